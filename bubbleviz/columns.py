@@ -1,0 +1,53 @@
+"""Tables as equal-length columns: the only shape in which bulk data travels.
+
+Times are integer nanoseconds, identifiers are integers, and ``-1`` stands for "none" in every
+identifier column. Columns are made read-only, so that a table can be shared freely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+#: "None" in an identifier column, and in a time column of an operation without device time.
+NONE = -1
+
+TableT = TypeVar("TableT", bound="Table")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Base of the tables: every array field is a column, and all have one length."""
+
+    def __post_init__(self) -> None:
+        """Freeze the columns and check that they have one length."""
+        lengths = {}
+        for name in self.column_names():
+            column = getattr(self, name)
+            column.flags.writeable = False
+            lengths[name] = len(column)
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{type(self).__name__}: columns of unequal length: {lengths}")
+
+    @classmethod
+    def column_names(cls) -> tuple[str, ...]:
+        """Return the names of the columns, in declaration order."""
+        return tuple(f.name for f in fields(cls) if not f.metadata.get("shared"))
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.column_names()[0]))
+
+    def take(self: TableT, rows: Ints | Bools) -> TableT:
+        """Return the given rows (indices or mask) as a new table; shared fields are kept."""
+        names = set(self.column_names())
+        values = {
+            f.name: getattr(self, f.name)[rows] if f.name in names else getattr(self, f.name)
+            for f in fields(self)
+        }
+        return type(self)(**values)

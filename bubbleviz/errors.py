@@ -1,0 +1,53 @@
+"""Every way in which bubbleviz refuses, as one tree.
+
+    BubblevizError                  exit 1
+    ├── InputError                  a path that leads to no profile
+    ├── ProfileError                the file is no profile that can be read
+    │   ├── SchemaError             it is one, but lacks a table or column that is needed
+    │   └── NothingToAnalyseError   it is one, but recorded nothing that can be analysed
+    ├── MismatchError               the profiles do not belong together
+    ├── OutputError                 an output exists already, or cannot be written
+    └── UsageError                  exit 2: a name or option value that does not exist
+
+A message is one sentence: what, where, what to do next. ``str(error)`` is that sentence.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BubblevizError(Exception):
+    """Anything that bubbleviz refuses; its text is fit to be shown to a user."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class InputError(BubblevizError):
+    """A path that does not exist, or that leads to no profile."""
+
+
+class ProfileError(BubblevizError):
+    """The file cannot be read as a profile."""
+
+
+class SchemaError(ProfileError):
+    """The profile lacks a table or a column that the analysis needs."""
+
+
+class NothingToAnalyseError(ProfileError):
+    """The profile was read, and holds nothing that can be analysed."""
+
+
+class MismatchError(BubblevizError):
+    """Profiles that cannot be analysed together."""
+
+
+class OutputError(BubblevizError):
+    """An output that exists already or cannot be written."""
+
+
+class UsageError(BubblevizError):
+    """An option whose value names nothing, or that contradicts another."""
+
+    exit_code: ClassVar[int] = 2

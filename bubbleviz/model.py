@@ -1,0 +1,179 @@
+"""The values that the stages hand on: ranks, operations, profiles, limitations.
+
+Bulk data (operations, busy intervals) is columns; everything else is a small frozen value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bubbleviz.columns import Ints, Table
+
+
+@dataclass(frozen=True)
+class Limitation:
+    """Something that could not be told, why, and how often."""
+
+    what: str
+    because: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One row of the picture: a device as one process of one host sees it.
+
+    Attributes:
+        index: place in pipeline order; the ``rank`` columns hold it.
+        label: short name for people, unique in the report, for example ``"host1:2 GPU 0"``.
+        host: hostname of the profile, or the name of its file where the export holds none.
+        profile: index of the profile it was recorded in.
+        pid: operating-system process id.
+        device_id: device number as the process sees it (``deviceId`` of the CUPTI tables).
+        uuid: the GPU's UUID, where the export tells it.
+        stage: virtual stage of its model chunk 0; None where unknown.
+        pipeline: index of the pipeline it belongs to.
+        global_rank: rank that the names of ranges give (``iter_{rank}_{n}``), if any.
+    """
+
+    index: int
+    label: str
+    host: str
+    profile: int
+    pid: int
+    device_id: int
+    uuid: str | None = None
+    stage: int | None = None
+    pipeline: int = 0
+    global_rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Operations(Table):
+    """Operations in order of (rank, start_ns); ``-1`` is "none" in every column.
+
+    Attributes:
+        rank: index of the rank.
+        iteration: index of the iteration in the report.
+        phase: code of :class:`bubbleviz.phases.Phase`.
+        microbatch: microbatch number.
+        chunk: model chunk, the index of a virtual stage among its rank's.
+        sequence: sequence split.
+        second_microbatch: for a range that names two things (``FB``), the backward's.
+        second_chunk: likewise the chunk.
+        occurrence: 0, or n for the n-th repetition of the same key.
+        start_ns: device start on the report's clock; meaningless where ``has_span`` is 0.
+        end_ns: device end.
+        has_span: 1 where the operation has GPU work, else 0.
+        host_start_ns: start of its first range on the host.
+        host_end_ns: end of its last range.
+        kernels: number of compute kernels.
+        active_ns: length of the union of its compute kernels.
+        busy_ns: span less the holes in which a receive of its own spins.
+        cut: 1 where a range was still open when the capture ended.
+        name_id: row of ``names``.
+        names: texts of the ranges.
+    """
+
+    rank: Ints
+    iteration: Ints
+    phase: Ints
+    microbatch: Ints
+    chunk: Ints
+    sequence: Ints
+    second_microbatch: Ints
+    second_chunk: Ints
+    occurrence: Ints
+    start_ns: Ints
+    end_ns: Ints
+    has_span: Ints
+    host_start_ns: Ints
+    host_end_ns: Ints
+    kernels: Ints
+    active_ns: Ints
+    busy_ns: Ints
+    cut: Ints
+    name_id: Ints
+    names: tuple[str, ...] = field(metadata={"shared": True})
+
+
+@dataclass(frozen=True)
+class BusyIntervals(Table):
+    """When operations keep their GPU busy: disjoint and sorted within one operation.
+
+    A span with a receive that spins inside it::
+
+        kernels      ████  ██        ███
+        own receive            ▒▒▒▒
+        busy         ├────────┤      ├─┤      (the hole is bubble; other holes stay busy)
+
+    Attributes:
+        operation: row of the operations table.
+        start_ns: start on the report's clock.
+        end_ns: end, exclusive.
+    """
+
+    operation: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
+@dataclass(frozen=True)
+class RankIntervals(Table):
+    """Disjoint, sorted intervals of ranks (unattributed compute, for example)."""
+
+    rank: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
+@dataclass(frozen=True)
+class UnattributedKernels:
+    """Compute kernels of one name that no compute operation holds, on one rank."""
+
+    rank: int
+    name: str
+    count: int
+    gpu_ns: int
+    where: str
+
+
+@dataclass(frozen=True)
+class RankCoverage:
+    """How much of a rank's GPU time was explained, by sums of durations."""
+
+    rank: int
+    gpu_ns: int
+    attributed_gpu_ns: int
+    comm_ns: int
+    attributed_comm_ns: int
+    copy_ns: int
+
+
+@dataclass(frozen=True)
+class ProfileSummary:
+    """One input file: what it is, what was linked, and how its clock was moved.
+
+    ``clock_uncertainty_ns`` None means that nothing bounds it. The counts and sums are those of
+    the JSON report: ``attributed_kernels`` counts kernels of any operation, communication
+    included, ``gpu_ns`` sums durations of compute kernels.
+    """
+
+    path: str
+    host: str
+    format: str
+    nsys_version: str | None
+    schema_version: str | None
+    kernels: int
+    linked_kernels: int
+    attributed_kernels: int
+    cross_thread_kernels: int
+    ambiguous_kernels: int
+    gpu_ns: int
+    attributed_gpu_ns: int
+    comm_ns: int
+    copy_ns: int
+    clock_offset_ns: int = 0
+    clock_drift_ppm: float = 0.0
+    clock_t0_ns: int = 0
+    clock_uncertainty_ns: int | None = 0

@@ -1,0 +1,85 @@
+"""The report: everything that an output format may show, and nothing else.
+
+``Report`` is what :func:`bubbleviz.analyze` returns and what every renderer takes. Ratios are
+fractions of 1, None where they cannot be told; times are integer nanoseconds on the report's
+clock, which is the first profile's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bubbleviz.count import Iteration, Summary
+from bubbleviz.model import (
+    BusyIntervals,
+    Limitation,
+    Operations,
+    ProfileSummary,
+    Rank,
+    RankCoverage,
+    RankIntervals,
+    UnattributedKernels,
+)
+
+SCHEMA = "bubbleviz.report/1"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of an analysis.
+
+    Attributes:
+        version: of bubbleviz.
+        convention: name of the naming convention that was followed.
+        headline: name of the ratio to quote.
+        headline_reason: one sentence that says why it is that one.
+        profiles: the inputs, in the order given.
+        ranks: the rows of the picture, in pipeline order.
+        iterations: every iteration found, averaged or not.
+        summary: statistics over the averaged iterations.
+        operations: every operation, in order of (rank, start).
+        busy: the busy intervals of the operations.
+        unattributed: compute outside every compute operation, by rank.
+        coverage: how much GPU time was explained, by rank.
+        unattributed_kernels: the largest kernels outside compute operations.
+        limitations: what could not be told.
+    """
+
+    version: str
+    convention: str
+    headline: str
+    headline_reason: str
+    profiles: tuple[ProfileSummary, ...]
+    ranks: tuple[Rank, ...]
+    iterations: tuple[Iteration, ...]
+    summary: Summary
+    operations: Operations
+    busy: BusyIntervals
+    unattributed: RankIntervals
+    coverage: tuple[RankCoverage, ...]
+    unattributed_kernels: tuple[UnattributedKernels, ...]
+    limitations: tuple[Limitation, ...]
+
+    def iteration(self, index: int) -> Iteration:
+        """Return the iteration of that index.
+
+        Raises:
+            IndexError: there is none.
+        """
+        return self.iterations[index]
+
+
+@dataclass(frozen=True)
+class View:
+    """What part of a report a picture shows; ratios are never affected.
+
+    Attributes:
+        iterations: indices of the iterations to draw, ascending; empty for the median complete
+            training iteration by the length of its ``step`` window.
+        ranks: indices of the ranks to draw; empty for all.
+        communication: whether to draw a thin lane of communication operations under each rank.
+    """
+
+    iterations: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+    communication: bool = False
