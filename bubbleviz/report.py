@@ -68,6 +68,18 @@ class Report:
         """
         return self.iterations[index]
 
+    def typical_iteration(self) -> Iteration | None:
+        """Return the iteration to show: the averaged one with the median ``step`` window.
+
+        Without averaged ones the first complete, else the first with work, else None.
+        """
+        averaged = [i for i in self.iterations if i.averaged]
+        if averaged:
+            ordered = sorted(averaged, key=lambda i: (i.end_ns - i.start_ns, i.index))
+            return ordered[(len(ordered) - 1) // 2]
+        by_use = sorted(self.iterations, key=lambda i: (not i.complete, not i.ranks, i.index))
+        return by_use[0] if by_use else None
+
 
 @dataclass(frozen=True)
 class View:

@@ -1,0 +1,36 @@
+"""How large are the pipeline bubbles of a training run, where, and why.
+
+>>> import bubbleviz
+>>> report = bubbleviz.analyze(["node0.sqlite", "node1.sqlite"])  # doctest: +SKIP
+>>> report.summary.bubble_ratio[report.headline].mean  # doctest: +SKIP
+0.2727272727272727
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bubbleviz._version import __version__
+from bubbleviz.errors import BubblevizError
+
+if TYPE_CHECKING:
+    from bubbleviz.api import analyze, inspect
+    from bubbleviz.report import Report, View
+
+__all__ = ["BubblevizError", "Report", "View", "__version__", "analyze", "inspect"]
+
+_HOMES = {
+    "Report": "bubbleviz.report",
+    "View": "bubbleviz.report",
+    "analyze": "bubbleviz.api",
+    "inspect": "bubbleviz.api",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute has any type
+    """Load the analysis only when it is asked for: ``--help`` needs none of it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,7 @@
+"""``python -m bubbleviz`` is the command line."""
+
+import sys
+
+from bubbleviz.cli import main
+
+sys.exit(main())

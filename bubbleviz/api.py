@@ -1,0 +1,227 @@
+"""The library's front door: read, link, interpret, align, count, report. It never prints."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bubbleviz._version import __version__
+from bubbleviz.align import Run, put_together
+from bubbleviz.conventions import Convention, built_in, find_convention, understand
+from bubbleviz.count import Counts, count
+from bubbleviz.errors import MismatchError, NothingToAnalyseError
+from bubbleviz.inputs import find_profiles
+from bubbleviz.inspection import Inspection, look_over
+from bubbleviz.interpret import Recording, interpret
+from bubbleviz.kinds import default_kinds
+from bubbleviz.model import Limitation, ProfileSummary
+from bubbleviz.phases import COUNTED
+from bubbleviz.readers import reader_of
+from bubbleviz.report import Report
+
+#: Where unattributed compute can move a ratio by more than this, the report says so.
+LOW_MATTERS = 0.01
+
+Progress = Callable[[int, int, str], None]
+
+
+def analyze(
+    paths: Sequence[str | Path],
+    *,
+    convention: str | None = None,
+    skip: int = 0,
+    cross_thread: bool = True,
+    order: Sequence[int] = (),
+    same_clock: Sequence[Sequence[str]] = (),
+    progress: Progress | None = None,
+) -> Report:
+    """Return the report on one run, recorded in one or many profiles.
+
+    Args:
+        paths: profiles; a directory stands for those in it, a pattern for its matches.
+        convention: name of a naming convention or path of a TOML file; None to recognise it.
+        skip: how many of the first iterations the averages leave out.
+        cross_thread: whether a backward may be launched by another thread than the one that
+            opened its range.
+        order: ranks in pipeline order, as numbers in the order the profiles hold them; empty to
+            tell it from the data.
+        same_clock: groups of hostnames that share one clock (containers of one machine).
+        progress: called with (profiles done, profiles in all, path) as work goes on.
+
+    Raises:
+        BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
+    """
+    files = find_profiles([str(path) for path in paths])
+    _refuse_twins(files)
+    chosen = find_convention(convention) if convention else None
+    recordings = []
+    for index, path in enumerate(files):
+        if progress:
+            progress(index, len(files), path)
+        recordings.append(_record(path, chosen, cross_thread))
+    if progress:
+        progress(len(files), len(files), "")
+    run = put_together(recordings, order, same_clock)
+    return _report(recordings, run, count(run, skip=skip), chosen)
+
+
+def inspect(path: str | Path, *, convention: str | None = None) -> Inspection:
+    """Return what one profile holds and how far it could be analysed.
+
+    Args:
+        path: the profile.
+        convention: name of a naming convention or path of a TOML file; None for all known.
+
+    Raises:
+        BubblevizError: it cannot be read at all.
+    """
+    (file, *_) = find_profiles([str(path)])
+    known = _candidates(find_convention(convention) if convention else None)
+    contents = reader_of(file).inspect(file, _globs(known))
+    return look_over(contents, known)
+
+
+def _candidates(convention: Convention | None) -> tuple[Convention, ...]:
+    return (convention,) if convention else tuple(built_in().values())
+
+
+def _globs(conventions: Sequence[Convention]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(glob for c in conventions for glob in c.globs))
+
+
+def _refuse_twins(files: Sequence[str]) -> None:
+    """Raise MismatchError where two files have the same content."""
+    by_size: dict[int, list[str]] = {}
+    for path in files:
+        by_size.setdefault(Path(path).stat().st_size, []).append(path)
+    for same_size in by_size.values():
+        seen: dict[str, str] = {}
+        for path in same_size if len(same_size) > 1 else ():
+            with Path(path).open("rb") as file:
+                content = hashlib.sha256()
+                while block := file.read(1 << 20):
+                    content.update(block)
+            twin = seen.setdefault(content.hexdigest(), path)
+            if twin is not path:
+                raise MismatchError(
+                    f"{twin} and {path}: the same profile twice; give each profile once"
+                )
+
+
+def _record(path: str, convention: Convention | None, cross_thread: bool) -> Recording:
+    """Read and interpret one profile; its kernels are dropped when this returns.
+
+    Raises:
+        NothingToAnalyseError: no range follows the convention.
+    """
+    reader = reader_of(path)
+    known = _candidates(convention)
+    profile = reader.read(path, _globs(known))
+    for candidate in known:
+        names = understand(profile.ranges.names, candidate)
+        if np.isin(names.phase, COUNTED).any():
+            return interpret(profile, candidate, default_kinds(), cross_thread=cross_thread)
+    frequent = ", ".join(
+        f"{n.name[:60]!r} ({n.count})" for n in reader.inspect(path, ()).names[:5]
+    )
+    raise NothingToAnalyseError(
+        f"{path}: no range is named as {' or '.join(c.name for c in known)} would name it; the "
+        f"most frequent names are {frequent or 'none at all'}; give your own naming with "
+        "--convention FILE.toml, see the README"
+    )
+
+
+def _report(
+    recordings: Sequence[Recording], run: Run, counts: Counts, convention: Convention | None
+) -> Report:
+    profiles, coverage, kernels = [], [], []
+    for recording, clock, local in zip(
+        recordings, run.clocks, run.rank_of_local, strict=True
+    ):
+        covered = recording.coverage
+        profiles.append(
+            ProfileSummary(
+                path=recording.source.path,
+                host=recording.source.host,
+                format=recording.source.format,
+                nsys_version=recording.source.nsys_version,
+                schema_version=recording.source.schema_version,
+                kernels=covered.kernels,
+                linked_kernels=covered.linked_kernels,
+                attributed_kernels=covered.attributed_kernels,
+                cross_thread_kernels=covered.cross_thread_kernels,
+                ambiguous_kernels=covered.ambiguous_kernels,
+                gpu_ns=sum(r.gpu_ns for r in covered.ranks),
+                attributed_gpu_ns=sum(r.attributed_gpu_ns for r in covered.ranks),
+                comm_ns=sum(r.comm_ns for r in covered.ranks),
+                copy_ns=sum(r.copy_ns for r in covered.ranks),
+                clock_offset_ns=clock.offset_ns,
+                clock_uncertainty_ns=clock.uncertainty_ns,
+            )
+        )
+        place = local.tolist()
+        coverage.extend(replace(r, rank=place[r.rank]) for r in covered.ranks)
+        kernels.extend(replace(k, rank=place[k.rank]) for k in covered.unattributed)
+    return Report(
+        version=__version__,
+        convention=convention.name if convention else recordings[0].convention,
+        headline=counts.headline,
+        headline_reason=counts.headline_reason,
+        profiles=tuple(profiles),
+        ranks=run.ranks,
+        iterations=counts.iterations,
+        summary=counts.summary,
+        operations=run.operations,
+        busy=run.busy,
+        unattributed=run.unattributed,
+        coverage=tuple(sorted(coverage, key=lambda c: c.rank)),
+        unattributed_kernels=tuple(sorted(kernels, key=lambda k: (k.rank, -k.gpu_ns, k.name))),
+        limitations=_limitations(recordings, run, counts),
+    )
+
+
+def _limitations(
+    recordings: Sequence[Recording], run: Run, counts: Counts
+) -> tuple[Limitation, ...]:
+    """Return everything that could not be told, the most general first."""
+    found = [*run.limitations, *(note for r in recordings for note in r.limitations)]
+    lacking: dict[str, set[int]] = {}
+    for iteration in counts.iterations:
+        for own in iteration.ranks:
+            if own.missing and iteration.complete:
+                lacking.setdefault(own.missing, set()).add(own.rank)
+    found.extend(
+        Limitation(
+            "ranks without a ratio",
+            f"{what}: " + ", ".join(run.ranks[r].label for r in sorted(ranks)),
+            len(ranks),
+        )
+        for what, ranks in sorted(lacking.items())
+    )
+    partial = sum(not i.complete for i in counts.iterations)
+    if partial:
+        found.append(
+            Limitation("iterations cut by the capture", "they are listed, not averaged", partial)
+        )
+    if not counts.summary.iterations:
+        found.append(
+            Limitation("averages", "the capture holds no complete training iteration to average")
+        )
+    found.extend(_loose_compute(counts))
+    return tuple(found)
+
+
+def _loose_compute(counts: Counts) -> Iterator[Limitation]:
+    """Yield a limitation for each ratio that unattributed compute could move noticeably."""
+    for name, ratio in counts.summary.bubble_ratio.items():
+        low = counts.summary.bubble_low[name].mean
+        if ratio.mean is not None and low is not None and ratio.mean - low > LOW_MATTERS:
+            yield Limitation(
+                f"the ratio {name}",
+                f"lies between {low:.4f} and {ratio.mean:.4f}: compute kernels outside every "
+                "operation may be work or not; the largest are listed",
+            )

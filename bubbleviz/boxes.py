@@ -1,0 +1,411 @@
+"""The boxes on the rows of a picture: operations, their numbers, and what has no device time.
+
+A row from back to front: merged marks, operations of other iterations (paler), operations, and in
+its lower half what runs while another operation does; then the numbers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import drawsvg
+import numpy as np
+
+from bubbleviz.columns import NONE
+from bubbleviz.page import Page, box, clean, px
+from bubbleviz.palette import (
+    COMMUNICATION,
+    LIGHT,
+    MAX_SHADES,
+    UNATTRIBUTED,
+    WHITE,
+    Paint,
+    number_colour,
+    paint,
+)
+from bubbleviz.phases import COMPUTE, WORK, Phase
+from bubbleviz.report import Report
+from bubbleviz.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
+from bubbleviz.scene import (
+    Floats,
+    Marks,
+    Merged,
+    Selection,
+    communication_marks,
+    compute_marks,
+    overlapping,
+    split,
+)
+
+#: Up to so many marks, each has a tooltip of its own.
+MOST_TOOLTIPS = 4_000
+#: Between a row and its communication lane, px.
+LANE_GAP = 1.5
+
+# (typical width of a mark at least, width of its frame), px
+_FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))
+_COMPUTE_KINDS = frozenset((*(phase.value for phase in COMPUTE), UNATTRIBUTED_KIND))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How microbatch numbers are written: all of a picture alike."""
+
+    size: float
+    upright: bool
+
+    def fits(self, text: str, width: float, height: float) -> bool:
+        """Return whether ``text`` fits into a box."""
+        along, across = 0.6 * self.size * len(text), 0.8 * self.size
+        if self.upright:
+            return along + 1.5 <= width and across <= 0.84 * height
+        return across + 1.5 <= width and along <= 0.84 * height
+
+
+def number_style(boxes: list[tuple[str, float]], height: float) -> Numbers | None:
+    """Return the largest way to write that suits most boxes, upright before sideways.
+
+    Args:
+        boxes: text and width of each.
+        height: of all of them.
+    """
+    if not boxes or height < 9:
+        return None
+    largest = min(11.0, 0.56 * height)
+    best, best_share = None, 0.2
+    for upright, least in ((True, 7.5), (False, 7.5), (True, 6.0), (False, 5.5)):
+        for size in np.arange(largest, least - 0.1, -0.5).round(1).tolist():
+            style = Numbers(size, upright)
+            share = sum(style.fits(text, width, height) for text, width in boxes) / len(boxes)
+            if share >= 0.9:
+                return style
+            if share > best_share:
+                best, best_share = style, share
+    return best
+
+
+class Boxes:
+    """The boxes of one selection of a report, on rows of one height.
+
+    Attributes:
+        chunks: the model chunks that have work on the rows, ascending.
+        shades: number of shades that tell them apart.
+        kinds: phases (and unattributed compute) that are drawn.
+        merged: what is too narrow to be drawn alone.
+        others: whether operations of other iterations are drawn.
+        cut: whether one was cut by the end of the capture.
+        spanless: by row, what the drawn iterations' operations without device time do.
+        communicates: whether communication is drawn.
+    """
+
+    def __init__(
+        self, page: Page, report: Report, selection: Selection, width: float, height: float
+    ) -> None:
+        self._page = page
+        self._operations = report.operations
+        self._names = report.operations.names
+        self._selection = selection
+        self._height = height
+        marks, merged = split(compute_marks(report, selection, width), len(selection.ranks), width)
+        self._marks, self.merged = marks, merged
+        self.chunks = self._chunks()
+        self.shades = min(len(self.chunks), MAX_SHADES)
+        self.kinds = set(marks.kind.tolist()) | {kind for kind, _ in merged.kinds}
+        self.others = bool(marks.other.any()) or any(other for _, other in merged.kinds)
+        cut = np.flatnonzero(report.operations.cut == 1)
+        self._cut = np.isin(marks.operation, cut)
+        self.cut = bool(self._cut.any())
+        self.spanless = self._spanless()
+        self._inside, self._holds = overlapping(marks)
+        self._labels = self._microbatches()
+        lengths = marks.right - marks.left
+        self._numbers = number_style(
+            [(text, float(lengths[index])) for index, text in self._labels.items()], height
+        )
+        typical = float(np.percentile(lengths, 30)) if len(lengths) else 0.0
+        self._frame = next((frame for least, frame in _FRAMES if typical >= least), 0.0)
+        self._lane: tuple[Marks, Merged, float] | None = None
+        self.communicates = False
+
+    def add_lane(self, report: Report, width: float, height: float) -> None:
+        """Draw communication as well, on a lane of this height below every row."""
+        rows = len(self._selection.ranks)
+        marks, merged = split(communication_marks(report, self._selection, width), rows, width)
+        self._lane = (marks, merged, height)
+        self.communicates = bool(len(marks) or merged.count)
+
+    def draw(self, row: int, left: float, top: float) -> None:
+        """Draw one row with its upper left corner there."""
+        group = drawsvg.Group(transform=f"translate({px(left)} {px(top)})")
+        self._draw_merged(group, row, self.merged, 0.0, self._height)
+        first, last = np.searchsorted(self._marks.row, (row, row + 1)).tolist()
+        self._draw_marks(group, range(first, last))
+        self._draw_numbers(group, range(first, last))
+        self._draw_spanless(group, row)
+        self._draw_lane(group, row)
+        if group.children:
+            self._page.elements.append(group)
+
+    # What is there
+
+    def _chunks(self) -> list[int]:
+        operations = self._operations
+        ranks = [rank.index for rank in self._selection.ranks]
+        shown = np.isin(operations.rank, ranks) & np.isin(operations.phase, WORK)
+        found = np.union1d(operations.chunk[shown], operations.second_chunk[shown])
+        return [chunk for chunk in found.tolist() if chunk != NONE]
+
+    def _microbatches(self) -> dict[int, str]:
+        """Return by mark the number of its operation, for the widest mark of each."""
+        marks, operations = self._marks, self._operations
+        length = marks.right - marks.left
+        wide = np.flatnonzero((length >= 5) & np.isin(marks.kind, WORK))
+        wide = wide[np.argsort(length[wide], kind="stable")]
+        widest = dict(zip(marks.operation[wide].tolist(), wide.tolist(), strict=True))
+        numbers = {}
+        for operation, index in widest.items():
+            first = int(operations.microbatch[operation])
+            second = int(operations.second_microbatch[operation])
+            if first != NONE:
+                numbers[index] = f"{first};{second}" if second != NONE else str(first)
+        return numbers
+
+    def _spanless(self) -> dict[int, list[str]]:
+        operations, rows = self._operations, self._selection.row_of_rank
+        lacking = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
+        lacking &= self._selection.drawn(operations.iteration) & (operations.rank < len(rows))
+        found: dict[int, list[str]] = defaultdict(list)
+        for operation in np.flatnonzero(lacking).tolist():
+            row = int(rows[operations.rank[operation]])
+            if row != NONE:
+                found[row].append(self._words(operation))
+        return dict(found)
+
+    # Words and colours
+
+    def _words(self, operation: int) -> str:
+        """Return phase, microbatch and, of several, chunk."""
+        operations = self._operations
+
+        def pair(first: int, second: int) -> str:
+            return f"{first};{second}" if second != NONE else str(first)
+
+        words = [Phase(int(operations.phase[operation])).label]
+        microbatch = int(operations.microbatch[operation])
+        chunk = int(operations.chunk[operation])
+        if microbatch != NONE:
+            words.append(pair(microbatch, int(operations.second_microbatch[operation])))
+        if chunk != NONE and self.shades > 1:
+            words.append(f"chunk {pair(chunk, int(operations.second_chunk[operation]))}")
+        return " ".join(words)
+
+    def _tooltip(self, operation: int) -> str:
+        operations = self._operations
+        start, end = int(operations.start_ns[operation]), int(operations.end_ns[operation])
+        name_id = int(operations.name_id[operation])
+        name = clean(self._names[name_id], 80) if name_id != NONE else ""
+        named = f" ({name})" if name else ""
+        cut = ", cut" if operations.cut[operation] else ""
+        since, length = (start - self._selection.start_ns) / 1e6, (end - start) / 1e6
+        return f"{self._words(operation)}{named}: at {since:.3f} ms for {length:.3f} ms{cut}"
+
+    def _paint(self, kind: int, operation: int) -> Paint:
+        """Return the paint of a mark; that of its phase alone where it has no operation."""
+        if kind == UNATTRIBUTED_KIND:
+            return Paint("unattributed", ((1.0, UNATTRIBUTED),), number_colour(UNATTRIBUTED))
+        if operation == NONE:
+            return paint(Phase(kind))
+        operations = self._operations
+        second = int(operations.second_chunk[operation]) if kind == Phase.FB else NONE
+        shade = self._shade(int(operations.chunk[operation]))
+        return paint(Phase(kind), shade, self._shade(second), self.shades)
+
+    def _shade(self, chunk: int) -> int:
+        if self.shades <= 1 or chunk == NONE or chunk not in self.chunks:
+            return -1
+        return self.chunks.index(chunk) * (self.shades - 1) // (len(self.chunks) - 1)
+
+    # Boxes
+
+    def _box(self, index: int, top: float, bottom: float) -> str:
+        return box(float(self._marks.left[index]), top, float(self._marks.right[index]), bottom)
+
+    def _draw_merged(self, group: Any, row: int, merged: Merged, top: float, height: float) -> None:
+        """Draw merged marks as layers, each as high as its share of time, one on the other."""
+        steps = np.cumsum(np.round(merged.share[row] * height, 1), axis=0)
+        for layer in reversed(range(len(merged.kinds))):
+            if not merged.share[row, layer].any():
+                continue
+            kind, other = merged.kinds[layer]
+            colour = self._paint(kind, NONE).main if kind in _COMPUTE_KINDS else COMMUNICATION
+            path = silhouette(steps[layer], top + height, merged.column)
+            if other:
+                group.append(drawsvg.Path(path, fill=LIGHT.paper, class_="bv-paper"))
+            opacity = 0.3 if other else None
+            group.append(drawsvg.Path(path, fill=colour, fill_opacity=opacity, class_="bv-merged"))
+
+    def _draw_marks(self, group: Any, indices: range) -> None:
+        """Draw the marks of one row in layers: inside others last, other iterations first."""
+        layers: dict[tuple[bool, bool], list[int]] = defaultdict(list)
+        for index in indices:
+            own = not self._marks.other[index]
+            layers[bool(self._inside[index]), own].append(index)
+        for (inside, own), members in sorted(layers.items()):
+            top = self._height / 2 if inside else 0.0
+            if not own:
+                under = "".join(self._box(index, top, self._height) for index in members)
+                group.append(drawsvg.Path(under, fill=LIGHT.paper, class_="bv-paper"))
+            self._draw_layer(group, members, top, own)
+            self._draw_cuts(group, members, top)
+
+    def _draw_layer(self, group: Any, members: list[int], top: float, own: bool) -> None:
+        marks, height = self._marks, self._height
+        look: dict[str, Any] = {}
+        if self._frame:
+            look = {"class_": "bv-frame", "stroke": LIGHT.frame, "stroke_width": self._frame}
+        if not own:
+            look |= {"fill_opacity": 0.3, "stroke_opacity": 0.45}
+        layer = drawsvg.Group(**look)
+        tooltips = len(marks) <= MOST_TOOLTIPS
+        boxes: dict[tuple[int, Paint], list[int]] = defaultdict(list)
+        for index in members:
+            operation, kind = int(marks.operation[index]), int(marks.kind[index])
+            boxes[operation if tooltips else NONE, self._paint(kind, operation)].append(index)
+        for (operation, fill), parts in boxes.items():
+            if fill.main == UNATTRIBUTED:
+                path = "".join(self._box(i, 0.2 * height, 0.8 * height) for i in parts)
+                layer.append(drawsvg.Path(path, fill=UNATTRIBUTED, stroke="none"))
+                continue
+            path = "".join(self._box(index, top, height) for index in parts)
+            element = drawsvg.Path(path, fill=self._page.fill(fill))
+            layer.append(element)
+            if operation == NONE:
+                continue
+            element.append_title(self._tooltip(operation))
+            for before, after in pairwise(parts):
+                # A receive spins in this hole: bubble, but of one operation.
+                hole = f"M{px(marks.right[before])} {px((top + height) / 2)}"
+                hole += f"H{px(marks.left[after])}"
+                layer.append(drawsvg.Path(hole, stroke=fill.main, stroke_width=1.5))
+        group.append(layer)
+
+    def _draw_cuts(self, group: Any, members: list[int], top: float) -> None:
+        """Tear the right edge of what the end of the capture cut."""
+        marks = self._marks
+        last = {int(marks.operation[index]): index for index in members if self._cut[index]}
+        for index in last.values():
+            left, right = float(marks.left[index]), float(marks.right[index])
+            depth, height = min(4.0, (right - left) / 2), self._height - top
+            teeth = "L".join(
+                f"{px(right - depth * (tooth % 2))} {px(top + height * tooth / 6)}"
+                for tooth in range(7)
+            )
+            group.append(
+                drawsvg.Path(
+                    f"M{teeth}V{px(top)}z",
+                    fill=LIGHT.paper,
+                    stroke=LIGHT.text,
+                    stroke_width=0.9,
+                    class_="bv-paper bv-mark",
+                )
+            )
+
+    def _draw_numbers(self, group: Any, indices: range) -> None:
+        if self._numbers is None:
+            return
+        marks, style = self._marks, self._numbers
+        groups: dict[str, Any] = {}
+        for index in indices:
+            text, inside, holds = self._labels.get(index), self._inside[index], self._holds[index]
+            if text is None or (inside and holds):
+                continue
+            # What overlaps another shares the height with it.
+            room = self._height / 2 if inside or holds else self._height
+            size = min(style.size, 0.75 * room)
+            left, right = float(marks.left[index]), float(marks.right[index])
+            if not Numbers(size, style.upright).fits(text, right - left, room):
+                continue
+            colour = self._paint(int(marks.kind[index]), int(marks.operation[index])).number
+            colour = LIGHT.text if marks.other[index] else colour
+            if colour not in groups:
+                groups[colour] = drawsvg.Group(
+                    font_size=px(style.size),
+                    font_weight="bold" if colour == WHITE else None,
+                    text_anchor="middle",
+                    pointer_events="none",
+                    fill=colour,
+                    class_="bv-text" if colour == LIGHT.text else None,
+                )
+            x, y = (left + right) / 2, room / 2 + (self._height / 2 if inside else 0)
+            turn = None
+            if style.upright:
+                y += 0.36 * size
+            else:
+                x += 0.36 * size
+                turn = f"rotate(-90 {px(x)} {px(y)})"
+            self._page.text(
+                text,
+                x,
+                y,
+                size if size != style.size else None,
+                into=groups[colour],
+                ink=None,
+                transform=turn,
+            )
+        group.extend(members for _, members in sorted(groups.items()))
+
+    def _draw_spanless(self, group: Any, row: int) -> None:
+        """Draw one hollow mark before the row for all that has no device time on it."""
+        names = self.spanless.get(row)
+        if not names:
+            return
+        mark = drawsvg.Circle(
+            -6,
+            px(self._height / 2),
+            2.6,
+            fill="none",
+            stroke=LIGHT.text,
+            stroke_width=1,
+            class_="bv-mark",
+        )
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        mark.append_title(f"without device time: {', '.join(names[:8])}{more}")
+        group.append(mark)
+
+    def _draw_lane(self, group: Any, row: int) -> None:
+        if self._lane is None:
+            return
+        marks, merged, height = self._lane
+        top = self._height + LANE_GAP
+        self._draw_merged(group, row, merged, top, height)
+        first, last = np.searchsorted(marks.row, (row, row + 1)).tolist()
+        boxes = {
+            index: box(float(marks.left[index]), top, float(marks.right[index]), top + height)
+            for index in range(first, last)
+        }
+        lane = drawsvg.Group(
+            fill=COMMUNICATION, stroke=LIGHT.frame, stroke_width=0.3, class_="bv-frame"
+        )
+        if len(marks) <= MOST_TOOLTIPS:
+            for index, path in boxes.items():
+                element = drawsvg.Path(path)
+                element.append_title(self._tooltip(int(marks.operation[index])))
+                lane.append(element)
+        elif boxes:
+            lane.append(drawsvg.Path("".join(boxes.values())))
+        if lane.children:
+            group.append(lane)
+
+
+def silhouette(heights: Floats, bottom: float, column: int) -> str:
+    """Return the path of steps so high, ``column`` px wide each, that stand on ``bottom``."""
+    before = np.concatenate(([0.0], heights))
+    after = np.concatenate((heights, [0.0]))
+    changes = np.flatnonzero(before != after).tolist()
+    if not changes:
+        return ""
+    steps = (f"H{place * column}V{px(round(bottom - float(after[place]), 1))}" for place in changes)
+    return f"M{changes[0] * column} {px(bottom)}{''.join(steps)}z"

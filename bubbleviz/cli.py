@@ -1,0 +1,264 @@
+"""The command line: parse, call the library, print. The only module that prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from bubbleviz._version import __version__
+from bubbleviz.errors import BubblevizError, UsageError
+from bubbleviz.renderers import renderers
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+app = typer.Typer(
+    name="bubbleviz",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="How large are the pipeline bubbles of a training run, where, and why.",
+    epilog="Start with: bubbleviz inspect PROFILE.sqlite",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"bubbleviz {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _bubbleviz(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """How large are the pipeline bubbles of a training run, where, and why."""
+
+
+def _with_outputs(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one output option for each renderer, collected in ``outputs``.
+
+    Typer reads options from the signature, so that is where they are added.
+    """
+
+    @wraps(function)
+    def collecting(**options: Any) -> None:  # noqa: ANN401 - whatever the options hold
+        outputs = {r.name: options.pop(r.name) for r in renderers()}
+        given = {file: name for name, file in outputs.items() if file is not None}
+        if len(given) < sum(file is not None for file in outputs.values()):
+            raise UsageError("two outputs name the same file; give each its own")
+        function(**options, outputs=given)
+
+    hints = get_type_hints(function, include_extras=True)
+    own = [
+        p.replace(annotation=hints[p.name])
+        for p in signature(function).parameters.values()
+        if p.name != "outputs"
+    ]
+    added = [
+        Parameter(
+            r.name,
+            Parameter.POSITIONAL_OR_KEYWORD,
+            default=None,
+            annotation=Annotated[
+                str | None,  # type: ignore[operator]  # a type at run time, seen as a value
+                typer.Option(
+                    f"--{r.name}",
+                    metavar="FILE",
+                    help=f"Write {r.summary}; - for standard output.",
+                ),
+            ],
+        )
+        for r in renderers()
+    ]
+    parameters = [own[0], *added, *own[1:]]
+    collecting.__signature__ = signature(function).replace(  # type: ignore[attr-defined]  # PEP 362
+        parameters=parameters
+    )
+    collecting.__annotations__ = {p.name: p.annotation for p in parameters}
+    return collecting
+
+
+@app.command(epilog="Example: bubbleviz analyze node*.sqlite --svg bubbles.svg")
+@_with_outputs
+def analyze(
+    outputs: dict[str, str],
+    profiles: Annotated[
+        list[str],
+        typer.Argument(help="Nsight Systems SQLite exports of one run, or directories of them."),
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Replace outputs that exist.")
+    ] = False,
+    iteration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|A-B|all",
+            help="Iterations to draw; the median one if not given. Averages stay as they are.",
+        ),
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="0-3,5", help="Ranks to draw, by index.")
+    ] = None,
+    stages: Annotated[
+        str | None, typer.Option(metavar="0-3,5", help="Stages to draw.")
+    ] = None,
+    communication: Annotated[
+        bool, typer.Option(help="Draw a thin lane of communication under each rank.")
+    ] = False,
+    skip: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Leave the first N iterations out of averages.")
+    ] = 0,
+    convention: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Naming of the ranges; recognised if not given."),
+    ] = None,
+    cross_thread: Annotated[
+        bool,
+        typer.Option(help="Give backward kernels of PyTorch's own thread to the open B range."),
+    ] = True,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            metavar="2,0,1",
+            help="Ranks in pipeline order, numbered as the profiles hold them; told from the data "
+            "if not given.",
+        ),
+    ] = None,
+    same_clock: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Hosts that share one clock (containers of a machine)."),
+    ] = None,
+) -> None:
+    """Measure the pipeline bubbles of one run: print a table, write the files asked for."""
+    from bubbleviz.inputs import find_profiles
+    from bubbleviz.outputs import check_outputs, write_outputs
+    from bubbleviz.selection import numbers, view_of
+
+    files = find_profiles(profiles)
+    check_outputs(list(outputs), files, force=force)
+    ordered = numbers(order, "--order") if order else ()
+    from bubbleviz.api import analyze as run_analysis
+
+    with _progress() as report_progress:
+        report = run_analysis(
+            files,
+            convention=convention,
+            skip=skip,
+            cross_thread=cross_thread,
+            order=ordered,
+            same_clock=[group.split(",") for group in same_clock or ()],
+            progress=report_progress,
+        )
+    view = view_of(
+        report, iteration=iteration, ranks=ranks, stages=stages, communication=communication
+    )
+    texts = {file: _render(name, report, view) for file, name in outputs.items()}
+    to_stdout = texts.pop("-", None)
+    write_outputs(texts, force=force)
+    if to_stdout is not None:
+        sys.stdout.write(to_stdout)
+        return
+    from bubbleviz.renderers import table
+
+    _show(table.parts(report, view), lambda: table.render(report, view))
+
+
+@app.command(epilog="Example: bubbleviz inspect node0.sqlite")
+def inspect(
+    profiles: Annotated[list[str], typer.Argument(help="Profiles, or directories of them.")],
+    convention: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Naming to try; all known ones if not given."),
+    ] = None,
+) -> None:
+    """Show what a profile holds, which naming it follows, and what is missing. Run this first."""
+    from bubbleviz.inputs import find_profiles
+
+    files = find_profiles(profiles)
+    from bubbleviz.api import inspect as look
+    from bubbleviz.overview import parts, render
+
+    for file in files:
+        inspection = look(file, convention=convention)
+        _show(parts(inspection), lambda found=inspection: render(found))
+
+
+def _render(name: str, report: Any, view: Any) -> str:  # noqa: ANN401 - Report and View, unloaded
+    (renderer,) = (r for r in renderers() if r.name == name)
+    return renderer.render(report, view)
+
+
+def _show(parts: Iterator[RenderableType], plain: Callable[[], str]) -> None:
+    """Print for a terminal with its width and colours, else as plain text."""
+    if not sys.stdout.isatty():
+        sys.stdout.write(plain())
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    for part in parts:
+        console.print(part)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None] | None]:
+    """Show progress on standard error, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda done, total, path: bar.update(
+            task, completed=done, total=total, description=Path(path).name or "counting"
+        )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = app(args=given or ["--help"], prog_name="bubbleviz", standalone_mode=False)
+    except BubblevizError as error:
+        return _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted; nothing was written", 130)
+    except BrokenPipeError:
+        # The reader of a pipe (head, say) has seen enough.
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        # Typer's complaints about the command line; versions differ in their classes.
+        if not hasattr(error, "format_message"):
+            raise
+        context = getattr(error, "ctx", None)
+        place = context.command_path if context else "bubbleviz"
+        return _fail(f"{error.format_message().rstrip('.')}; see {place} --help", 2)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    flat = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    print(f"bubbleviz: {flat}", file=sys.stderr)
+    return code

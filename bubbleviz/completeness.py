@@ -1,0 +1,156 @@
+"""What an iteration is: training or evaluation, whole or cut, and what a rank lacks in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.align import Run
+from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model import Operations
+from bubbleviz.phases import BACKWARD, COUNTED, Phase
+
+_FORWARD = (Phase.F, Phase.FB)
+_GRADIENT = (Phase.B, Phase.BW, Phase.FB)
+
+
+@dataclass(frozen=True)
+class Nature:
+    """One iteration.
+
+    Attributes:
+        kind: ``"training"`` or ``"evaluation"``.
+        complete: whether the capture holds all of it.
+        microbatches: how many; None where names do not tell.
+        missing: what each rank lacks to have a ratio, None where nothing.
+    """
+
+    kind: str
+    complete: bool
+    microbatches: int | None
+    missing: Mapping[int, str | None]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One rank in one iteration.
+
+    Attributes:
+        forwards: microbatches it ran forward.
+        whole: whether it begins with the smallest microbatch's F and every F has its B.
+        lacks: what it lacks to have a ratio.
+        backward: whether it ran any backward.
+        optimizer: whether it ran an Optimizer.
+    """
+
+    forwards: frozenset[int]
+    whole: bool
+    lacks: str | None
+    backward: bool
+    optimizer: bool
+
+
+def natures(run: Run, present: Bools) -> tuple[Nature, ...]:
+    """Return what each iteration is.
+
+    Args:
+        run: the profiles put together.
+        present: which ranks take part, shape (iterations, ranks).
+    """
+    found = _all_found(run.operations, present)
+    training = [k for k, ranks in enumerate(found) if any(f.backward for f in ranks.values())]
+    usual = {rank for k in training for rank in found[k]}
+    stepping = _stepping(found, training)
+    result = []
+    for k, ranks in enumerate(found):
+        forwards = Counter(frozenset(f.forwards) for f in ranks.values())
+        known = [len(f.forwards) for f in ranks.values() if NONE not in f.forwards and f.forwards]
+        evaluation = k not in training and len(forwards) == 1
+        everyone = set(ranks) == usual or not training
+        if k in training:
+            complete = everyone and all(
+                f.whole and (f.optimizer or rank not in stepping) for rank, f in ranks.items()
+            )
+        else:
+            last = k == len(found) - 1 and bool(training)
+            complete = evaluation and everyone and bool(ranks)
+            evaluation = evaluation and (complete or not last)
+        result.append(
+            Nature(
+                kind="evaluation" if evaluation else "training",
+                complete=complete,
+                microbatches=max(known) if known else None,
+                missing={
+                    rank: None if evaluation else f.lacks for rank, f in ranks.items()
+                },
+            )
+        )
+    return tuple(result)
+
+
+def _stepping(found: list[dict[int, _Found]], training: list[int]) -> set[int]:
+    """Return the ranks that run an Optimizer in most training iterations."""
+    runs, steps = Counter[int](), Counter[int]()
+    for k in training:
+        runs.update(list(found[k]))
+        steps.update(rank for rank, f in found[k].items() if f.optimizer)
+    return {rank for rank in runs if 2 * steps[rank] > runs[rank]}
+
+
+def _all_found(operations: Operations, present: Bools) -> list[dict[int, _Found]]:
+    rows = np.flatnonzero((operations.iteration >= 0))
+    rows = rows[
+        np.lexsort(
+            (operations.host_start_ns[rows], operations.rank[rows], operations.iteration[rows])
+        )
+    ]
+    cell = operations.iteration[rows] * present.shape[1] + operations.rank[rows]
+    cells, first = np.unique(cell, return_index=True)
+    found: list[dict[int, _Found]] = [{} for _ in range(len(present))]
+    for code, own in zip(cells.tolist(), np.split(rows, first[1:]), strict=True):
+        k, rank = divmod(code, present.shape[1])
+        if present[k, rank]:
+            found[k][rank] = _look(operations, own)
+    return found
+
+
+def _look(operations: Operations, rows: Ints) -> _Found:
+    """Look at one rank's operations of one iteration, in host order."""
+    phase, microbatch = operations.phase[rows], operations.microbatch[rows]
+    chunk, split = operations.chunk[rows], operations.sequence[rows]
+    spanned = operations.has_span[rows] == 1
+    counted = np.flatnonzero(np.isin(phase, COUNTED) & (microbatch >= 0))
+    forward, gradient = np.isin(phase, _FORWARD), np.isin(phase, _GRADIENT)
+    starts_whole = len(counted) == 0 or bool(
+        forward[counted[0]] and microbatch[counted[0]] == microbatch[counted].min()
+    )
+    owed = _keys(microbatch, chunk, split, forward)
+    second = phase == Phase.FB
+    settled = _keys(microbatch, chunk, split, gradient & ~second) | _keys(
+        operations.second_microbatch[rows], operations.second_chunk[rows], split, second
+    )
+    input_only = _keys(microbatch, chunk, split, phase == Phase.B)
+    weights = _keys(microbatch, chunk, split, phase == Phase.W)
+    clears = {c for m, c, _ in weights if m == NONE}
+    unsettled = {key for key in input_only - weights if key[1] not in clears}
+    not_cut = not bool((operations.cut[rows] > 0).any())
+    lacks = None
+    if not (forward & spanned).any():
+        lacks = "no F with GPU work"
+    elif not (gradient & spanned).any():
+        lacks = "no B or BW with GPU work"
+    return _Found(
+        forwards=frozenset(microbatch[forward].tolist()),
+        whole=starts_whole and owed <= settled and not unsettled and not_cut,
+        lacks=lacks,
+        backward=bool((np.isin(phase, BACKWARD) | second).any()),
+        optimizer=bool((phase == Phase.OPTIMIZER).any()),
+    )
+
+
+def _keys(microbatch: Ints, chunk: Ints, split: Ints, which: Bools) -> set[tuple[int, int, int]]:
+    columns = (microbatch[which].tolist(), chunk[which].tolist(), split[which].tolist())
+    return set(zip(*columns, strict=True))

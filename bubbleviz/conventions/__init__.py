@@ -1,0 +1,264 @@
+"""Naming conventions: how a framework writes the names of its ranges.
+
+A convention is one TOML file, whether built in (beside this module) or a user's own. Adding a
+framework is adding a file; its examples and counter-examples are tested against all others.
+
+.. code-block:: toml
+
+    name = "mine"
+    summary = "how our trainer names its ranges"
+    source = "train/profile.py"
+    examples = ["fwd mb=3"]
+    counter_examples = ["fwd"]
+
+    [[pattern]]
+    glob = "fwd mb=*"                          # SQLite GLOB, matches at least what the regex does
+    match = '^fwd mb=(?P<microbatch>\\d+)$'     # Python regex on the whole name
+    phase = "F"                                # or a group (?P<phase>...), with [pattern.phases]
+
+Named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank``, and
+``second_microbatch, second_chunk`` for a range that names two things. A pattern with the group
+``iteration`` and no phase marks iterations. ``post_validation = true`` marks optimizer work that
+belongs to the iteration before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from bubbleviz._toml import load_toml
+from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.errors import InputError, UsageError
+from bubbleviz.phases import Phase, phase_of_label
+
+_NUMBERS = (
+    "microbatch",
+    "chunk",
+    "stage",
+    "sequence",
+    "iteration",
+    "rank",
+    "second_microbatch",
+    "second_chunk",
+)
+_GROUPS = frozenset((*_NUMBERS, "phase"))
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One shape of name.
+
+    Attributes:
+        glob: SQLite GLOB that matches at least every name that ``match`` does.
+        match: regex on the whole name, with named groups.
+        phase: the phase of every name that matches; None where a group tells, or none is meant.
+        phases: what the text of the group ``phase`` means, where it is not our own word.
+        post_validation: whether it is optimizer work for the iteration before.
+    """
+
+    glob: str
+    match: re.Pattern[str]
+    phase: Phase | None
+    phases: Mapping[str, Phase]
+    post_validation: bool
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How one framework names its ranges.
+
+    Attributes:
+        name: what ``--convention`` takes.
+        summary: one line.
+        source: where the names were read.
+        patterns: tried in order; the first that matches decides.
+        examples: names that it must understand.
+        counter_examples: names that it must leave alone.
+        communication: more regexes for communication kernels (a user's additions).
+        helper_threads: more regexes for threads that never run backward.
+    """
+
+    name: str
+    summary: str
+    source: str
+    patterns: tuple[Pattern, ...]
+    examples: tuple[str, ...]
+    counter_examples: tuple[str, ...]
+    communication: tuple[str, ...]
+    helper_threads: tuple[str, ...]
+
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """The distinct prefilters of its patterns."""
+        return tuple(dict.fromkeys(pattern.glob for pattern in self.patterns))
+
+
+@dataclass(frozen=True)
+class Names(Table):
+    """What each distinct name means; one row a name, -1 is "not said".
+
+    ``phase`` is -1 for a name that is no operation; such a row can still mark an iteration.
+    """
+
+    phase: Ints
+    microbatch: Ints
+    chunk: Ints
+    stage: Ints
+    sequence: Ints
+    iteration: Ints
+    rank: Ints
+    second_microbatch: Ints
+    second_chunk: Ints
+    post_validation: Bools
+    texts: tuple[str, ...] = field(metadata={"shared": True})
+
+
+def understand(texts: Sequence[str], convention: Convention) -> Names:
+    """Return what the convention says of each name."""
+    rows = np.full((len(texts), len(_NUMBERS) + 1), NONE, np.int64)
+    post_validation = np.zeros(len(texts), bool)
+    for row, text in enumerate(texts):
+        found = _parse(text, convention)
+        if found is not None:
+            pattern, phase, numbers = found
+            rows[row] = (NONE if phase is None else phase, *numbers)
+            post_validation[row] = pattern.post_validation
+    return Names(*np.ascontiguousarray(rows.T), post_validation, tuple(texts))
+
+
+def _parse(
+    text: str, convention: Convention
+) -> tuple[Pattern, Phase | None, tuple[int, ...]] | None:
+    for pattern in convention.patterns:
+        match = pattern.match.search(text)
+        if match is None:
+            continue
+        groups = match.groupdict()
+        said = groups.get("phase")
+        phase = pattern.phase
+        if said is not None:
+            phase = pattern.phases.get(said) or phase_of_label(said)
+        numbers = tuple(NONE if groups.get(n) is None else int(groups[n]) for n in _NUMBERS)
+        return pattern, phase, numbers
+    return None
+
+
+def load_convention(path: str | Path) -> Convention:
+    """Return the convention of a TOML file.
+
+    Raises:
+        InputError: the file cannot be read.
+        UsageError: it is no convention; the message names the key.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path}: cannot be read as a naming convention ({type(error).__name__}); "
+            "give a TOML file or one of: " + ", ".join(sorted(built_in()))
+        ) from error
+    return _from_text(text, str(path))
+
+
+@cache
+def built_in() -> Mapping[str, Convention]:
+    """Return the conventions that come with bubbleviz, by name."""
+    found = [
+        _from_text(entry.read_text(encoding="utf-8"), entry.name)
+        for entry in files(__name__).iterdir()
+        if entry.name.endswith(".toml")
+    ]
+    return {convention.name: convention for convention in sorted(found, key=lambda c: c.name)}
+
+
+def find_convention(name_or_path: str) -> Convention:
+    """Return the built-in convention of that name, else the one in that TOML file."""
+    return built_in().get(name_or_path) or load_convention(name_or_path)
+
+
+def _from_text(text: str, where: str) -> Convention:
+    try:
+        data = load_toml(text)
+    except ValueError as error:
+        raise UsageError(f"{where}: not TOML ({error}); see the README for a convention") from error
+    patterns = data.get("pattern")
+    if not isinstance(patterns, list) or not patterns:
+        raise UsageError(f"{where}: needs at least one [[pattern]] with glob and match")
+    return Convention(
+        name=_text(data, "name", where, Path(where).stem),
+        summary=_text(data, "summary", where, ""),
+        source=_text(data, "source", where, ""),
+        patterns=tuple(_pattern(p, f"{where}: pattern {i}") for i, p in enumerate(patterns, 1)),
+        examples=_texts(data, "examples", where),
+        counter_examples=_texts(data, "counter_examples", where),
+        communication=_regexes(data, "communication", where),
+        helper_threads=_regexes(data, "helper_threads", where),
+    )
+
+
+def _pattern(data: object, where: str) -> Pattern:
+    if not isinstance(data, dict):
+        raise UsageError(f"{where}: must be a table with glob and match")
+    match = _regex(_text(data, "match", where, None), where)
+    strange = sorted(set(match.groupindex) - _GROUPS)
+    if strange:
+        raise UsageError(
+            f"{where}: unknown group {strange[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
+        )
+    phases = data.get("phases", {})
+    if not isinstance(phases, dict):
+        raise UsageError(f"{where}: phases must be a table of your word = our phase")
+    fixed = data.get("phase")
+    pattern = Pattern(
+        glob=_text(data, "glob", where, "*"),
+        match=match,
+        phase=None if fixed is None else _phase(fixed, where),
+        phases={str(theirs): _phase(ours, where) for theirs, ours in phases.items()},
+        post_validation=data.get("post_validation") is True,
+    )
+    if pattern.phase is None and not {"phase", "iteration"} & set(match.groupindex):
+        raise UsageError(f"{where}: say the phase: phase = ..., a group phase, or iteration")
+    return pattern
+
+
+def _phase(label: object, where: str) -> Phase:
+    phase = phase_of_label(str(label))
+    if phase is None:
+        known = ", ".join(p.label for p in Phase)
+        raise UsageError(f"{where}: no phase {label!r}; the phases are {known}")
+    return phase
+
+
+def _regex(text: str, where: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{where}: {text!r} is no regular expression ({error})") from error
+
+
+def _text(data: Mapping[str, object], key: str, where: str, default: str | None) -> str:
+    value = data.get(key, default)
+    if not isinstance(value, str):
+        raise UsageError(f"{where}: needs {key}, a text")
+    return value
+
+
+def _texts(data: Mapping[str, object], key: str, where: str) -> tuple[str, ...]:
+    values = data.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise UsageError(f"{where}: {key} must be a list of texts")
+    return tuple(values)
+
+
+def _regexes(data: Mapping[str, object], key: str, where: str) -> tuple[str, ...]:
+    texts = _texts(data, key, where)
+    for text in texts:
+        _regex(text, f"{where}: {key}")
+    return texts

@@ -1,0 +1,514 @@
+"""The picture: a title, one row a GPU with its operations to scale, a time axis and a legend.
+
+Laid out from the top down on a page of fixed width; as high as its rows need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+import drawsvg
+
+from bubbleviz.boxes import LANE_GAP, Boxes
+from bubbleviz.count import Iteration
+from bubbleviz.page import (
+    MARGIN,
+    UNKNOWN,
+    WIDTH,
+    Page,
+    box,
+    clean,
+    duration,
+    fitted,
+    percent,
+    px,
+    text_width,
+    ticks,
+)
+from bubbleviz.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, paint
+from bubbleviz.phases import COMPUTE, Phase
+from bubbleviz.report import Report, View
+from bubbleviz.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
+from bubbleviz.scene import Selection, select
+
+#: Up to so many iterations have a bracket and a boundary.
+MOST_BRACKETS = 60
+#: Brackets that overlap stand on so many lines.
+BRACKET_LINES = 3
+BRACKET_LINE = 15
+#: Limitations printed under the picture.
+MOST_LIMITATIONS = 5
+#: Two ratios are told apart from here on.
+RATIO_GRAIN = 0.01
+
+# (rows at most, height of a row, gap below it), px
+_ROWS = ((4, 30.0, 7.0), (8, 26.0, 6.0), (16, 21.0, 5.0), (32, 16.0, 4.0), (64, 11.0, 3.0))
+_SMALLEST_ROW = (7.0, 2.0)
+_WIDEST_NAME = 210.0
+_RATIO_COLUMN = 50
+
+_LONG_NAMES = {
+    Phase.F: "F  forward",
+    Phase.B: "B  backward, input",
+    Phase.W: "W  backward, weights",
+    Phase.BW: "BW  backward",
+    Phase.R: "R  recompute",
+    Phase.FB: "FB  forward and backward",
+    Phase.OPTIMIZER: "Optimizer",
+}
+
+
+def picture(report: Report, view: View) -> str:
+    """Return the SVG document of what ``view`` shows of ``report``."""
+    selection = select(report, view)
+    page = Page()
+    if selection is None:
+        _draw_nothing(page, report, view)
+    else:
+        _Timeline(page, report, view, selection).draw()
+    return page.svg()
+
+
+def _draw_nothing(page: Page, report: Report, view: View) -> None:
+    if not report.ranks:
+        missing = "no GPU has any operation"
+    elif not report.iterations:
+        missing = "no iteration was found"
+    else:
+        missing = f"no such {'iteration or ' if view.iterations else ''}rank"
+    page.title = f"Nothing to draw: {missing}"
+    page.description = "An empty picture."
+    page.y += 14
+    page.text(page.title, MARGIN, page.y, 16, font_weight="bold")
+    page.y += 6
+    _draw_limitations(page, report)
+
+
+def _draw_limitations(page: Page, report: Report) -> None:
+    for limitation in report.limitations[:MOST_LIMITATIONS]:
+        times = f" ({limitation.count:,} times)" if limitation.count > 1 else ""
+        what, because = clean(limitation.what, 160), clean(limitation.because, 160)
+        page.paragraph(f"{what}{times}: {because}", 9.5, lines=1)
+    if (more := len(report.limitations) - MOST_LIMITATIONS) > 0:
+        page.paragraph(f"and {more:,} more limitation{'s' if more > 1 else ''}", 9.5, lines=1)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where things are, px on the page.
+
+    Attributes:
+        stage_x: left edge of the column of stages.
+        name_x: left edge of the column of ranks' labels.
+        left: left edge of the plot.
+        right: right edge of the plot.
+        brackets: top of the brackets.
+        row: height of a row.
+        lane: height of the communication lane below it, 0 for none.
+        size: of the letters beside a row.
+        tops: top of every row.
+    """
+
+    stage_x: float
+    name_x: float
+    left: float
+    right: float
+    brackets: float
+    row: float
+    lane: float
+    size: float
+    tops: tuple[float, ...]
+
+    @property
+    def width(self) -> float:
+        """Width of the plot."""
+        return self.right - self.left
+
+    @property
+    def bottom(self) -> float:
+        """Lower edge of the last row."""
+        return self.tops[-1] + self.row + (self.lane + LANE_GAP if self.lane else 0)
+
+
+@dataclass(frozen=True)
+class _Swatch:
+    """A box of the legend: width, presentation attributes, and its number and the colour of it."""
+
+    width: float
+    look: dict[str, Any]
+    number: str = ""
+    ink: str = ""
+
+
+class _Timeline:
+    """Draws one selection of a report, from the title down to the limitations."""
+
+    def __init__(self, page: Page, report: Report, view: View, selection: Selection) -> None:
+        self.page = page
+        self.report = report
+        self.selection = selection
+        self.communication = view.communication
+        self.hosts = [
+            (host, [row for row, _ in rows])
+            for host, rows in groupby(enumerate(selection.ranks), key=lambda pair: pair[1].host)
+        ]
+
+    def draw(self) -> None:
+        """Draw it."""
+        self._title()
+        layout = self._layout()
+        boxes = Boxes(self.page, self.report, self.selection, layout.width, layout.row)
+        if self.communication:
+            boxes.add_lane(self.report, layout.width, layout.lane)
+        gaps = self._bands(layout)
+        self._row_labels(layout)
+        self._hosts(layout)
+        for row, top in enumerate(layout.tops):
+            boxes.draw(row, layout.left, top)
+        self._boundaries(layout)
+        self._axis(layout)
+        self._legend(boxes, gaps)
+        self._notes(boxes)
+        _draw_limitations(self.page, self.report)
+
+    # Title
+
+    def _title(self) -> None:
+        report, page, drawn = self.report, self.page, self.selection.iterations
+        head = f"{clean(report.headline, 40)} bubble ratio "
+        parts = []
+        value = percent(None)
+        if len(drawn) == 1:
+            value = self._ratio(drawn[0])
+            parts.append(f"iteration {clean(drawn[0].name, 40)}")
+        spread = report.summary.bubble_ratio.get(report.headline)
+        if spread is not None and spread.mean is not None and spread.n > 0:
+            bounds = f" ± {percent(spread.ci95)}" if spread.ci95 is not None else ""
+            over = f"{spread.n} iteration{'s' if spread.n > 1 else ''}"
+            if value == UNKNOWN:
+                value = percent(spread.mean) + bounds
+                parts = [f"mean over {over}", *(f"drawn: {part}" for part in parts)]
+            elif spread.n > 1:
+                parts.append(f"mean {percent(spread.mean)}{bounds} over {over}")
+        head += "unknown" if value == UNKNOWN else value
+        rest = " · ".join(parts)
+        page.title = f"{head}, {rest}" if rest else head
+        ranks, length = len(self.selection.ranks), self._span_ns
+        reason = clean(report.headline_reason, 300)
+        page.description = (
+            f"Timeline of {ranks} GPU{'s' if ranks > 1 else ''}, one row each, over "
+            f"{duration(length)}. {reason}"
+        )
+        page.y += 14
+        page.text(head, MARGIN, page.y, 16, font_weight="bold")
+        x = MARGIN + text_width(head, 16) * 1.06 + 14
+        page.text(fitted(rest, 11.5, WIDTH - MARGIN - x), x, page.y, 11.5, ink="quiet")
+        page.y += 4
+        if reason:
+            page.paragraph(reason, 10)
+        page.y += 4
+
+    @property
+    def _span_ns(self) -> int:
+        return self.selection.end_ns - self.selection.start_ns
+
+    def _ratio(self, iteration: Iteration) -> str:
+        """Return the headline ratio, as a range where unattributed compute changes it."""
+        ratio = iteration.ratios.get(self.report.headline)
+        if ratio is None or ratio.value is None:
+            return UNKNOWN
+        if ratio.low is not None and ratio.value - ratio.low > RATIO_GRAIN:
+            return f"{100 * ratio.low:.1f} to {percent(ratio.value)}"
+        return percent(ratio.value)
+
+    # Place
+
+    def _layout(self) -> _Layout:
+        ranks = self.selection.ranks
+        row, gap = next(
+            ((height, gap) for most, height, gap in _ROWS if len(ranks) <= most), _SMALLEST_ROW
+        )
+        lane = max(2.5, round(row * 0.2)) if self.communication else 0.0
+        size = max(5.5, min(11.0, row * 0.68))
+        if not self._hosts_have_room(row + gap):
+            self.hosts = []
+        stage_width = max(text_width(self._stage(row), size) for row in range(len(ranks)))
+        name_width = max(text_width(self._name(row), size * 0.9) for row in range(len(ranks)))
+        stage_x = MARGIN + (18 if self.hosts else 0)
+        name_x = stage_x + stage_width + (9 if stage_width else 0)
+        left = math.ceil(name_x + min(name_width, _WIDEST_NAME) + 14)
+        brackets = self.page.y
+        top = brackets + BRACKET_LINE * (max(self._bracket_lines(), default=0) + 1) + 5
+        tops = []
+        for before, rank in zip((None, *ranks), ranks, strict=False):
+            if before is not None and before.pipeline != rank.pipeline:
+                top += max(gap, 5.0)
+            tops.append(top)
+            top += row + gap + (lane + 2 if lane else 0)
+        right = WIDTH - MARGIN - _RATIO_COLUMN
+        return _Layout(stage_x, name_x, left, right, brackets, row, lane, size, tuple(tops))
+
+    def _x(self, layout: _Layout, time_ns: int) -> float:
+        place = (time_ns - self.selection.start_ns) / self._span_ns
+        return layout.left + layout.width * min(max(place, 0.0), 1.0)
+
+    def _hosts_have_room(self, pitch: float) -> bool:
+        """Return whether hosts can be written upwards beside their rows; labels tell them too."""
+        return len(self.hosts) > 1 and all(len(rows) * pitch >= 40 for _, rows in self.hosts)
+
+    def _stage(self, row: int) -> str:
+        ranks = self.selection.ranks
+        stage = "" if ranks[row].stage is None else f"stage {ranks[row].stage}"
+        if len({rank.pipeline for rank in ranks}) > 1:
+            return f"p{ranks[row].pipeline} {stage}".strip()
+        return stage
+
+    def _name(self, row: int) -> str:
+        rank = self.selection.ranks[row]
+        label = rank.label
+        if self.hosts and label.startswith(f"{rank.host}:"):
+            label = label[len(rank.host) + 1 :]
+        return clean(label, 60)
+
+    # Beside and behind the rows
+
+    def _bands(self, layout: _Layout) -> bool:
+        """Draw the iterations' windows as hatch on every row: what is left of it is bubble.
+
+        Returns:
+            whether there are gaps between them.
+        """
+        windows: list[list[int]] = []
+        for it in sorted(self.selection.iterations, key=lambda it: it.start_ns):
+            if windows and it.start_ns <= windows[-1][1]:
+                windows[-1][1] = max(windows[-1][1], it.end_ns)
+            else:
+                windows.append([it.start_ns, it.end_ns])
+        edges = [(self._x(layout, start), self._x(layout, end)) for start, end in windows]
+        gaps = [(end, start) for (_, end), (start, _) in pairwise(edges) if start - end >= 0.5]
+        for spans, look in (
+            (gaps, {"fill": LIGHT.gap, "class_": "bv-gap"}),
+            (edges, {"fill": self.page.hatch()}),
+        ):
+            boxes = [box(x, y, end, y + layout.row) for y in layout.tops for x, end in spans]
+            if boxes:
+                self.page.elements.append(drawsvg.Path("".join(boxes), **look))
+        return bool(gaps)
+
+    def _row_labels(self, layout: _Layout) -> None:
+        page, size = self.page, layout.size
+        for row, top in enumerate(layout.tops):
+            y = top + layout.row / 2 + size * 0.36
+            if stage := self._stage(row):
+                page.text(stage, layout.stage_x, y, size)
+            name = fitted(self._name(row), size * 0.9, layout.left - 12 - layout.name_x)
+            page.text(name, layout.name_x, y, size * 0.9, ink="quiet")
+            ratio = percent(self._row_ratio(row))
+            page.text(ratio, WIDTH - MARGIN, y, size, text_anchor="end")
+        y = layout.tops[0] - 8
+        page.text("bubble", WIDTH - MARGIN, y, 10, ink="quiet", text_anchor="end")
+
+    def _row_ratio(self, row: int) -> float | None:
+        """Return the rank's own ratio in the iterations drawn, their mean where several."""
+        index, headline = self.selection.ranks[row].index, self.report.headline
+        found = [
+            value
+            for iteration in self.selection.iterations
+            for rank in iteration.ranks
+            if rank.rank == index and (value := rank.bubble_ratio.get(headline)) is not None
+        ]
+        return sum(found) / len(found) if found else None
+
+    def _hosts(self, layout: _Layout) -> None:
+        for host, rows in self.hosts:
+            top, bottom = layout.tops[rows[0]], layout.tops[rows[-1]] + layout.row
+            x, middle = MARGIN + 8, (top + bottom) / 2
+            self.page.text(
+                fitted(clean(host, 80), 10, bottom - top),
+                x,
+                middle,
+                10,
+                text_anchor="middle",
+                transform=f"rotate(-90 {px(x)} {px(middle)})",
+            )
+            self._rule(f"M{x + 4} {px(top)}V{px(bottom)}")
+
+    def _rule(self, path: str) -> None:
+        self.page.elements.append(
+            drawsvg.Path(path, fill="none", stroke=LIGHT.quiet, stroke_width=0.8, class_="bv-rule")
+        )
+
+    # Iterations and time
+
+    def _windows(self) -> Iterator[tuple[int, int]]:
+        """Yield what the bracket of every iteration spans: its window, where all ranks share it."""
+        for it in self.selection.iterations:
+            counted = [rank for rank in it.ranks if rank.missing is None]
+            if self.report.headline == "schedule" and counted:
+                yield min(r.first_ns for r in counted), max(r.last_ns for r in counted)
+            else:
+                yield it.start_ns, it.end_ns
+
+    def _bracket_lines(self) -> list[int]:
+        """Return the line of every iteration's bracket: overlapping ones take turns."""
+        if len(self.selection.iterations) > MOST_BRACKETS:
+            return []
+        ends: list[int] = []
+        lines = []
+        for start, end in self._windows():
+            free = (line for line, last in enumerate(ends) if last <= start)
+            line = next(free, min(len(ends), BRACKET_LINES - 1))
+            ends[line : line + 1] = [end]
+            lines.append(line)
+        return lines
+
+    def _boundaries(self, layout: _Layout) -> None:
+        if len(self.selection.iterations) > MOST_BRACKETS:
+            return
+        dashes = "".join(
+            f"M{px(self._x(layout, it.start_ns))} {px(layout.tops[0] - 4)}V{px(layout.bottom + 4)}"
+            for it in self.selection.iterations[1:]
+        )
+        if dashes:
+            self.page.elements.append(
+                drawsvg.Path(
+                    dashes,
+                    stroke=LIGHT.text,
+                    stroke_width=0.9,
+                    stroke_dasharray="4 3",
+                    class_="bv-mark",
+                )
+            )
+        for it, (start, end), line in zip(
+            self.selection.iterations, self._windows(), self._bracket_lines(), strict=True
+        ):
+            y = layout.brackets + BRACKET_LINE * line + 9
+            self._bracket(it, self._x(layout, start), self._x(layout, end), y)
+
+    def _bracket(self, it: Iteration, left: float, right: float, y: float) -> None:
+        """Draw a line over the window with what fits of name, ratio and length in its middle."""
+        name, value = clean(it.name, 40), self._ratio(it)
+        ratio = it.ratios.get(self.report.headline)
+        texts = [f"iteration {name}", name, ""]
+        if value != UNKNOWN:
+            texts = [f"iteration {name}: {value}", f"{name}: {value}", *texts]
+            if ratio is not None and ratio.window_ns is not None:
+                texts.insert(0, f"{texts[0]} of {duration(ratio.window_ns)}")
+        text = next(t for t in texts if not t or text_width(t, 10) + 30 <= right - left)
+        middle = (left + right) / 2
+        line = f"H{px(right)}"
+        if text:
+            half = text_width(text, 10) / 2 + 5
+            line = f"H{px(middle - half)}M{px(middle + half)} {px(y)}{line}"
+            self.page.text(text, middle, y + 3.5, 10, text_anchor="middle")
+        top = px(y - 4)
+        self._rule(f"M{px(left)} {top}v8M{px(right)} {top}v8M{px(left)} {px(y)}{line}")
+
+    def _axis(self, layout: _Layout) -> None:
+        page = self.page
+        y = layout.bottom + 6
+        times, unit = ticks(self._span_ns, 10)
+        title = f"time ({unit}) →"
+        free = WIDTH - MARGIN - text_width(title, 10) - 4
+        labels = drawsvg.Group(
+            font_size=10, text_anchor="middle", fill=LIGHT.quiet, class_="bv-quiet"
+        )
+        path = f"M{px(layout.left)} {px(y)}H{px(layout.right)}"
+        for time, text in times:
+            x = self._x(layout, self.selection.start_ns + time)
+            path += f"M{px(x)} {px(y)}v5"
+            if x + text_width(text, 10) / 2 <= free:
+                page.text(text, x, y + 15, None, into=labels, ink=None)
+        self._rule(path)
+        page.elements.append(labels)
+        page.text(title, WIDTH - MARGIN, y + 15, 10, ink="quiet", text_anchor="end")
+        page.y = y + 24
+
+    # Below
+
+    def _legend(self, boxes: Boxes, gaps: bool) -> None:
+        page = self.page
+        x, height = float(MARGIN), 13.0
+        page.y += 4
+        for swatches, text in self._entries(boxes, gaps):
+            width = sum(swatch.width for swatch in swatches) + 6 + text_width(text, 10.5)
+            if x + width > WIDTH - MARGIN and x > MARGIN:
+                x, page.y = float(MARGIN), page.y + height + 7
+            for swatch in swatches:
+                path = box(x, page.y, x + swatch.width, page.y + height)
+                page.elements.append(drawsvg.Path(path, **swatch.look))
+                if swatch.number:
+                    page.text(
+                        swatch.number,
+                        x + swatch.width / 2,
+                        page.y + 10,
+                        9.5,
+                        ink=None,
+                        fill=swatch.ink,
+                        text_anchor="middle",
+                    )
+                x += swatch.width
+            page.text(text, x + 6, page.y + 10.2, 10.5)
+            x += 6 + text_width(text, 10.5) + 14
+        page.y += height + 6
+
+    def _entries(self, boxes: Boxes, gaps: bool) -> Iterable[tuple[list[_Swatch], str]]:
+        """Yield swatches and their text for whatever is in the picture."""
+        frame = {"stroke": LIGHT.frame, "stroke_width": 0.7, "class_": "bv-frame"}
+        for phase in COMPUTE:
+            if phase in boxes.kinds:
+                yield self._phase_swatches(boxes, phase, frame), _LONG_NAMES[phase]
+        yield [_Swatch(22, {"fill": self.page.hatch()})], "bubble"
+        if gaps:
+            yield [_Swatch(22, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
+        if UNATTRIBUTED_KIND in boxes.kinds:
+            yield [_Swatch(22, {"fill": UNATTRIBUTED})], "unattributed compute"
+        if boxes.communicates:
+            thin = {"fill": COMMUNICATION, **frame, "stroke_width": 0.3}
+            yield [_Swatch(22, thin)], "communication (thin lane)"
+
+    def _phase_swatches(self, boxes: Boxes, phase: Phase, frame: dict[str, Any]) -> list[_Swatch]:
+        if phase is Phase.OPTIMIZER or boxes.shades <= 1:
+            return [_Swatch(22, {"fill": self.page.fill(paint(phase)), **frame})]
+        swatches = []
+        for shade in range(boxes.shades):
+            look = paint(phase, shade, shade if phase is Phase.FB else -1, boxes.shades)
+            number = str(boxes.chunks[shade]) if boxes.shades == len(boxes.chunks) else ""
+            width = max(15, text_width(number, 9.5) + 6)
+            swatches.append(
+                _Swatch(width, {"fill": self.page.fill(look), **frame}, number, look.number)
+            )
+        return swatches
+
+    def _notes(self, boxes: Boxes) -> None:
+        drawn = self.selection.iterations
+        spanless = sum(map(len, boxes.spanless.values()))
+        numbered = boxes.shades == len(boxes.chunks)
+        ratio = drawn[0].ratios.get(self.report.headline) if len(drawn) == 1 else None
+        value, low, interval = None, None, None
+        if ratio is not None:
+            value, low, interval = ratio.value, ratio.low, ratio.interval
+        notes = {
+            f"Chunks run from dark to light{' (numbers in the legend)' if numbered else ''}.": (
+                boxes.shades > 1
+            ),
+            "Paler: operations of other iterations.": boxes.others,
+            "Dashed: first work of an iteration.": 1 < len(drawn) <= MOST_BRACKETS,
+            "Torn edge: cut by the end of the capture.": boxes.cut,
+            f"Hollow mark: {spanless:,} without GPU work and so without device time.": spanless,
+            f"{boxes.merged.count:,} intervals too narrow to be seen alone are merged: "
+            "the height of a colour is its share of time.": boxes.merged.count,
+            "The lower ratio counts unattributed compute as work.": (
+                value is not None and low is not None and value - low > RATIO_GRAIN
+            ),
+        }
+        texts = [text for text, applies in notes.items() if applies]
+        if interval is not None:
+            lowest, highest = map(percent, interval)
+            texts.append(f"The clocks allow ratios from {lowest} to {highest}.")
+        if texts:
+            self.page.paragraph(" ".join(texts), 9.5, lines=3)

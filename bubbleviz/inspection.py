@@ -1,0 +1,84 @@
+"""A first look at one profile: what it holds, which naming it follows, what could be analysed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.conventions import Convention, understand
+from bubbleviz.phases import COUNTED, Phase
+from bubbleviz.profile import Contents
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How many ranges one convention understands.
+
+    Attributes:
+        convention: its name.
+        phases: ranges of each phase, by printed name; only those that occur.
+        iterations: ranges that name iterations.
+        examples: a few of the names.
+    """
+
+    convention: str
+    phases: tuple[tuple[str, int], ...]
+    iterations: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a profile holds and what can be made of it.
+
+    Attributes:
+        contents: what it holds.
+        evidence: of each convention that understands at least one range.
+        analysable: whether ``analyze`` can give ratios.
+        missing: what stands in the way or would add to it, with what would record it.
+    """
+
+    contents: Contents
+    evidence: tuple[Evidence, ...]
+    analysable: bool
+    missing: tuple[str, ...]
+
+
+def look_over(contents: Contents, conventions: Sequence[Convention]) -> Inspection:
+    """Return what can be made of a profile with these conventions."""
+    evidence = tuple(e for c in conventions if (e := _evidence(contents, c)) is not None)
+    rows = {table.what: table.rows or 0 for table in contents.tables}
+    named = any(
+        phase in {p.label for p in COUNTED} for e in evidence for phase, _ in e.phases
+    )
+    missing = []
+    if not rows["kernels"]:
+        missing.append("no CUDA kernels: profile with nsys profile -t cuda,nvtx")
+        if rows["CUDA graphs traced as a whole"]:
+            missing.append("CUDA graphs were traced as a whole: add --cuda-graph-trace=node")
+    if not rows["CUDA API calls"]:
+        missing.append("no CUDA API calls: profile with nsys profile -t cuda,nvtx")
+    if not rows["NVTX rows"]:
+        missing.append("no NVTX ranges: profile with nsys profile -t cuda,nvtx and switch the "
+                       "framework's ranges on")
+    elif not named:
+        missing.append("no range is named as a known convention names F and B: give your own "
+                       "naming with --convention FILE.toml")
+    if contents.source.session_utc_ns is None:
+        missing.append("no session start time: the clocks of several profiles cannot be compared")
+    needed = ("kernels", "CUDA API calls", "NVTX rows")
+    return Inspection(contents, evidence, named and all(rows[n] for n in needed), tuple(missing))
+
+
+def _evidence(contents: Contents, convention: Convention) -> Evidence | None:
+    names = understand([c.name for c in contents.candidates], convention)
+    counts = np.array([c.count for c in contents.candidates], np.int64)
+    of_phase = [(p.label, int(counts[names.phase == p].sum())) for p in Phase]
+    marks = int(counts[(names.phase < 0) & (names.iteration >= 0)].sum())
+    told = tuple((label, count) for label, count in of_phase if count)
+    if not told and not marks:
+        return None
+    rows = np.flatnonzero((names.phase >= 0) | (names.iteration >= 0))[:5].tolist()
+    return Evidence(convention.name, told, marks, tuple(names.texts[row] for row in rows))

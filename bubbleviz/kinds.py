@@ -1,0 +1,52 @@
+"""What kernels and threads are, by name: lists that are data (``kinds.toml``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from bubbleviz._toml import load_toml
+from bubbleviz.columns import Bools
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Regexes, tried anywhere in a name and in any case.
+
+    Attributes:
+        communication: of communication kernels, on the demangled name.
+        point_to_point: of those among them that pass data between two ranks.
+        helper_threads: of threads that never run backward.
+    """
+
+    communication: tuple[str, ...]
+    point_to_point: tuple[str, ...]
+    helper_threads: tuple[str, ...]
+
+    def extended(self, communication: Sequence[str], helper_threads: Sequence[str]) -> Kinds:
+        """Return the lists with a user's additions."""
+        return Kinds(
+            (*self.communication, *communication),
+            self.point_to_point,
+            (*self.helper_threads, *helper_threads),
+        )
+
+
+@cache
+def default_kinds() -> Kinds:
+    """Return the lists that come with bubbleviz."""
+    data = load_toml(files("bubbleviz").joinpath("kinds.toml").read_text(encoding="utf-8"))
+    return Kinds(
+        tuple(data["communication"]), tuple(data["point_to_point"]), tuple(data["helper_threads"])
+    )
+
+
+def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
+    """Return for each name whether any of the regexes is found in it."""
+    any_of = re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
+    return np.array([any_of.search(name) is not None for name in names], bool)

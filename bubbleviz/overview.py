@@ -1,0 +1,60 @@
+"""What ``inspect`` prints: one profile at a glance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.profile import pid_of
+from bubbleviz.renderers.table import clean, plain_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from bubbleviz.inspection import Inspection
+
+
+def render(inspection: Inspection) -> str:
+    """Return the overview as plain text."""
+    return plain_text(parts(inspection))
+
+
+def parts(inspection: Inspection) -> Iterator[RenderableType]:
+    """Yield what to print, for any rich console."""
+    from rich.text import Text
+
+    contents, source = inspection.contents, inspection.contents.source
+    head = Text(clean(source.path, 200), style="bold")
+    versions = f"nsys {source.nsys_version or 'unknown'}, schema {source.schema_version or 'none'}"
+    host = source.host if source.host_known else "not recorded"
+    head.append(f"\n  recorded by  {clean(versions)}\n  host         {clean(host)}", style="not bold")
+    pids = ", ".join(str(pid_of(p)) for p in contents.processes) or "none with kernels"
+    head.append(f"\n  processes    {clean(pids, 100)}", style="not bold")
+    yield head
+    for device in contents.devices:
+        seen_by = "" if device.pid is None else f" of process {device.pid}"
+        uuid = f", {device.uuid}" if device.uuid else ""
+        yield Text(f"  GPU {device.device_id}{seen_by}: {clean(device.name)}{clean(uuid)}")
+    yield Text("Rows", style="bold")
+    for table in contents.tables:
+        rows = "no table" if table.rows is None else f"{table.rows:,}"
+        yield Text(f"  {table.what:<30}{rows:>12}")
+    yield Text("Naming", style="bold")
+    yield Text("\n".join(_naming(inspection)))
+    yield Text("Most frequent range names", style="bold")
+    yield Text("\n".join(f"  {n.count:>12,}  {clean(n.name, 80)}" for n in contents.names)
+               or "  none")
+    yield Text("What can be done", style="bold")
+    verdict = "analyze can give bubble ratios" if inspection.analysable else "analyze cannot run"
+    yield Text("\n".join(f"  {line}" for line in (verdict, *inspection.missing)) + "\n")
+
+
+def _naming(inspection: Inspection) -> Iterator[str]:
+    if not inspection.evidence:
+        yield "  no convention known to bubbleviz names these ranges"
+    for evidence in inspection.evidence:
+        phases = ", ".join(f"{count:,} {phase}" for phase, count in evidence.phases)
+        marks = f", {evidence.iterations:,} iterations" if evidence.iterations else ""
+        examples = ", ".join(clean(e, 40) for e in evidence.examples)
+        yield f"  {evidence.convention}: {phases}{marks} (such as {examples})"

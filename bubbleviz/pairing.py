@@ -1,0 +1,174 @@
+"""Pairing: which of one rank's iterations is which of another's.
+
+Equal names pair. Without names, the iterations of two ranks pair by their order, moved against
+each other where a capture cut one of them earlier; data dependencies tell by how much, and where
+they do not, the pairing is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Ints
+from bubbleviz.model import Operations
+from bubbleviz.phases import COUNTED, Phase
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Number of each operation's iteration over all ranks, the names, and whether it is known."""
+
+    iteration: Ints
+    names: tuple[str, ...]
+    known: bool
+
+
+def pair_iterations(
+    operations: Operations, named: Ints, virtual_stage: Ints, order: Ints
+) -> Pairing:
+    """Return the iterations over all ranks.
+
+    Args:
+        operations: of all ranks, on one clock, with each rank's own iteration numbers.
+        named: the number that a range gives each operation's iteration; -1 none.
+        virtual_stage: virtual stage of each operation; -1 unknown.
+        order: the ranks in pipeline order.
+    """
+    counted = np.isin(operations.phase, COUNTED)
+    if (named[counted] >= 0).any():
+        return _by_name(operations, named, counted)
+    shift = {}
+    known = True
+    previous: int | None = None
+    for rank in order.tolist():
+        if not (counted & (operations.rank == rank)).any():
+            shift[rank] = 0
+            continue
+        if previous is None:
+            shift[rank] = 0
+        else:
+            found = _shift(operations, virtual_stage, previous, rank)
+            known = known and found is not None
+            shift[rank] = shift[previous] + (found or 0)
+        previous = rank
+    moves = np.array([shift[r] for r in range(len(shift))], np.int64)
+    iteration = operations.iteration + moves[operations.rank]
+    iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
+    present = np.unique(iteration[counted & (operations.iteration >= 0)])
+    return Pairing(_renumbered(iteration, present), tuple(map(str, range(len(present)))), known)
+
+
+def _by_name(operations: Operations, named: Ints, counted: Ints) -> Pairing:
+    """Pair by name; a post-validation carries the number of the iteration that it validates."""
+    key = np.stack((operations.rank, operations.iteration))
+    owner, group = np.unique(key, axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    number = np.full(owner.shape[1], NONE, np.int64)
+    np.maximum.at(number, group[counted], named[counted])
+    plain = (operations.iteration >= 0) & ~counted
+    without = number[group] < 0
+    np.maximum.at(number, group[plain & without], named[plain & without])
+    iteration = np.where(operations.iteration >= 0, number[group], NONE - 1)
+    present = np.unique(iteration[counted])
+    names = tuple(str(n) if n >= 0 else f"before {present[present >= 0][0]}" for n in present)
+    return Pairing(_renumbered(iteration, present), names, known=True)
+
+
+def _renumbered(iteration: Ints, present: Ints) -> Ints:
+    """Return places in ``present``; -1 for what is not in it."""
+    at = np.minimum(np.searchsorted(present, iteration), max(len(present) - 1, 0))
+    if len(present) == 0:
+        return np.full(len(iteration), NONE, np.int64)
+    return np.where(present[at] == iteration, at, NONE)
+
+
+def _shift(operations: Operations, virtual_stage: Ints, before: int, rank: int) -> int | None:
+    """Return what to add to a rank's iteration numbers to get those of ``before``.
+
+    Every microbatch's F must end upstream before it starts downstream, and its B likewise the
+    other way. The move that breaks this least is taken, if it is the only one, and if it breaks
+    it by less than half an iteration (clocks of two hosts may be off).
+    """
+    a, b = _events(operations, virtual_stage, before), _events(operations, virtual_stage, rank)
+    count_a, count_b = _count(operations, before), _count(operations, rank)
+    costs = {}
+    for move in sorted(range(-(count_b - 1), count_a), key=abs):
+        cost = _violation(a, b, move)
+        if cost is not None:
+            costs[move] = cost
+    if not costs:
+        return 0 if count_a == count_b else None
+    best = min(costs.values())
+    cheapest = [move for move, cost in costs.items() if cost == best]
+    if count_a == count_b and 0 in cheapest:
+        return 0
+    if len(cheapest) > 1 or best > _typical_length(operations, before) // 2:
+        return None
+    return cheapest[0]
+
+
+def _count(operations: Operations, rank: int) -> int:
+    return int(operations.iteration[operations.rank == rank].max(initial=-1)) + 1
+
+
+def _typical_length(operations: Operations, rank: int) -> int:
+    rows = (operations.rank == rank) & (operations.has_span == 1) & (operations.iteration >= 0)
+    if not rows.any():
+        return 0
+    span = int(operations.end_ns[rows].max() - operations.start_ns[rows].min())
+    return span // max(_count(operations, rank), 1)
+
+
+@dataclass(frozen=True)
+class _Events:
+    """F and B of one rank with spans: key columns (iteration, microbatch, stage, is_b), times."""
+
+    key: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
+def _events(operations: Operations, virtual_stage: Ints, rank: int) -> _Events:
+    wanted = np.isin(operations.phase, (Phase.F, Phase.B, Phase.BW))
+    rows = np.flatnonzero(
+        wanted
+        & (operations.rank == rank)
+        & (operations.has_span == 1)
+        & (operations.occurrence == 0)
+        & (operations.iteration >= 0)
+    )
+    backward = (operations.phase[rows] != Phase.F).astype(np.int64)
+    key = np.stack(
+        (operations.iteration[rows], operations.microbatch[rows], virtual_stage[rows], backward)
+    )
+    return _Events(key, operations.start_ns[rows], operations.end_ns[rows])
+
+
+def _violation(a: _Events, b: _Events, move: int) -> int | None:
+    """Return by how much the worst dependency is broken; None without any microbatch in common.
+
+    Compared are all pairs of virtual stages of the two ranks: the smaller one is upstream.
+    """
+    worst: int | None = None
+    for stage_a in np.unique(a.key[2]).tolist():
+        for stage_b in np.unique(b.key[2]).tolist():
+            rows_a, rows_b = a.key[2] == stage_a, b.key[2] == stage_b
+            at_a = _numbers(a.key[:, rows_a], 0)
+            at_b = _numbers(b.key[:, rows_b], move)
+            _, i, j = np.intersect1d(at_a, at_b, return_indices=True)
+            if len(i) == 0:
+                continue
+            i, j = np.flatnonzero(rows_a)[i], np.flatnonzero(rows_b)[j]
+            # A leads in the forward direction if it is upstream, and in backward if not.
+            leads = (a.key[3, i] == 0) == (stage_a < stage_b)
+            late = np.where(leads, a.end_ns[i] - b.start_ns[j], b.end_ns[j] - a.start_ns[i])
+            worst = max(worst or 0, int(late.max()))
+    return worst
+
+
+def _numbers(key: Ints, move: int) -> Ints:
+    """Return one number for (iteration + move, microbatch, is_b)."""
+    iteration, microbatch, _, backward = key
+    return ((iteration + move + (1 << 20)) << 32) | ((microbatch + 1) << 1) | backward

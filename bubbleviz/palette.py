@@ -1,0 +1,177 @@
+"""The colours of pictures: by phase and chunk, legible in print, in grey and on a dark screen.
+
+The fills are those of the zero-bubble papers' figures. Some of them are equally dark, so every
+phase that would be mistaken for another in grey carries a strip along its top or bottom edge::
+
+    F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀
+                         ▒▒▒▒     ░░░░                ▄▄▄▄
+
+Chunks of a rank run from dark with white numbers to light with black ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bubbleviz.phases import Phase
+
+BLACK = "#000000"
+WHITE = "#ffffff"
+
+FORWARD = "#397af2"
+BACKWARD_INPUT = "#3eb5bf"
+BACKWARD_WEIGHT = "#298940"
+BACKWARD_BOTH = "#74cdb5"
+RECOMPUTE = "#c9d8fb"
+PAIR = "#eef3f8"
+PALE_WEIGHT = "#e0f0e7"
+OPTIMIZER = "#ffd966"
+COMMUNICATION = "#ffd35b"
+UNATTRIBUTED = "#a4a9b1"
+
+#: More chunks than this share shades.
+MAX_SHADES = 8
+
+# How far the first chunk of several goes to black, and the last to white.
+_TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BACKWARD_BOTH: 0.42}
+_TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
+
+
+@dataclass(frozen=True)
+class Ink:
+    """The colours that change with the screen; not those of operations."""
+
+    paper: str
+    text: str
+    quiet: str
+    frame: str
+    band: str
+    hatch: str
+    gap: str
+    grid: str
+
+
+LIGHT = Ink(
+    paper="#ffffff",
+    text="#16191d",
+    quiet="#5a626c",
+    frame="#16191d",
+    band="#f6f7f9",
+    hatch="#c3c9d1",
+    gap="#eceef1",
+    grid="#dfe3e8",
+)
+DARK = Ink(
+    paper="#14171c",
+    text="#e8eaed",
+    quiet="#a3abb5",
+    frame="#05070a",
+    band="#1d2127",
+    hatch="#454d58",
+    gap="#262b32",
+    grid="#2b3038",
+)
+
+
+@dataclass(frozen=True)
+class Paint:
+    """How the box of an operation is filled.
+
+    Attributes:
+        name: letters, digits and hyphens, equal for equal paints.
+        bands: (share of the height, colour), from top to bottom; the shares add up to 1.
+        number: colour of the number in the box.
+    """
+
+    name: str
+    bands: tuple[tuple[float, str], ...]
+    number: str
+
+    @property
+    def main(self) -> str:
+        """The colour of the largest band, which the number stands on."""
+        return max(self.bands, key=lambda band: band[0])[1]
+
+    @property
+    def pattern(self) -> tuple[float, ...]:
+        """The shares alone: what tells two paints apart whatever their colours."""
+        return tuple(share for share, _ in self.bands)
+
+
+def _channels(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def mix(colour: str, other: str, share: float) -> str:
+    """Return ``colour`` with ``share`` (0 to 1) of ``other`` in it."""
+    pairs = zip(_channels(colour), _channels(other), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance (WCAG 2), 0 for black to 1 for white."""
+    linear = (
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (channel / 255 for channel in _channels(colour))
+    )
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(colour: str, other: str) -> float:
+    """Return the contrast ratio (WCAG 2), 1 to 21."""
+    low, high = sorted((luminance(colour), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def number_colour(fill: str) -> str:
+    """Return black or white, whichever is read more easily on ``fill`` (at least 4.5 : 1)."""
+    return BLACK if contrast(fill, BLACK) >= contrast(fill, WHITE) else WHITE
+
+
+def shaded(colour: str, shade: int, shades: int) -> str:
+    """Return ``colour`` as shade ``shade`` of ``shades``, from dark to light.
+
+    The only shade of one, and shade -1 (no chunk), is the colour itself.
+    """
+    if shades <= 1 or shade < 0:
+        return colour
+    dark = mix(colour, BLACK, _TOWARDS_BLACK.get(colour, 0.0))
+    light = mix(colour, WHITE, _TOWARDS_WHITE.get(colour, 0.0))
+    place = shade / (shades - 1)
+    if place == 0.5:
+        return colour
+    return mix(dark, colour, 2 * place) if place < 0.5 else mix(colour, light, 2 * place - 1)
+
+
+def paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1) -> Paint:
+    """Return the paint of a compute phase.
+
+    Args:
+        phase: one of the compute phases.
+        shade: place of its chunk among the chunks, -1 for none.
+        second_shade: likewise of the second chunk, for ``FB``.
+        shades: number of chunks that are told apart.
+    """
+
+    def tone(colour: str, of: int = shade) -> str:
+        return shaded(colour, of, shades)
+
+    bands: tuple[tuple[float, str], ...]
+    if phase is Phase.F:
+        bands = ((1.0, tone(FORWARD)),)
+    elif phase is Phase.B:
+        bands = ((1.0, tone(BACKWARD_INPUT)),)
+    elif phase is Phase.W:
+        bands = ((0.8, tone(BACKWARD_WEIGHT)), (0.2, PALE_WEIGHT))
+    elif phase is Phase.BW:
+        bands = ((0.8, tone(BACKWARD_BOTH)), (0.2, tone(BACKWARD_WEIGHT)))
+    elif phase is Phase.R:
+        bands = ((0.2, tone(FORWARD)), (0.8, RECOMPUTE))
+    elif phase is Phase.FB:
+        bands = ((0.25, tone(FORWARD)), (0.5, PAIR), (0.25, tone(BACKWARD_INPUT, second_shade)))
+    else:
+        bands = ((1.0, OPTIMIZER),)
+    parts = [phase.label, *(str(s) for s in (shade, second_shade) if s >= 0 and shades > 1)]
+    name = "-".join([*parts, f"of{shades}"] if len(parts) > 1 else parts)
+    main = max(bands, key=lambda band: band[0])[1]
+    return Paint(name, bands, number_colour(main))

@@ -1,0 +1,111 @@
+"""A plan: which device runs which operation of one iteration, and in which order.
+
+A plan holds no times. ``bubbleviz.schedules`` builds plans, ``bubbleviz.simulate`` times them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bubbleviz.phases import Phase
+
+
+@dataclass(frozen=True, order=True)
+class PlannedOperation:
+    """One operation of a plan.
+
+    Attributes:
+        virtual_stage: place of its model chunk in the model's order.
+        phase: F, B (for the input alone), W (for the weights) or BW (both fused).
+        microbatch: microbatch number, from 0.
+    """
+
+    virtual_stage: int
+    phase: Phase
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.virtual_stage}{self.phase.label}{self.microbatch}"
+
+
+Order = tuple[PlannedOperation, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The operations of one iteration, in the order in which each device runs them.
+
+    Attributes:
+        name: name of the schedule.
+        stages: number of devices, p.
+        microbatches: number of microbatches, m.
+        chunks: model chunks a device, v.
+        placement: device of each of the p v virtual stages.
+        orders: one order a device.
+    """
+
+    name: str
+    stages: int
+    microbatches: int
+    chunks: int
+    placement: tuple[int, ...]
+    orders: tuple[Order, ...]
+    _chunk: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Number the chunks of each device in the order of their virtual stages."""
+        seen = [0] * self.stages
+        chunks = []
+        for device in self.placement:
+            chunks.append(seen[device])
+            seen[device] += 1
+        object.__setattr__(self, "_chunk", tuple(chunks))
+
+    @property
+    def virtual_stages(self) -> int:
+        """Number of virtual stages, p v."""
+        return len(self.placement)
+
+    def device_of(self, virtual_stage: int) -> int:
+        """Return the device that holds that virtual stage."""
+        return self.placement[virtual_stage]
+
+    def chunk_of(self, virtual_stage: int) -> int:
+        """Return the index of the virtual stage among its device's, in the model's order."""
+        return self._chunk[virtual_stage]
+
+    def forward_only(self) -> Plan:
+        """Return the plan of an evaluation iteration: the forwards alone, in the same order."""
+        orders = tuple(tuple(op for op in order if op.phase is Phase.F) for order in self.orders)
+        return Plan(self.name, self.stages, self.microbatches, self.chunks, self.placement, orders)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A rule that makes plans.
+
+    Attributes:
+        name: what users call it, for example ``"1f1b"``.
+        summary: one sentence for people.
+        source: paper and section that define it.
+        chunks: model chunks a device where the caller has no wish.
+        plan: plan for (stages p, microbatches m, chunks v). It raises
+            :class:`bubbleviz.errors.UsageError` for sizes that the schedule does not allow.
+    """
+
+    name: str
+    summary: str
+    source: str
+    chunks: int
+    plan: Callable[[int, int, int], Plan]
+
+
+def looped_placement(stages: int, chunks: int) -> tuple[int, ...]:
+    """Return the placement of interleaved schedules: 0 1 .. p-1 0 1 .. p-1, v times."""
+    return tuple(range(stages)) * chunks
+
+
+def v_placement(stages: int) -> tuple[int, ...]:
+    """Return the placement of V schedules: 0 1 .. p-1 and back, p-1 .. 1 0."""
+    return (*range(stages), *reversed(range(stages)))

@@ -1,0 +1,64 @@
+"""Input formats: each module here turns one kind of file into a :class:`~bubbleviz.profile.Profile`.
+
+Adding one is adding a module with a ``READER`` constant; whatever it yields is linked, counted
+and drawn by the same stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bubbleviz.errors import ProfileError
+from bubbleviz.registry import discover
+
+if TYPE_CHECKING:
+    from bubbleviz.profile import Contents, Profile
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A kind of file that can be read.
+
+    Attributes:
+        name: what reports call it.
+        suffixes: endings of the files that a directory is searched for.
+        recognises: whether a file's first bytes are of this kind.
+        read: path and GLOB prefilters of range names to profile.
+        inspect: path and GLOB prefilters to contents, for a first look.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    recognises: Callable[[bytes], bool]
+    read: Callable[[str, Sequence[str]], Profile]
+    inspect: Callable[[str, Sequence[str]], Contents]
+
+
+def readers() -> tuple[Reader, ...]:
+    """Return every reader."""
+    return discover(__name__, "READER", Reader)
+
+
+def reader_of(path: str) -> Reader:
+    """Return the reader for a file, by its first bytes.
+
+    Raises:
+        ProfileError: no reader knows the file.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(1024)
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
+    if not head:
+        raise ProfileError(f"{path}: the file is empty; {EXPORT_AGAIN}")
+    for reader in readers():
+        if reader.recognises(head):
+            return reader
+    raise ProfileError(f"{path}: not an SQLite database (or an encrypted one); {EXPORT_AGAIN}")
+
+
+EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"

@@ -1,0 +1,115 @@
+"""JSON: the machine-readable report, schema ``bubbleviz.report/1``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from bubbleviz.renderers import Renderer
+
+if TYPE_CHECKING:
+    from bubbleviz.count import Account, Iteration, RankIteration, Spread
+    from bubbleviz.report import Report, View
+
+
+def render(report: Report, view: View) -> str:
+    """Return the report as JSON; the view plays no part, everything is in it."""
+    del view
+    import json
+
+    return json.dumps(document(report), ensure_ascii=True, allow_nan=False, indent=1) + "\n"
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return the report as nested JSON values, keys as in the documented schema."""
+    from bubbleviz.report import SCHEMA
+
+    summary = report.summary
+    return {
+        "schema": SCHEMA,
+        "bubbleviz": report.version,
+        "headline": report.headline,
+        "headline_reason": report.headline_reason,
+        "convention": report.convention,
+        "profiles": [asdict(profile) for profile in report.profiles],
+        "ranks": [
+            {
+                "index": rank.index,
+                "label": rank.label,
+                "host": rank.host,
+                "pid": rank.pid,
+                "device_id": rank.device_id,
+                "uuid": rank.uuid,
+                "stage": rank.stage,
+                "pipeline": rank.pipeline,
+                "profile": rank.profile,
+            }
+            for rank in report.ranks
+        ],
+        "iterations": [_iteration(iteration) for iteration in report.iterations],
+        "summary": {
+            "iterations": summary.iterations,
+            "bubble_ratio": _spreads(summary.bubble_ratio),
+            "bubble_low": _spreads(summary.bubble_low),
+            "bubble_overhead": _spreads(summary.bubble_overhead),
+            "window_ns": _spreads(summary.window_ns),
+        },
+        "coverage": [asdict(own) for own in report.coverage],
+        "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
+        "limitations": [asdict(limitation) for limitation in report.limitations],
+    }
+
+
+def _spreads(spreads: Mapping[str, Spread]) -> dict[str, Any]:
+    return {name: asdict(spread) for name, spread in spreads.items()}
+
+
+def _iteration(iteration: Iteration) -> dict[str, Any]:
+    ratios = iteration.ratios
+    return {
+        "index": iteration.index,
+        "name": iteration.name,
+        "kind": iteration.kind,
+        "complete": iteration.complete,
+        "averaged": iteration.averaged,
+        "microbatches": iteration.microbatches,
+        "start_ns": iteration.start_ns if iteration.ranks else None,
+        "end_ns": iteration.end_ns if iteration.ranks else None,
+        "window_ns": {name: ratio.window_ns for name, ratio in ratios.items()},
+        "bubble_ratio": {name: ratio.value for name, ratio in ratios.items()},
+        "bubble_low": {name: ratio.low for name, ratio in ratios.items()},
+        "bubble_overhead": {name: ratio.overhead for name, ratio in ratios.items()},
+        "bubble_interval": {
+            name: None if ratio.interval is None else list(ratio.interval)
+            for name, ratio in ratios.items()
+        },
+        "ranks": [_rank(own) for own in iteration.ranks],
+    }
+
+
+def _rank(own: RankIteration) -> dict[str, Any]:
+    """Return one rank's entry; the plain sums are those of the window of ``schedule``."""
+    schedule = own.accounts.get("schedule")
+    return {
+        "rank": own.rank,
+        "busy_ns": dict(own.busy_ns),
+        "compute_ns": own.compute_ns,
+        "active_ns": own.active_ns,
+        "unattributed_ns": schedule.unattributed_ns if schedule else None,
+        "overlap_ns": schedule.overlap_ns if schedule else None,
+        "bubble_ns": {name: account.bubble_ns for name, account in own.accounts.items()},
+        "bubble_ratio": dict(own.bubble_ratio),
+        "missing": own.missing,
+        "windows": {name: _account(account) for name, account in own.accounts.items()},
+    }
+
+
+def _account(account: Account) -> dict[str, int]:
+    return {**asdict(account), "window_ns": account.window_ns}
+
+
+RENDERER = Renderer(
+    name="json", summary="machine-readable report (schema bubbleviz.report/1)", render=render,
+    order=2,
+)

@@ -1,0 +1,25 @@
+"""A picture: one row a GPU, its operations to scale, and the bubbles between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.renderers import Renderer
+
+if TYPE_CHECKING:
+    from bubbleviz.report import Report, View
+
+
+def render(report: Report, view: View) -> str:
+    """Return the part of the report that ``view`` names as an SVG document."""
+    from bubbleviz.drawing import picture  # noqa: PLC0415 (loads numpy)
+
+    return picture(report, view)
+
+
+RENDERER = Renderer(
+    name="svg",
+    summary="picture of one row a GPU: its operations and the bubbles between them",
+    render=render,
+    order=30,
+)

@@ -1,0 +1,325 @@
+"""What a picture shows of a report: which iterations and ranks, and the marks on their rows.
+
+Times become pixels here, and what is too narrow to be seen alone is merged, so that the number of
+things to draw is bounded by the size of the picture and not by that of the report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.count import Iteration
+from bubbleviz.model import Rank
+from bubbleviz.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.report import Report, View
+
+Floats = npt.NDArray[np.float64]
+
+#: Stands beside the phase codes for compute outside every operation.
+UNATTRIBUTED = len(Phase)
+#: Narrower than this (px), and a mark is merged with its neighbours.
+NARROWEST = 0.75
+#: With more than this share of such marks the picture is a dense one: marks are merged below
+#: ``NARROWEST_IF_DENSE``, in wider columns, for a mixture of both ways to draw is restless.
+DENSE = 0.1
+NARROWEST_IF_DENSE = 3.0
+COLUMN_IF_DENSE = 3
+#: At most so many marks a row are drawn one by one, and so many in the picture.
+MARKS_PER_ROW = 2_000
+MARKS_IN_ALL = 100_000
+
+#: What is stacked on what where marks are merged, from the bottom up.
+STACK = (
+    Phase.F.value,
+    Phase.R.value,
+    Phase.FB.value,
+    Phase.B.value,
+    Phase.BW.value,
+    Phase.W.value,
+    Phase.OPTIMIZER.value,
+    UNATTRIBUTED,
+)
+_COMMUNICATION_STACK = tuple(phase.value for phase in COMMUNICATION)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part of a report that is drawn: rows, iterations, and the time they span.
+
+    Attributes:
+        ranks: the rows, from top to bottom.
+        iterations: the iterations, ascending.
+        start_ns: left edge.
+        end_ns: right edge, after ``start_ns``.
+    """
+
+    ranks: tuple[Rank, ...]
+    iterations: tuple[Iteration, ...]
+    start_ns: int
+    end_ns: int
+
+    @property
+    def row_of_rank(self) -> Ints:
+        """Row by index of rank; ``-1`` where the rank is not drawn."""
+        rows = np.full(max((rank.index for rank in self.ranks), default=0) + 1, NONE, np.int64)
+        for row, rank in enumerate(self.ranks):
+            rows[rank.index] = row
+        return rows
+
+    def drawn(self, iterations: Ints) -> Bools:
+        """Return which of these iteration indices are among the drawn ones."""
+        return np.isin(iterations, [iteration.index for iteration in self.iterations])
+
+
+@dataclass(frozen=True)
+class Marks(Table):
+    """Intervals on rows, in order of (row, left).
+
+    Attributes:
+        row: row of the picture.
+        kind: phase code, or ``UNATTRIBUTED``.
+        operation: row of the operations table, ``-1`` for none.
+        other: 1 where it belongs to an iteration that is not drawn.
+        left: px from the left edge of the plot.
+        right: likewise.
+    """
+
+    row: Ints
+    kind: Ints
+    operation: Ints
+    other: Ints
+    left: Floats
+    right: Floats
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The marks that are too narrow to be drawn alone, as shares of time.
+
+    Attributes:
+        kinds: (kind, other) of the layers, from the bottom up.
+        share: by row, layer and column: the share of its time, summing to at most 1.
+        column: width of a column in px.
+        count: how many marks it stands for.
+    """
+
+    kinds: tuple[tuple[int, int], ...]
+    share: Floats
+    column: int
+    count: int
+
+
+def median_iteration(iterations: tuple[Iteration, ...]) -> Iteration | None:
+    """Return the median iteration by length of its ``step`` window, or None of none.
+
+    Complete training iterations go first, then training ones, then any. Of an even number it is
+    the lower median, and of equally long ones the one with the lowest index.
+    """
+    training = [it for it in iterations if it.kind == "training"]
+    among = [it for it in training if it.complete] or training or list(iterations)
+    if not among:
+        return None
+    lengths = sorted(map(_step_length, among))
+    median = lengths[(len(lengths) - 1) // 2]
+    return min((it for it in among if _step_length(it) == median), key=lambda it: it.index)
+
+
+def _step_length(iteration: Iteration) -> int:
+    ratio = iteration.ratios.get("step")
+    if ratio is not None and ratio.window_ns is not None:
+        return ratio.window_ns
+    return iteration.end_ns - iteration.start_ns
+
+
+def select(report: Report, view: View) -> Selection | None:
+    """Return what ``view`` asks for of ``report``, or None where there is nothing to draw."""
+    wanted = set(view.ranks)
+    ranks = tuple(rank for rank in report.ranks if not wanted or rank.index in wanted)
+    chosen = set(view.iterations)
+    iterations = tuple(it for it in report.iterations if it.index in chosen)
+    if not chosen and (median := median_iteration(report.iterations)) is not None:
+        iterations = (median,)
+    if not ranks or not iterations:
+        return None
+    start = min(it.start_ns for it in iterations)
+    end = max(it.end_ns for it in iterations)
+    return Selection(ranks, iterations, start, max(end, start + 1))
+
+
+def compute_marks(report: Report, selection: Selection, width: float) -> Marks:
+    """Return the compute of the selection, unattributed compute included, unsorted."""
+    busy = report.busy
+    phases = [phase.value for phase in COMPUTE]
+    operations = _marks(
+        report,
+        selection,
+        width,
+        operation=busy.operation,
+        start=busy.start_ns,
+        end=busy.end_ns,
+    )
+    rest = report.unattributed
+    outside = _clipped(
+        selection,
+        width,
+        rank=rest.rank,
+        start=rest.start_ns,
+        end=rest.end_ns,
+        kind=np.full(len(rest), UNATTRIBUTED, np.int64),
+        operation=np.full(len(rest), NONE, np.int64),
+        other=np.zeros(len(rest), np.int64),
+    )
+    return _joined(operations.take(np.isin(operations.kind, phases)), outside)
+
+
+def communication_marks(report: Report, selection: Selection, width: float) -> Marks:
+    """Return the communication operations of the selection, unsorted."""
+    busy, operations = report.busy, report.operations
+    phases = [phase.value for phase in COMMUNICATION]
+    lacking = np.isin(operations.phase, phases) & (operations.has_span == 1)
+    lacking[busy.operation] = False
+    spans = np.flatnonzero(lacking)
+    marks = _joined(
+        _marks(
+            report,
+            selection,
+            width,
+            operation=busy.operation,
+            start=busy.start_ns,
+            end=busy.end_ns,
+        ),
+        _marks(
+            report,
+            selection,
+            width,
+            operation=spans,
+            start=operations.start_ns[spans],
+            end=operations.end_ns[spans],
+        ),
+    )
+    return marks.take(np.isin(marks.kind, phases))
+
+
+def _marks(
+    report: Report, selection: Selection, width: float, *, operation: Ints, start: Ints, end: Ints
+) -> Marks:
+    near = np.flatnonzero((end > selection.start_ns) & (start < selection.end_ns))
+    operation = operation[near]
+    operations = report.operations
+    return _clipped(
+        selection,
+        width,
+        rank=operations.rank[operation],
+        start=start[near],
+        end=end[near],
+        kind=operations.phase[operation],
+        operation=operation,
+        other=(~selection.drawn(operations.iteration[operation])).astype(np.int64),
+    )
+
+
+def _clipped(
+    selection: Selection,
+    width: float,
+    *,
+    rank: Ints,
+    start: Ints,
+    end: Ints,
+    kind: Ints,
+    operation: Ints,
+    other: Ints,
+) -> Marks:
+    rows = selection.row_of_rank
+    row = np.where(rank < len(rows), rows[np.minimum(rank, len(rows) - 1)], NONE)
+    scale = width / (selection.end_ns - selection.start_ns)
+    left = np.maximum(start - selection.start_ns, 0) * scale
+    right = (np.minimum(end, selection.end_ns) - selection.start_ns) * scale
+    return Marks(row, kind, operation, other, left, right).take((row != NONE) & (right > left))
+
+
+def _joined(first: Marks, second: Marks) -> Marks:
+    return Marks(
+        *(
+            np.concatenate((getattr(first, name), getattr(second, name)))
+            for name in Marks.column_names()
+        )
+    )
+
+
+def split(marks: Marks, rows: int, width: float) -> tuple[Marks, Merged]:
+    """Return the marks that are drawn one by one, sorted, and the others merged."""
+    length = marks.right - marks.left
+    wide = length >= NARROWEST
+    column = 1
+    if len(marks) and 1 - wide.mean() > DENSE:
+        wide, column = length >= NARROWEST_IF_DENSE, COLUMN_IF_DENSE
+    most = max(200, min(MARKS_PER_ROW, MARKS_IN_ALL // max(rows, 1)))
+    wide &= _widest(marks, wide, most)
+    alone = marks.take(np.flatnonzero(wide))
+    order = np.lexsort((alone.operation, alone.right, alone.left, alone.row))
+    return alone.take(order), _merge(marks.take(np.flatnonzero(~wide)), rows, width, column)
+
+
+def _widest(marks: Marks, among: Bools, most: int) -> Bools:
+    """Return which of ``among`` are the ``most`` widest of their row (all, where there are few)."""
+    index = np.flatnonzero(among)
+    if not len(index) or np.bincount(marks.row[index]).max() <= most:
+        return among
+    width = marks.right[index] - marks.left[index]
+    order = index[np.lexsort((index, -width, marks.row[index]))]
+    row = marks.row[order]
+    place = np.arange(len(order)) - np.searchsorted(row, row)
+    widest = np.zeros(len(marks), np.bool_)
+    widest[order[place < most]] = True
+    return widest
+
+
+def _merge(marks: Marks, rows: int, width: float, pixels: int) -> Merged:
+    """Sum the marks up by row, kind and column of so many pixels.
+
+    A mark from x to y covers what is right of x less what is right of y, so both ends can be
+    summed by columns on their own: the part of its own column, and 1 in every later one.
+    """
+    columns = int(np.ceil(width / pixels))
+    stack = STACK + _COMMUNICATION_STACK
+    present = np.unique(marks.kind * 2 + marks.other).tolist()
+    layers = [divmod(int(key), 2) for key in present]
+    kinds = sorted(layers, key=lambda layer: (stack.index(layer[0]), layer[1]))
+    shape = (rows, len(kinds), columns + 2)
+    layer_of = np.full((UNATTRIBUTED + 1, 2), NONE, np.int64)
+    for layer, (kind, other) in enumerate(kinds):
+        layer_of[kind, other] = layer
+    size = rows * len(kinds) * (columns + 2)
+    base = (marks.row * len(kinds) + layer_of[marks.kind, marks.other]) * (columns + 2)
+    own, later = np.zeros(size), np.zeros(size)
+    for sign, edge in ((1.0, marks.left / pixels), (-1.0, marks.right / pixels)):
+        place = edge.astype(np.int64)
+        own += sign * np.bincount(base + place, place + 1 - edge, size)
+        later += sign * np.bincount(base + place + 1, minlength=size)
+    share = own.reshape(shape) + np.cumsum(later.reshape(shape), axis=2)
+    share = np.clip(share[:, :, :columns], 0.0, None)
+    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
+    return Merged(tuple(kinds), share, pixels, len(marks))
+
+
+def overlapping(marks: Marks) -> tuple[Bools, Bools]:
+    """Return which marks begin well inside an earlier one of their row, and which hold such.
+
+    Both can be true of one mark. Overlaps below a pixel, or a tenth of the later mark, are not told.
+    """
+    if not len(marks):
+        return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+    # Rows are laid end to end, so that one running maximum serves all of them.
+    span = float(marks.right.max()) + 10.0
+    left = marks.left + marks.row * span
+    right = marks.right + marks.row * span
+    before = np.concatenate(([-1.0], np.maximum.accumulate(right)[:-1]))
+    inside = np.minimum(before, right) - left > np.maximum(1.0, 0.1 * (right - left))
+    starts = left[inside]
+    return inside, np.searchsorted(starts, left, side="right") < np.searchsorted(
+        starts, right - 1.0
+    )

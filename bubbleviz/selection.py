@@ -1,0 +1,77 @@
+"""What the command line's ``--iteration``, ``--ranks`` and ``--stages`` select in a report."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from bubbleviz.errors import UsageError
+
+if TYPE_CHECKING:
+    from bubbleviz.report import Report, View
+
+_RANGE = re.compile(r"^\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?$")
+
+
+def numbers(text: str, option: str) -> tuple[int, ...]:
+    """Return the numbers of ``0,2,4-7``, in the order written.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.match(part)
+        if match is None:
+            raise UsageError(f"{option} {text!r}: not of the form 3 or 0-3 or 0,2,4-7")
+        first, last = int(match[1]), int(match[2] or match[1])
+        found.extend(range(first, last + 1))
+    return tuple(found)
+
+
+def view_of(
+    report: Report, *, iteration: str | None, ranks: str | None, stages: str | None,
+    communication: bool,
+) -> View:
+    """Return the view that options ask for.
+
+    Raises:
+        UsageError: an option selects something that the report does not hold.
+    """
+    from bubbleviz.report import View
+
+    return View(
+        iterations=_iterations(report, iteration),
+        ranks=_ranks(report, ranks, stages),
+        communication=communication,
+    )
+
+
+def _iterations(report: Report, text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    if text == "all":
+        return tuple(i.index for i in report.iterations)
+    named = {i.name: i.index for i in report.iterations}
+    wanted = numbers(text, "--iteration")
+    chosen = tuple(sorted({named[str(n)] for n in wanted if str(n) in named}))
+    if not chosen or ("-" not in text and len(chosen) < len(set(wanted))):
+        names = [i.name for i in report.iterations]
+        held = f"{names[0]} to {names[-1]}" if names else "none"
+        raise UsageError(f"--iteration {text}: no such iteration; the capture holds {held}")
+    return chosen
+
+
+def _ranks(report: Report, ranks: str | None, stages: str | None) -> tuple[int, ...]:
+    chosen = [rank.index for rank in report.ranks]
+    for text, option, of in ((ranks, "--ranks", "index"), (stages, "--stages", "stage")):
+        if text is None:
+            continue
+        wanted = set(numbers(text, option))
+        kept = [i for i in chosen if getattr(report.ranks[i], of) in wanted]
+        held = {getattr(rank, of) for rank in report.ranks}
+        if not wanted <= held or not kept:
+            known = ", ".join(str(n) for n in sorted(n for n in held if n is not None)) or "none"
+            raise UsageError(f"{option} {text}: selects nothing; the report holds {known}")
+        chosen = kept
+    return () if ranks is None and stages is None else tuple(chosen)

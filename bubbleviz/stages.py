@@ -1,0 +1,82 @@
+"""The order of stages, told by each rank's own clock alone.
+
+A microbatch goes down the pipeline and comes back, so on every rank the time from the end of
+its F to the start of its B holds all that happens further down, and these times nest strictly::
+
+    virtual stage 0   F├──────────────────────────┤B
+    virtual stage 1      F├────────────────────┤B
+    virtual stage 2         F├──────────────┤B
+
+One sort of (rank, chunk) by that time gives stages, chunks and the direction of a V.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Ints
+from bubbleviz.model import Operations
+from bubbleviz.phases import Phase
+
+_BACKWARD = (Phase.B, Phase.BW)
+
+
+@dataclass(frozen=True)
+class VirtualStages:
+    """Which (rank, chunk as named) holds which virtual stage; -1 where it cannot be told."""
+
+    rank: Ints
+    chunk: Ints
+    virtual_stage: Ints
+
+
+def waiting_times(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return (rank, chunk, microbatch, time from F's end to B's start) of every microbatch.
+
+    The time is the median over the rank's iterations. Only first occurrences with a device
+    span count.
+    """
+    key = np.stack((operations.rank, operations.chunk, operations.microbatch, operations.sequence,
+                    operations.iteration))
+    usable = (operations.has_span == 1) & (operations.occurrence == 0)
+    forward = np.flatnonzero(usable & (operations.phase == Phase.F))
+    backward = np.flatnonzero(usable & np.isin(operations.phase, _BACKWARD))
+    both = np.concatenate((forward, backward))
+    number = np.unique(key[:, both], axis=1, return_inverse=True)[1].reshape(-1)
+    of_forward, of_backward = number[: len(forward)], number[len(forward) :]
+    _, at_forward, at_backward = np.intersect1d(of_forward, of_backward, return_indices=True)
+    forward, backward = forward[at_forward], backward[at_backward]
+    waited = operations.start_ns[backward] - operations.end_ns[forward]
+    groups, group = np.unique(key[:3, forward], axis=1, return_inverse=True)
+    median = _medians(group.reshape(-1), waited, groups.shape[1])
+    return groups[0], groups[1], groups[2], median
+
+
+def _medians(group: Ints, values: Ints, groups: int) -> Ints:
+    """Return the lower median of each group's values."""
+    order = np.lexsort((values, group))
+    counts = np.bincount(group, minlength=groups)
+    first = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)
+    return values[order][first + (counts - 1) // 2] if len(values) else values
+
+
+def order_virtual_stages(operations: Operations) -> VirtualStages:
+    """Return the virtual stage of every (rank, chunk) that ran forward and backward.
+
+    Compared are the microbatches that all of them have; without any, the order is unknown.
+    """
+    rank, chunk, microbatch, waited = waiting_times(operations)
+    pairs, pair = np.unique(np.stack((rank, chunk)), axis=1, return_inverse=True)
+    pair = pair.reshape(-1)
+    numbers, counts = np.unique(microbatch, return_counts=True)
+    shared = np.isin(microbatch, numbers[counts == pairs.shape[1]])
+    if not shared.any():
+        return VirtualStages(pairs[0], pairs[1], np.full(pairs.shape[1], NONE, np.int64))
+    total = np.zeros(pairs.shape[1], np.int64)
+    np.add.at(total, pair[shared], waited[shared])
+    order = np.lexsort((pairs[1], pairs[0], -total))
+    stage = np.empty(len(order), np.int64)
+    stage[order] = np.arange(len(order))
+    return VirtualStages(pairs[0], pairs[1], stage)

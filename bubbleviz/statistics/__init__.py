@@ -1,0 +1,79 @@
+"""Bubble ratios: each module here defines one, by the window it looks at and what is work in it.
+
+Adding one is adding a module with a ``STATISTIC`` constant; it appears in every table and file.
+A ratio over the ranks is ``1 - sum of work / sum of windows``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from bubbleviz.registry import discover
+
+if TYPE_CHECKING:
+    from bubbleviz.columns import Bools, Ints
+
+
+class Work(Enum):
+    """What counts as work inside a window."""
+
+    ITERATION = "F, B, W, BW, R and FB of the iteration"
+    STEP = "these and the iteration's Optimizer"
+    EVERYTHING = "all compute operations of any iteration, Optimizer included"
+
+
+@dataclass(frozen=True)
+class Extents:
+    """First starts and last ends, shape (iterations, ranks); meaningless where not ``present``.
+
+    Attributes:
+        first_ns: first start of a rank's F, B, W, BW, R, FB in the iteration.
+        last_ns: last end of these.
+        step_last_ns: last end, Optimizer included.
+        present: whether the rank takes part in the iteration.
+    """
+
+    first_ns: Ints
+    last_ns: Ints
+    step_last_ns: Ints
+    present: Bools
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows, shape (iterations, ranks), and which iterations have one (iterations,)."""
+
+    start_ns: Ints
+    end_ns: Ints
+    known: Bools
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A bubble ratio.
+
+    Attributes:
+        name: what reports call it.
+        summary: a few words for tables.
+        definition: the formula, for captions and papers.
+        windows: extents to windows.
+        work: what counts as work.
+        common_clock: whether ranks of several hosts need one clock for it.
+        order: place in tables.
+    """
+
+    name: str
+    summary: str
+    definition: str
+    windows: Callable[[Extents], Windows]
+    work: Work
+    common_clock: bool
+    order: int
+
+
+def statistics() -> tuple[Statistic, ...]:
+    """Return every statistic, in display order."""
+    return discover(__name__, "STATISTIC", Statistic)

@@ -1,0 +1,34 @@
+"""The iteration as if alone: one window for all ranks, without the Optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.statistics import Extents, Statistic, Windows, Work
+
+if TYPE_CHECKING:
+    from bubbleviz.columns import Ints
+
+
+def common_window(extents: Extents, last_ns: Ints) -> Windows:
+    """Return one window for all ranks, from the first start to the last end."""
+    import numpy as np
+
+    big = np.iinfo(np.int64).max
+    start = np.where(extents.present, extents.first_ns, big).min(axis=1, keepdims=True)
+    end = np.where(extents.present, last_ns, -big).max(axis=1, keepdims=True)
+    shape = extents.present.shape
+    return Windows(
+        np.broadcast_to(start, shape), np.broadcast_to(end, shape), extents.present.any(axis=1)
+    )
+
+
+STATISTIC = Statistic(
+    name="schedule",
+    summary="one iteration as if alone",
+    definition="1 - sum of the ranks' compute / (ranks x (last end - first start over all ranks))",
+    windows=lambda extents: common_window(extents, extents.last_ns),
+    work=Work.ITERATION,
+    common_clock=True,
+    order=1,
+)

@@ -1,0 +1,25 @@
+"""The Zero Bubble paper's rate: the longest of the ranks' own windows (arXiv 2401.10241, 5.3)."""
+
+from __future__ import annotations
+
+from bubbleviz.statistics import Extents, Statistic, Windows, Work
+
+
+def _windows(extents: Extents) -> Windows:
+    import numpy as np
+
+    own = np.where(extents.present, extents.last_ns - extents.first_ns, 0)
+    longest = own.max(axis=1, keepdims=True) if own.size else own.sum(axis=1, keepdims=True)
+    return Windows(extents.first_ns, extents.first_ns + longest, extents.present.any(axis=1))
+
+
+STATISTIC = Statistic(
+    name="stage",
+    summary="longest stage window (Zero Bubble paper)",
+    definition="1 - sum of the ranks' compute / (ranks x longest (last end - first start) of a "
+    "rank); arXiv 2401.10241, section 5.3",
+    windows=_windows,
+    work=Work.ITERATION,
+    common_clock=False,
+    order=2,
+)

@@ -1,0 +1,17 @@
+"""The iteration to the end of its last Optimizer."""
+
+from __future__ import annotations
+
+from bubbleviz.statistics import Statistic, Work
+from bubbleviz.statistics.schedule import common_window
+
+STATISTIC = Statistic(
+    name="step",
+    summary="to the end of the Optimizer",
+    definition="1 - sum of the ranks' compute and Optimizer / (ranks x (last end, Optimizer "
+    "included - first start over all ranks))",
+    windows=lambda extents: common_window(extents, extents.step_last_ns),
+    work=Work.STEP,
+    common_clock=True,
+    order=3,
+)

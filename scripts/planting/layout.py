@@ -1,0 +1,133 @@
+"""Write an SQLite file in the layout of ``nsys export --type sqlite``, the same bytes each time.
+
+The tables are those of real exports (``layout.sql``). A table is given as columns; a column
+that is one value for all rows is given as that value, and what is not given is NULL.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+Value: TypeAlias = "int | float | str | None"
+Column: TypeAlias = "npt.NDArray[np.int64] | Sequence[Value] | Value"
+Columns: TypeAlias = Mapping[str, Column]
+
+_DDL = Path(__file__).with_suffix(".sql")
+
+#: The rows of ENUM_NSYS_EVENT_TYPE, ENUM_NSYS_EVENT_CLASS that concern NVTX and CUDA.
+_EVENT_TYPES = (
+    (33, "NvtxCategory"), (34, "NvtxMark"), (35, "NvtxPushRange"), (36, "NvtxPopRange"),
+    (37, "NvtxStartRange"), (38, "NvtxEndRange"), (39, "NvtxThread"), (45, "Cuda"),
+    (59, "NvtxPushPopRange"), (60, "NvtxStartEndRange"), (70, "NvtxtPushPopRange"),
+    (71, "NvtxtStartEndRange"), (75, "NvtxDomainCreate"), (76, "NvtxDomainDestroy"),
+    (79, "CudaDeviceKernel"), (80, "CudaDeviceMemory"), (152, "CudaApi"),
+)  # fmt: skip
+_EVENT_CLASSES = (
+    (0, "TRACE_PROCESS_EVENT_CUDA_RUNTIME", "CUDA runtime"),
+    (1, "TRACE_PROCESS_EVENT_CUDA_DRIVER", "CUDA driver"),
+)
+_MEMCPY_KINDS = (
+    (1, "CUDA_MEMCPY_KIND_HTOD", "Host-to-Device"),
+    (2, "CUDA_MEMCPY_KIND_DTOH", "Device-to-Host"),
+    (8, "CUDA_MEMCPY_KIND_DTOD", "Device-to-Device"),
+)
+_OVERHEADS = (
+    (1, "OVERHEAD_UNKNOWN", "Unknown"),
+    (3, "OVERHEAD_CUPTI_BUFFER_FLUSH", "Buffer flush (Profiler)"),
+)
+
+
+def tables_of(ddl: str) -> dict[str, dict[str, bool]]:
+    """Return the columns of each table, and whether each must be given."""
+    found = {}
+    for name, body in re.findall(r"CREATE TABLE (\w+) \((.*?)\n\);", ddl, re.DOTALL):
+        columns = re.findall(r"^ +(\w+) +(?:INTEGER|TEXT|REAL)( +NOT NULL)?", body, re.MULTILINE)
+        found[name] = {column: bool(needed) for column, needed in columns}
+    return found
+
+
+def enums() -> dict[str, Columns]:
+    """Return the enumeration tables, so far as NVTX and CUDA need them."""
+    return {
+        "ENUM_NSYS_EVENT_TYPE": _enum([(i, name, name) for i, name in _EVENT_TYPES]),
+        "ENUM_NSYS_EVENT_CLASS": _enum(_EVENT_CLASSES),
+        "ENUM_CUDA_MEMCPY_OPER": _enum(_MEMCPY_KINDS),
+        "ENUM_CUPTI_OVERHEAD_TYPE": _enum(_OVERHEADS),
+    }
+
+
+def _enum(rows: Sequence[tuple[int, str, str]]) -> Columns:
+    ids, names, labels = zip(*rows, strict=True)
+    return {"id": ids, "name": names, "label": labels}
+
+
+def write_export(path: Path, tables: Mapping[str, Columns]) -> None:
+    """Write the tables to a new file; like nsys, only those that have rows.
+
+    Args:
+        path: file to write; one that exists is replaced.
+        tables: columns by table and column name.
+    """
+    ddl = _DDL.read_text(encoding="utf-8")
+    path.unlink(missing_ok=True)
+    database = sqlite3.connect(path, isolation_level=None)
+    try:
+        database.execute("PRAGMA page_size = 4096")
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute("PRAGMA synchronous = OFF")
+        database.execute("BEGIN")
+        for statement in re.findall(r"CREATE TABLE \w+ \(.*?\n\)", ddl, re.DOTALL):
+            name = statement.split()[2]
+            if _rows(tables.get(name, {})):
+                database.execute(statement)
+                _insert(database, name, tables[name], tables_of(ddl)[name])
+        database.execute("COMMIT")
+    finally:
+        database.close()
+
+
+def _is_constant(column: Column) -> TypeGuard[Value]:
+    return isinstance(column, (int, float, str)) or column is None
+
+
+def _rows(columns: Columns) -> int:
+    """Return the number of rows."""
+    lengths = [
+        len(column)
+        for column in columns.values()
+        if isinstance(column, (np.ndarray, Sequence)) and not isinstance(column, str)
+    ]
+    return max(lengths, default=0)
+
+
+def _insert(
+    database: sqlite3.Connection, table: str, columns: Columns, known: Mapping[str, bool]
+) -> None:
+    """Insert the rows; constant columns stand in the statement, not in every row."""
+    strange = set(columns) - set(known)
+    missing = {name for name, needed in known.items() if needed and name not in columns}
+    if strange or missing:
+        raise ValueError(f"{table}: no columns {sorted(strange)}, or lacks {sorted(missing)}")
+    varying, slots = [], []
+    for column in columns.values():
+        if _is_constant(column):
+            slots.append(_literal(column))
+            continue
+        slots.append("?")
+        varying.append(column.tolist() if isinstance(column, np.ndarray) else column)
+    names = ", ".join(f'"{name}"' for name in columns)
+    statement = f'INSERT INTO "{table}" ({names}) VALUES ({", ".join(slots)})'
+    database.executemany(statement, zip(*varying, strict=True))
+
+
+def _literal(value: Value) -> str:
+    if value is None:
+        return "NULL"
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)

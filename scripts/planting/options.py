@@ -1,0 +1,136 @@
+"""What can be planted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Planting:
+    """What to plant; times in integer nanoseconds.
+
+    Attributes:
+        schedule: name of a schedule of bubbleviz.
+        stages: devices, p.
+        microbatches: m.
+        chunks: model chunks a device; 0 for the schedule's own number.
+        iterations: training iterations, back to back.
+        forward_ns: T_F of a whole stage; a chunk takes its share.
+        backward_ns: T_B, for the input alone.
+        weight_ns: T_W; a fused backward takes both.
+        transfer_ns: latency of every edge between devices, T_comm.
+        optimizer_ns: length of the optimizer; 0 gives a range without device work, -1 no range.
+        jitter: each duration is scaled by a number in [1 - jitter, 1 + jitter].
+        slow_stage: device whose operations all take ``slow_factor`` longer; -1 for none.
+        slow_factor: see there.
+        late_stage: device whose host launches every F ``late_ns`` late; -1 for none.
+        late_ns: see there.
+        barrier: a gradient-norm all-reduce holds every optimizer until all devices are done.
+        postponed_ns: optimizer work that runs as POST_VALIDATION inside the next iteration; 0
+            for none.
+        evaluation_at: number of an iteration that only goes forward; -1 for none.
+        kernels: compute kernels an operation.
+        kernel_gap_ns: idle time between the kernels of an operation.
+        two_streams: kernels alternate between two streams and overlap.
+        communication: plant send and receive ranges with their kernels.
+        nested_receive_ns: F starts with so much work that needs no input, then receives inside
+            its own range; 0 for a receive before F.
+        run_ahead_ns: how much earlier than needed the host launches.
+        autograd: ``none``, ``named`` (backward launched by a thread pt_autograd_0) or
+            ``unnamed``.
+        library_depth: nested library ranges around launches; 0 for none.
+        names: ``numbered`` (F3.0.0) or ``constant`` (F0.0.0 for every microbatch).
+        text: ``text``, ``registered`` (textId) or ``mixed``.
+        ranges: ``push_pop``, ``start_end`` or ``mixed``.
+        iteration_ranges: plant iter_{rank}_{n} around the work of each iteration.
+        first_iteration: the n of the first one.
+        w_clear: the W at the end of an iteration run in one range W_clear.{chunk}.0.
+        servers: number of hosts, which the devices are spread over in blocks.
+        files: one export a ``server`` or a ``rank``.
+        devices: ``local`` (0, 1, .. on each host) or ``zero`` (CUDA_VISIBLE_DEVICES a process).
+        correlation: ids of two processes are ``colliding`` or ``disjoint``.
+        session_gap_ns: how much later each file's session starts than the one before.
+        clock_error_ns: error of each host's UTC; missing ones are 0.
+        drift_ppb: how much each host's clock is fast, in 1e-9; missing ones are 0.
+        copies: plant a copy that ends after F's kernels, and a fill inside B.
+        stray: compute kernels of no operation: ``none``, ``busy`` (while an operation runs),
+            ``idle``, or ``recv`` (idle, launched inside a receive's range).
+        stray_every: one such kernel every so many operations.
+        stray_ns: length of each.
+        drop_calls_every: leave out the launching call of every so many kernels, never of the
+            first or last of an operation; 0 for none.
+        double_calls: every kernel launch is a runtime row and a driver row of one correlation id.
+        watchdog: a thread without ranges that makes calls which launch nothing.
+        overhead: plant PROFILER_OVERHEAD inside each rank's longest gap of each iteration.
+        cut_ns: instant after the start of training at which the capture stops; 0 for none.
+        seed: of the jitter.
+    """
+
+    schedule: str = "1f1b"
+    stages: int = 4
+    microbatches: int = 8
+    chunks: int = 0
+    iterations: int = 2
+    forward_ns: int = 1_000_000
+    backward_ns: int = 1_000_000
+    weight_ns: int = 1_000_000
+    transfer_ns: int = 0
+    optimizer_ns: int = 500_000
+    jitter: float = 0.0
+    slow_stage: int = -1
+    slow_factor: float = 2.0
+    late_stage: int = -1
+    late_ns: int = 0
+    barrier: bool = False
+    postponed_ns: int = 0
+    evaluation_at: int = -1
+    kernels: int = 2
+    kernel_gap_ns: int = 0
+    two_streams: bool = False
+    communication: bool = True
+    nested_receive_ns: int = 0
+    run_ahead_ns: int = 50_000
+    autograd: str = "none"
+    library_depth: int = 0
+    names: str = "numbered"
+    text: str = "text"
+    ranges: str = "push_pop"
+    iteration_ranges: bool = False
+    first_iteration: int = 0
+    w_clear: bool = False
+    servers: int = 1
+    files: str = "server"
+    devices: str = "local"
+    correlation: str = "colliding"
+    session_gap_ns: int = 40_000_000
+    clock_error_ns: tuple[int, ...] = ()
+    drift_ppb: tuple[int, ...] = ()
+    copies: bool = False
+    stray: str = "none"
+    stray_every: int = 4
+    stray_ns: int = 20_000
+    drop_calls_every: int = 0
+    double_calls: bool = False
+    watchdog: bool = False
+    overhead: bool = False
+    cut_ns: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing, which a typo would otherwise plant as the default."""
+        for name, words in CHOICES.items():
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} is one of {', '.join(words)}, not {getattr(self, name)}")
+
+
+#: The words that the options of that type take.
+CHOICES = {
+    "autograd": ("none", "named", "unnamed"),
+    "names": ("numbered", "constant"),
+    "text": ("text", "registered", "mixed"),
+    "ranges": ("push_pop", "start_end", "mixed"),
+    "files": ("server", "rank"),
+    "devices": ("local", "zero"),
+    "correlation": ("colliding", "disjoint"),
+    "stray": ("none", "busy", "idle", "recv"),
+}

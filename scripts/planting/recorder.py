@@ -1,0 +1,235 @@
+"""Record one rank: its host, and what its device runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Ints
+from bubbleviz.phases import Phase
+from scripts.planting.host import (
+    AUTOGRAD,
+    COLLECTIVE_STREAM,
+    COMPUTE,
+    COMPUTE_2,
+    COPY,
+    LATENCY_NS,
+    MAIN,
+    STREAM_OF,
+    TRANSFER_KERNEL_NS,
+    Columns,
+    Host,
+    kernel_times,
+)
+from scripts.planting.options import Planting
+from scripts.planting.units import Unit
+
+#: Kinds of device rows.
+KERNEL, COMMUNICATION, COPIED, FILLED = 0, 1, 2, 3
+
+#: Kernels as exports name them: demangled, short, mangled.
+KERNEL_NAMES = (
+    (
+        "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",
+        "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",
+        "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",
+    ),
+    (
+        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>,"
+        " std::array<char *, (unsigned long)3>>(int, T2, T3)",
+        "vectorized_elementwise_kernel",
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EE"
+        "EEviT0_T1_",
+    ),
+    (
+        "void multi_tensor_apply_kernel<TensorListMetadata<(int)4>, AdamFunctor<float>>(long, T1)",
+        "multi_tensor_apply_kernel",
+        "_Z25multi_tensor_apply_kernelI18TensorListMetadataILi4EE11AdamFunctorIfEEvlT_",
+    ),
+    (
+        "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+        "ncclDevKernel_SendRecv",
+        "_Z22ncclDevKernel_SendRecv24ncclDevKernelArgsStorageILm4096EE",
+    ),
+    (
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+    ),
+)
+_GEMM, _ADD, _ADAM, _SEND_RECV, _ALL_REDUCE = range(5)
+
+
+class Recorder:
+    """Records one rank: its host, and what its device runs."""
+
+    def __init__(self, planting: Planting, rank: int) -> None:
+        self.planting = planting
+        self.rank = rank
+        self.host = Host(planting.library_depth, 4)
+        self.device = Columns(
+            ("start", "end", "stream", "name", "kind", "operation", "thread", "ranged")
+        )
+        self.rows = 0
+        self.planned: list[int] = []  # kernels of each unit
+        self.span: list[tuple[int, int]] = []  # push and pop instants of each unit
+        self.overheads: list[tuple[int, int]] = []
+        self.iteration: tuple[int, int] | None = None  # number and push of the open range
+
+    def record(self, units: Sequence[Unit]) -> None:
+        """Record everything, in host order."""
+        for number, unit in enumerate(units):
+            self._iteration_range(unit)
+            self._stray(number, unit)
+            if unit.receives and not self.planting.nested_receive_ns:
+                self._receive(number, unit)
+            self._operation(number, unit)
+            if unit.sends:
+                end = unit.end_ns + max(self.planting.transfer_ns, TRANSFER_KERNEL_NS)
+                self._communicate(unit.sends, unit.end_ns, end, self._lead(unit))
+        self._close_iteration()
+        self.host.instant(units[-1].end_ns + 50_000)
+        if self.planting.overhead:
+            self._overheads(units)
+
+    def _lead(self, unit: Unit) -> int:
+        return 0 if unit.late else self.planting.run_ahead_ns
+
+    def _iteration_range(self, unit: Unit) -> None:
+        """Open and close ``iter_{rank}_{n}``, which ends before the optimizer."""
+        if not self.planting.iteration_ranges:
+            return
+        if self.iteration and (unit.name == "Optimizer" or self.iteration[0] < unit.iteration):
+            self._close_iteration()
+        if self.iteration is None and unit.phase is not Phase.OPTIMIZER:
+            self.iteration = unit.iteration, self.host.instant()
+
+    def _close_iteration(self) -> None:
+        if self.iteration is not None:
+            number = self.iteration[0] + self.planting.first_iteration
+            pop = self.host.instant(closing=True)
+            self.host.range(f"iter_{self.rank}_{number}", self.iteration[1], pop)
+            self.iteration = None
+
+    def _add(self, starts: Ints, ends: Ints, **values: Ints | int) -> Ints:
+        """Append device rows and return their numbers."""
+        count = len(starts)
+        self.device.add(count, start=starts, end=ends, **values)
+        self.rows += count
+        return np.arange(self.rows - count, self.rows, dtype=np.int64)
+
+    def _one(self, start: int, end: int, lead: int, **values: Ints | int) -> None:
+        """Append one device row and its call on the main thread."""
+        bounds = np.array([[start], [end]], dtype=np.int64)
+        values = {"operation": NONE, "thread": MAIN, "ranged": 1, **values}
+        rows = self._add(bounds[0], bounds[1], **values)
+        self.host.launch(rows, bounds[0] - LATENCY_NS - lead, nested=False)
+
+    def _communicate(self, name: str, start: int, end: int, lead: int) -> None:
+        """Record a transfer in its own range."""
+        push = self.host.instant()
+        stream = STREAM_OF[name.partition(".")[0]]
+        self._one(start, end, lead, stream=stream, name=_SEND_RECV, kind=COMMUNICATION)
+        self.host.range(name, push, self.host.instant(closing=True))
+
+    def _receive(self, number: int, unit: Unit) -> None:
+        """Record a receive that spins from the end of the unit before until the data is there."""
+        end = max(unit.arrival_ns, unit.previous_ns)
+        start = min(unit.previous_ns, end - TRANSFER_KERNEL_NS)
+        name = unit.receives or ""
+        push = self.host.instant()
+        stream = STREAM_OF[name.partition(".")[0]]
+        lead = self.planting.run_ahead_ns
+        self._one(start, end, lead, stream=stream, name=_SEND_RECV, kind=COMMUNICATION)
+        if self.planting.stray == "recv":
+            self._stray_in_gap(number, unit)
+        self.host.range(name, push, self.host.instant(closing=True))
+
+    def _operation(self, number: int, unit: Unit) -> None:
+        """Record an operation: its range, launches, and what runs beside its kernels."""
+        push = self.host.instant()
+        if unit.name == "Optimizer" and self.planting.barrier:
+            start = min(unit.previous_ns, unit.start_ns - TRANSFER_KERNEL_NS)
+            values = {"stream": COLLECTIVE_STREAM, "name": _ALL_REDUCE, "kind": COMMUNICATION}
+            self._one(start, unit.start_ns, self._lead(unit), **values)
+        rows = self._kernels(number, unit)
+        if self.planting.copies and unit.phase is Phase.F:
+            times = unit.end_ns - 1_000, unit.end_ns + 4_000
+            self._one(*times, self._lead(unit), stream=COPY, name=0, kind=COPIED)
+        if self.planting.copies and unit.phase in (Phase.B, Phase.BW):
+            middle = (unit.start_ns + unit.end_ns) // 2
+            self._one(middle, middle + 800, self._lead(unit), stream=COPY, name=0, kind=FILLED)
+        pop = self.host.instant(closing=True)
+        self.host.range(unit.name, push, pop)
+        self.planned.append(rows)
+        self.span.append((push, pop))
+
+    def _kernels(self, number: int, unit: Unit) -> int:
+        """Record the compute kernels of an operation, and return how many there are."""
+        count = self.planting.kernels
+        nested = unit.receives if self.planting.nested_receive_ns else None
+        if unit.end_ns == unit.start_ns:
+            return 0
+        if nested is None:
+            return self._launch(number, unit, unit.start_ns, unit.end_ns, count)[0]
+        if unit.resume_ns == unit.pause_ns:
+            launched, first_end = self._launch(number, unit, unit.start_ns, unit.end_ns, count)
+            end = min(first_end, unit.start_ns + TRANSFER_KERNEL_NS)
+            self._communicate(nested, unit.start_ns, end, self._lead(unit))
+            return launched
+        first, _ = self._launch(number, unit, unit.start_ns, unit.pause_ns, max(1, count // 4))
+        self._communicate(nested, unit.pause_ns, unit.resume_ns, self._lead(unit))
+        rest = max(1, count - max(1, count // 4))
+        return first + self._launch(number, unit, unit.resume_ns, unit.end_ns, rest)[0]
+
+    def _launch(self, number: int, unit: Unit, start: int, end: int, count: int) -> tuple[int, int]:
+        """Record kernels that fill [start, end]; return how many, and the end of the first."""
+        two = self.planting.two_streams
+        starts, ends = kernel_times(start, end, count, self.planting.kernel_gap_ns, two)
+        order = np.arange(len(starts), dtype=np.int64)
+        backward = unit.phase in (Phase.B, Phase.BW)
+        thread = AUTOGRAD if backward and self.planting.autograd != "none" else MAIN
+        rows = self._add(
+            starts,
+            ends,
+            stream=np.where(order % 2 == 1, COMPUTE_2, COMPUTE) if two else COMPUTE,
+            name=_ADAM if unit.phase is Phase.OPTIMIZER else np.where(order % 3 == 1, _ADD, _GEMM),
+            kind=KERNEL,
+            operation=number,
+            thread=thread,
+            ranged=1,
+        )
+        self.host.launch(rows, starts - LATENCY_NS - self._lead(unit), thread)
+        return len(rows), int(ends[0])
+
+    def _stray(self, number: int, unit: Unit) -> None:
+        """Record a compute kernel outside every range, where that is asked for."""
+        if self.planting.stray == "idle":
+            self._stray_in_gap(number, unit)
+        elif self.planting.stray == "busy" and number % self.planting.stray_every == 0:
+            start = unit.start_ns + (unit.end_ns - unit.start_ns) // 4
+            self._stray_at(start, min(start + self.planting.stray_ns, unit.end_ns), ranged=0)
+
+    def _stray_in_gap(self, number: int, unit: Unit) -> None:
+        gap = unit.start_ns - unit.previous_ns
+        if number % self.planting.stray_every == 0 and gap > 2 * self.planting.stray_ns:
+            start = unit.previous_ns + gap // 4
+            in_range = int(self.planting.stray == "recv")
+            self._stray_at(start, start + self.planting.stray_ns, ranged=in_range)
+
+    def _stray_at(self, start: int, end: int, ranged: int) -> None:
+        values = {"stream": COMPUTE_2, "name": _ADD, "kind": KERNEL, "ranged": ranged}
+        self._one(start, end, self.planting.run_ahead_ns, **values)
+
+    def _overheads(self, units: Sequence[Unit]) -> None:
+        """Put one stretch of profiler overhead in the longest gap of each iteration."""
+        longest: dict[int, Unit] = {}
+        for unit in units:
+            best = longest.setdefault(unit.iteration, unit)
+            if unit.start_ns - unit.previous_ns > best.start_ns - best.previous_ns:
+                longest[unit.iteration] = unit
+        for unit in longest.values():
+            quarter = (unit.start_ns - unit.previous_ns) // 4
+            if quarter > 0:
+                self.overheads.append((unit.previous_ns + quarter, unit.start_ns - quarter))

@@ -1,0 +1,188 @@
+"""The operations of a simulated run as they are recorded: named, timed, with their transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.columns import NONE
+from bubbleviz.phases import Phase
+from bubbleviz.plan import Plan
+from bubbleviz.schedules import schedule_named
+from bubbleviz.simulate import (
+    POSTPONED,
+    Duration,
+    Simulation,
+    Task,
+    program_of,
+    simulate,
+    stage_times,
+)
+from scripts.planting.options import Planting
+
+#: Global time at which the first iteration can start.
+TRAINING_STARTS_NS = 3_000_000_000
+
+
+def plan_of(planting: Planting) -> Plan:
+    """Return the plan of one training iteration."""
+    schedule = schedule_named(planting.schedule)
+    chunks = planting.chunks or schedule.chunks
+    return schedule.plan(planting.stages, planting.microbatches, chunks)
+
+
+def simulation_of(planting: Planting) -> Simulation:
+    """Return when every task ran, from time 0."""
+    plan = plan_of(planting)
+    plans = [plan] * planting.iterations
+    if planting.evaluation_at >= 0:
+        plans[planting.evaluation_at] = plan.forward_only()
+    program = program_of(
+        plans, optimizer=planting.optimizer_ns >= 0, postponed=planting.postponed_ns > 0
+    )
+
+    def prelude(task: Task) -> int:
+        return planting.nested_receive_ns if task.operation.phase is Phase.F else 0
+
+    def delay(task: Task) -> int:
+        late = plan.device_of(task.operation.virtual_stage) == planting.late_stage
+        return planting.late_ns if late and task.operation.phase is Phase.F else 0
+
+    return simulate(
+        program,
+        _durations(planting, plan),
+        transfer_ns=planting.transfer_ns,
+        barrier=planting.barrier,
+        prelude=prelude if planting.nested_receive_ns else None,
+        delay=delay if planting.late_stage >= 0 else None,
+    )
+
+
+def _durations(planting: Planting, plan: Plan) -> Duration:
+    """Return durations with the planted jitter and slow stage."""
+    share = plan.chunks
+    base = stage_times(
+        planting.forward_ns // share,
+        planting.backward_ns // share,
+        planting.weight_ns // share,
+        planting.optimizer_ns,
+    )
+    shape = (planting.iterations, len(Phase), plan.virtual_stages, planting.microbatches + 2)
+    noise = np.random.default_rng(planting.seed).uniform(-1, 1, shape) if planting.jitter else None
+
+    def duration(task: Task) -> int:
+        op = task.operation
+        if op.phase is Phase.OPTIMIZER and op.microbatch == POSTPONED:
+            return planting.postponed_ns
+        length = base(task)
+        scale = 1.0
+        if noise is not None:
+            scale += (
+                planting.jitter * noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]
+            )
+        if plan.device_of(op.virtual_stage) == planting.slow_stage:
+            scale *= planting.slow_factor
+        return length if scale == 1.0 else round(length * scale)
+
+    return duration
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One operation of one rank as it is recorded: a task, or several under one name.
+
+    Times are on the global clock; ``previous_ns`` is the end of the rank's unit before.
+    """
+
+    phase: Phase
+    name: str
+    iteration: int
+    microbatch: int | None
+    virtual_stage: int | None
+    chunk: int | None
+    previous_ns: int
+    start_ns: int
+    pause_ns: int
+    resume_ns: int
+    end_ns: int
+    arrival_ns: int
+    receives: str | None
+    sends: str | None
+    late: bool
+
+
+def units_of(planting: Planting, plan: Plan, sim: Simulation, device: int) -> list[Unit]:
+    """Return what a rank runs, in order."""
+    rows = np.flatnonzero(sim.device == device)
+    units: list[Unit] = []
+    previous = TRAINING_STARTS_NS
+    for row in rows.tolist():
+        unit = _unit(planting, plan, sim, row, previous)
+        units.append(unit)
+        previous = unit.end_ns
+    return _cleared(units) if planting.w_clear else units
+
+
+def _unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: int) -> Unit:
+    phase = Phase(int(sim.phase[row]))
+    stage, microbatch = int(sim.virtual_stage[row]), int(sim.microbatch[row])
+    times = {
+        name: int(getattr(sim, name)[row]) + TRAINING_STARTS_NS
+        for name in ("start_ns", "pause_ns", "resume_ns", "end_ns", "arrival_ns")
+    }
+    work = phase is not Phase.OPTIMIZER
+    chunk = plan.chunk_of(stage)
+    key = f"{microbatch}.{chunk}.0" if planting.names == "numbered" else "0.0.0"
+    if work:
+        name = f"{'F' if phase is Phase.F else 'W' if phase is Phase.W else 'B'}{key}"
+    else:
+        name = "POST_VALIDATION" if microbatch == POSTPONED else "Optimizer"
+    receives = sends = None
+    if work and phase is not Phase.W and planting.communication:
+        way, step = ("FORWARD", 1) if phase is Phase.F else ("BACKWARD", -1)
+        suffix = f".{key}" if planting.names == "numbered" else ""
+        if sim.arrival_ns[row] != NONE:
+            receives = f"RECV_{way}{suffix}"
+        if _other_device(plan, stage, stage + step):
+            sends = f"SEND_{way}{suffix}"
+    return Unit(
+        phase=phase,
+        name=name,
+        iteration=int(sim.iteration[row]),
+        microbatch=microbatch if work else None,
+        virtual_stage=stage if work else None,
+        chunk=chunk if work else None,
+        previous_ns=previous,
+        receives=receives,
+        sends=sends,
+        late=plan.device_of(stage) == planting.late_stage and phase is Phase.F,
+        **times,
+    )
+
+
+def _other_device(plan: Plan, stage: int, other: int) -> bool:
+    """Return whether the other virtual stage exists, on another device."""
+    return 0 <= other < plan.virtual_stages and plan.device_of(other) != plan.device_of(stage)
+
+
+def _cleared(units: Sequence[Unit]) -> list[Unit]:
+    """Return the units with the W that end an iteration joined, chunk by chunk."""
+    last_other = {unit.iteration: n for n, unit in enumerate(units) if _keeps(unit)}
+    joined: list[Unit] = []
+    for n, unit in enumerate(units):
+        if unit.phase is not Phase.W or n < last_other[unit.iteration]:
+            joined.append(unit)
+            continue
+        before = joined[-1]
+        name = f"W_clear.{unit.chunk}.0"
+        if before.name == name and before.iteration == unit.iteration:
+            joined[-1] = replace(before, end_ns=unit.end_ns)
+        else:
+            joined.append(replace(unit, name=name, microbatch=None))
+    return joined
+
+
+def _keeps(unit: Unit) -> bool:
+    return unit.phase not in (Phase.W, Phase.OPTIMIZER)

@@ -1,0 +1,7 @@
+-- When the session started on the clock of the host that never jumps.
+--
+-- requires: TARGET_INFO_SESSION_START_TIME(systemClockNs)
+SELECT session.systemClockNs AS clock_ns  -- nanoseconds since the host booted
+FROM TARGET_INFO_SESSION_START_TIME AS session
+ORDER BY session.rowid
+LIMIT 1

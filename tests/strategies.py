@@ -1,0 +1,446 @@
+"""Random small profiles, made to be nasty: ties everywhere, overlaps, and whatever can be missing.
+
+``soups()`` has no order at all: ranges overlap freely, calls sit anywhere, kernels run before they
+are launched. ``schedules()`` looks like training (iterations of F, B, W and Optimizer on several
+processes), so that iterations, pairing and windows are reached, and is then damaged a little.
+``crossings()`` is about calls from other threads. ``profiles()`` is any of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from tests.building import PUSH_POP, START_END, C, K, M, R, T, profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMPUTE_KERNELS = ("gemm", "elementwise", "flash_bwd", "Kernel", "my_nccl_like_kernel")
+COMMUNICATION_KERNELS = (
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)",
+    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+    "NCCLKernel_AllGather",
+    "void deep_ep::internode::dispatch()",
+    "nvshmem_barrier",
+)
+#: The first may cross threads; loaders, watchdogs and profilers may not.
+THREAD_NAMES = ("pt_autograd_0", "python", "pt_data_worker", "pt_nccl_watchdg", "profiler")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a profile, before they are written."""
+
+    kernels: tuple[K, ...] = ()
+    calls: tuple[C, ...] = ()
+    ranges: tuple[R, ...] = ()
+    copies: tuple[M, ...] = ()
+    fills: tuple[M, ...] = ()
+    threads: tuple[T, ...] = ()
+
+    def write(self, folder: Path, name: str = "profile.sqlite") -> Path:
+        """Write them as a profile."""
+        return profile(
+            folder,
+            self.kernels,
+            self.calls,
+            self.ranges,
+            copies=self.copies,
+            fills=self.fills,
+            threads=self.threads,
+            name=name,
+        )
+
+
+def _small(high: int) -> st.SearchStrategy[int]:
+    return st.integers(0, high)
+
+
+def operation_names() -> st.SearchStrategy[str]:
+    """Names of operations, few distinct ones, so that parts and occurrences are common."""
+    coordinates = st.tuples(_small(2), _small(1), st.sampled_from((0, 0, 0, 1)))
+    work = st.builds(
+        lambda letter, at: f"{letter}{at[0]}.{at[1]}.{at[2]}",
+        st.sampled_from("FFFBBBWWR"),
+        coordinates,
+    )
+    communication = st.builds(
+        lambda way, pass_, at: f"{way}_{pass_}" + (f".{at[0]}.{at[1]}.{at[2]}" if at else ""),
+        st.sampled_from(("SEND", "RECV")),
+        st.sampled_from(("FORWARD", "BACKWARD", "POST_VALIDATION")),
+        st.none() | coordinates,
+    )
+    others = st.sampled_from(
+        (
+            "Optimizer",
+            "POST_VALIDATION",
+            "post_validation_phase",
+            "W_clear.0.0",
+            "SEND_FORWARD.1.0.0_RECV_BACKWARD.0.0.0",
+            "SEND_FORWARD_SEND_BACKWARD.0.0.0",
+        )
+    )
+    return st.one_of(work, work, work, communication, others)
+
+
+def other_names() -> st.SearchStrategy[str | None]:
+    """Names of nothing, or nearly of something."""
+    return st.sampled_from(
+        (
+            "aten::mm",
+            "F",
+            "B",
+            "pre_step",
+            "F0.0",
+            "F0.0.0 ",
+            "F0.0.0\n",
+            "xF0.0.0",
+            "f0.0.0",
+            "B-1.0.0",
+            "F\N{ARABIC-INDIC DIGIT ZERO}.0.0",
+            "SEND_FORWARD_RECV_BACKWARD",
+            "iter_0",
+            "",
+            None,
+        )
+    )
+
+
+def marks() -> st.SearchStrategy[str]:
+    """Explicit iterations."""
+    return st.builds(lambda rank, n: f"iter_{rank}_{n}", _small(1), _small(3))
+
+
+@st.composite
+def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
+    """Rows without any order: whatever an export can hold."""
+    at = st.tuples(st.integers(1, draw(st.integers(1, 2))), st.integers(1, draw(st.integers(1, 3))))
+    device = st.integers(0, draw(st.integers(0, 1)))
+    ranges = draw(_ranges(at, horizon, draw(st.booleans())))
+    calls = draw(
+        st.lists(
+            st.builds(
+                lambda start, long, key, at: C(start, start + long, key, at[1], at[0]),
+                _small(horizon),
+                st.sampled_from((0, 0, 1, 1, 2, 4)),
+                st.integers(0, 9),
+                at,
+            ),
+            min_size=draw(st.sampled_from((0, 1, 4, 8))),
+            max_size=14,
+        )
+    )
+    # Half of the calls sit exactly at an edge of some range, where ties are.
+    edges = [(r.start, r.end) for r in ranges if r.end is not None] or [(0, 0)]
+    for place in range(0, len(calls), 2):
+        first, last = draw(st.sampled_from(edges))
+        moved = draw(st.sampled_from(((first, first), (last, last), (first, last), (first, 99))))
+        start, end = moved[0], max(moved)
+        calls[place] = replace(calls[place], start=start, end=end)
+    kernels = [
+        K(start, start + long, c.correlation, name, c.pid, where)
+        for c in calls
+        for start, long, name, where in draw(
+            st.lists(
+                st.tuples(
+                    _small(horizon),
+                    st.sampled_from((0, 0, 1, 2, 3, 5, 8, horizon)),
+                    st.sampled_from((*COMPUTE_KERNELS * 2, *COMMUNICATION_KERNELS)),
+                    device,
+                ),
+                max_size=2,
+            )
+        )
+    ]
+    stray = st.sampled_from((None, 0, 1, 99))
+    copied = st.one_of(stray, *([st.sampled_from([c.correlation for c in calls])] if calls else []))
+    kernels += [
+        replace(k, correlation=draw(stray), pid=draw(at)[0])
+        for k in draw(st.lists(st.sampled_from(kernels), max_size=2) if kernels else st.just([]))
+    ]
+    copies = st.builds(
+        lambda start, long, key, at, where: M(start, start + long, key, at[0], where),
+        *(_small(horizon), _small(4), copied, at, device),
+    )
+    return Rows(
+        tuple(draw(st.permutations(kernels))),
+        tuple(calls),
+        tuple(ranges),
+        tuple(draw(st.lists(copies, max_size=3))),
+        tuple(draw(st.lists(copies, max_size=2))),
+        tuple(
+            draw(
+                st.lists(
+                    st.builds(lambda at, name: T(at[1], name, at[0]), at, _thread_names()),
+                    max_size=3,
+                )
+            )
+        ),
+    )
+
+
+def _thread_names() -> st.SearchStrategy[str]:
+    return st.sampled_from(THREAD_NAMES)
+
+
+@st.composite
+def _ranges(
+    draw: st.DrawFn, at: st.SearchStrategy[tuple[int, int]], horizon: int, with_marks: bool
+) -> list[R]:
+    """Ranges of all kinds anywhere, nested and overlapping, some of them twice, in any order."""
+    names: st.SearchStrategy[str | None] = st.one_of(
+        *[operation_names()] * 8, other_names(), *([marks()] * 2 if with_marks else [])
+    )
+    ranges = draw(
+        st.lists(
+            st.builds(
+                lambda start, long, name, at, kind, end_tid, registered: R(
+                    start,
+                    None if long < 0 else start + long,
+                    name,
+                    at[1],
+                    at[0],
+                    kind,
+                    end_tid,
+                    registered,
+                ),
+                _small(horizon),
+                st.sampled_from((-1, 0, 1, 2, 4, 8, 8, 12, horizon, horizon)),
+                names,
+                at,
+                st.sampled_from((PUSH_POP, PUSH_POP, PUSH_POP, START_END, START_END, 70, 71)),
+                st.none() | st.integers(1, 3),
+                st.booleans(),
+            ),
+            min_size=draw(st.sampled_from((0, 1, 4, 8))),
+            max_size=14,
+        )
+    )
+    if ranges:
+        ranges += draw(st.lists(st.sampled_from(ranges), max_size=2))
+    return draw(st.permutations(ranges))
+
+
+@st.composite
+def crossings(draw: st.DrawFn) -> Rows:
+    """Calls that no range of their own thread holds, and one to three threads that may take them.
+
+    Threads 1 to 3 open backward ranges (and what may not take a call), each launches kernels of
+    its own on some device; threads 4 and 5 launch while those are open, at their edges too.
+    """
+    takers = draw(st.integers(1, 3))
+    device = st.integers(0, draw(st.integers(0, 2)))
+    names = st.sampled_from(("B", "B", "B", "W", "R", "F", "RECV_BACKWARD."))
+    ranges = [
+        R(start, start + long, name, tid, kind=kind, end_tid=end_tid)
+        for tid in range(1, takers + 1)
+        for start, long, name, kind, end_tid in draw(
+            st.lists(
+                st.tuples(
+                    _small(6),
+                    st.sampled_from((0, 2, 4, 6, 9)),
+                    st.builds(lambda name, n: f"{name}{n}.0.0", names, _small(1)),
+                    st.sampled_from((PUSH_POP, PUSH_POP, PUSH_POP, START_END)),
+                    st.sampled_from((None, None, 1, 2)),
+                ),
+                min_size=1,
+                max_size=4,
+            )
+        )
+    ]
+    if draw(st.sampled_from((False, False, True))):
+        name = draw(st.sampled_from(("F7.0.0", "Optimizer", "POST_VALIDATION", "aten::mm")))
+        ranges.append(R(30, 31, name, draw(st.integers(1, 5))))
+    callers = st.sampled_from((*range(1, takers + 1), 4, 4, 4, 5))
+    moments = st.sampled_from(sorted({t for r in ranges for t in (r.start, r.end or 0)})) | _small(
+        9
+    )
+    calls = [
+        C(start, start + long, key, tid)
+        for key, (start, long, tid) in enumerate(
+            draw(
+                st.lists(
+                    st.tuples(moments, st.sampled_from((0, 0, 1, 20)), callers),
+                    min_size=1,
+                    max_size=8,
+                )
+            )
+        )
+    ]
+    kernels = [
+        K(
+            2 * c.start + draw(_small(2)),
+            2 * c.start + 2 + draw(_small(2)),
+            c.correlation,
+            draw(st.sampled_from((*COMPUTE_KERNELS[:3], COMMUNICATION_KERNELS[0]))),
+            device=draw(device),
+        )
+        for c in calls
+        for _ in range(draw(st.sampled_from((1, 1, 2))))
+    ]
+    threads = draw(
+        st.lists(st.builds(T, st.sampled_from((1, 4, 4, 5)), _thread_names()), max_size=2)
+    )
+    return Rows(tuple(kernels), tuple(calls), tuple(ranges), threads=tuple(threads))
+
+
+@dataclass
+class _Process:
+    """What one process of a schedule has recorded so far: its rows and its two clocks."""
+
+    pid: int
+    device: int
+    kernels: list[K] = field(default_factory=list)
+    calls: list[C] = field(default_factory=list)
+    ranges: list[R] = field(default_factory=list)
+    copies: list[M] = field(default_factory=list)
+    host: int = 0
+    gpu: int = 0
+    key: int = 0
+
+    def launch(self, draw: st.DrawFn, name: str, tid: int) -> None:
+        """Launch a kernel (or a copy), from some thread, a moment later."""
+        start = self.host = self.host + draw(_small(1))
+        self.host += draw(_small(1))
+        self.key += draw(st.sampled_from((1, 1, 1, 1, 0)))
+        self.calls.append(C(start, self.host, self.key, tid, self.pid))
+        self.gpu += draw(st.sampled_from((0, 0, 0, 1, 3)))
+        end = self.gpu + draw(st.sampled_from((0, 1, 2, 5)))
+        if name == "copy":
+            self.copies.append(M(self.gpu, end, self.key, self.pid, self.device))
+        else:
+            self.kernels.append(K(self.gpu, end, self.key, name, self.pid, self.device))
+        # A kernel may overlap the next one: two streams.
+        self.gpu = draw(st.sampled_from((end, end, end, self.gpu)))
+
+    def operation(self, draw: st.DrawFn, name: str, nested: str | None = None) -> None:
+        """Open a range, launch something, close it; backward may launch on another thread."""
+        start = self.host = self.host + draw(_small(1))
+        backward = name[0] in "BW" and draw(st.booleans())
+        place = len(self.ranges)
+        for _ in range(draw(st.sampled_from((0, 1, 1, 2, 3)))):
+            kernel = draw(
+                st.sampled_from((*COMPUTE_KERNELS[:2] * 4, *COMMUNICATION_KERNELS[:3], "copy"))
+            )
+            self.launch(draw, kernel, 2 if backward else 1)
+        if nested is not None and draw(st.booleans()):
+            self.operation(draw, nested)
+            self.launch(draw, "gemm", 2 if backward else 1)
+        self.host += draw(_small(1))
+        self.ranges.insert(place, R(start, self.host, name, 1, self.pid))
+
+
+def _iteration_names(draw: st.DrawFn, style: str, microbatches: int) -> list[str]:
+    """Names of one iteration in order: a warm-up, then forwards and backwards by turns."""
+    warmup = draw(st.integers(1, microbatches))
+    forward = list(range(microbatches))
+    backward = list(range(microbatches))
+    order: list[str] = []
+    chunk = draw(st.sampled_from((0, 0, 0, 1)))
+    while backward:
+        if forward and (len(backward) - len(forward) < warmup):
+            order.append(f"F{forward.pop(0)}.{chunk}.0")
+            continue
+        done = backward.pop(0)
+        order.append(f"B{done}.{chunk}.0")
+        if style == "split":
+            order.append(f"W{done}.{chunk}.0")
+        if style == "recompute":
+            order.insert(-1, f"R{done}.{chunk}.0")
+    if style == "clear":
+        order.append(f"W_clear.{chunk}.0")
+    if style == "constant":
+        order = [f"{name[0]}0.0.0" for name in order]
+    if style == "evaluation":
+        order = [name for name in order if name[0] == "F"]
+    if style == "parts":
+        order = [name for name in order for _ in range(draw(st.sampled_from((1, 1, 2))))]
+    return order
+
+
+STYLES = ("split", "split", "fused", "constant", "clear", "recompute", "evaluation", "parts")
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Rows:
+    """Training on one to three processes, then damaged: cut, rows lost, doubled or shuffled."""
+    style = draw(st.sampled_from(STYLES))
+    iterations = draw(st.integers(1, 3))
+    microbatches = draw(st.integers(1, 3))
+    with_marks = draw(st.sampled_from((False, False, True)))
+    with_step = draw(st.sampled_from((True, True, True, False)))
+    validates = draw(st.sampled_from((False, False, True)))
+    processes = [
+        _Process(pid, draw(st.sampled_from((0, 0, 1))))
+        for pid in range(1, draw(st.integers(1, 3)) + 1)
+    ]
+    for process in processes:
+        process.gpu = draw(_small(3))
+        for number in range(iterations):
+            count = draw(st.sampled_from((microbatches,) * 9 + (microbatches + 1,)))
+            begin = process.host
+            mark = len(process.ranges)
+            for place, name in enumerate(_iteration_names(draw, style, count)):
+                if place == 1 and validates and number:
+                    process.operation(draw, "POST_VALIDATION")
+                receive = "RECV_" + ("FORWARD" if name[0] == "F" else "BACKWARD") + name[1:]
+                inside = name[0] in "FB"
+                process.operation(draw, name, receive if inside and "." in receive else None)
+            if with_step:
+                process.operation(draw, "Optimizer")
+            if with_marks:
+                end = process.host - draw(_small(1))
+                process.ranges.insert(
+                    mark, R(begin, max(begin, end), f"iter_{process.pid}_{number}", 1, process.pid)
+                )
+            process.gpu = max(process.gpu, 0) + draw(_small(2))
+    rows = Rows(
+        tuple(k for p in processes for k in p.kernels),
+        tuple(c for p in processes for c in p.calls),
+        tuple(r for p in processes for r in p.ranges),
+        tuple(m for p in processes for m in p.copies),
+        threads=tuple(T(2, "pt_autograd_0", p.pid) for p in processes),
+    )
+    return _damaged(draw, rows)
+
+
+def _damaged(draw: st.DrawFn, rows: Rows) -> Rows:
+    """Lose, double, cut or shuffle a few rows, or leave all as it is."""
+    damage = draw(st.sampled_from(("none", "none", "lose", "double", "begin", "end", "shuffle")))
+    kernels, calls, ranges = list(rows.kernels), list(rows.calls), list(rows.ranges)
+    if damage == "lose" and calls and ranges:
+        calls.pop(draw(_small(len(calls) - 1)))
+        ranges.pop(draw(_small(len(ranges) - 1)))
+    if damage == "double" and calls and kernels:
+        call = calls[draw(_small(len(calls) - 1))]
+        shift = draw(st.integers(-1, 1))
+        begin = max(0, call.start + shift)
+        calls.append(replace(call, start=begin, end=begin + call.end - call.start))
+        kernels.append(kernels[draw(_small(len(kernels) - 1))])
+    if damage == "begin":
+        at = draw(_small(12))
+        kernels = [k for k in kernels if k.start >= at]
+        calls = [c for c in calls if c.start >= at]
+        ranges = [r for r in ranges if r.start >= at]
+    if damage == "end":
+        at = draw(st.integers(4, 40))
+        calls = [c for c in calls if c.end <= at]
+        ranges = [
+            replace(r, end=None) if r.end is not None and r.end > at else r
+            for r in ranges
+            if r.start <= at
+        ]
+    if damage == "shuffle":
+        kernels = draw(st.permutations(kernels))
+        calls = draw(st.permutations(calls))
+        ranges = draw(st.permutations(ranges))
+    return replace(rows, kernels=tuple(kernels), calls=tuple(calls), ranges=tuple(ranges))
+
+
+def profiles() -> st.SearchStrategy[Rows]:
+    """Any of them."""
+    return soups() | crossings() | schedules()
