@@ -52,7 +52,7 @@ _COMPUTE_KINDS = frozenset((*(phase.value for phase in COMPUTE), UNATTRIBUTED_KI
 
 @dataclass(frozen=True)
 class Numbers:
-    """How microbatch numbers are written: all of a picture alike."""
+    """How microbatch numbers are written: alike for all operations of a phase."""
 
     size: float
     upright: bool
@@ -108,6 +108,7 @@ class Boxes:
         self._operations = report.operations
         self._names = report.operations.names
         self._selection = selection
+        self._width = width
         self._height = height
         marks, merged = split(compute_marks(report, selection, width), len(selection.ranks), width)
         self._marks, self.merged = marks, merged
@@ -122,9 +123,10 @@ class Boxes:
         self._inside, self._holds = overlapping(marks)
         self._labels = self._microbatches()
         lengths = marks.right - marks.left
-        self._numbers = number_style(
-            [(text, float(lengths[index])) for index, text in self._labels.items()], height
-        )
+        texts: dict[int, list[tuple[str, float]]] = defaultdict(list)
+        for index, text in self._labels.items():
+            texts[int(marks.kind[index])].append((text, float(lengths[index])))
+        self._numbers = {kind: number_style(found, height) for kind, found in texts.items()}
         typical = float(np.percentile(lengths, 30)) if len(lengths) else 0.0
         self._frame = next((frame for least, frame in _FRAMES if typical >= least), 0.0)
         self._lane: tuple[Marks, Merged, float] | None = None
@@ -241,7 +243,7 @@ class Boxes:
                 continue
             kind, other = merged.kinds[layer]
             colour = self._paint(kind, NONE).main if kind in _COMPUTE_KINDS else COMMUNICATION
-            path = silhouette(steps[layer], top + height, merged.column)
+            path = silhouette(steps[layer], top + height, merged.column, self._width)
             if other:
                 group.append(drawsvg.Path(path, fill=LIGHT.paper, class_="bv-paper"))
             opacity = 0.3 if other else None
@@ -250,6 +252,10 @@ class Boxes:
     def _draw_marks(self, group: Any, indices: range) -> None:
         """Draw the marks of one row in layers: inside others last, other iterations first."""
         layers: dict[tuple[bool, bool], list[int]] = defaultdict(list)
+        # A box of half the height leaves no bubble above it.
+        busy = "".join(self._box(i, 0.0, self._height) for i in indices if self._inside[i])
+        if busy:
+            group.append(drawsvg.Path(busy, fill=LIGHT.paper, class_="bv-paper"))
         for index in indices:
             own = not self._marks.other[index]
             layers[bool(self._inside[index]), own].append(index)
@@ -314,13 +320,12 @@ class Boxes:
             )
 
     def _draw_numbers(self, group: Any, indices: range) -> None:
-        if self._numbers is None:
-            return
-        marks, style = self._marks, self._numbers
-        groups: dict[str, Any] = {}
+        marks = self._marks
+        groups: dict[tuple[str, float], Any] = {}
         for index in indices:
             text, inside, holds = self._labels.get(index), self._inside[index], self._holds[index]
-            if text is None or (inside and holds):
+            style = self._numbers.get(int(marks.kind[index]))
+            if text is None or style is None or (inside and holds):
                 continue
             # What overlaps another shares the height with it.
             room = self._height / 2 if inside or holds else self._height
@@ -330,9 +335,9 @@ class Boxes:
                 continue
             colour = self._paint(int(marks.kind[index]), int(marks.operation[index])).number
             colour = LIGHT.text if marks.other[index] else colour
-            if colour not in groups:
-                groups[colour] = drawsvg.Group(
-                    font_size=px(style.size),
+            if (colour, size) not in groups:
+                groups[colour, size] = drawsvg.Group(
+                    font_size=px(size),
                     font_weight="bold" if colour == WHITE else None,
                     text_anchor="middle",
                     pointer_events="none",
@@ -346,15 +351,8 @@ class Boxes:
             else:
                 x += 0.36 * size
                 turn = f"rotate(-90 {px(x)} {px(y)})"
-            self._page.text(
-                text,
-                x,
-                y,
-                size if size != style.size else None,
-                into=groups[colour],
-                ink=None,
-                transform=turn,
-            )
+            into = groups[colour, size]
+            self._page.text(text, x, y, None, into=into, ink=None, transform=turn)
         group.extend(members for _, members in sorted(groups.items()))
 
     def _draw_spanless(self, group: Any, row: int) -> None:
@@ -400,12 +398,18 @@ class Boxes:
             group.append(lane)
 
 
-def silhouette(heights: Floats, bottom: float, column: int) -> str:
-    """Return the path of steps so high, ``column`` px wide each, that stand on ``bottom``."""
+def silhouette(heights: Floats, bottom: float, column: int, width: float) -> str:
+    """Return the path of steps so high, ``column`` px wide each, that stand on ``bottom``.
+
+    The last step ends with the plot, at ``width``.
+    """
     before = np.concatenate(([0.0], heights))
     after = np.concatenate((heights, [0.0]))
     changes = np.flatnonzero(before != after).tolist()
     if not changes:
         return ""
-    steps = (f"H{place * column}V{px(round(bottom - float(after[place]), 1))}" for place in changes)
-    return f"M{changes[0] * column} {px(bottom)}{''.join(steps)}z"
+    steps = "".join(
+        f"H{px(min(place * column, width))}V{px(round(bottom - float(after[place]), 1))}"
+        for place in changes
+    )
+    return f"M{changes[0] * column} {px(bottom)}{steps}z"

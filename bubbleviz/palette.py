@@ -6,7 +6,8 @@ phase that would be mistaken for another in grey carries a strip along its top o
     F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀
                          ▒▒▒▒     ░░░░                ▄▄▄▄
 
-Chunks of a rank run from dark with white numbers to light with black ones.
+Chunks of a rank run from dark with white numbers to light with black ones; from three chunks on,
+``B`` has a strip along its top edge as well.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ BACKWARD_BOTH = "#74cdb5"
 RECOMPUTE = "#c9d8fb"
 PAIR = "#eef3f8"
 PALE_WEIGHT = "#e0f0e7"
+PALE_INPUT = "#dbf3f5"
 OPTIMIZER = "#ffd966"
 COMMUNICATION = "#ffd35b"
 UNATTRIBUTED = "#a4a9b1"
@@ -161,6 +163,8 @@ def paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1
         bands = ((1.0, tone(FORWARD)),)
     elif phase is Phase.B:
         bands = ((1.0, tone(BACKWARD_INPUT)),)
+        if shades > 2:
+            bands = ((0.15, PALE_INPUT), (0.85, tone(BACKWARD_INPUT)))
     elif phase is Phase.W:
         bands = ((0.8, tone(BACKWARD_WEIGHT)), (0.2, PALE_WEIGHT))
     elif phase is Phase.BW:

@@ -302,6 +302,7 @@ def _merge(marks: Marks, rows: int, width: float, pixels: int) -> Merged:
         later += sign * np.bincount(base + place + 1, minlength=size)
     share = own.reshape(shape) + np.cumsum(later.reshape(shape), axis=2)
     share = np.clip(share[:, :, :columns], 0.0, None)
+    share[:, :, -1] /= width / pixels - (columns - 1)
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
     return Merged(tuple(kinds), share, pixels, len(marks))
 
@@ -309,7 +310,8 @@ def _merge(marks: Marks, rows: int, width: float, pixels: int) -> Merged:
 def overlapping(marks: Marks) -> tuple[Bools, Bools]:
     """Return which marks begin well inside an earlier one of their row, and which hold such.
 
-    Both can be true of one mark. Overlaps below a pixel, or a tenth of the later mark, are not told.
+    Both can be true of one mark. Overlaps below a pixel, or a tenth of the later mark, are let
+    pass.
     """
     if not len(marks):
         return np.zeros(0, np.bool_), np.zeros(0, np.bool_)

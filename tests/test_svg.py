@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,12 @@ import pytest
 
 from bubbleviz import palette
 from bubbleviz.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
-from bubbleviz.drawing import clean, duration, fitted, text_width, ticks
 from bubbleviz.model import BusyIntervals, Limitation, Operations, Rank, RankIntervals
+from bubbleviz.page import WIDTH, clean, duration, fitted, text_width, ticks
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers.svg import RENDERER, render
 from bubbleviz.report import Report, View
-from bubbleviz.scene import compute_marks, median_iteration, overlapping, select, split
+from bubbleviz.scene import compute_marks, median_iteration, select, split
 
 SVG = "{http://www.w3.org/2000/svg}"
 GOLDEN = Path(__file__).parent / "golden"
@@ -163,11 +163,11 @@ def iteration_of(number: int, ops: Sequence[Op]) -> Iteration:
     for rank, own in sorted(work.items()):
         spent = sum(b - a for op in own for a, b in op.busy or ((op.start, op.end),))
         account = Account(start, last, spent, 0, 0, 0, window - spent)
-        value = 1 - spent / window
+        own_value = 1 - spent / window
         first, final = min(op.start for op in own), max(op.end for op in own)
         ranks.append(
             RankIteration(
-                rank, {}, spent, spent, first, final, {"schedule": account}, {"schedule": value}
+                rank, {}, spent, spent, first, final, {"schedule": account}, {"schedule": own_value}
             )
         )
     value = sum(r.bubble_ratio["schedule"] or 0 for r in ranks) / len(ranks) if ranks else None
@@ -263,3 +263,438 @@ def one_f_one_b(
         orders.append(order)
     virtual = {(rank, 0): rank for rank in range(stages)}
     return simulated(orders, {Phase.F: forward, phase: backward}, virtual, **options)
+
+
+def parsed(svg: str) -> ET.Element:
+    """Return the root of the document."""
+    return ET.fromstring(svg.encode())
+
+
+def written(svg: str) -> list[str]:
+    """Return everything that the picture writes, in order."""
+    return ["".join(element.itertext()) for element in parsed(svg).iter(f"{SVG}text")]
+
+
+def tooltips(svg: str) -> list[str]:
+    """Return the titles of everything but the picture."""
+    return [element.text or "" for element in parsed(svg).iter(f"{SVG}title")][1:]
+
+
+# Nothing and little
+
+
+def test_an_empty_report_says_what_is_missing() -> None:
+    report = report_of([], limitations=(Limitation("no ranges", "NVTX was not recorded"),))
+
+    svg = render(report, View())
+
+    assert written(svg) == [
+        "Nothing to draw: no GPU has any operation",
+        "no ranges: NVTX was not recorded",
+    ]
+    assert parsed(svg).get("role") == "img"
+
+
+def test_ranks_without_iterations_say_so() -> None:
+    report = report_of([], ranks=(rank_of(0),))
+
+    assert written(render(report, View())) == ["Nothing to draw: no iteration was found"]
+
+
+def test_a_view_of_nothing_there_says_so() -> None:
+    report = report_of(one_f_one_b(2, 2))
+
+    assert written(render(report, View(ranks=(7,)))) == ["Nothing to draw: no such rank"]
+    assert written(render(report, View(iterations=(7,)))) == [
+        "Nothing to draw: no such iteration or rank"
+    ]
+
+
+def test_one_operation_of_one_nanosecond() -> None:
+    svg = render(report_of([Op(0, Phase.F, 0, 5, 6)]), View())
+
+    assert "iteration 0: 0.0\u00a0% of 1\u00a0ns" in written(svg)
+
+
+def test_unattributed_compute_is_drawn_without_any_operation() -> None:
+    report = report_of(one_f_one_b(1, 1), unattributed=[(0, 2 * MS, 4 * MS)])
+    operations, busy = operations_of([])
+
+    svg = render(replace(report, operations=operations, busy=busy), View())
+
+    assert "unattributed compute" in written(svg)
+
+
+# Which iteration
+
+
+def lengths(*values: int, kind: str = "training", complete: bool = True) -> list[Iteration]:
+    """Return iterations with ``step`` windows of these lengths."""
+    return [
+        replace(iteration_of(index, [Op(0, Phase.F, 0, 0, value)]), kind=kind, complete=complete)
+        for index, value in enumerate(values)
+    ]
+
+
+def test_the_median_complete_training_iteration_is_drawn() -> None:
+    assert median_iteration(()) is None
+
+    median = median_iteration(tuple(lengths(50, 10, 30, 40, 20)))
+
+    assert median is not None
+    assert median.index == 2
+
+
+@pytest.mark.parametrize(("values", "index"), [((7, 7, 7), 0), ((9, 7, 7, 5), 1), ((8, 6), 1)])
+def test_of_equal_iterations_the_first_is_the_median(values: tuple[int, ...], index: int) -> None:
+    median = median_iteration(tuple(lengths(*values)))
+
+    assert median is not None
+    assert median.index == index
+
+
+def test_partial_and_evaluation_iterations_come_last() -> None:
+    partial, whole = lengths(10, 90)
+
+    assert median_iteration((replace(partial, complete=False), whole)) == whole
+    assert median_iteration((replace(partial, kind="evaluation"), whole)) == whole
+    assert median_iteration((replace(partial, kind="evaluation"),)) is not None
+
+
+# What is drawn
+
+
+def test_every_operation_has_a_number_and_a_tooltip() -> None:
+    svg = render(report_of(one_f_one_b(2, 3)), View())
+
+    numbers = [text for text in written(svg) if text in {"0", "1", "2"}]
+    # Two boxes of each on either rank; the first 0 after them is that of the axis.
+    assert sorted(numbers) == ["0"] * 5 + ["1"] * 4 + ["2"] * 4
+    assert tooltips(svg)[:2] == [
+        "F 0 (F0.0.0): at 0.000 ms for 10.000 ms",
+        "F 1 (F1.0.0): at 10.000 ms for 10.000 ms",
+    ]
+    assert len(tooltips(svg)) == 12
+
+
+def test_the_caption_and_the_rows_name_the_ratio() -> None:
+    svg = render(report_of(one_f_one_b(4, 8)), View())
+
+    assert written(svg)[0] == "schedule bubble ratio 27.3\u00a0%"
+    assert written(svg).count("27.3\u00a0%") == 4
+    assert "iteration 0: 27.3\u00a0% of 330.0\u00a0ms" in written(svg)
+
+
+def test_an_unknown_ratio_is_said_to_be_unknown() -> None:
+    svg = render(replace(report_of(one_f_one_b(2, 2)), headline="period"), View())
+
+    assert written(svg)[0] == "period bubble ratio unknown"
+
+
+def test_a_pair_shows_both_microbatches() -> None:
+    pair = Op(0, Phase.FB, 7, 0, 9 * MS, 0, second_microbatch=3, second_chunk=1)
+
+    svg = render(report_of([pair]), View())
+
+    assert "7;3" in written(svg)
+    assert tooltips(svg) == ["FB 7;3 chunk 0;1: at 0.000 ms for 9.000 ms"]
+
+
+def test_a_hole_in_an_operation_is_bubble() -> None:
+    op = Op(0, Phase.F, 0, 0, 100, busy=((0, 40), (70, 100)))
+    report = report_of([op])
+    selection = select(report, View())
+    assert selection is not None
+
+    marks = compute_marks(report, selection, 1000.0)
+
+    assert marks.left.tolist() == [0.0, 700.0]
+    assert marks.right.tolist() == [400.0, 1000.0]
+
+
+def test_an_operation_without_device_time_gets_no_box() -> None:
+    ops = one_f_one_b(2, 2)
+    ops[0] = replace(ops[0], busy=None)
+
+    svg = render(report_of(ops), View())
+
+    assert "without device time: F 0" in tooltips(svg)
+    assert not [text for text in tooltips(svg) if text.startswith("F 0 (F0.0.0): at 0.000")]
+    assert any("Hollow mark: 1 without GPU work" in text for text in written(svg))
+
+
+def test_other_iterations_in_the_window_are_paler() -> None:
+    ops = [Op(0, Phase.F, 0, 0, 60), Op(0, Phase.F, 1, 100, 140)]
+    ops += [Op(0, Phase.F, 0, 70, 90, iteration=1), Op(0, Phase.F, 1, 150, 160, iteration=1)]
+
+    svg = render(report_of(ops), View(iterations=(0,)))
+
+    assert "Paler: operations of other iterations." in written(svg)
+    assert svg.count('fill-opacity="0.3"') == 1
+
+
+def test_a_cut_operation_is_torn() -> None:
+    svg = render(report_of([Op(0, Phase.F, 0, 0, 9, cut=True)]), View())
+
+    assert "Torn edge: cut by the end of the capture." in written(svg)
+
+
+def test_communication_is_drawn_on_request_only() -> None:
+    ops = [*one_f_one_b(2, 2), Op(0, Phase.SEND_F, 0, 10 * MS, 12 * MS)]
+
+    assert "communication (thin lane)" not in written(render(report_of(ops), View()))
+    assert "communication (thin lane)" in written(render(report_of(ops), View((), (), True)))
+
+
+def test_several_iterations_have_brackets_and_gaps() -> None:
+    ops = one_f_one_b(2, 2) + one_f_one_b(2, 2, iteration=1, start=200 * MS)
+
+    texts = written(render(report_of(ops), View(iterations=(0, 1))))
+
+    assert "iteration 1: 33.3\u00a0% of 90.00\u00a0ms" in texts
+    assert "between iterations" in texts
+
+
+def test_the_legend_holds_what_is_there() -> None:
+    texts = written(render(report_of(one_f_one_b(2, 2)), View()))
+
+    assert "F  forward" in texts
+    assert "BW  backward" in texts
+    assert not {"W  backward, weights", "Optimizer", "unattributed compute"} & set(texts)
+
+
+def test_hosts_are_grouped_where_there_are_several() -> None:
+    ranks = tuple(rank_of(index, f"node{index // 4}") for index in range(8))
+
+    texts = written(render(report_of(one_f_one_b(8, 8), ranks=ranks), View()))
+
+    assert {"node0", "node1", "3 GPU 3"} <= set(texts)
+
+
+# Hostile input
+
+
+HOSTILE = "<script>alert(1)</script>]]>&\"'\n\r\x00\x1b\u202e\ud800\uffff\U0001f600" * 300
+
+
+def test_hostile_names_are_inert() -> None:
+    ops = [replace(op, name=HOSTILE) for op in one_f_one_b(2, 2)]
+    ranks = tuple(replace(rank_of(index, HOSTILE), label=f"{index}{HOSTILE}") for index in range(2))
+    report = report_of(ops, ranks=ranks, limitations=(Limitation(HOSTILE, HOSTILE),) * 9)
+    report = replace(report, headline=HOSTILE, headline_reason=HOSTILE)
+    report = replace(
+        report, iterations=tuple(replace(it, name=HOSTILE) for it in report.iterations)
+    )
+
+    svg = render(report, View())
+
+    assert "<script" not in svg
+    assert not [element for element in parsed(svg).iter() if "script" in element.tag]
+    assert len(svg) < 20_000
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff\ufffe\uffff]", svg)
+
+
+def test_clean_is_one_short_line() -> None:
+    assert clean("  a\n\tb\x00c\u202e ") == "a b c"
+    assert clean("x" * 500, 10) == "x" * 9 + "…"
+    assert clean("") == ""
+
+
+def test_fitted_text_fits() -> None:
+    assert fitted("short", 10, 100) == "short"
+    assert text_width(fitted("W" * 100, 10, 55), 10) <= 55
+    assert fitted("W", 10, 0) == ""
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("span", "texts", "unit"),
+    [
+        (1, ["0", "1"], "ns"),
+        (63_000_000, ["0", "10", "20", "30", "40", "50", "60"], "ms"),
+        (1_200_000, ["0", "200", "400", "600", "800", "1000", "1200"], "µs"),
+        (2_500_000_000, ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5"], "s"),
+    ],
+)
+def test_ticks_are_round(span: int, texts: list[str], unit: str) -> None:
+    times, found = ticks(span, 7)
+
+    assert ([text for _, text in times], found) == (texts, unit)
+
+
+def test_durations_have_a_unit() -> None:
+    assert [duration(ns) for ns in (0, 999, 1_500, 63_214_000, 12_345_678_901)] == [
+        "0\u00a0ns",
+        "999\u00a0ns",
+        "1.500\u00a0µs",
+        "63.21\u00a0ms",
+        "12.35\u00a0s",
+    ]
+
+
+# Colours
+
+
+def test_colours_are_seven_characters() -> None:
+    svg = render(report_of(one_f_one_b(2, 3, optimizer=MS)), View())
+
+    assert set(re.findall(r"#[^\s\"';)}]*", re.sub(r"url\(#[^)]*\)", "", svg))) == set(
+        re.findall(r"#[0-9a-f]{6}\b", svg)
+    )
+
+
+@pytest.mark.parametrize("shades", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("phase", COMPUTE)
+def test_numbers_are_legible_on_their_fill(phase: Phase, shades: int) -> None:
+    for shade in range(shades):
+        paint = palette.paint(phase, shade, shade, shades)
+
+        assert palette.contrast(paint.main, paint.number) >= 4.5
+        assert sum(share for share, _ in paint.bands) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), list(combinations((Phase.F, Phase.B, Phase.W, Phase.OPTIMIZER), 2))
+)
+def test_phases_differ_in_grey(first: Phase, second: Phase) -> None:
+    one, other = palette.paint(first), palette.paint(second)
+
+    assert one.pattern != other.pattern or palette.contrast(one.main, other.main) >= 1.5
+
+
+def test_two_chunks_have_white_and_black_numbers() -> None:
+    for phase in (Phase.F, Phase.B, Phase.W, Phase.BW):
+        numbers = [palette.paint(phase, shade, -1, 2).number for shade in range(2)]
+
+        assert numbers == [palette.WHITE, palette.BLACK]
+
+
+def test_text_is_legible_on_both_papers() -> None:
+    for ink in (palette.LIGHT, palette.DARK):
+        assert palette.contrast(ink.text, ink.paper) >= 7
+        assert palette.contrast(ink.quiet, ink.paper) >= 4.5
+
+
+def test_the_papers_colours_are_kept() -> None:
+    phases = (Phase.F, Phase.B, Phase.W, Phase.OPTIMIZER)
+
+    assert [palette.paint(phase).main for phase in phases] == [
+        "#397af2",
+        "#3eb5bf",
+        "#298940",
+        "#ffd966",
+    ]
+
+
+# Size, and the same again
+
+
+def test_the_same_report_gives_the_same_bytes() -> None:
+    report = report_of(one_f_one_b(4, 6, optimizer=MS, latency=12_345))
+
+    assert render(report, View()) == render(report, View())
+
+
+def test_coordinates_have_two_decimals_at_most() -> None:
+    svg = render(report_of(one_f_one_b(3, 7, latency=1_234_567)), View(communication=True))
+
+    assert not re.search(r"\d\.\d{3}", re.sub(r"<title>[^<]*</title>", "", svg))
+
+
+def random_report(ranks: int, each: int) -> Report:
+    """Return a report of that many operations a rank, in one iteration, some microseconds each."""
+    generator = np.random.default_rng(0)
+    busy = generator.integers(500, 5_000, (ranks, each))
+    end = np.cumsum(busy + generator.integers(0, 600, (ranks, each)), axis=1)
+    rows = ranks * each
+    columns = {name: np.full(rows, -1, np.int64) for name in Operations.column_names()}
+    columns["rank"] = np.repeat(np.arange(ranks), each)
+    columns["iteration"] = columns["chunk"] = columns["cut"] = np.zeros(rows, np.int64)
+    columns["phase"] = np.tile(np.arange(each) % 3, ranks)
+    columns["microbatch"] = np.tile(np.arange(each) // 3, ranks)
+    columns["has_span"] = np.ones(rows, np.int64)
+    columns["start_ns"], columns["end_ns"] = (end - busy).ravel(), end.ravel()
+    whole = [Op(rank, Phase.F, 0, 0, int(end.max())) for rank in range(ranks)]
+    return replace(
+        report_of(whole),
+        operations=Operations(**columns, names=()),
+        busy=BusyIntervals(np.arange(rows), columns["start_ns"], columns["end_ns"]),
+    )
+
+
+@pytest.mark.parametrize("each", [128, 500, 2_000, 100_000])
+def test_sixty_four_ranks_stay_below_five_megabytes(each: int) -> None:
+    svg = render(random_report(64, each), View())
+
+    assert len(svg) < 5_000_000
+    assert parsed(svg).get("width") == str(WIDTH)
+
+
+def test_merging_keeps_the_time_of_every_phase() -> None:
+    report = random_report(2, 5_000)
+    selection = select(report, View())
+    assert selection is not None
+    marks = compute_marks(report, selection, 1000.5)
+
+    alone, merged = split(marks, 2, 1000.5)
+
+    assert len(alone) == 0
+    assert merged.count == 10_000
+    columns = np.full(merged.share.shape[2], float(merged.column))
+    columns[-1] = 1000.5 - merged.column * (len(columns) - 1)
+    for layer, (kind, _) in enumerate(merged.kinds):
+        for row in range(2):
+            own = (marks.kind == kind) & (marks.row == row)
+            length = (marks.right - marks.left)[own].sum()
+            assert (merged.share[row, layer] * columns).sum() == pytest.approx(length, rel=1e-6)
+
+
+def test_many_overlapping_operations_are_bounded() -> None:
+    ops = [Op(0, Phase.F, n, n, 1_000_000 + n) for n in range(5_000)]
+
+    assert len(render(report_of(ops), View())) < 500_000
+
+
+def test_an_operation_inside_another_leaves_no_bubble_above_it() -> None:
+    ops = [Op(0, Phase.F, 0, 0, 60), Op(0, Phase.W, 1, 40, 100)]
+
+    svg = render(report_of(ops), View())
+
+    boxes = [path for path in parsed(svg).iter(f"{SVG}path") if path.get("class") == "bv-paper"]
+    lowered = [path for path in parsed(svg).iter(f"{SVG}path") if "v15h" in path.get("d", "")]
+    assert len(boxes) == len(lowered) == 1
+    assert boxes[0].get("d", "").split("h")[1] == lowered[0].get("d", "").split("h")[1].replace(
+        "v15", "v30"
+    )
+
+
+def test_numbers_go_sideways_and_then_go() -> None:
+    wide, narrow, tiny = (render(report_of(one_f_one_b(4, m)), View()) for m in (8, 40, 300))
+
+    assert "rotate(-90" not in wide
+    assert "rotate(-90" in narrow
+    assert "150" not in written(tiny)
+
+
+# Golden
+
+
+def small() -> Report:
+    """Return what the golden picture shows: 2 ranks, 3 microbatches, B and W apart."""
+    orders = [
+        [(Phase[word[0]], int(word[1]), 0) for word in order.split()]
+        for order in ("F0 F1 B0 F2 B1 W0 B2 W1 W2", "F0 B0 F1 B1 W0 F2 B2 W1 W2")
+    ]
+    times = {Phase.F: 10 * MS, Phase.B: 11 * MS, Phase.W: 8 * MS}
+    ops = simulated(orders, times, {(0, 0): 0, (1, 0): 1}, latency=MS, optimizer=6 * MS)
+    return report_of(ops, limitations=(Limitation("no NIC metrics", "they were not recorded"),))
+
+
+def test_golden() -> None:
+    assert render(small(), View()) == (GOLDEN / "small.svg").read_text(encoding="utf-8")
+
+
+def test_it_is_offered_as_a_renderer() -> None:
+    assert (RENDERER.name, RENDERER.render) == ("svg", render)

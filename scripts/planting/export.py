@@ -152,8 +152,9 @@ def recording_of(
     called = (calls["end"] <= limit) & ~_dropped(planting, device, calls["device_row"])
     linked = np.zeros(len(kept), dtype=np.bool_)
     linked[calls["device_row"][called]] = True
+    overheads = [bounds for bounds in recorder.overheads if bounds[1] <= limit]
     recording = Recording(
-        place, device, kept, linked & kept, {}, ranges, recorder.host.names, recorder.overheads
+        place, device, kept, linked & kept, {}, ranges, recorder.host.names, overheads
     )
     correlation = np.zeros(len(kept), dtype=np.int64)
     correlation[calls["device_row"]] = calls["correlation"]

@@ -33,8 +33,8 @@ class Planting:
         kernel_gap_ns: idle time between the kernels of an operation.
         two_streams: kernels alternate between two streams and overlap.
         communication: plant send and receive ranges with their kernels.
-        nested_receive_ns: F starts with so much work that needs no input, then receives inside
-            its own range; 0 for a receive before F.
+        nested_receive_ns: F starts with one kernel of that length that needs no input, then
+            receives inside its own range; 0 for a receive before F.
         run_ahead_ns: how much earlier than needed the host launches.
         autograd: ``none``, ``named`` (backward launched by a thread pt_autograd_0) or
             ``unnamed``.
@@ -121,6 +121,10 @@ class Planting:
         for name, words in CHOICES.items():
             if getattr(self, name) not in words:
                 raise ValueError(f"{name} is one of {', '.join(words)}, not {getattr(self, name)}")
+        if self.nested_receive_ns and not 2_000 <= self.nested_receive_ns < self.forward_ns // 4:
+            raise ValueError("nested_receive_ns is at least 2000, and well below forward_ns")
+        if self.servers > self.stages:
+            raise ValueError(f"{self.servers} servers are too many for {self.stages} stages")
 
 
 #: The words that the options of that type take.

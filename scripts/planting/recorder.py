@@ -82,7 +82,7 @@ class Recorder:
         for number, unit in enumerate(units):
             self._iteration_range(unit)
             self._stray(number, unit)
-            if unit.receives and not self.planting.nested_receive_ns:
+            if unit.receives and not self._nests(unit):
                 self._receive(number, unit)
             self._operation(number, unit)
             if unit.sends:
@@ -167,24 +167,35 @@ class Recorder:
 
     def _kernels(self, number: int, unit: Unit) -> int:
         """Record the compute kernels of an operation, and return how many there are."""
-        count = self.planting.kernels
-        nested = unit.receives if self.planting.nested_receive_ns else None
         if unit.end_ns == unit.start_ns:
             return 0
-        if nested is None:
-            return self._launch(number, unit, unit.start_ns, unit.end_ns, count)[0]
-        if unit.resume_ns == unit.pause_ns:
-            launched, first_end = self._launch(number, unit, unit.start_ns, unit.end_ns, count)
-            end = min(first_end, unit.start_ns + TRANSFER_KERNEL_NS)
-            self._communicate(nested, unit.start_ns, end, self._lead(unit))
-            return launched
-        first, _ = self._launch(number, unit, unit.start_ns, unit.pause_ns, max(1, count // 4))
-        self._communicate(nested, unit.pause_ns, unit.resume_ns, self._lead(unit))
-        rest = max(1, count - max(1, count // 4))
-        return first + self._launch(number, unit, unit.resume_ns, unit.end_ns, rest)[0]
+        if not self._nests(unit):
+            return self._launch(number, unit, unit.start_ns, unit.end_ns, self.planting.kernels)
+        return self._kernels_around_receive(number, unit)
 
-    def _launch(self, number: int, unit: Unit, start: int, end: int, count: int) -> tuple[int, int]:
-        """Record kernels that fill [start, end]; return how many, and the end of the first."""
+    def _nests(self, unit: Unit) -> bool:
+        """Return whether the unit receives inside its own range."""
+        nested = self.planting.nested_receive_ns > 0 and unit.phase is Phase.F
+        return nested and unit.receives is not None
+
+    def _kernels_around_receive(self, number: int, unit: Unit) -> int:
+        """Record one kernel that needs no input, the receive, and the kernels that need it.
+
+        Where the data was there in time, the receive runs under the first kernel and makes no
+        hole in the operation.
+        """
+        waits = unit.resume_ns > unit.pause_ns
+        ready = unit.start_ns + self.planting.nested_receive_ns
+        first = self._launch(number, unit, unit.start_ns, ready, 1)
+        posted, end = unit.pause_ns, unit.resume_ns
+        if not waits:
+            end = min(max(unit.arrival_ns, posted + TRANSFER_KERNEL_NS), ready)
+        self._communicate(unit.receives or "", posted, end, self._lead(unit))
+        rest = max(1, self.planting.kernels - 1)
+        return first + self._launch(number, unit, max(unit.resume_ns, ready), unit.end_ns, rest)
+
+    def _launch(self, number: int, unit: Unit, start: int, end: int, count: int) -> int:
+        """Record kernels that fill [start, end], and return how many."""
         two = self.planting.two_streams
         starts, ends = kernel_times(start, end, count, self.planting.kernel_gap_ns, two)
         order = np.arange(len(starts), dtype=np.int64)
@@ -201,7 +212,7 @@ class Recorder:
             ranged=1,
         )
         self.host.launch(rows, starts - LATENCY_NS - self._lead(unit), thread)
-        return len(rows), int(ends[0])
+        return len(rows)
 
     def _stray(self, number: int, unit: Unit) -> None:
         """Record a compute kernel outside every range, where that is asked for."""

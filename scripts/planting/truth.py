@@ -297,6 +297,8 @@ class _Book:
             "stage": {rank: (start, start + longest) for rank, (start, _) in bounds.items()},
             "step": dict.fromkeys(bounds, (low, last)),
         }
+        if not all(op.complete for op in self.operations if op.iteration == k):
+            del found["step"]
         following = self.bounds(k + 1)
         if following.keys() == bounds.keys():
             found["period"] = {rank: (bounds[rank][0], following[rank][0]) for rank in bounds}

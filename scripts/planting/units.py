@@ -23,7 +23,7 @@ from bubbleviz.simulate import (
 from scripts.planting.options import Planting
 
 #: Global time at which the first iteration can start.
-TRAINING_STARTS_NS = 3_000_000_000
+TRAINING_STARTS_NS = 10_000_000_000
 
 
 def plan_of(planting: Planting) -> Plan:

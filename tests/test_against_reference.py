@@ -1,0 +1,132 @@
+"""Random small profiles: the vectorised stages agree with the plain slow reference."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from bubbleviz import api
+from bubbleviz.columns import NONE
+from bubbleviz.errors import BubblevizError
+from bubbleviz.phases import Phase
+from bubbleviz.report import Report
+from tests import reference, strategies
+
+EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "150"))
+SETTINGS = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def both(rows: strategies.Rows) -> tuple[Report | None, reference.Analysis]:
+    """Return the report (None where nothing can be analysed) and the reference's analysis."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = rows.write(Path(folder))
+        found = reference.analyse(path)
+        try:
+            return api.analyze([path], convention="zero-bubble"), found
+        except BubblevizError as error:
+            assert "\n" not in str(error)
+            return None, found
+
+
+def numbers(values: tuple[int | None, ...]) -> int:
+    return NONE if not values or values[0] is None else values[0]
+
+
+def of_reference(found: reference.Analysis) -> Counter[tuple[object, ...]]:
+    """Return the reference's operations as a bag of tuples."""
+    bag: Counter[tuple[object, ...]] = Counter()
+    for o in found.operations:
+        process, device = o.rank
+        bag[
+            (process >> 24 & 0xFFFFFF, device),
+            o.phase,
+            numbers(o.named.microbatches),
+            numbers(o.named.chunks),
+            o.occurrence,
+            o.span,
+            o.busy_ns,
+            reference.length(o.active),
+            o.host,
+            o.cut,
+            o.name,
+            len(o.kernels),
+        ] += 1
+    return bag
+
+
+def of_report(report: Report) -> Counter[tuple[object, ...]]:
+    bag: Counter[tuple[object, ...]] = Counter()
+    t = report.operations
+    for i in range(len(t)):
+        rank = report.ranks[t.rank[i]]
+        bag[
+            (rank.pid, rank.device_id),
+            Phase(int(t.phase[i])).label,
+            int(t.microbatch[i]),
+            int(t.chunk[i]),
+            int(t.occurrence[i]),
+            (int(t.start_ns[i]), int(t.end_ns[i])) if t.has_span[i] else None,
+            int(t.busy_ns[i]),
+            int(t.active_ns[i]),
+            (int(t.host_start_ns[i]), int(t.host_end_ns[i])),
+            bool(t.cut[i]),
+            t.names[t.name_id[i]],
+            int(t.kernels[i]),
+        ] += 1
+    return bag
+
+
+def check(rows: strategies.Rows) -> None:
+    report, found = both(rows)
+    if report is None:
+        return
+    covered = reference.coverage(found)
+    profile = report.profiles[0]
+    assert (
+        profile.kernels,
+        profile.linked_kernels,
+        profile.attributed_kernels,
+        profile.cross_thread_kernels,
+        profile.gpu_ns,
+        profile.attributed_gpu_ns,
+        profile.comm_ns,
+        profile.copy_ns,
+    ) == (
+        covered.kernels,
+        covered.linked_kernels,
+        covered.attributed_kernels,
+        covered.cross_thread_kernels,
+        covered.gpu_ns,
+        covered.attributed_gpu_ns,
+        covered.comm_ns,
+        covered.copy_ns,
+    )
+    assert of_report(report) == of_reference(found)
+
+
+@SETTINGS
+@given(strategies.soups())
+def test_soups(rows: strategies.Rows) -> None:
+    check(rows)
+
+
+@SETTINGS
+@given(strategies.crossings())
+def test_crossings(rows: strategies.Rows) -> None:
+    check(rows)
+
+
+@SETTINGS
+@given(strategies.schedules())
+def test_schedules(rows: strategies.Rows) -> None:
+    check(rows)

@@ -1,0 +1,388 @@
+"""Schedules and the simulator, held against published tables and against closed forms."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.phases import Phase
+from bubbleviz.plan import Plan, PlannedOperation
+from bubbleviz.schedules import schedule_named, schedules
+from bubbleviz.simulate import (
+    Duration,
+    Simulation,
+    Task,
+    cost,
+    idle_ns,
+    makespan,
+    peak_activations,
+    program_of,
+    schedule_ratio,
+    simulate,
+    stage_ratio,
+    stage_times,
+)
+
+#: A chunk takes a quarter, a third or a half of its stage's time: in these ticks exactly.
+TICKS_A_US = 12
+LETTERS = {"F": Phase.F, "I": Phase.B, "W": Phase.W, "B": Phase.BW}
+#: Our names of the schedules in the table.
+OURS = {
+    "torch:ScheduleGPipe": "gpipe",
+    "1F1B": "1f1b",
+    "1F1B-I": "interleaved-1f1b",
+    "torch:ScheduleInterleaved1F1B": "interleaved-1f1b",
+    "ZB-H1": "zb-h1",
+    "ZB-H2": "zb-h2",
+    "ZB-V-handcrafted": "zb-v",
+    "torch:ScheduleZBVZeroBubble": "zb-v",
+}
+Row = dict[str, str]
+
+
+@cache
+def reference(name: str) -> list[Row]:
+    """Return the rows of a reference table, which lies beside the data folder."""
+    data = os.environ.get("BUBBLEVIZ_DATA")
+    if data is None:
+        pytest.skip("BUBBLEVIZ_DATA is not set: no reference tables")
+    with (Path(data).parent / "reference" / name).open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def numbers(row: Row, *names: str) -> list[int]:
+    return [int(row[name]) for name in names]
+
+
+def times_of(row: Row, chunks: int) -> Duration:
+    forward, backward, weight = numbers(row, "tf_us", "tb_us", "tw_us")
+    a_chunk = TICKS_A_US // chunks
+    return stage_times(forward * a_chunk, backward * a_chunk, weight * a_chunk)
+
+
+def listed_plan(row: Row) -> Plan:
+    """Return the plan of the order that a row of the table lists."""
+    orders, placement = [], {}
+    for device, text in enumerate(row["order"].split("|")):
+        found = re.findall(r"(\d+)([FIWB])(\d+)", text)
+        orders.append(tuple(PlannedOperation(int(s), LETTERS[x], int(m)) for s, x, m in found))
+        placement.update({int(stage): device for stage, _, _ in found})
+    p, m, chunks = numbers(row, "p", "m", "chunks")
+    at = tuple(placement[stage] for stage in range(len(placement)))
+    return Plan(row["schedule"], p, m, chunks, at, tuple(orders))
+
+
+def simulated(row: Row, plan: Plan) -> Simulation:
+    transfer = int(row["tcomm_us"]) * TICKS_A_US
+    return simulate(plan, times_of(row, plan.chunks), transfer_ns=transfer)
+
+
+def us(ticks: int) -> float:
+    return round(ticks / TICKS_A_US, 3)
+
+
+def test_an_empty_plan_takes_no_time() -> None:
+    for schedule in schedules():
+        simulation = simulate(schedule.plan(2, 0, schedule.chunks), stage_times(1, 1, 1))
+
+        assert len(simulation) == 0
+        assert (cost(simulation), makespan(simulation), idle_ns(simulation)) == (0, 0, 0)
+        assert schedule_ratio(simulation) is stage_ratio(simulation) is None
+        assert peak_activations(simulation) == 0
+
+
+def test_schedules_are_found_by_name() -> None:
+    names = [schedule.name for schedule in schedules()]
+
+    assert len(set(names)) == len(names)
+    assert {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v"} <= set(names)
+    assert all(schedule_named(name).name == name for name in names)
+    with pytest.raises(UsageError, match="1f1b"):
+        schedule_named("1f2b")
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("gpipe", (4, 8, 2)),
+        ("1f1b", (4, 8, 2)),
+        ("zb-h1", (4, 8, 2)),
+        ("zb-h2", (4, 8, 2)),
+        ("zb-v", (4, 8, 1)),
+        ("interleaved-1f1b", (4, 6, 2)),
+    ],
+)
+def test_sizes_that_a_schedule_does_not_allow(name: str, sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(UsageError, match=name):
+        schedule_named(name).plan(*sizes)
+
+
+def test_listed_orders_take_the_published_time() -> None:
+    rows = [row for row in reference("schedules.csv") if row["order"] and "(" not in row["order"]]
+
+    assert len(rows) > 500
+    for row in rows:
+        plan = listed_plan(row)
+        simulation = simulated(row, plan)
+        found = (
+            us(cost(simulation)),
+            us(makespan(simulation)),
+            peak_activations(simulation),
+            peak_activations(simulation, until=Phase.B),
+        )
+        columns = "iteration_cost_us", "makespan_us", "peak_act_until_W", "peak_act_until_B"
+        assert found == pytest.approx([float(row[name]) for name in columns], abs=2e-3), row
+        assert stage_ratio(simulation) == pytest.approx(float(row["bubble_rate"]), abs=1e-6)
+        published = float(row["makespan_bubble_rate"])
+        assert schedule_ratio(simulation) == pytest.approx(published, abs=1e-6)
+
+
+def test_our_orders_take_the_published_time() -> None:
+    rows = [row for row in reference("schedules.csv") if row["schedule"] in OURS]
+
+    assert len(rows) > 200
+    for row in rows:
+        p, m, chunks = numbers(row, "p", "m", "chunks")
+        if m < 2 * p and row["schedule"] in {"ZB-H1", "ZB-H2"}:
+            continue  # defined for m >= 2p; the table holds searched orders there
+        simulation = simulated(row, schedule_named(OURS[row["schedule"]]).plan(p, m, chunks))
+        assert us(cost(simulation)) == pytest.approx(float(row["iteration_cost_us"]), abs=2e-3)
+        assert us(makespan(simulation)) == pytest.approx(float(row["makespan_us"]), abs=2e-3)
+        peak = float(row["peak_act_until_W"])
+        assert peak_activations(simulation) == pytest.approx(peak, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["1F1B", "ZB-H1", "ZB-H2"])
+def test_our_orders_give_the_rates_of_the_paper(name: str) -> None:
+    rows = [row for row in reference("zero_bubble_table5.csv") if row["schedule"] == name]
+
+    assert len(rows) == 6
+    for row in rows:
+        p, m = numbers(row, "p", "m")
+        simulation = simulated(row, schedule_named(OURS[name]).plan(p, m, 1))
+        assert stage_ratio(simulation) == pytest.approx(float(row["bubble_rate"]), abs=5e-5), row
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a closed form needs; T is T_F + T_B + T_W."""
+
+    p: int
+    m: int
+    v: int
+    f: int
+    b: int
+    w: int
+    c: int
+
+    @property
+    def t(self) -> int:
+        return self.f + self.b + self.w
+
+    @property
+    def steady(self) -> bool:
+        return self.m >= 2 * self.p
+
+    @property
+    def equal_and_free(self) -> bool:
+        return self.f == self.b == self.w and self.c == 0
+
+
+#: The cost by formula, and where the formula applies.
+CLOSED_FORMS: dict[str, tuple[Callable[[Sizes], int], Callable[[Sizes], bool]]] = {
+    "gpipe": (lambda s: (s.m + s.p - 1) * s.t + 2 * (s.p - 1) * s.c, lambda _: True),
+    "1f1b": (
+        lambda s: (
+            (s.m + s.p - 1) * s.t + (2 * (s.m + s.p - 1) - 2 * -(-(s.m + s.p - 1) // s.p)) * s.c
+        ),
+        lambda _: True,
+    ),
+    "interleaved-1f1b": (
+        lambda s: s.m * s.t + (s.p - 1) * s.t // s.v + (2 * s.v * s.p - 2) * s.c,
+        lambda s: s.v > 1,
+    ),
+    "zb-h1": (
+        lambda s: s.m * s.t + (s.p - 1) * (s.f + s.b - s.w) + 4 * (s.p - 1) * s.c,
+        lambda s: s.steady,
+    ),
+    "zb-h2": (
+        lambda s: s.m * s.t + (s.p - 1) * (s.f + s.b - 2 * s.w) + 2 * (s.p - 1) * s.c,
+        lambda s: s.steady,
+    ),
+    "zb-v": (lambda s: s.m * s.t, lambda s: s.steady and s.equal_and_free),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("times", [(60, 60, 60, 0), (60, 72, 48, 3), (60, 60, 60, 6)])
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 4), (4, 8), (4, 16), (8, 16), (8, 64)])
+def test_costs_follow_the_closed_forms(
+    name: str, times: tuple[int, int, int, int], p: int, m: int
+) -> None:
+    schedule = schedule_named(name)
+    v = schedule.chunks
+    form, applies = CLOSED_FORMS[name]
+    sizes = Sizes(p, m, v, *times)
+    forward, backward, weight, transfer = times
+    duration = stage_times(forward // v, backward // v, weight // v)
+    simulation = simulate(schedule.plan(p, m, v), duration, transfer_ns=transfer)
+
+    if applies(sizes):
+        assert cost(simulation) == form(sizes)
+
+
+def test_zb_h2_back_to_back_idles_nowhere() -> None:
+    plan = schedule_named("zb-h2").plan(8, 16, 1)
+    simulation = simulate(program_of([plan] * 3, optimizer=True), stage_times(10, 10, 10, 7))
+
+    assert idle_ns(simulation) == 0
+    assert stage_ratio(simulation, 1) == 0
+    assert schedule_ratio(simulation, 1) == pytest.approx(7 / 55)
+
+
+def test_a_barrier_holds_the_optimizer_until_all_devices_are_done() -> None:
+    plan = schedule_named("1f1b").plan(4, 8, 1)
+    program = program_of([plan] * 2, optimizer=True)
+    simulation = simulate(program, stage_times(10, 10, 10, 5), barrier=True)
+
+    steps = simulation.phase == Phase.OPTIMIZER
+    starts = simulation.start_ns[steps & (simulation.iteration == 0)]
+    assert set(starts.tolist()) == {makespan(simulation, 0)}
+
+
+def test_post_validation_runs_inside_the_next_iteration() -> None:
+    plan = schedule_named("zb-h2").plan(4, 8, 1)
+    program = program_of([plan] * 2, optimizer=True, postponed=True)
+
+    first = [(task.iteration, str(task.operation)) for task in program.tasks[0]]
+    place = first.index((0, "0Optimizer1"))
+    assert first[place - 2 : place + 1] == [(0, "0Optimizer0"), (1, "0F0"), (0, "0Optimizer1")]
+    assert len(first) == 2 * 3 * 8 + 3
+
+
+def test_a_prelude_runs_before_the_input_is_there() -> None:
+    plan = schedule_named("gpipe").plan(2, 1, 1)
+    simulation = simulate(plan, stage_times(100, 50, 50), transfer_ns=10, prelude=lambda _: 30)
+
+    rows = simulation.take(simulation.device == 1)
+    times = [rows.start_ns, rows.pause_ns, rows.resume_ns, rows.end_ns, rows.arrival_ns]
+    assert [int(column[0]) for column in times] == [0, 30, 110, 180, 110]
+    assert int(rows.busy_ns[0]) == 100
+
+
+def test_an_order_that_deadlocks_is_refused() -> None:
+    backward_first = (PlannedOperation(0, Phase.BW, 0), PlannedOperation(0, Phase.F, 0))
+    with pytest.raises(MismatchError, match="deadlocks"):
+        simulate(Plan("odd", 1, 1, 1, (0,), (backward_first,)), stage_times(1, 1, 1))
+
+
+def test_plans_that_place_stages_differently_are_no_program() -> None:
+    plans = [schedule_named("1f1b").plan(p, 4, 1) for p in (2, 4)]
+    with pytest.raises(MismatchError, match="place"):
+        program_of(plans)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    schedule = draw(st.sampled_from(schedules()))
+    stages = draw(st.integers(1, 5))
+    groups = draw(st.integers(1, 3))
+    return schedule.plan(stages, stages * groups, schedule.chunks)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Plan, dict[str, Any]]:
+    plan = draw(plans())
+    times = draw(st.lists(st.integers(1, 50), min_size=16, max_size=16))
+    base = draw(st.integers(0, 20))
+
+    def duration(task: Task) -> int:
+        return times[hash((task.iteration, *task_key(task))) % 16]
+
+    return plan, {"duration": duration, "transfer_ns": base}
+
+
+def task_key(task: Task) -> tuple[int, int, int]:
+    return task.operation.virtual_stage, int(task.operation.phase), task.operation.microbatch
+
+
+@given(plans())
+def test_every_operation_runs_once(plan: Plan) -> None:
+    found = [op for order in plan.orders for op in order]
+    phases = {op.phase for op in found}
+
+    assert phases in ({Phase.F, Phase.BW}, {Phase.F, Phase.B, Phase.W})
+    assert len(found) == len(set(found))
+    assert len(found) == plan.virtual_stages * len(phases) * plan.microbatches
+    for device, order in enumerate(plan.orders):
+        assert {plan.device_of(op.virtual_stage) for op in order} == {device}
+
+
+@given(plans())
+def test_chunks_count_a_devices_virtual_stages(plan: Plan) -> None:
+    for device in range(plan.stages):
+        own = [v for v in range(plan.virtual_stages) if plan.device_of(v) == device]
+        assert [plan.chunk_of(v) for v in own] == list(range(plan.chunks))
+
+
+@given(runs())
+def test_no_operation_starts_before_its_inputs(run: tuple[Plan, dict[str, Any]]) -> None:
+    plan, options = run
+    simulation = simulate(program_of([plan] * 2), **options)
+    columns = (simulation.iteration, simulation.phase, simulation.virtual_stage)
+    keys = zip(*(c.tolist() for c in (*columns, simulation.microbatch)), strict=True)
+    times = zip(simulation.start_ns.tolist(), simulation.end_ns.tolist(), strict=True)
+    span = dict(zip(keys, times, strict=True))
+    for (k, phase, stage, mb), (start, _) in span.items():
+        for name, at in inputs(Phase(phase), stage, plan.virtual_stages):
+            backward = Phase.BW if (k, Phase.BW, at, mb) in span else Phase.B
+            end = span[k, Phase.F if name == "F" else backward, at, mb][1]
+            far = plan.device_of(at) != plan.device_of(stage)
+            assert start >= end + (options["transfer_ns"] if far else 0)
+    for device in range(plan.stages):
+        own = simulation.take(simulation.device == device)
+        assert np.all(own.start_ns[1:] >= own.end_ns[:-1])
+
+
+def inputs(phase: Phase, stage: int, stages: int) -> list[tuple[str, int]]:
+    if phase is Phase.F:
+        return [("F", stage - 1)] if stage else []
+    if phase is Phase.W:
+        return [("B", stage)]
+    return [("F", stage)] + ([("B", stage + 1)] if stage + 1 < stages else [])
+
+
+@given(plans(), st.integers(0, 20))
+def test_an_iteration_that_starts_later_is_the_same(plan: Plan, transfer_ns: int) -> None:
+    program = program_of([plan] * 3, optimizer=True)
+    times = stage_times(range(3, 3 + plan.virtual_stages), 7, 5, optimizer_ns=2)
+    simulation = simulate(program, times, transfer_ns=transfer_ns, barrier=True)
+
+    assert len({makespan(simulation, k) for k in range(3)}) == 1
+    assert len({cost(simulation, k) for k in range(3)}) == 1
+
+
+@given(runs(), st.integers(1, 9))
+def test_scaling_the_times_scales_the_result(run: tuple[Plan, dict[str, Any]], by: int) -> None:
+    plan, options = run
+    duration: Duration = options["duration"]
+    simulation = simulate(plan, **options)
+    scaled = simulate(
+        plan, lambda task: by * duration(task), transfer_ns=by * options["transfer_ns"]
+    )
+
+    assert makespan(scaled) == by * makespan(simulation)
+    assert cost(scaled) == by * cost(simulation)
+    assert schedule_ratio(scaled) == pytest.approx(schedule_ratio(simulation))
