@@ -226,13 +226,14 @@ def _renamed_chunks(operations: Operations, stages: VirtualStages) -> tuple[Oper
     for rank in np.unique(stages.rank).tolist():
         own = np.flatnonzero(stages.rank == rank)
         own = own[np.argsort(stages.virtual_stage[own], kind="stable")]
+        own = own[stages.virtual_stage[own] >= 0]
         rows = operations.rank == rank
+        # Names that count the chunks in the model's order are kept, gaps and all.
+        in_order = bool((np.diff(stages.chunk[own]) > 0).all())
         for index, at in enumerate(own.tolist()):
-            if stages.virtual_stage[at] < 0:
-                continue
             same = rows & (operations.chunk == stages.chunk[at])
             virtual_stage[same] = stages.virtual_stage[at]
-            chunk[same] = index
+            chunk[same] = stages.chunk[at] if in_order else index
     return replace_columns(operations, chunk=chunk), virtual_stage
 
 

@@ -47,7 +47,6 @@ LANE_GAP = 1.5
 
 # (typical width of a mark at least, width of its frame), px
 _FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))
-_COMPUTE_KINDS = frozenset((*(phase.value for phase in COMPUTE), UNATTRIBUTED_KIND))
 
 
 @dataclass(frozen=True)
@@ -135,14 +134,15 @@ class Boxes:
     def add_lane(self, report: Report, width: float, height: float) -> None:
         """Draw communication as well, on a lane of this height below every row."""
         rows = len(self._selection.ranks)
-        marks, merged = split(communication_marks(report, self._selection, width), rows, width)
+        marks = communication_marks(report, self._selection, width)
+        marks, merged = split(marks, rows, width, by_density=False)
         self._lane = (marks, merged, height)
         self.communicates = bool(len(marks) or merged.count)
 
     def draw(self, row: int, left: float, top: float) -> None:
         """Draw one row with its upper left corner there."""
         group = drawsvg.Group(transform=f"translate({px(left)} {px(top)})")
-        self._draw_merged(group, row, self.merged, 0.0, self._height)
+        self._draw_merged(group, row)
         first, last = np.searchsorted(self._marks.row, (row, row + 1)).tolist()
         self._draw_marks(group, range(first, last))
         self._draw_numbers(group, range(first, last))
@@ -235,15 +235,16 @@ class Boxes:
     def _box(self, index: int, top: float, bottom: float) -> str:
         return box(float(self._marks.left[index]), top, float(self._marks.right[index]), bottom)
 
-    def _draw_merged(self, group: Any, row: int, merged: Merged, top: float, height: float) -> None:
+    def _draw_merged(self, group: Any, row: int) -> None:
         """Draw merged marks as layers, each as high as its share of time, one on the other."""
+        merged, height = self.merged, self._height
         steps = np.cumsum(np.round(merged.share[row] * height, 1), axis=0)
         for layer in reversed(range(len(merged.kinds))):
             if not merged.share[row, layer].any():
                 continue
             kind, other = merged.kinds[layer]
-            colour = self._paint(kind, NONE).main if kind in _COMPUTE_KINDS else COMMUNICATION
-            path = silhouette(steps[layer], top + height, merged.column, self._width)
+            colour = self._paint(kind, NONE).main
+            path = silhouette(steps[layer], height, merged.column, self._width)
             if other:
                 group.append(drawsvg.Path(path, fill=LIGHT.paper, class_="bv-paper"))
             opacity = 0.3 if other else None
@@ -378,7 +379,10 @@ class Boxes:
             return
         marks, merged, height = self._lane
         top = self._height + LANE_GAP
-        self._draw_merged(group, row, merged, top, height)
+        # A share of so thin a lane would not be seen: where, but not how much.
+        there = np.where(merged.share[row].sum(axis=0) > 0, height, 0.0)
+        if path := silhouette(there, top + height, merged.column, self._width):
+            group.append(drawsvg.Path(path, fill=COMMUNICATION, class_="bv-merged"))
         first, last = np.searchsorted(marks.row, (row, row + 1)).tolist()
         boxes = {
             index: box(float(marks.left[index]), top, float(marks.right[index]), top + height)

@@ -110,6 +110,8 @@ def _all_found(operations: Operations, present: Bools) -> list[dict[int, _Found]
     cell = operations.iteration[rows] * present.shape[1] + operations.rank[rows]
     cells, first = np.unique(cell, return_index=True)
     found: list[dict[int, _Found]] = [{} for _ in range(len(present))]
+    if len(rows) == 0:
+        return found
     for code, own in zip(cells.tolist(), np.split(rows, first[1:]), strict=True):
         k, rank = divmod(code, present.shape[1])
         if present[k, rank]:

@@ -5,6 +5,7 @@ Innermost is the shortest; of equal ones the one that starts later, then the lat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,18 +72,23 @@ class Innermost:
         depth[outer_first] = rows
         return Innermost(start_ns, end_ns, depth, disjoint_layers(start_ns, end_ns))
 
-    def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
-        """Return the row of the innermost interval that holds each [start, end]; -1 none.
+    def all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
+        """Yield (query, row) pairs: every interval that holds [start, end], layer by layer.
 
-        In one layer only the last interval that starts at or before a call can hold it.
+        In one layer only the last interval that starts at or before a query can hold it.
         """
-        best_depth = np.full(len(start_ns), NONE, np.int64)
-        best = np.full(len(start_ns), NONE, np.int64)
         for layer in self.layers:
             at = np.searchsorted(self.start_ns[layer], start_ns, side="right") - 1
             row = layer[np.maximum(at, 0)]
-            inside = (at >= 0) & (end_ns <= self.end_ns[row])
-            deeper = inside & (self.depth[row] > best_depth)
-            best[deeper] = row[deeper]
-            best_depth[deeper] = self.depth[row[deeper]]
+            query = np.flatnonzero((at >= 0) & (end_ns <= self.end_ns[row]))
+            yield query, row[query]
+
+    def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
+        """Return the row of the innermost interval that holds each [start, end]; -1 none."""
+        best_depth = np.full(len(start_ns), NONE, np.int64)
+        best = np.full(len(start_ns), NONE, np.int64)
+        for query, row in self.all_around(start_ns, end_ns):
+            deeper = self.depth[row] > best_depth[query]
+            best[query[deeper]] = row[deeper]
+            best_depth[query[deeper]] = self.depth[row[deeper]]
         return best

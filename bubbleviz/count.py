@@ -323,7 +323,7 @@ def _work_ns(statistic: Statistic, part: _Parts) -> Ints:
 
 
 def _ratio_of(work_ns: int, window_ns: int) -> float | None:
-    return 1 - work_ns / window_ns if window_ns > 0 else None
+    return (window_ns - work_ns) / window_ns if window_ns > 0 else None
 
 
 def _iteration(

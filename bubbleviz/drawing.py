@@ -270,7 +270,7 @@ class _Timeline:
     def _name(self, row: int) -> str:
         rank = self.selection.ranks[row]
         label = rank.label
-        if self.hosts and label.startswith(f"{rank.host}:"):
+        if self.hosts and label.startswith((f"{rank.host} ", f"{rank.host}:")):
             label = label[len(rank.host) + 1 :]
         return clean(label, 60)
 

@@ -16,9 +16,9 @@ from bubbleviz.conventions import Convention, Names, understand
 from bubbleviz.coverage import Coverage, measure_coverage
 from bubbleviz.iterations import HostOrder, constant_names, number_iterations, occurrences
 from bubbleviz.kinds import Kinds, matching
-from bubbleviz.link import Activities, Links, Rule, link
+from bubbleviz.link import Activities, Links, Rule, launched_inside, link
 from bubbleviz.model import BusyIntervals, Limitation, Operations, RankIntervals
-from bubbleviz.phases import COMMUNICATION, COMPUTE, COUNTED, SEND_ONLY, WORK, Phase
+from bubbleviz.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.profile import Profile, Ranges, Source, process_of
 
 
@@ -84,7 +84,6 @@ class _Work(Table):
     end_ns: Ints
     rank: Ints
     range: Ints
-    compute_range: Ints
     compute: Bools
     communication: Bools
     receive: Bools
@@ -96,6 +95,9 @@ class _Parts(Table):
 
     range: Ints
     rank: Ints
+    mark: Ints
+    iteration: Ints
+    constant: Bools
     operation: Ints
 
 
@@ -125,15 +127,14 @@ def interpret(
         cross_thread=cross_thread,
     )
     ranks, rank = _ranks(profile, activities)
-    work = _work(profile, links, rank, phase, kinds)
-    marks = _marks_of_ranges(profile.ranges, names, named)
-    parts, homeless = _parts(profile, named, names, work, links, ranks, marks)
-    operations, said = _operations(named, names, parts, marks)
+    work = _work(profile, links, rank, named, names, kinds)
+    parts, homeless = _parts(profile, named, names, work, ranks)
+    operations, said = _operations(named, names, parts)
     owner = _owners(parts, work.range, work.rank, len(ranks))
-    around = _owners(parts, work.compute_range, work.rank, len(ranks))
-    operations, busy = _spans(operations, work, owner, around)
-    in_compute = (owner >= 0) & np.isin(operations.phase[owner], COMPUTE)
-    loose = work.compute & ~(in_compute if len(operations) else np.zeros(len(work), bool))
+    inside = launched_inside(np.flatnonzero(work.receive), links, profile.calls, named, phase)
+    around = _owners(parts, inside.range, work.rank[inside.activity], len(ranks))
+    operations, busy = _spans(operations, work, owner, inside.activity, around)
+    loose = work.compute & ~_owned_by(operations, owner, COMPUTE)
     return Recording(
         source=profile.source,
         convention=convention.name,
@@ -171,75 +172,80 @@ def _ranks(profile: Profile, activities: Activities) -> tuple[Ints, Ints]:
     return ranks.T, rank.reshape(-1).astype(np.int64)
 
 
-def _work(profile: Profile, links: Links, rank: Ints, phase: Ints, kinds: Kinds) -> _Work:
+def _work(
+    profile: Profile, links: Links, rank: Ints, named: Ranges, names: Names, kinds: Kinds
+) -> _Work:
     kernels, copies = profile.kernels, profile.copies
     extra = np.zeros(len(copies), bool)
     communication = matching(kernels.names, kinds.communication)
     peer_to_peer = communication & matching(kernels.names, kinds.point_to_point)
     is_communication = np.concatenate((communication[kernels.name_id], extra))
-    of_range = np.where(links.range >= 0, phase[links.range] if len(phase) else NONE, NONE)
     by_name = np.concatenate((peer_to_peer[kernels.name_id], extra))
-    receives = np.isin(of_range, (Phase.RECV_F, Phase.RECV_B))
-    sends = np.isin(of_range, SEND_ONLY)
+    # A communication range says whether it receives; elsewhere the kernel's name must tell.
+    held = links.range >= 0
+    of_range = named.name_id[links.range[held]]
+    in_communication, receives = np.zeros(len(held), bool), np.zeros(len(held), bool)
+    in_communication[held] = np.isin(names.phase[of_range], COMMUNICATION)
+    receives[held] = names.receives[of_range]
     return _Work(
         start_ns=np.concatenate((kernels.start_ns, copies.start_ns)),
         end_ns=np.concatenate((kernels.end_ns, copies.end_ns)),
         rank=rank,
         range=links.range,
-        compute_range=links.compute_range,
         compute=np.concatenate((~communication[kernels.name_id], extra)),
         communication=is_communication,
-        receive=is_communication & ((by_name & ~sends) | receives),
+        receive=is_communication & np.where(in_communication, receives, by_name),
     )
 
 
-def _marks_of_ranges(ranges: Ranges, names: Names, named: Ranges) -> Ints:
-    """Return for each operation range the number of the iteration that a range names.
+def _marks_of_parts(
+    ranges: Ranges, names: Names, named: Ranges, of_range: Ints, rank: Ints
+) -> Ints:
+    """Return for each part the number of the iteration that a range names; -1 none.
 
-    An iteration's range may end before its Optimizer, so it holds until the next one begins: on
-    the same thread where that thread has such ranges, else in the same process.
+    An iteration's range may end before its Optimizer, so it holds until the next one begins.
+    A rank listens to the threads that open its own ranges.
     """
     number = np.where(names.phase < 0, names.iteration, NONE)[ranges.name_id]
     marks = np.flatnonzero(number >= 0)
-    result = np.full(len(named), NONE, np.int64)
-    own = np.isin(named.thread, np.unique(ranges.thread[marks]))
-    for rows, of_mark, of_named in (
-        (np.flatnonzero(own), ranges.thread, named.thread),
-        (np.flatnonzero(~own), process_of(ranges.thread), process_of(named.thread)),
-    ):
-        for group in np.unique(of_named[rows]):
-            held = marks[of_mark[marks] == group]
-            held = held[np.argsort(ranges.start_ns[held], kind="stable")]
-            asked = rows[of_named[rows] == group]
-            at = np.searchsorted(ranges.start_ns[held], named.start_ns[asked], side="right") - 1
-            if len(held):
-                result[asked] = np.where(at >= 0, number[held[at]], NONE)
+    marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
+    result = np.full(len(of_range), NONE, np.int64)
+    for index in np.unique(rank):
+        rows = np.flatnonzero(rank == index)
+        threads = np.unique(named.thread[of_range[rows]])
+        held = marks[np.isin(ranges.thread[marks], threads)]
+        if len(held):
+            start_ns = named.start_ns[of_range[rows]]
+            at = np.searchsorted(ranges.start_ns[held], start_ns, side="right") - 1
+            result[rows] = np.where(at >= 0, number[held[np.maximum(at, 0)]], NONE)
     return result
 
 
 def _parts(
-    profile: Profile,
-    named: Ranges,
-    names: Names,
-    work: _Work,
-    links: Links,
-    ranks: Ints,
-    marks: Ints,
+    profile: Profile, named: Ranges, names: Names, work: _Work, ranks: Ints
 ) -> tuple[_Parts, tuple[Limitation, ...]]:
     """Lay the ranges on the ranks they launched on, and group them into operations."""
     count = len(ranks)
-    ran = np.unique((work.range * count + work.rank)[(work.range >= 0) & ~_is_copy(work)])
-    copied = np.unique((work.range * count + work.rank)[(work.range >= 0) & _is_copy(work)])
-    copied = copied[~np.isin(copied // max(count, 1), ran // max(count, 1))]
+    code = work.range * count + work.rank
+    ran = np.unique(code[(work.range >= 0) & ~_is_copy(work)])
+    copied = np.unique(code[(work.range >= 0) & _is_copy(work)])
+    # A copy to another device makes no operation there.
+    copied = copied[~np.isin(copied // count, ran // count)]
     placed = np.concatenate((ran, copied))
-    idle = np.setdiff1d(np.arange(len(named)), placed // max(count, 1))
-    home = _home_ranks(profile, named.take(idle), links, work.rank, ranks)
+    idle = np.setdiff1d(np.arange(len(named)), placed // count)
+    home = _home_ranks(named, idle, placed, ranks)
     lost = int((home < 0).sum())
     placed = np.concatenate((placed, (idle * count + home)[home >= 0]))
-    of_range, rank = placed // max(count, 1), placed % max(count, 1)
+    of_range, rank = placed // count, placed % count
     order = np.lexsort((of_range, named.start_ns[of_range], rank))
     of_range, rank = of_range[order], rank[order]
-    operation = _group_parts(of_range, rank, named, names, marks)
+    name = names.take(named.name_id[of_range])
+    mark = _marks_of_parts(profile.ranges, names, named, of_range, rank)
+    timing = host_order(rank, name, mark)
+    constant = constant_names(timing)
+    iteration = number_iterations(timing, constant)
+    operation = _group_parts(timing, name, iteration, constant)
+    parts = _Parts(of_range, rank, mark, iteration, constant, operation)
     limits = (
         Limitation(
             "ranges without GPU work whose device is unknown",
@@ -247,51 +253,56 @@ def _parts(
             lost,
         ),
     )
-    return _Parts(of_range, rank, operation), limits if lost else ()
+    return parts, limits if lost else ()
 
 
 def _is_copy(work: _Work) -> Bools:
     return ~work.compute & ~work.communication
 
 
-def _home_ranks(profile: Profile, idle: Ranges, links: Links, rank: Ints, ranks: Ints) -> Ints:
-    """Return the rank of ranges that launched nothing: the one most used by their thread.
+def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
+    """Return the rank of ranges that launched nothing: the only one of their process.
 
-    Else the only one of their process; else -1.
+    Else the only one that their thread's other ranges ran on; else -1.
     """
-    launched = np.flatnonzero(links.call >= 0)
-    by_thread = profile.calls.thread[links.call[launched]]
+    count = len(ranks)
+    used = np.unique(np.stack((named.thread[placed // count], placed % count)), axis=1)
     result = np.full(len(idle), NONE, np.int64)
-    for thread in np.unique(idle.thread):
-        used = rank[launched[by_thread == thread]]
+    for thread in np.unique(named.thread[idle]).tolist():
         owned = np.flatnonzero(ranks[:, 0] == thread >> 24)
-        if len(used):
-            result[idle.thread == thread] = np.bincount(used).argmax()
-        elif len(owned) == 1:
-            result[idle.thread == thread] = owned[0]
+        own = used[1, used[0] == thread]
+        if len(owned) == 1:
+            result[named.thread[idle] == thread] = owned[0]
+        elif len(own) == 1:
+            result[named.thread[idle] == thread] = own[0]
     return result
 
 
-def _keys(of_range: Ints, named: Ranges, names: Names, marks: Ints) -> Ints:
-    """Return one number for each distinct (iteration named, phase, chunk, split, microbatch)."""
-    name = named.name_id[of_range]
-    columns = (
-        marks[of_range],
-        names.phase[name],
-        names.chunk[name],
-        names.stage[name],
-        names.sequence[name],
-        names.microbatch[name],
-        names.second_microbatch[name],
-        names.second_chunk[name],
-        names.post_validation[name].astype(np.int64),
-    )
-    if len(of_range) == 0:
+def _numbered(columns: tuple[Ints, ...]) -> Ints:
+    """Return one number for each distinct row of the columns."""
+    if len(columns[0]) == 0:
         return np.empty(0, np.int64)
     return np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)
 
 
-def _group_parts(of_range: Ints, rank: Ints, named: Ranges, names: Names, marks: Ints) -> Ints:
+def host_order(rank: Ints, names: Names, mark: Ints) -> HostOrder:
+    """Return what the search for iterations looks at; rows in order of (rank, host start)."""
+    key = _numbered((names.chunk, names.stage, names.sequence, names.microbatch))
+    whole = _numbered((key, names.phase, names.second_microbatch, names.second_chunk))
+    return HostOrder(
+        rank=rank.copy(),
+        microbatch=names.microbatch.copy(),
+        key=key,
+        whole_key=whole,
+        mark=mark.copy(),
+        forward=np.isin(names.phase, (Phase.F, Phase.FB)),
+        counted=np.isin(names.phase, COUNTED),
+        optimizer=(names.phase == Phase.OPTIMIZER) & ~names.post_validation,
+        post_validation=names.post_validation.copy(),
+    )
+
+
+def _group_parts(timing: HostOrder, names: Names, iteration: Ints, constant: Bools) -> Ints:
     """Return the operation of each part: equal keys with no other F/B/W between them.
 
     ::
@@ -299,41 +310,22 @@ def _group_parts(of_range: Ints, rank: Ints, named: Ranges, names: Names, marks:
         ranges       F0   F0   RECV   F0   B0   F0
         operation    ├─── one ──────────┤       another occurrence
     """
-    name = named.name_id[of_range]
-    phase, key = names.phase[name], _keys(of_range, named, names, marks)
-    constant = constant_names(host_order(rank, names.take(name), marks[of_range], phase))
-    work = np.isin(phase, COUNTED)
-    split = constant | (~work & (names.microbatch[name] < 0) & (phase != Phase.OPTIMIZER))
-    split |= (phase == Phase.W) & (names.microbatch[name] < 0)
-    first = np.ones(len(of_range), bool)
-    at = np.flatnonzero(work)
-    first[at[1:]] = (rank[at[1:]] != rank[at[:-1]]) | (key[at[1:]] != key[at[:-1]]) | split[at[1:]]
-    # Work parts carry the number of their group; other parts the number of groups before them.
-    group = np.cumsum(first & work)
-    identity = np.stack((rank, key, group, np.where(split, np.arange(len(split)), NONE)), axis=1)
-    if len(identity) == 0:
-        return np.empty(0, np.int64)
-    _, first_row, operation = np.unique(identity, axis=0, return_index=True, return_inverse=True)
+    alone = constant & np.isin(names.phase, WORK)
+    key = _numbered((timing.rank, iteration, timing.whole_key))
+    first = np.ones(len(key), bool)
+    at = np.flatnonzero(timing.counted)
+    first[at[1:]] = (key[at[1:]] != key[at[:-1]]) | alone[at[1:]]
+    # Counted parts carry the number of their group, others how many counted parts came before.
+    group = np.where(timing.counted, np.cumsum(first & timing.counted), np.cumsum(timing.counted))
+    row = np.where(alone, np.arange(len(key)), NONE)
+    identity = _numbered((key, timing.counted.astype(np.int64), group, row))
+    _, first_row, operation = np.unique(identity, return_index=True, return_inverse=True)
     renumber = np.empty(len(first_row), np.int64)
     renumber[np.argsort(first_row, kind="stable")] = np.arange(len(first_row))
     return renumber[operation.reshape(-1)]
 
 
-def host_order(rank: Ints, names: Names, mark: Ints, phase: Ints) -> HostOrder:
-    """Return what the search for iterations looks at; rows in order of (rank, host start)."""
-    key = np.stack((names.chunk, names.stage, names.sequence, names.microbatch))
-    number = np.unique(key, axis=1, return_inverse=True)[1] if len(rank) else rank
-    return HostOrder(
-        rank=rank.copy(),
-        key=number.reshape(-1).astype(np.int64),
-        mark=mark.copy(),
-        forward=np.isin(phase, (Phase.F, Phase.FB)),
-        optimizer=(phase == Phase.OPTIMIZER) & ~names.post_validation,
-        post_validation=names.post_validation.copy(),
-    )
-
-
-def _operations(named: Ranges, names: Names, parts: _Parts, marks: Ints) -> tuple[Operations, Said]:
+def _operations(named: Ranges, names: Names, parts: _Parts) -> tuple[Operations, Said]:
     """Return the operations without their spans, in order of (rank, host start)."""
     count = int(parts.operation.max(initial=-1)) + 1
     first = np.unique(parts.operation, return_index=True)[1]
@@ -344,13 +336,11 @@ def _operations(named: Ranges, names: Names, parts: _Parts, marks: Ints) -> tupl
     )[1]
     cut = np.zeros(count, np.int64)
     np.maximum.at(cut, parts.operation, named.cut[parts.range].astype(np.int64))
-    order = host_order(rank, name, marks[of_range], name.phase)
-    constant = constant_names(order)
-    iteration = number_iterations(order, constant)
-    counted = constant & np.isin(name.phase, COUNTED)
+    iteration = parts.iteration[first]
+    counted = parts.constant[first] & np.isin(name.phase, WORK)
     place = occurrences((rank, iteration, name.phase, name.chunk, name.sequence))
     microbatch = np.where(counted, place, name.microbatch)
-    phase = _fused_backward(rank, name, microbatch)
+    phase = _fused_backward(rank, name)
     key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
     zero = np.zeros(count, np.int64)
     operations = Operations(
@@ -375,10 +365,10 @@ def _operations(named: Ranges, names: Names, parts: _Parts, marks: Ints) -> tupl
         name_id=named.name_id[of_range],
         names=named.names,
     )
-    return operations, Said(stage=name.stage.copy(), iteration=marks[of_range])
+    return operations, Said(stage=name.stage.copy(), iteration=parts.mark[first])
 
 
-def _fused_backward(rank: Ints, names: Names, microbatch: Ints) -> Ints:
+def _fused_backward(rank: Ints, names: Names) -> Ints:
     """Return the phases, with B made BW where that backward never gets a W on its rank.
 
     A ``W_clear`` (a W without a microbatch) may settle any backward of its chunk.
@@ -386,7 +376,7 @@ def _fused_backward(rank: Ints, names: Names, microbatch: Ints) -> Ints:
     phase = names.phase.copy()
     if len(phase) == 0:
         return phase
-    whole = np.stack((rank, names.chunk, names.stage, names.sequence, microbatch))
+    whole = np.stack((rank, names.chunk, names.stage, names.microbatch))
     number = np.unique(whole, axis=1, return_inverse=True)[1].reshape(-1)
     chunk = np.unique(whole[:3], axis=1, return_inverse=True)[1].reshape(-1)
     weights = phase == Phase.W
@@ -408,17 +398,26 @@ def _owners(parts: _Parts, of_range: Ints, rank: Ints, ranks: int) -> Ints:
     return np.where(found, parts.operation[order][at], NONE)
 
 
+def _owned_by(operations: Operations, owner: Ints, phases: tuple[Phase, ...]) -> Bools:
+    """Tell for each activity whether an operation of one of these phases owns it."""
+    result = np.zeros(len(owner), bool)
+    owned = owner >= 0
+    result[owned] = np.isin(operations.phase[owner[owned]], phases)
+    return result
+
+
 def _spans(
-    operations: Operations, work: _Work, owner: Ints, around: Ints
+    operations: Operations, work: _Work, owner: Ints, received: Ints, around: Ints
 ) -> tuple[Operations, BusyIntervals]:
     """Give operations their spans and busy intervals, and order them by (rank, start).
 
     Compute kernels make the span (of a communication operation: its communication kernels);
-    where there are none, copies do. An operation without GPU work has no span.
+    where there are none, copies do. An operation without GPU work has no span. ``received``
+    are receives, ``around`` the operation that each was launched inside of; -1 none.
     """
     count = len(operations)
     own = owner >= 0
-    is_communication = np.isin(operations.phase, COMMUNICATION)[owner] if count else own
+    is_communication = _owned_by(operations, owner, COMMUNICATION)
     compute, communication = own & work.compute, own & work.communication
     first_choice = np.where(is_communication, communication, compute)
     second_choice = is_communication & compute
@@ -426,18 +425,16 @@ def _spans(
     for choice in (first_choice, second_choice, own & _is_copy(work)):
         covered = np.zeros(count, bool)
         covered[owner[spanning]] = True
-        spanning |= choice & ~(covered[owner] if count else choice)
+        spanning |= choice & ~np.append(covered, False)[owner]
     start_ns, end_ns = intervals.group_extents(
         owner[spanning], count, work.start_ns[spanning], work.end_ns[spanning]
     )
     has_span = end_ns >= start_ns
     active = intervals.group_union(
-        owner[spanning], count, work.start_ns[spanning], work.end_ns[spanning]
-    )
-    busy = _busy(start_ns, end_ns, has_span, active, work, around)
-    kernel_ns = intervals.group_measure(
         owner[compute], count, work.start_ns[compute], work.end_ns[compute]
     )
+    busy = _busy(start_ns, end_ns, has_span, active, work, received, around)
+    kernel_ns = intervals.group_sum(active[0], count, active[2] - active[1])
     changed = Operations(
         **{
             **{name: getattr(operations, name) for name in Operations.column_names()},
@@ -454,8 +451,7 @@ def _spans(
 
 
 def _active_time(operations: Operations, work: _Work, owner: Ints) -> ActiveTime:
-    rows = np.flatnonzero(work.compute & (owner >= 0))
-    rows = rows[np.isin(operations.phase[owner[rows]], WORK)]
+    rows = np.flatnonzero(work.compute & _owned_by(operations, owner, WORK))
     of = owner[rows]
     pairs = np.stack((operations.rank[of], operations.iteration[of]))
     pairs, group = np.unique(pairs, axis=1, return_inverse=True)
@@ -471,15 +467,15 @@ def _busy(
     has_span: Bools,
     active: tuple[Ints, Ints, Ints],
     work: _Work,
+    received: Ints,
     around: Ints,
 ) -> tuple[Ints, Ints, Ints]:
     """Return (operation, start_ns, end_ns): spans less the holes in which own receives spin."""
     packing = intervals.Packing.of(np.where(has_span, start_ns, 0), np.where(has_span, end_ns, 0))
     at = np.flatnonzero(has_span)
     spans = intervals.union(packing.place(at, start_ns[at]), packing.place(at, end_ns[at]))
-    rows = np.flatnonzero(work.receive & (around >= 0))
-    rows = rows[has_span[around[rows]]]
-    spin = around[rows]
+    told = (around >= 0) & np.append(has_span, False)[around]
+    rows, spin = received[told], around[told]
     low = np.clip(work.start_ns[rows], start_ns[spin], end_ns[spin])
     high = np.clip(work.end_ns[rows], start_ns[spin], end_ns[spin])
     waiting = intervals.union(packing.place(spin, low), packing.place(spin, high))

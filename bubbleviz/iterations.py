@@ -22,44 +22,66 @@ from bubbleviz.columns import NONE, Bools, Ints, Table
 
 @dataclass(frozen=True)
 class HostOrder(Table):
-    """Operations in the order of (rank, host start).
+    """Ranges of operations in the order of (rank, host start).
 
     Attributes:
         rank: rank of the profile.
+        microbatch: microbatch number.
         key: one number for each (chunk, sequence, microbatch).
+        whole_key: the same with the phase.
         mark: number of the iteration that a range names around it; -1 none.
         forward: whether it is (or holds) a forward.
+        counted: whether it is F, B, W, BW or FB.
         optimizer: whether it is an Optimizer that ends an iteration.
         post_validation: whether it is optimizer work for the iteration before.
     """
 
     rank: Ints
+    microbatch: Ints
     key: Ints
+    whole_key: Ints
     mark: Ints
     forward: Bools
+    counted: Bools
     optimizer: Bools
     post_validation: Bools
 
 
 def constant_names(order: HostOrder) -> Bools:
-    """Tell for each operation whether its rank gives every microbatch the same name.
+    """Tell for each range whether its rank gives every microbatch the same number.
 
-    That is so where all forwards have one key, and one of them follows another either directly
-    or without an Optimizer between.
+    That is so where all forwards name one microbatch and an iteration has several of one chunk,
+    as ranges that name iterations tell, or else Optimizers.
     """
     constant = np.zeros(len(order), bool)
     for rank in np.unique(order.rank):
         rows = np.flatnonzero(order.rank == rank)
-        forwards = rows[order.forward[rows]]
-        if len(forwards) < 2 or len(np.unique(order.key[forwards])) > 1:
+        own = order.take(rows)
+        marked = bool((own.mark >= 0).any())
+        told = marked or bool(own.optimizer.any())
+        if not told or len(np.unique(own.microbatch[own.forward])) != 1:
             continue
-        has_optimizer = bool(order.optimizer[rows].any())
-        before = np.cumsum(order.optimizer | order.post_validation)
-        segment = before[forwards] if has_optimizer else forwards - np.arange(len(forwards))
-        marked = order.mark[forwards]
-        repeated = (np.diff(segment) == 0) & (np.diff(marked) == 0)
-        constant[rows] = bool(repeated.any())
+        iteration = own.mark if marked else _numbered(_after_optimizers(own), len(own))
+        constant[rows] = bool(occurrences((iteration[own.forward], own.key[own.forward])).any())
     return constant
+
+
+def _numbered(bounds: Ints, count: int) -> Ints:
+    """Return for each of ``count`` places how many bounds lie at or before it."""
+    return np.searchsorted(bounds, np.arange(count), side="right")
+
+
+def _continues(own: HostOrder) -> Bools:
+    """Tell for each range of a rank whether it is a further part of the operation before it.
+
+    That is: it has the key of the last F, B or W before it, and no Optimizer lies between.
+    """
+    result = np.zeros(len(own), bool)
+    at = np.flatnonzero(own.counted)
+    steps = np.cumsum(own.optimizer)[at]
+    same = own.whole_key[at][1:] == own.whole_key[at][:-1]
+    result[at[1:]] = same & (np.diff(steps) == 0)
+    return result
 
 
 def number_iterations(order: HostOrder, constant: Bools) -> Ints:
@@ -73,12 +95,10 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
         rows = np.flatnonzero(order.rank == rank)
         own = order.take(rows)
         if (own.mark >= 0).any():
-            bounds = np.flatnonzero(np.diff(own.mark) != 0) + 1
-        elif constant[rows[0]]:
-            bounds = _after_optimizers(own)
+            index = np.unique(own.mark, return_inverse=True)[1]
         else:
-            bounds = _at_repetitions(own)
-        index = np.searchsorted(bounds, np.arange(len(rows)), side="right")
+            bounds = _after_optimizers(own) if constant[rows[0]] else _at_repetitions(own)
+            index = _numbered(bounds, len(rows))
         late = np.flatnonzero(own.post_validation)
         ends = np.flatnonzero(own.optimizer)
         before = np.searchsorted(ends, late) - 1
@@ -100,7 +120,8 @@ def _at_repetitions(own: HostOrder) -> Ints:
     ``repeat[i]`` is the first forward from i on whose key some forward from i on already had;
     one step of the loop is one iteration.
     """
-    forwards, ends = np.flatnonzero(own.forward), np.flatnonzero(own.optimizer)
+    forwards = np.flatnonzero(own.forward & ~_continues(own))
+    ends = np.flatnonzero(own.optimizer)
     if len(forwards) == 0:
         return np.empty(0, np.int64)
     repeat = _first_repetitions(own.key[forwards])

@@ -21,7 +21,7 @@ import numpy as np
 from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.containment import Innermost
 from bubbleviz.phases import BACKWARD, COMPUTE, Phase
-from bubbleviz.profile import Calls, Ranges, Thread, process_of
+from bubbleviz.profile import Calls, Ranges, Thread, is_main, process_of
 
 
 class Rule(IntEnum):
@@ -41,14 +41,11 @@ class Links(Table):
     Attributes:
         call: row of the launching call.
         range: row of the range whose operation it belongs to.
-        compute_range: row of the innermost compute range around the launch; it differs from
-            ``range`` for communication launched inside a compute operation.
         rule: code of :class:`Rule`.
     """
 
     call: Ints
     range: Ints
-    compute_range: Ints
     rule: Ints
 
 
@@ -66,7 +63,7 @@ def launching_calls(activities: Activities, calls: Calls) -> Ints:
     """Return the row of each activity's launching call; -1 where it is not in the profile.
 
     Of several rows of one call (runtime API and driver API) the one that started first counts;
-    of two that start together the longer, then the earlier row.
+    of two that start together the earlier row.
     """
     processes, code = np.unique(
         np.concatenate((activities.process, process_of(calls.thread))), return_inverse=True
@@ -78,7 +75,7 @@ def launching_calls(activities: Activities, calls: Calls) -> Ints:
         (activities.correlation_id, calls.correlation_id)
     )
     wanted, key = key[: len(activities)], key[len(activities) :]
-    order = np.lexsort((-calls.end_ns, calls.start_ns, key))
+    order = np.lexsort((calls.start_ns, key))
     key = key[order]
     first = np.concatenate(([True], key[1:] != key[:-1])) if len(key) else np.zeros(0, bool)
     key, order = key[first], order[first]
@@ -98,19 +95,22 @@ def _by_group(group: Ints) -> list[tuple[int, Ints]]:
     return list(zip(values.tolist(), np.split(order, starts[1:]), strict=True))
 
 
+def _by_thread(ranges: Ranges) -> tuple[dict[int, Ints], dict[int, Ints]]:
+    """Return the rows of ranges by their thread, and of those that cover a process by process."""
+    wide = ranges.start_end & (ranges.end_thread != NONE) & (ranges.end_thread != ranges.thread)
+    on_thread = dict(_by_group(np.where(wide, NONE, ranges.thread)))
+    on_process = dict(_by_group(np.where(wide, process_of(ranges.thread), NONE)))
+    on_thread.pop(NONE, None)
+    on_process.pop(NONE, None)
+    return on_thread, on_process
+
+
 def enclosing_ranges(calls: Calls, ranges: Ranges) -> Ints:
     """Return the row of the innermost range around each call by its own thread; -1 none.
 
     Where a push/pop range holds the call, no start/end range can take it.
     """
-    process_wide = ranges.start_end & (ranges.end_thread != NONE)
-    process_wide &= ranges.end_thread != ranges.thread
-    on_thread = {
-        thread: rows
-        for thread, rows in _by_group(np.where(process_wide, NONE, ranges.thread))
-        if thread != NONE
-    }
-    on_process = dict(_by_group(np.where(process_wide, process_of(ranges.thread), NONE)))
+    on_thread, on_process = _by_thread(ranges)
     best = np.full(len(calls), NONE, np.int64)
     for thread, rows in _by_group(calls.thread):
         own = on_thread.get(thread, np.empty(0, np.int64))
@@ -128,6 +128,19 @@ def _innermost(candidates: Ints, ranges: Ranges, calls: Calls, rows: Ints) -> In
     index = Innermost.of(ranges.start_ns[candidates], ranges.end_ns[candidates])
     found = index.around(calls.start_ns[rows], calls.end_ns[rows])
     return np.where(found >= 0, candidates[found], NONE)
+
+
+def _open_at(ranges: Ranges, candidates: Ints, time_ns: Ints) -> Ints:
+    """Return the innermost of one thread's candidates open at each time, push/pop first."""
+    best = np.full(len(time_ns), NONE, np.int64)
+    for free in (False, True):
+        held = candidates[ranges.start_end[candidates] == free]
+        asked = np.flatnonzero(best == NONE)
+        if len(held) and len(asked):
+            index = Innermost.of(ranges.start_ns[held], ranges.end_ns[held])
+            found = index.around(time_ns[asked], time_ns[asked])
+            best[asked] = np.where(found >= 0, held[found], NONE)
+    return best
 
 
 @dataclass(frozen=True)
@@ -166,10 +179,8 @@ def _cross_thread(
         rows = rows[calls.thread[rows] != thread]
         if len(rows) == 0:
             continue
-        held = backward[at]
-        index = Innermost.of(ranges.start_ns[held], ranges.end_ns[held])
-        inside = index.around(calls.start_ns[rows], calls.start_ns[rows])
-        rows, inside = rows[inside >= 0], held[inside[inside >= 0]]
+        inside = _open_at(ranges, backward[at], calls.start_ns[rows])
+        rows, inside = rows[inside >= 0], inside[inside >= 0]
         found[rows] = inside
         candidates[rows] += 1
         devices = np.array([d for t, d in sorted(uses) if t == thread], np.int64)
@@ -186,11 +197,19 @@ def _cross_thread(
 def _may_run_backward(
     calls: Calls, ranges: Ranges, phase: Ints, threads: Sequence[Thread], helpers: Sequence[str]
 ) -> Bools:
-    """Tell for each call whether its thread can be one that runs another's backward."""
+    """Tell for each call whether its thread can be one that runs another's backward.
+
+    A name that the process's main thread has too says nothing: threads inherit it.
+    """
     forward = np.isin(phase, (Phase.F, Phase.OPTIMIZER))
     excluded = set(ranges.thread[forward].tolist())
     helper = re.compile("|".join(helpers) or r"(?!)", re.IGNORECASE)
-    excluded.update(t.thread for t in threads if helper.search(t.name))
+    inherited = {(t.thread >> 24, t.name) for t in threads if is_main(t.thread)}
+    excluded.update(
+        t.thread
+        for t in threads
+        if helper.search(t.name) and (is_main(t.thread) or (t.thread >> 24, t.name) not in inherited)
+    )
     return ~np.isin(calls.thread, np.array(sorted(excluded), np.int64))
 
 
@@ -216,33 +235,66 @@ def link(
         cross_thread: whether to apply rule 3.
     """
     call = launching_calls(activities, calls)
-    launched, back = np.unique(call[call >= 0], return_inverse=True)
+    found = np.flatnonzero(call >= 0)
+    # One call may launch on several devices (rarely more than one): each is asked about.
+    pairs = np.stack((call[found], activities.device_id[found]))
+    (launched, device_id), back = np.unique(pairs, axis=1, return_inverse=True)
+    back = back.reshape(-1)
     used = calls.take(launched)
-    device_id = np.full(len(used), NONE, np.int64)
-    # Written back to front, so that the first activity of a call decides.
-    device_id[back[::-1]] = activities.device_id[call >= 0][::-1]
 
     held = enclosing_ranges(used, ranges)
-    compute = np.flatnonzero(np.isin(phase, COMPUTE))
-    in_compute = enclosing_ranges(used, ranges.take(compute))
-    in_compute = np.where(in_compute >= 0, compute[in_compute] if len(compute) else NONE, NONE)
     rule = np.where(held >= 0, Rule.OWN_THREAD, Rule.OUTSIDE).astype(np.int64)
     if cross_thread:
-        kernel_calls = np.isin(launched, call[activities.is_kernel])
-        pairs = np.unique(np.stack((used.thread, device_id))[:, kernel_calls], axis=1)
-        uses = frozenset(zip(*pairs.tolist(), strict=True))
+        kernels = back[activities.is_kernel[found]]
+        on = np.unique(np.stack((used.thread[kernels], device_id[kernels])), axis=1)
+        uses = frozenset(zip(*on.tolist(), strict=True))
         asked = np.flatnonzero(
             (held < 0) & _may_run_backward(used, ranges, phase, threads, helpers)
         )
         other = _cross_thread(used.take(asked), device_id[asked], ranges, phase, uses)
         held[asked] = other.range
-        in_compute[asked] = other.range
         rule[asked[other.range >= 0]] = Rule.CROSS_THREAD
         rule[asked[other.ambiguous]] = Rule.AMBIGUOUS
 
     def spread(of_call: Ints, missing: int) -> Ints:
         result = np.full(len(activities), missing, np.int64)
-        result[call >= 0] = of_call[back]
+        result[found] = of_call[back]
         return result
 
-    return Links(call, spread(held, NONE), spread(in_compute, NONE), spread(rule, Rule.UNLINKED))
+    return Links(call, spread(held, NONE), spread(rule, Rule.UNLINKED))
+
+
+@dataclass(frozen=True)
+class Inside(Table):
+    """Which compute ranges an activity was launched inside of: one row a pair."""
+
+    activity: Ints
+    range: Ints
+
+
+def launched_inside(
+    rows: Ints, links: Links, calls: Calls, ranges: Ranges, phase: Ints
+) -> Inside:
+    """Return all compute ranges around the launch of some activities, whatever lies between.
+
+    Args:
+        rows: the activities asked about.
+        links: of all activities.
+        calls: the profile's calls.
+        ranges: the ranges of operations.
+        phase: phase of each range.
+    """
+    rows = rows[links.call[rows] >= 0]
+    used = calls.take(links.call[rows])
+    crossed = np.flatnonzero(links.rule[rows] == Rule.CROSS_THREAD)
+    found = [(rows[crossed], links.range[rows[crossed]])]
+    compute = np.flatnonzero(np.isin(phase, COMPUTE))
+    on_thread, on_process = _by_thread(ranges.take(compute))
+    for thread, at in _by_group(used.thread):
+        candidates = [on_thread.get(thread), on_process.get(thread >> 24)]
+        own = compute[np.concatenate([c for c in candidates if c is not None] or [crossed[:0]])]
+        index = Innermost.of(ranges.start_ns[own], ranges.end_ns[own])
+        for query, held in index.all_around(used.start_ns[at], used.end_ns[at]):
+            found.append((rows[at[query]], own[held]))
+    activity, of_range = (np.concatenate(column) for column in zip(*found, strict=True))
+    return Inside(activity, of_range)

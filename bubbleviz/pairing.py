@@ -67,9 +67,10 @@ def _by_name(operations: Operations, named: Ints, counted: Ints) -> Pairing:
     group = group.reshape(-1)
     number = np.full(owner.shape[1], NONE, np.int64)
     np.maximum.at(number, group[counted], named[counted])
-    plain = (operations.iteration >= 0) & ~counted
-    without = number[group] < 0
-    np.maximum.at(number, group[plain & without], named[plain & without])
+    idle = np.ones(owner.shape[1], bool)
+    idle[group[counted]] = False
+    rest = (operations.iteration >= 0) & idle[group]
+    np.maximum.at(number, group[rest], named[rest])
     iteration = np.where(operations.iteration >= 0, number[group], NONE - 1)
     present = np.unique(iteration[counted])
     names = tuple(str(n) if n >= 0 else f"before {present[present >= 0][0]}" for n in present)

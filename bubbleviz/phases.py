@@ -49,8 +49,8 @@ COMMUNICATION = (
     Phase.SEND_RECV,
     Phase.COLLECTIVE,
 )
-#: Point-to-point communication that only sends: its kernel waits for no input.
-SEND_ONLY = (Phase.SEND_F, Phase.SEND_B)
+#: Communication that waits for a peer's data.
+RECEIVING = (Phase.RECV_F, Phase.RECV_B, Phase.SEND_RECV)
 
 _BY_LABEL = {phase.label: phase for phase in Phase}
 

@@ -30,6 +30,11 @@ def tid_of(thread: int) -> int:
     return thread & PID_MASK
 
 
+def is_main(thread: int) -> bool:
+    """Tell whether it is its process's first thread (Linux gives it the process id)."""
+    return tid_of(thread) == pid_of(thread >> 24)
+
+
 @dataclass(frozen=True)
 class Kernels(Table):
     """Kernels (CUPTI_ACTIVITY_KIND_KERNEL), in the order of the export.

@@ -250,12 +250,21 @@ def _joined(first: Marks, second: Marks) -> Marks:
     )
 
 
-def split(marks: Marks, rows: int, width: float) -> tuple[Marks, Merged]:
-    """Return the marks that are drawn one by one, sorted, and the others merged."""
+def split(
+    marks: Marks, rows: int, width: float, *, by_density: bool = True
+) -> tuple[Marks, Merged]:
+    """Return the marks that are drawn one by one, sorted, and the others merged.
+
+    Args:
+        marks: all of them.
+        rows: number of rows.
+        width: of the plot in px.
+        by_density: whether more is merged where many are narrow.
+    """
     length = marks.right - marks.left
     wide = length >= NARROWEST
     column = 1
-    if len(marks) and 1 - wide.mean() > DENSE:
+    if by_density and len(marks) and 1 - wide.mean() > DENSE:
         wide, column = length >= NARROWEST_IF_DENSE, COLUMN_IF_DENSE
     most = max(200, min(MARKS_PER_ROW, MARKS_IN_ALL // max(rows, 1)))
     wide &= _widest(marks, wide, most)

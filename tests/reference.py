@@ -402,11 +402,16 @@ def enclosing(named: dict[Range, Named]) -> Callable[[Call], Range | None]:
 
 
 def may_cross(capture: Capture, named: dict[Range, Named], thread: int) -> bool:
-    """Section 2 rule 3: not a thread that opens F or Optimizer, nor one of the excluded names."""
+    """Section 2 rule 3: not a thread that opens F or Optimizer, nor one of the excluded names.
+
+    A name that it shares with its process's main thread is inherited, and says nothing.
+    """
     if any(r.thread == thread and n.phase in ("F", "FB", "Optimizer") for r, n in named.items()):
         return False
     names = capture.thread_names.get(thread, ())
-    return not any(EXCLUDED_THREADS.search(name) for name in names)
+    main = process_of(thread) | process_number(thread)
+    inherited = capture.thread_names.get(main, ()) if thread != main else ()
+    return not any(EXCLUDED_THREADS.search(n) for n in names if n not in inherited)
 
 
 def attribute(capture: Capture, *, cross_thread: bool = True) -> list[Attribution]:
@@ -522,19 +527,24 @@ def ranks_of_ranges(
     """Section 1 ("rank"): the ranks on which a range's work ran.
 
     A range without GPU work belongs to the only device of its process, else to the only device on
-    which work of its thread's ranges ran, else to none.
+    which work of its thread's ranges ran, else to none. A copy to another device than the range's
+    kernels ran on makes no operation there.
     """
     result: dict[Range, set[Rank]] = {r: set() for r in named}
     by_process: dict[int, set[int]] = {}
     by_thread: dict[int, set[int]] = {}
+    launched: dict[Range, list[Work]] = {}
     for work in capture.work:
         if work.process is not None:
             by_process.setdefault(process_of(work.process), set()).add(work.device)
     for found in attributions:
         if found.range is not None:
-            process = process_of(found.range.thread)
-            result[found.range].add((process, found.work.device))
-            by_thread.setdefault(found.range.thread, set()).add(found.work.device)
+            launched.setdefault(found.range, []).append(found.work)
+    for range_, works in launched.items():
+        kernels = [w for w in works if w.kind == "kernel"]
+        devices = {w.device for w in kernels or works}
+        result[range_] = {(process_of(range_.thread), device) for device in devices}
+        by_thread.setdefault(range_.thread, set()).update(devices)
     for empty in [r for r, ranks in result.items() if not ranks]:
         process = process_of(empty.thread)
         for devices in (by_process.get(process, set()), by_thread.get(empty.thread, set())):
@@ -624,6 +634,11 @@ def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
     one operation (no Optimizer between) repeats nothing.
     """
     begins = [0]
+    forwards = [i for i, e in enumerate(entries) if e.named.phase == "F"]
+    leading = [i for i, e in enumerate(entries) if is_step(e) and forwards and i < forwards[0]]
+    if leading:
+        # A capture that begins after the last forward of an iteration: its rest is one of its own.
+        begins.append(leading[-1] + 1)
     for place, entry in enumerate(entries):
         while entry.named.phase == "F":
             held = [i for i in range(begins[-1], place) if entries[i].key == entry.key]
@@ -648,8 +663,8 @@ def move_post_validation(entries: Sequence[Entry]) -> list[Entry]:
     for entry in entries:
         if is_step(entry):
             last = entry.iteration
-        moved = entry.named.validates and last is not None
-        result.append(replace(entry, iteration=last) if moved and last is not None else entry)
+        validated = -1 if last is None else last
+        result.append(replace(entry, iteration=validated) if entry.named.validates else entry)
     return result
 
 
@@ -671,7 +686,8 @@ def place_in_iterations(
     entries: Sequence[Entry], marks: Sequence[tuple[Range, Mark]]
 ) -> list[Entry]:
     """Section 3: the iteration of every range of a rank, and microbatches numbered if need be."""
-    marked = iterations_by_marks(entries, marks) if marks else None
+    marked = iterations_by_marks(entries, marks)
+    marked = marked if any(number >= 0 for number in marked) else None
     constant = has_constant_names(entries, marked=marked)
     if marked is not None:
         numbers = marked
@@ -757,10 +773,10 @@ def span_of(
 ) -> Span | None:
     """Section 2 rule 5: from the compute kernels; where there are none, from copies and fills.
 
-    An operation that is itself communication has the span of its communication kernels.
+    An operation that is itself communication has the span of its communication kernels, if any.
     """
-    first = kernels if named.phase in COMPUTE else comm
-    return first if first is not None else copies
+    choices = (kernels, copies) if named.phase in COMPUTE else (comm, kernels, copies)
+    return next((choice for choice in choices if choice is not None), None)
 
 
 def extent(work: Sequence[Work]) -> Span | None:

@@ -19,7 +19,8 @@ framework is adding a file; its examples and counter-examples are tested against
 Named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank``, and
 ``second_microbatch, second_chunk`` for a range that names two things. A pattern with the group
 ``iteration`` and no phase marks iterations. ``post_validation = true`` marks optimizer work that
-belongs to the iteration before.
+belongs to the iteration before; ``receives = false`` (or ``true``) says of a communication
+pattern whether it waits for a peer's data, where the phase does not tell.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import numpy as np
 from bubbleviz._toml import load_toml
 from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.phases import Phase, phase_of_label
+from bubbleviz.phases import RECEIVING, Phase, phase_of_label
 
 _NUMBERS = (
     "microbatch",
@@ -61,6 +62,7 @@ class Pattern:
         phase: the phase of every name that matches; None where a group tells, or none is meant.
         phases: what the text of the group ``phase`` means, where it is not our own word.
         post_validation: whether it is optimizer work for the iteration before.
+        receives: whether communication under this name waits for a peer's data.
     """
 
     glob: str
@@ -68,6 +70,7 @@ class Pattern:
     phase: Phase | None
     phases: Mapping[str, Phase]
     post_validation: bool
+    receives: bool | None
 
 
 @dataclass(frozen=True)
@@ -117,20 +120,25 @@ class Names(Table):
     second_microbatch: Ints
     second_chunk: Ints
     post_validation: Bools
+    receives: Bools
     texts: tuple[str, ...] = field(metadata={"shared": True})
 
 
 def understand(texts: Sequence[str], convention: Convention) -> Names:
     """Return what the convention says of each name."""
     rows = np.full((len(texts), len(_NUMBERS) + 1), NONE, np.int64)
-    post_validation = np.zeros(len(texts), bool)
+    post_validation, receives = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
     for row, text in enumerate(texts):
         found = _parse(text, convention)
         if found is not None:
             pattern, phase, numbers = found
             rows[row] = (NONE if phase is None else phase, *numbers)
+            if rows[row, 1] == NONE and rows[row, 7] != NONE:
+                # Of two things only the second is numbered: that is the one to be known by.
+                rows[row, [1, 2]], rows[row, [7, 8]] = rows[row, [7, 8]], NONE
             post_validation[row] = pattern.post_validation
-    return Names(*np.ascontiguousarray(rows.T), post_validation, tuple(texts))
+            receives[row] = phase in RECEIVING if pattern.receives is None else pattern.receives
+    return Names(*np.ascontiguousarray(rows.T), post_validation, receives, tuple(texts))
 
 
 def _parse(
@@ -222,6 +230,7 @@ def _pattern(data: object, where: str) -> Pattern:
         phase=None if fixed is None else _phase(fixed, where),
         phases={str(theirs): _phase(ours, where) for theirs, ours in phases.items()},
         post_validation=data.get("post_validation") is True,
+        receives=None if data.get("receives") is None else data["receives"] is True,
     )
     if pattern.phase is None and not {"phase", "iteration"} & set(match.groupindex):
         raise UsageError(f"{where}: say the phase: phase = ..., a group phase, or iteration")

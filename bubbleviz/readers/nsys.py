@@ -295,8 +295,8 @@ def _ranges(export: _Export, globs: Sequence[str], last_ns: int) -> Ranges:
 def _threads(export: _Export) -> tuple[Thread, ...]:
     if not export.has("threads"):
         return ()
-    named = {int(str(row[0])): str(row[1]) for row in export.rows(query("nsys/threads"))}
-    return tuple(Thread(thread, name) for thread, name in sorted(named.items()))
+    named = {(int(str(row[0])), str(row[1])) for row in export.rows(query("nsys/threads"))}
+    return tuple(Thread(thread, name) for thread, name in sorted(named))
 
 
 def _devices(export: _Export) -> tuple[Device, ...]:

@@ -1,4 +1,4 @@
--- The names of threads; the last one given to a thread counts.
+-- The names of threads; a thread can have been given several.
 --
 -- requires: ThreadNames(nameId, globalTid)
 -- requires: StringIds(id, value)

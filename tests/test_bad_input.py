@@ -1,0 +1,1046 @@
+"""What bad input gets: one sentence, an exit code, and nothing written anywhere.
+
+One section a row of the table of refusals; the command line is run as a user runs it.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import unicodedata
+import xml.etree.ElementTree as ET
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli import main
+from tests.building import HOST_ID, C, K, R, T, global_id, profile
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+OUTPUTS = ("svg", "csv", "json", "text")
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+UTC_NS = 1_700_000_000_000_000_000
+MINUTE_NS = 60_000_000_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of the command line did."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder of inputs, a folder for outputs, and the command line."""
+
+    inputs: Path
+    outputs: Path
+    capture: pytest.CaptureFixture[str]
+
+    def run(self, *arguments: str | Path) -> Outcome:
+        """Run the command line on the inputs, which it must leave as they are."""
+        before = content(self.inputs)
+        self.capture.readouterr()
+        code = main([str(argument) for argument in arguments])
+        printed = self.capture.readouterr()
+
+        assert content(self.inputs) == before
+        return Outcome(code, printed.out, printed.err)
+
+    def analyze(self, *arguments: str | Path) -> Outcome:
+        """Run ``analyze`` with every output asked for."""
+        wanted = [part for name in OUTPUTS for part in (f"--{name}", self.outputs / f"x.{name}")]
+        return self.run("analyze", *arguments, *wanted)
+
+    def refused(self, *arguments: str | Path, code: int = 1) -> str:
+        """Return the one sentence in which ``analyze`` refuses, having written nothing."""
+        before = content(self.outputs)
+        outcome = self.analyze(*arguments)
+
+        assert content(self.outputs) == before
+        return sentence(outcome, code)
+
+    def report(self, *arguments: str | Path) -> dict[str, object]:
+        """Return the JSON report of an analysis that succeeds."""
+        outcome = self.run("analyze", *arguments, "--json", "-")
+
+        assert (outcome.code, outcome.err) == (0, "")
+        report: dict[str, object] = json.loads(outcome.out)
+        return report
+
+
+def sentence(outcome: Outcome, code: int = 1) -> str:
+    """Return the sentence of a refusal, having checked that there is nothing else."""
+    assert outcome.code == code
+    assert outcome.out == ""
+    assert outcome.err.startswith("bubbleviz: ")
+    assert outcome.err.endswith("\n")
+    line = outcome.err[:-1]
+    assert line.isprintable()
+    assert "Traceback" not in line
+    assert len(line) < 1000
+    return line
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Return what lies under a folder: paths, and hashes of the files."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
+    """Return two empty folders and the command line."""
+    for name in ("in", "out"):
+        (tmp_path / name).mkdir()
+    return Bench(tmp_path / "in", tmp_path / "out", capsys)
+
+
+# One rank, two microbatches, forward and backward: the smallest run that has a ratio.
+NAMES = ("F0.0.0", "B0.0.0", "F1.0.0", "B1.0.0", "Optimizer")
+CALLS = [C(100 * i + 10, 100 * i + 20, i) for i in range(len(NAMES))]
+KERNELS = [K(100 * i + 30, 100 * i + 80, i) for i in range(len(NAMES))]
+RANGES = [R(100 * i, 100 * i + 90, name) for i, name in enumerate(NAMES)]
+
+
+def run_of_one(folder: Path, name: str = "run.sqlite", *, late_ns: int = 0, pid: int = 1) -> Path:
+    """Write the smallest run.
+
+    Args:
+        folder: where to.
+        name: of the file.
+        late_ns: how much later than others its session started.
+        pid: its process.
+    """
+    return profile(
+        folder,
+        [replace(kernel, pid=pid) for kernel in KERNELS],
+        [replace(call, pid=pid) for call in CALLS],
+        [replace(named, pid=pid) for named in RANGES],
+        utc_epoch_ns=UTC_NS + late_ns,
+        name=name,
+    )
+
+
+def execute(path: Path, *statements: str) -> Path:
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+    return path
+
+
+def test_the_smallest_run_is_analysed(bench: Bench) -> None:
+    outcome = bench.analyze(run_of_one(bench.inputs))
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert sorted(p.name for p in bench.outputs.iterdir()) == sorted(f"x.{n}" for n in OUTPUTS)
+
+
+# --- missing path, pattern without match, directory without profiles
+
+
+def test_no_profile_at_all_is_wrong_usage(bench: Bench) -> None:
+    assert "--help" in sentence(bench.run("analyze"), code=2)
+
+
+def test_a_missing_file(bench: Bench) -> None:
+    said = bench.refused(bench.inputs / "nowhere.sqlite")
+
+    assert "nowhere.sqlite" in said
+    assert "no such file" in said
+
+
+def test_a_missing_file_among_others(bench: Bench) -> None:
+    assert "nowhere.sqlite" in bench.refused(
+        run_of_one(bench.inputs), bench.inputs / "nowhere.sqlite"
+    )
+
+
+def test_a_pattern_without_match(bench: Bench) -> None:
+    said = bench.refused(bench.inputs / "node*.sqlite")
+
+    assert "node*.sqlite" in said
+    assert "no file matches" in said
+
+
+def test_a_directory_without_profiles(bench: Bench) -> None:
+    (bench.inputs / "notes.txt").write_text("no profile\n", encoding="utf-8")
+    said = bench.refused(bench.inputs)
+
+    assert str(bench.inputs) in said
+    assert "*.sqlite" in said
+
+
+def test_inspect_refuses_as_analyze_does(bench: Bench) -> None:
+    assert "no such file" in sentence(bench.run("inspect", bench.inputs / "nowhere.sqlite"))
+
+
+def three_ranks(folder: Path) -> None:
+    for number in (10, 9, 1):
+        run_of_one(folder, f"rank{number}.sqlite", pid=number)
+
+
+def read_order(report: dict[str, object]) -> list[str]:
+    profiles = report["profiles"]
+    assert isinstance(profiles, list)
+    return [Path(profile["path"]).name for profile in profiles]
+
+
+def test_a_directory_is_read_in_natural_order(bench: Bench) -> None:
+    three_ranks(bench.inputs)
+
+    assert read_order(bench.report(bench.inputs)) == [
+        "rank1.sqlite",
+        "rank9.sqlite",
+        "rank10.sqlite",
+    ]
+
+
+def test_a_pattern_is_read_in_natural_order(bench: Bench) -> None:
+    three_ranks(bench.inputs)
+
+    assert read_order(bench.report(bench.inputs / "rank*.sqlite")) == [
+        "rank1.sqlite",
+        "rank9.sqlite",
+        "rank10.sqlite",
+    ]
+
+
+def test_files_are_read_in_the_order_given(bench: Bench) -> None:
+    three_ranks(bench.inputs)
+    names = ["rank9.sqlite", "rank10.sqlite", "rank1.sqlite"]
+
+    assert read_order(bench.report(*(bench.inputs / name for name in names))) == names
+
+
+def test_an_unreadable_file_found_in_a_directory_is_a_limitation(bench: Bench) -> None:
+    run_of_one(bench.inputs)
+    (bench.inputs / "broken.sqlite").write_bytes(b"neither a profile nor a database")
+    report = bench.report(bench.inputs)
+
+    assert read_order(report) == ["run.sqlite"]
+    assert "broken.sqlite" in json.dumps(report["limitations"])
+
+
+def test_a_directory_of_unreadable_files_ends_the_run(bench: Bench) -> None:
+    (bench.inputs / "broken.sqlite").write_bytes(b"neither a profile nor a database")
+
+    assert "broken.sqlite" in bench.refused(bench.inputs)
+
+
+def test_an_unreadable_file_that_was_named_ends_the_run(bench: Bench) -> None:
+    broken = bench.inputs / "broken.sqlite"
+    broken.write_bytes(b"neither a profile nor a database")
+
+    assert "broken.sqlite" in bench.refused(run_of_one(bench.inputs), broken)
+
+
+# --- not SQLite, empty, truncated, encrypted, being written
+
+
+def damaged(folder: Path, kind: str) -> Path:
+    """Write a damaged copy of a profile and return its path."""
+    path = folder / f"{kind}.sqlite"
+    whole = (FIXTURES / "1f1b" / "node0.sqlite").read_bytes()
+    noise = b"".join(hashlib.sha256(bytes([i])).digest() for i in range(256))
+    path.write_bytes(
+        {
+            "empty": b"",
+            "text": b"start,end,name\n1,2,gemm\n",
+            "one byte": b"S",
+            "encrypted": noise,
+            "cut in half": whole[: len(whole) // 2],
+            "cut by a byte": whole[:-1],
+            "header only": whole[:100],
+            "half a header": whole[:50],
+            "overwritten": whole[:4096] + noise * (len(whole) // len(noise)),
+            "zeros": whole[:4096] + bytes(len(whole) - 4096),
+        }[kind]
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("empty", "empty"),
+        ("text", "not an SQLite database"),
+        ("one byte", "not an SQLite database"),
+        ("encrypted", "encrypted"),
+        ("cut in half", "cut short"),
+        ("cut by a byte", "cut short"),
+        ("header only", "cut short"),
+        ("half a header", "cut short"),
+        ("overwritten", "damaged"),
+        ("zeros", "damaged"),
+    ],
+)
+@pytest.mark.parametrize("command", ["analyze", "inspect"])
+def test_a_damaged_file(bench: Bench, kind: str, what: str, command: str) -> None:
+    path = damaged(bench.inputs, kind)
+    said = bench.refused(path) if command == "analyze" else sentence(bench.run("inspect", path))
+
+    assert path.name in said
+    assert what in said
+    assert "nsys export --type sqlite" in said
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal"])
+def test_a_file_that_is_being_written(bench: Bench, suffix: str) -> None:
+    path = run_of_one(bench.inputs)
+    path.with_name(path.name + suffix).write_bytes(b"a transaction")
+    said = bench.refused(path)
+
+    assert "still being written" in said
+    assert path.name + suffix in said
+    assert "nsys export --type sqlite" in said
+
+
+def test_a_folder_that_is_named_like_a_profile(bench: Bench) -> None:
+    (bench.inputs / "run.sqlite").mkdir()
+
+    assert "holds no profile" in bench.refused(bench.inputs / "run.sqlite")
+
+
+def test_nothing_is_left_beside_a_profile_in_wal_mode(bench: Bench) -> None:
+    path = execute(run_of_one(bench.inputs), "PRAGMA journal_mode=WAL")
+    outcome = bench.analyze(path)
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert [p.name for p in bench.inputs.iterdir()] == [path.name]
+
+
+def test_a_path_with_every_special_character(bench: Bench) -> None:
+    folder = bench.inputs / "a b?c#d%20&'\"é"
+    folder.mkdir()
+    outcome = bench.analyze(run_of_one(folder, "run [1]?mode=rw.sqlite"))
+
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+# --- SQLite, but no nsys export; tables and columns that are missing
+
+
+def test_a_database_that_is_no_export(bench: Bench) -> None:
+    path = execute(bench.inputs / "shop.sqlite", "CREATE TABLE orders (id INTEGER)")
+    said = bench.refused(path)
+
+    assert "no nsys export" in said
+    for table in ("StringIds", KERNEL, RUNTIME, "NVTX_EVENTS"):
+        assert table in said
+
+
+def test_a_database_without_any_table(bench: Bench) -> None:
+    path = execute(bench.inputs / "x.sqlite", "CREATE TABLE t (id)", "DROP TABLE t")
+
+    assert "no nsys export" in bench.refused(path)
+
+
+NEEDED = [
+    *((KERNEL, column) for column in ("start", "end", "deviceId", "correlationId", "globalPid")),
+    *((RUNTIME, column) for column in ("start", "end", "globalTid", "correlationId")),
+    *(("NVTX_EVENTS", column) for column in ("start", "end", "eventType", "globalTid", "text")),
+]
+
+
+@pytest.mark.parametrize(("table", "column"), NEEDED)
+def test_a_needed_column_that_is_missing_is_named(bench: Bench, table: str, column: str) -> None:
+    path = execute(
+        run_of_one(bench.inputs), f'ALTER TABLE {table} RENAME COLUMN "{column}" TO elsewhere'
+    )
+    said = bench.refused(path)
+
+    assert table in said
+    assert column in said
+    assert "nsys export" in said
+
+
+@pytest.mark.parametrize(("table", "column"), NEEDED)
+def test_inspect_promises_nothing_that_a_missing_column_forbids(
+    bench: Bench, table: str, column: str
+) -> None:
+    path = execute(
+        run_of_one(bench.inputs), f'ALTER TABLE {table} RENAME COLUMN "{column}" TO elsewhere'
+    )
+    outcome = bench.run("inspect", path)
+
+    assert "analyze can give" not in outcome.out
+    assert column in outcome.out + outcome.err
+
+
+@pytest.mark.parametrize("table", ["MEMCPY", "MEMSET"])
+@pytest.mark.parametrize("column", ["globalPid", "correlationId"])
+def test_an_optional_column_that_is_missing_is_a_limitation(
+    bench: Bench, table: str, column: str
+) -> None:
+    path = execute(
+        run_of_one(bench.inputs),
+        f'ALTER TABLE CUPTI_ACTIVITY_KIND_{table} RENAME COLUMN "{column}" TO elsewhere',
+    )
+    report = bench.report(path)
+
+    assert f"{table}.{column}" in json.dumps(report["limitations"])
+
+
+OPTIONAL = [
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "ThreadNames",
+    "TARGET_INFO_SESSION_START_TIME",
+    "TARGET_INFO_SYSTEM_ENV",
+    "ENUM_NSYS_EVENT_TYPE",
+    "StringIds",
+]
+
+
+@pytest.mark.parametrize("table", OPTIONAL)
+def test_every_other_table_may_be_absent(bench: Bench, table: str) -> None:
+    path = execute(run_of_one(bench.inputs), f"DROP TABLE {table}")
+
+    assert bench.report(path)["headline"] == "schedule"
+
+
+@pytest.mark.parametrize("table", OPTIONAL)
+def test_every_other_table_may_be_empty(bench: Bench, table: str) -> None:
+    path = execute(run_of_one(bench.inputs), f"DELETE FROM {table}")
+
+    assert bench.report(path)["headline"] == "schedule"
+
+
+def test_registered_names_are_read_where_no_column_says_who_ended_a_range(bench: Bench) -> None:
+    path = profile(bench.inputs, KERNELS, CALLS, [replace(r, registered=True) for r in RANGES])
+    execute(path, "ALTER TABLE NVTX_EVENTS DROP COLUMN endGlobalTid")
+
+    assert bench.report(path)["headline"] == "schedule"
+
+
+# --- no kernels, no runtime table, no NVTX
+
+RECORDED_BY = {
+    KERNEL: ("-t cuda,nvtx", "--cuda-graph-trace=node"),
+    RUNTIME: ("-t cuda,nvtx",),
+    "NVTX_EVENTS": ("-t cuda,nvtx",),
+}
+
+
+@pytest.mark.parametrize("how", ["DROP TABLE", "DELETE FROM"])
+@pytest.mark.parametrize("table", RECORDED_BY)
+def test_what_was_not_recorded_is_told(bench: Bench, table: str, how: str) -> None:
+    said = bench.refused(execute(run_of_one(bench.inputs), f"{how} {table}"))
+
+    for remedy in RECORDED_BY[table]:
+        assert remedy in said
+
+
+@pytest.mark.parametrize("how", ["DROP TABLE", "DELETE FROM"])
+@pytest.mark.parametrize("table", RECORDED_BY)
+def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str) -> None:
+    outcome = bench.run("inspect", execute(run_of_one(bench.inputs), f"{how} {table}"))
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "analyze cannot run" in outcome.out
+    assert "-t cuda,nvtx" in outcome.out
+
+
+def test_marks_alone_are_no_ranges(bench: Bench) -> None:
+    marks = [replace(r, kind=34, end=None) for r in RANGES]
+
+    assert "no NVTX ranges" in bench.refused(profile(bench.inputs, KERNELS, CALLS, marks))
+
+
+# --- names that no convention knows
+
+
+def test_names_that_no_convention_knows(bench: Bench) -> None:
+    names = ["fwd", "bwd", "fwd", "step"]
+    ranges = [R(100 * i, 100 * i + 90, name) for i, name in enumerate(names)]
+    said = bench.refused(profile(bench.inputs, KERNELS, CALLS, ranges))
+
+    assert "'fwd' (2)" in said
+    assert "'bwd' (1)" in said
+    assert "zero-bubble" in said
+    assert "--convention" in said
+
+
+def test_ranges_without_a_name(bench: Bench) -> None:
+    ranges = [replace(r, name=None) for r in RANGES]
+
+    assert "--convention" in bench.refused(profile(bench.inputs, KERNELS, CALLS, ranges))
+
+
+def test_a_convention_that_fits_no_name(bench: Bench) -> None:
+    own = bench.inputs / "own.toml"
+    own.write_text(CONVENTION.replace(" (?P<phase>", "never (?P<phase>"), encoding="utf-8")
+    said = bench.refused(run_of_one(bench.inputs), "--convention", own)
+
+    assert "hostile" in said
+    assert "'F0.0.0' (1)" in said
+
+
+# --- one profile twice, unrelated runs
+
+
+@pytest.mark.parametrize("how", ["same path", "copy", "symbolic link", "hard link"])
+def test_one_profile_twice(bench: Bench, how: str) -> None:
+    path = run_of_one(bench.inputs)
+    twin = bench.inputs / "twin.sqlite"
+    if how == "copy":
+        shutil.copy(path, twin)
+    elif how == "symbolic link":
+        twin.symlink_to(path)
+    elif how == "hard link":
+        os.link(path, twin)
+    else:
+        twin = path
+    said = bench.refused(path, twin)
+
+    assert "same profile twice" in said
+    assert path.name in said
+    assert twin.name in said
+
+
+def test_a_run_may_be_captured_a_minute_late(bench: Bench) -> None:
+    paths = (
+        run_of_one(bench.inputs, "a.sqlite"),
+        run_of_one(bench.inputs, "b.sqlite", pid=2, late_ns=MINUTE_NS - 1_000),
+    )
+
+    assert read_order(bench.report(*paths)) == ["a.sqlite", "b.sqlite"]
+
+
+@pytest.mark.parametrize("order", [("a.sqlite", "b.sqlite"), ("b.sqlite", "a.sqlite")])
+def test_captures_more_than_a_minute_apart(bench: Bench, order: tuple[str, str]) -> None:
+    run_of_one(bench.inputs, "a.sqlite")
+    run_of_one(bench.inputs, "b.sqlite", pid=2, late_ns=2 * MINUTE_NS)
+    said = bench.refused(*(bench.inputs / name for name in order))
+
+    assert "120 s apart" in said
+    assert "a.sqlite" in said
+    assert "b.sqlite" in said
+
+
+def test_causal_alignment_takes_captures_whose_clocks_are_a_minute_apart(bench: Bench) -> None:
+    for rank, late_ns in ((0, 0), (1, 2 * MINUTE_NS)):
+        path = bench.inputs / f"rank{rank}.sqlite"
+        shutil.copy(FIXTURES / "zb-v" / path.name, path)
+        execute(
+            path,
+            f"UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = {UTC_NS + late_ns}",
+            f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = 'host{rank}' WHERE name = 'Hostname'",
+        )
+
+    assert "apart" in bench.refused(bench.inputs)
+    assert bench.report(bench.inputs, "--align", "causal")
+
+
+def test_runs_of_different_shape(bench: Bench) -> None:
+    said = bench.refused(FIXTURES / "1f1b", FIXTURES / "zb-v")
+
+    assert "1f1b" in said
+    assert "zb-v" in said
+
+
+def test_runs_of_different_microbatches_in_the_same_minute(bench: Bench) -> None:
+    first = run_of_one(bench.inputs, "a.sqlite")
+    second = profile(
+        bench.inputs,
+        [replace(kernel, pid=2) for kernel in KERNELS[:2]],
+        [replace(call, pid=2) for call in CALLS[:2]],
+        [replace(named, pid=2) for named in RANGES[:2]],
+        name="b.sqlite",
+    )
+    said = bench.refused(first, second)
+
+    assert "a.sqlite" in said
+    assert "b.sqlite" in said
+    assert "microbatch" in said
+
+
+# --- outputs
+
+
+def test_an_output_that_exists_is_kept(bench: Bench) -> None:
+    (bench.outputs / "x.csv").write_text("mine", encoding="utf-8")
+    said = bench.refused(run_of_one(bench.inputs))
+
+    assert "x.csv" in said
+    assert "--force" in said
+    assert (bench.outputs / "x.csv").read_text(encoding="utf-8") == "mine"
+
+
+def test_an_output_that_exists_is_replaced_when_forced(bench: Bench) -> None:
+    (bench.outputs / "x.csv").write_text("mine", encoding="utf-8")
+    outcome = bench.analyze(run_of_one(bench.inputs), "--force")
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert (bench.outputs / "x.csv").read_text(encoding="utf-8").startswith("iteration,rank,")
+    assert len(list(bench.outputs.iterdir())) == len(OUTPUTS)
+
+
+def test_an_existing_output_survives_a_run_that_fails(bench: Bench) -> None:
+    (bench.outputs / "x.csv").write_text("mine", encoding="utf-8")
+    bench.refused(execute(run_of_one(bench.inputs), f"DELETE FROM {KERNEL}"), "--force")
+
+    assert (bench.outputs / "x.csv").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+@pytest.mark.parametrize("how", ["path", "link", "through a folder"])
+def test_an_output_is_never_an_input(bench: Bench, force: tuple[str, ...], how: str) -> None:
+    path = run_of_one(bench.inputs)
+    output = path
+    if how == "link":
+        output = bench.outputs / "link.csv"
+        output.symlink_to(path)
+    elif how == "through a folder":
+        output = bench.inputs / ".." / bench.inputs.name / path.name
+    outcome = bench.run("analyze", path, "--csv", output, *force)
+
+    assert "one of the profiles" in sentence(outcome)
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_an_output_is_never_a_profile_of_the_directory_given(
+    bench: Bench, force: tuple[str, ...]
+) -> None:
+    path = run_of_one(bench.inputs)
+
+    assert "one of the profiles" in sentence(
+        bench.run("analyze", bench.inputs, "--csv", path, *force)
+    )
+
+
+def test_an_output_is_never_the_convention_file(bench: Bench) -> None:
+    own = bench.inputs / "own.toml"
+    own.write_text(CONVENTION, encoding="utf-8")
+    path = profile(bench.inputs, KERNELS, CALLS, [replace(r, name=f"x {r.name}") for r in RANGES])
+
+    assert "own.toml" in sentence(
+        bench.run("analyze", path, "--convention", own, "--csv", own, "--force")
+    )
+
+
+def test_an_output_in_a_folder_that_does_not_exist(bench: Bench) -> None:
+    path = run_of_one(bench.inputs)
+    outcome = bench.run("analyze", path, "--csv", bench.outputs / "deep" / "x.csv")
+
+    assert "directory does not exist" in sentence(outcome)
+    assert list(bench.outputs.iterdir()) == []
+
+
+def test_an_output_that_is_a_folder(bench: Bench) -> None:
+    outcome = bench.run("analyze", run_of_one(bench.inputs), "--csv", bench.outputs, "--force")
+
+    assert "is a directory" in sentence(outcome)
+
+
+def test_two_outputs_of_one_name(bench: Bench) -> None:
+    target = bench.outputs / "x"
+    outcome = bench.run("analyze", run_of_one(bench.inputs), "--csv", target, "--svg", target)
+
+    assert "same file" in sentence(outcome, code=2)
+    assert list(bench.outputs.iterdir()) == []
+
+
+def test_two_outputs_of_one_file(bench: Bench) -> None:
+    here, there = bench.outputs / "x", bench.outputs / ".." / bench.outputs.name / "x"
+    outcome = bench.run("analyze", run_of_one(bench.inputs), "--csv", here, "--svg", there)
+
+    assert outcome.code in {1, 2}
+    assert list(bench.outputs.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_standard_output_takes_any_one_of_them(bench: Bench, name: str) -> None:
+    path = run_of_one(bench.inputs)
+    bench.analyze(path)
+    outcome = bench.run("analyze", path, f"--{name}", "-")
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == (bench.outputs / f"x.{name}").read_text(encoding="utf-8")
+
+
+# --- wrong usage
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--nonsense",),
+        ("--iteration", "7"),
+        ("--iteration", "x"),
+        ("--ranks", "9"),
+        ("--ranks", "a-b"),
+        ("--ranks", "0-99999999999"),
+        ("--stages", "9"),
+        ("--order", "5,6"),
+        ("--order", "0,0"),
+        ("--skip", "-1"),
+        ("--skip", "many"),
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_means_nothing(bench: Bench, arguments: tuple[str, ...]) -> None:
+    assert arguments[0] in bench.refused(run_of_one(bench.inputs), *arguments, code=2)
+
+
+def test_a_command_that_does_not_exist(bench: Bench) -> None:
+    assert "--help" in sentence(bench.run("analyse", "x.sqlite"), code=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[[pattern", "not TOML"),
+        ("name = 'x'", "[[pattern]]"),
+        ("[[pattern]]\nmatch = '('\nphase = 'F'", "regular expression"),
+        ("[[pattern]]\nmatch = 'x'\nphase = 'G'", "no phase"),
+        ("[[pattern]]\nmatch = '(?P<colour>x)'\nphase = 'F'", "colour"),
+        ("[[pattern]]\nmatch = 'x'", "phase"),
+    ],
+)
+def test_a_convention_file_that_is_wrong(bench: Bench, text: str, what: str) -> None:
+    own = bench.inputs / "own.toml"
+    own.write_text(text, encoding="utf-8")
+    said = bench.refused(run_of_one(bench.inputs), "--convention", own, code=2)
+
+    assert "own.toml" in said
+    assert what in said
+
+
+def test_a_convention_that_does_not_exist(bench: Bench) -> None:
+    said = sentence(bench.run("analyze", run_of_one(bench.inputs), "--convention", "megatroon"))
+
+    assert "megatroon" in said
+    assert "zero-bubble" in said
+
+
+# --- names that are hostile
+
+CONVENTION = r"""
+name = "hostile"
+
+[[pattern]]
+glob = "*"
+match = '(?s) (?P<phase>[FBWR]|Optimizer)(?:(?P<microbatch>[0-9]+).*)?\Z'
+"""
+HOSTILE = {
+    "script": "<script>alert(1)</script>",
+    "attribute": "\"'><svg onload=alert(1)>",
+    "cdata": "]]><!-- &amp; &#0; <?xml ?>",
+    "newlines": "one\ntwo\r\nthree\x0b\x0c\x85\u2028\u2029four",
+    "emoji": "\N{PILE OF POO}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{ROCKET}",
+    "long": "x" * 10_000,
+    "nul": "before\0after",
+    "control": "\x01\x07\x08\x1b[31m\x1b]0;title\x07\x7f\x9b2J",
+    "bidi": "\u202e\u2066right to left",
+    "equals": "=cmd|' /C calc'!A0",
+    "plus": "+1+2",
+    "minus": "-1-2",
+    "at": "@SUM(1,2)",
+    "tab": "\t=1+1",
+    "markup": "[red]bold[/red] [link=x]",
+    "latex": r"\input{/etc/passwd} $x_1$ %&#{}~^",
+    "format": "{0} {report} %s %(x)s",
+    "surrogate": "\N{NO-BREAK SPACE}\ufffd\ufffe\uffff",
+}
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+#: What directs a terminal or a text's layout, rather than being a character of it.
+DIRECTING = frozenset(
+    chr(code)
+    for code in range(sys.maxunicode + 1)
+    if unicodedata.category(chr(code)) in {"Cc", "Cs", "Zl", "Zp"}
+    or unicodedata.bidirectional(chr(code)) in {"LRO", "RLO", "LRE", "RLE", "LRI", "RLI", "FSI"}
+) - {"\n"}
+
+
+def hostile_profile(folder: Path, text: str) -> Path:
+    """Write a profile in which everything that has a name is called ``text``."""
+    stray = len(NAMES)
+    return profile(
+        folder,
+        [
+            *(replace(kernel, name=f"{text}{kernel.correlation}") for kernel in KERNELS),
+            K(600, 700, stray, text),
+            K(800, 900, 99, f"nccl {text}"),
+        ],
+        [*CALLS, C(590, 599, stray, tid=2, name=text)],
+        [
+            *(replace(r, name=f"{text} {r.name}") for r in RANGES),
+            *(R(580 + i, 605 - i, text, tid=2) for i in range(3)),
+        ],
+        threads=[T(1, text), T(2, text)],
+        hostname=text,
+    )
+
+
+def hostile_run(bench: Bench, text: str) -> Outcome:
+    own = bench.inputs / "own.toml"
+    own.write_text(CONVENTION, encoding="utf-8")
+    path = hostile_profile(bench.inputs, text)
+    execute(
+        path,
+        "CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, uuid TEXT)",
+        "CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)",
+    )
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, ?, ?)", (text, text))
+        database.executemany(
+            "INSERT INTO META_DATA_EXPORT VALUES (?, ?)",
+            [("EXPORT_PRODUCT_VERSION", text), ("EXPORT_SCHEMA_VERSION", text)],
+        )
+        database.commit()
+    outcome = bench.analyze(path, "--convention", own, "--communication")
+    assert (outcome.code, outcome.err) == (0, "")
+    return outcome
+
+
+def written(bench: Bench, name: str) -> str:
+    return (bench.outputs / f"x.{name}").read_bytes().decode("utf-8")
+
+
+def assert_for_terminals(text: str) -> None:
+    for line in text.split("\n"):
+        assert line.isprintable(), line
+        assert len(line) < 300
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_names_are_inert_in_a_picture(bench: Bench, text: str) -> None:
+    hostile_run(bench, text)
+    picture = written(bench, "svg")
+
+    root = ET.fromstring(picture)
+    for element in root.iter():
+        assert element.tag.rsplit("}", 1)[-1] not in {"script", "foreignObject", "a", "image"}
+        for attribute, value in element.attrib.items():
+            assert not attribute.lower().startswith("on")
+            assert attribute.rsplit("}", 1)[-1] != "href" or value.startswith("#")
+        if not element.tag.endswith("style"):
+            assert not DIRECTING.intersection(element.text or "")
+    assert "x" * 1000 not in picture
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_names_are_inert_in_csv(bench: Bench, text: str) -> None:
+    hostile_run(bench, text)
+    table = written(bench, "csv")
+    rows = list(csv.reader(io.StringIO(table), strict=True))
+
+    assert len(rows) == 1 + len(NAMES)
+    assert len(table.splitlines()) == len(rows)
+    for row in rows:
+        assert len(row) == 15
+        for cell in row:
+            assert cell.lstrip("-").isdigit() or not cell.startswith(FORMULA)
+            assert "\0" not in cell
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_names_are_inert_in_json(bench: Bench, text: str) -> None:
+    hostile_run(bench, text)
+    report = written(bench, "json")
+
+    assert report.isascii()
+    assert all(line.isprintable() for line in report.split("\n"))
+    assert json.loads(report)["profiles"][0]["host"] == text
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_names_are_inert_on_a_terminal(bench: Bench, text: str) -> None:
+    outcome = hostile_run(bench, text)
+
+    assert_for_terminals(outcome.out)
+    assert outcome.out == written(bench, "text")
+    assert_for_terminals(bench.run("inspect", bench.inputs / "profile.sqlite").out)
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_names_are_inert_in_a_refusal(bench: Bench, text: str) -> None:
+    said = bench.refused(hostile_profile(bench.inputs, text))
+
+    assert "most frequent names" in said
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_table_names_are_inert(bench: Bench, text: str) -> None:
+    quoted = text.replace('"', '""').split("\0", maxsplit=1)[0]
+    path = execute(bench.inputs / "x.sqlite", f'CREATE TABLE "{quoted}" (id INTEGER)')
+
+    assert "no nsys export" in bench.refused(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["new\nline.sqlite", "\x1b[31mred.sqlite", "<b>.sqlite", "-.sqlite"]
+)
+def test_hostile_file_names_are_inert(bench: Bench, name: str) -> None:
+    assert ".sqlite: no" in bench.refused(bench.inputs / name)
+
+    outcome = bench.analyze(run_of_one(bench.inputs, name))
+    assert (outcome.code, outcome.err) == (0, "")
+    assert_for_terminals(outcome.out)
+    ET.fromstring(written(bench, "svg"))
+
+
+# --- what is in the file and is not the analysis
+
+SECRET = "hunter2-0123456789abcdef"
+
+
+def with_secrets(path: Path) -> Path:
+    """Put a token wherever an export keeps the recorded host's environment and output."""
+    thread = global_id(1, 1)
+    return execute(
+        path,
+        "CREATE TABLE IF NOT EXISTS META_DATA_CAPTURE (name TEXT, value TEXT)",
+        "CREATE TABLE IF NOT EXISTS META_DATA_EXPORT (name TEXT, value TEXT)",
+        "CREATE TABLE IF NOT EXISTS PROCESS_STREAMS (globalPid INTEGER, contentId INTEGER)",
+        "CREATE TABLE IF NOT EXISTS PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT)",
+        "CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT (timestamp INTEGER, text TEXT)",
+        f"CREATE TABLE '{SECRET}' (x INTEGER)",
+        *(
+            f"INSERT INTO {table} (name, value) VALUES ('{name}', '{SECRET}')"
+            for table in ("META_DATA_CAPTURE", "META_DATA_EXPORT")
+            for name in ("COMMAND_LINE", "ENVIRONMENT", "EXPORT_ARGUMENTS")
+        ),
+        *(
+            "INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES "
+            f"({HOST_ID << 48}, 'Local', '{name}', 2, '{SECRET}')"
+            for name in ("WANDB_API_KEY", "EnvironmentVariable", "hostname", "OsVersion")
+        ),
+        f"INSERT INTO StringIds VALUES (100000, '{SECRET}')",
+        f"INSERT INTO StringIds VALUES (100001, 'WANDB_API_KEY={SECRET}')",
+        "INSERT INTO PROCESS_STREAMS VALUES (1, 100000)",
+        f"INSERT INTO PROCESSES VALUES (1, 1, '{SECRET}')",
+        f"INSERT INTO DIAGNOSTIC_EVENT VALUES (1, '{SECRET}')",
+        # A mark is no range: scripts put their arguments there.
+        "INSERT INTO NVTX_EVENTS (start, eventType, text, globalTid) "
+        f"VALUES (1, 34, '{SECRET}', {thread})",
+        "INSERT INTO NVTX_EVENTS (start, eventType, textId, globalTid) "
+        f"VALUES (1, 75, 100000, {thread})",
+    )
+
+
+def test_the_recorded_environment_appears_nowhere(bench: Bench) -> None:
+    path = with_secrets(run_of_one(bench.inputs))
+    outcome = bench.analyze(path, "--communication")
+    texts = [outcome.out, outcome.err, bench.run("inspect", path).out]
+    texts += [written(bench, name) for name in OUTPUTS]
+
+    assert outcome.code == 0
+    assert not any(SECRET in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        f"DELETE FROM {KERNEL}",
+        f"DROP TABLE {KERNEL}",
+        f"ALTER TABLE {KERNEL} RENAME COLUMN deviceId TO elsewhere",
+        f"UPDATE {KERNEL} SET start = 'late'",
+        f"UPDATE {KERNEL} SET start = x'00'",
+        f"UPDATE {RUNTIME} SET correlationId = 1e300",
+        "UPDATE NVTX_EVENTS SET start = 'early'",
+        "UPDATE NVTX_EVENTS SET text = NULL, textId = NULL",
+        "UPDATE NVTX_EVENTS SET text = 'train()'",
+        "UPDATE ENUM_NSYS_EVENT_TYPE SET id = id + 100",
+        "DELETE FROM NVTX_EVENTS",
+    ],
+)
+def test_the_recorded_environment_appears_in_no_refusal(bench: Bench, damage: str) -> None:
+    path = execute(with_secrets(run_of_one(bench.inputs)), damage)
+    outcome = bench.run("inspect", path)
+
+    assert SECRET not in bench.refused(path)
+    assert SECRET not in outcome.out + outcome.err
+    assert outcome.code in {0, 1}
+
+
+def test_nothing_is_cached(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    monkeypatch.chdir(home)
+    bench.report(run_of_one(bench.inputs))
+
+    assert list(home.iterdir()) == []
+
+
+# --- strange rows: values that SQLite allows and nsys never writes
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        f"UPDATE {KERNEL} SET start = 'late' WHERE rowid = 2",
+        f"UPDATE {KERNEL} SET start = 0.5 WHERE rowid = 2",
+        f"UPDATE {KERNEL} SET deviceId = 'a GPU'",
+        f"UPDATE {RUNTIME} SET globalTid = 'a thread'",
+        "UPDATE NVTX_EVENTS SET globalTid = 'a thread'",
+        "UPDATE NVTX_EVENTS SET text = 5",
+        "UPDATE NVTX_EVENTS SET text = x'ff00fe'",
+        "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = 'noon'",
+        "UPDATE TARGET_INFO_SYSTEM_ENV SET value = x'ff'",
+        "UPDATE ThreadNames SET globalTid = 'a thread'",
+        "UPDATE ENUM_NSYS_EVENT_TYPE SET id = -id",
+        f'UPDATE {KERNEL} SET "end" = start - 1',
+        f"UPDATE {KERNEL} SET start = -9223372036854775808 WHERE rowid = 1",
+        f'UPDATE {KERNEL} SET "end" = 9223372036854775807 WHERE rowid = 1',
+        'UPDATE NVTX_EVENTS SET "end" = start - 5',
+        "UPDATE NVTX_EVENTS SET text = 'F99999999999999999999.0.0' WHERE text = 'F0.0.0'",
+        "UPDATE NVTX_EVENTS SET text = 'F4000000000.4000000000.4000000000' WHERE text = 'F0.0.0'",
+    ],
+)
+@pytest.mark.parametrize("command", ["analyze", "inspect"])
+def test_a_strange_value_is_refused_or_reported(bench: Bench, damage: str, command: str) -> None:
+    path = execute(profile(bench.inputs, KERNELS, CALLS, RANGES, threads=[T(1, "main")]), damage)
+    outcome = bench.analyze(path) if command == "analyze" else bench.run("inspect", path)
+
+    if outcome.code != 0:
+        sentence(outcome)
+        assert list(bench.outputs.iterdir()) == []
+    else:
+        assert outcome.err == ""
+
+
+# --- as a process
+
+
+def test_a_refusal_is_one_line_of_the_process_too(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bubbleviz", "analyze", str(tmp_path / "nowhere.sqlite")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=FIXTURES.parent,
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_pipe_that_closes_early_is_no_error() -> None:
+    script = f"{sys.executable} -m bubbleviz analyze fixtures/1f1b --csv - | head -c 10"
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, text=True, check=False, cwd=FIXTURES.parent
+    )
+
+    assert (done.stdout, done.stderr) == ("iteration,", "")

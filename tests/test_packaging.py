@@ -1,0 +1,345 @@
+"""What holds for every part of one kind: public names, commands, conventions, queries, plug-ins."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz import cli, readers, renderers, schedules, statistics
+from bubbleviz.conventions import Convention, Pattern, built_in, understand
+from bubbleviz.phases import COUNTED
+from bubbleviz.plan import Schedule
+from bubbleviz.queries import query, sql_root
+from bubbleviz.readers import Reader
+from bubbleviz.registry import discover
+from bubbleviz.renderers import Renderer
+from bubbleviz.statistics import Statistic
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+# --- the public face
+
+
+def test_public_names_are_sorted_and_exist() -> None:
+    assert bubbleviz.__all__ == sorted(bubbleviz.__all__)
+    assert all(getattr(bubbleviz, name) is not None for name in bubbleviz.__all__)
+
+
+def test_a_name_that_is_not_public_is_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        bubbleviz.__getattr__("nonsense")
+
+
+@pytest.mark.parametrize("name", [n for n in bubbleviz.__all__ if n != "__version__"])
+def test_public_names_are_documented(name: str) -> None:
+    value = getattr(bubbleviz, name)
+    text = inspect.getdoc(value) or ""
+    parts: list[str] = []
+    if is_dataclass(value):
+        parts = [part.name for part in fields(value)]
+    elif inspect.isfunction(value):
+        parts = list(inspect.signature(value).parameters)
+
+    assert text
+    assert [part for part in parts if f"{part}:" not in text] == []
+
+
+# --- packaging
+
+
+def test_the_queries_lie_beside_the_package_not_in_it() -> None:
+    assert not (CHECKOUT / "bubbleviz" / "sql").exists()
+    assert sql_root().is_dir()
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (CHECKOUT / "bubbleviz" / "py.typed").is_file()
+
+
+# --- starting up
+
+HEAVY = ("drawsvg", "intervaltree", "numpy", "scipy", "sqlalchemy", "sqlite3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ([], 0),
+        (["--help"], 0),
+        (["--version"], 0),
+        (["analyze", "--help"], 0),
+        (["inspect", "--help"], 0),
+        (["--nonsense"], 2),
+        (["nonsense"], 2),
+        (["analyze"], 2),
+        (["analyze", "--nonsense"], 2),
+        (["analyze", "nowhere.sqlite"], 1),
+        (["analyze", "nowhere*.sqlite"], 1),
+        (["inspect", "nowhere.sqlite"], 1),
+        (["analyze", "pyproject.toml", "--svg", "pyproject.toml"], 1),
+        (["analyze", "pyproject.toml", "--svg", "nowhere/x.svg"], 1),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_help_and_refusals_load_nothing_heavy(arguments: list[str], code: int) -> None:
+    script = (
+        "import sys; from bubbleviz.cli import main; code = main(sys.argv[1:]); "
+        f"print(code, sorted(set({HEAVY}) & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=CHECKOUT,
+    )
+
+    assert done.stdout.splitlines()[-1] == f"{code} []"
+
+
+# --- commands
+
+COMMANDS = sorted(
+    command.name or (command.callback.__name__ if command.callback else "")
+    for command in cli.app.registered_commands
+)
+
+
+def helped(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main([*arguments, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = helped(capsys)
+
+    assert {"analyze", "inspect"} <= set(COMMANDS)
+    assert all(re.search(rf"^ +{name} ", listed, re.MULTILINE) for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_with_an_example_that_parses(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = helped(capsys, command)
+    example = " ".join(text[text.rindex("Example: bubbleviz ") :].split())
+    words = example.split()[2:]
+    options = {word for word in words if word.startswith("-") and word != "-"}
+
+    assert words[0] == command
+    assert text.rstrip().endswith(words[-1])
+    assert all(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in options)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_has_help(command: str) -> None:
+    group = typer.main.get_command(cli.app)
+    parameters = getattr(group, "commands")[command].params  # noqa: B009 - vendored class
+
+    assert [p.name for p in parameters if not getattr(p, "help", None)] == []
+
+
+# --- conventions
+
+CONVENTIONS = tuple(built_in().values())
+PATTERNS = [(c.name, i, p) for c in CONVENTIONS for i, p in enumerate(c.patterns)]
+
+
+def passes(text: str, glob: str) -> bool:
+    with closing(sqlite3.connect(":memory:")) as database:
+        ((passed,),) = database.execute("SELECT ? GLOB ?", (text, glob)).fetchall()
+    return bool(passed)
+
+
+@pytest.mark.parametrize(
+    "pattern", [p for _, _, p in PATTERNS], ids=[f"{name}-{i}" for name, i, _ in PATTERNS]
+)
+def test_the_prefilter_lets_every_name_through(pattern: Pattern) -> None:
+    @given(st.from_regex(pattern.match))
+    def every_name_passes(text: str) -> None:
+        assert passes(text, pattern.glob)
+
+    every_name_passes()
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
+def test_conventions_explain_themselves(convention: Convention) -> None:
+    assert convention.summary
+    assert convention.source
+    assert convention.examples
+    assert convention.counter_examples
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
+def test_conventions_understand_their_examples(convention: Convention) -> None:
+    names = understand(convention.examples, convention)
+    lost = (names.phase < 0) & (names.iteration < 0)
+
+    assert [names.texts[row] for row in lost.nonzero()[0]] == []
+    for text in convention.examples:
+        assert any(passes(text, glob) for glob in convention.globs), text
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
+def test_conventions_refuse_their_counter_examples(convention: Convention) -> None:
+    names = understand(convention.counter_examples, convention)
+    taken = (names.phase >= 0) | (names.iteration >= 0)
+
+    assert [names.texts[row] for row in taken.nonzero()[0]] == []
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
+def test_every_pattern_has_an_example(convention: Convention) -> None:
+    unused = [
+        pattern.match.pattern
+        for pattern in convention.patterns
+        if not any(pattern.match.search(text) for text in convention.examples)
+    ]
+
+    assert unused == []
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
+def test_no_other_convention_takes_the_forwards_and_backwards(convention: Convention) -> None:
+    own = understand(convention.examples, convention)
+    counted = [t for t, phase in zip(own.texts, own.phase, strict=True) if phase in COUNTED]
+
+    for other in CONVENTIONS:
+        if other is not convention:
+            theirs = understand(counted, other)
+            assert not [t for t, p in zip(counted, theirs.phase, strict=True) if p in COUNTED]
+
+
+# --- queries
+
+QUERIES = sorted(
+    path.relative_to(CHECKOUT / "sql").with_suffix("").as_posix()
+    for path in (CHECKOUT / "sql").rglob("*.sql")
+)
+HEAD = re.compile(
+    r"\A-- [A-Z][^\n]*\.\n--\n"  # what it returns
+    r"(?:(?:-- (?!requires:)[^\n]+\n)+--\n)?"  # what else there is to know
+    r"(?:-- requires: \w+\([\w, ]+\)\n)+(?=SELECT\b)"
+)
+#: A column of the result: its name, and the comment that follows it.
+COLUMN = re.compile(r"\bAS (\w+),?(?:  -- (\S.*))?$", re.MULTILINE)
+
+
+def empty_database(name: str) -> sqlite3.Connection:
+    """Return an empty database with the tables and columns that a query requires, no more."""
+    database = sqlite3.connect(":memory:")
+    for table, columns in query(name).requires.items():
+        quoted = ", ".join(f'"{column}"' for column in columns)
+        database.execute(f'CREATE TABLE "{table}" ({quoted})')
+    return database
+
+
+def binds_of(name: str) -> dict[str, int]:
+    return dict.fromkeys(re.findall(r":([a-z]\w*)", query(name).text), 1)
+
+
+def test_there_are_queries() -> None:
+    assert "nsys/kernels" in QUERIES
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_says_what_it_returns_and_requires(name: str) -> None:
+    assert HEAD.match(query(name).text)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_runs_as_it_stands(name: str) -> None:
+    with closing(empty_database(name)) as database:
+        rows = database.execute(query(name).text, binds_of(name)).fetchall()
+
+    assert rows == []
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_requires_what_it_reads(name: str) -> None:
+    read: set[tuple[str, str]] = set()
+
+    def note(
+        action: int, table: str | None, column: str | None, _: str | None, __: str | None
+    ) -> int:
+        if action == sqlite3.SQLITE_READ and table and column and column != "ROWID":
+            read.add((table, column))
+        return sqlite3.SQLITE_OK
+
+    with closing(empty_database(name)) as database:
+        database.set_authorizer(note)
+        database.execute(query(name).text, binds_of(name))
+    required = {(t, column) for t, columns in query(name).requires.items() for column in columns}
+
+    assert {(table, column) for table, column in read if table != "json_each"} == required
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_comments_every_column(name: str) -> None:
+    with closing(empty_database(name)) as database:
+        description = database.execute(query(name).text, binds_of(name)).description
+    comments = dict(COLUMN.findall(query(name).text))
+
+    assert [column for column, *_ in description if not comments.get(column)] == []
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_only_reads_in_a_stated_order(name: str) -> None:
+    code = re.sub(r"--.*", "", query(name).text)
+
+    assert code.split()[0] == "SELECT"
+    assert "ORDER BY" in code
+    assert ";" not in code
+    assert "SELECT *" not in code
+
+
+# --- what is found by discovery
+
+KINDS: list[tuple[ModuleType, str, type]] = [
+    (readers, "READER", Reader),
+    (renderers, "RENDERER", Renderer),
+    (schedules, "SCHEDULE", Schedule),
+    (statistics, "STATISTIC", Statistic),
+]
+
+
+@pytest.mark.parametrize(("package", "constant", "kind"), KINDS)
+def test_every_module_exports_its_constant(package: ModuleType, constant: str, kind: type) -> None:
+    found: tuple[Any, ...] = discover(package.__name__, constant, kind)
+    modules = [p for p in Path(package.__path__[0]).glob("*.py") if p.name != "__init__.py"]
+
+    assert len(found) == len(modules)
+    assert len({value.name for value in found}) == len(found)
+    assert all(value.summary for value in found if kind is not Reader)
+
+
+def test_every_output_format_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    text = helped(capsys, "analyze")
+
+    assert all(f"--{renderer.name} " in text for renderer in renderers.renderers())
+
+
+def test_every_statistic_has_a_definition_and_a_window() -> None:
+    for statistic in statistics.statistics():
+        assert statistic.definition
+        assert callable(statistic.windows)
+
+
+def test_a_module_without_its_constant_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"bubbleviz\.statistics\.period must define NOTHING"):
+        discover("bubbleviz.statistics", "NOTHING", Statistic)

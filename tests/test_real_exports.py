@@ -1,0 +1,133 @@
+"""Real exports of many versions: each is analysed, or refused in the sentence that fits it.
+
+They are not part of the project; the folder that holds them is named by ``BUBBLEVIZ_DATA``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli import main
+
+#: Beginnings of the sentences in which ``analyze`` refuses.
+NO_KERNELS = "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx"
+NO_RANGES = "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx"
+NO_CONVENTION = "no range is named as "
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is known about an export.
+
+    Attributes:
+        refusal: how the sentence begins in which ``analyze`` refuses it.
+        version: of the schema, as ``inspect`` prints it.
+        kernels: how many rows its kernel table has; None where it has no table.
+        names: range names that both commands show.
+    """
+
+    refusal: str
+    version: str
+    kernels: int | None
+    names: tuple[str, ...] = ()
+
+
+EXPECTED = {
+    "aws_gpu_report2": Expected(NO_RANGES, "3.17.2", 1),
+    "dynamicvit_no_kernels": Expected(NO_KERNELS, "none", None),
+    "easycuda_nsys_easy": Expected(NO_RANGES, "3.7.2", 1),
+    "gomory_report10": Expected(NO_RANGES, "3.23.3", 97),
+    "jacc_cg_trace_no_kernels": Expected(NO_KERNELS, "3.25.0", None),
+    "mordred_report1": Expected(NO_RANGES, "none", 12),
+    "nsightful_power_iteration": Expected(NO_CONVENTION, "3.20.2", 3_689, ("Setup",)),
+    "nsys-ai_h100_2gpu_1s": Expected(NO_CONVENTION, "3.25.0", 3_442, ("aten::add",)),
+    "nsys-ai_healthy_1pct": Expected(NO_RANGES, "3.24.14", 400),
+    "nsys-ai_mfu_2gpu_before": Expected(NO_CONVENTION, "3.25.0", 4_010, ("ncclCommCount",)),
+    "nsys-ai_mock": Expected(NO_RANGES, "3.24.14", 2),
+    "pipit_cloverleaf": Expected(NO_RANGES, "3.13.2", 1_312),
+    "pipit_saxpy-mpi": Expected(NO_CONVENTION, "2.9.1", 5, ("MPI_Init", "saxpy")),
+    "rodinia_report3": Expected(NO_RANGES, "3.0.0", 8_190),
+    "trixi_report1": Expected(NO_RANGES, "3.1.2", 1),
+    "weatherbench2_no_kernels": Expected(NO_KERNELS, "3.23.3", None),
+    "yoon_poolformer_no_kernels": Expected(NO_KERNELS, "3.0.0", None),
+}
+
+
+@pytest.fixture(scope="module")
+def exports() -> Path:
+    """Return the folder of the exports."""
+    data = os.environ.get("BUBBLEVIZ_DATA")
+    if not data:
+        pytest.skip("BUBBLEVIZ_DATA is not set: no real exports here")
+    return Path(data) / "nsys"
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_every_export_is_here_and_known(exports: Path) -> None:
+    assert {path.name for path in exports.iterdir()} == {f"{name}.sqlite" for name in EXPECTED}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_analyze_says_what_is_missing(
+    exports: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, before = exports / f"{name}.sqlite", content(exports)
+    outputs = [f"--{kind}={tmp_path / kind}" for kind in ("svg", "csv", "json", "text")]
+    code = main(["analyze", str(path), *outputs])
+    printed = capsys.readouterr()
+
+    assert (code, printed.out) == (1, "")
+    assert printed.err.startswith(f"bubbleviz: {path}: {EXPECTED[name].refusal}")
+    assert printed.err.count("\n") == 1
+    assert len(printed.err) < 1000
+    assert all(shown in printed.err for shown in EXPECTED[name].names)
+    assert list(tmp_path.iterdir()) == []
+    assert content(exports) == before
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_inspect_shows_what_is_there(
+    exports: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected, before = EXPECTED[name], content(exports)
+    code = main(["inspect", str(exports / f"{name}.sqlite")])
+    printed = capsys.readouterr()
+    kernels = "no table" if expected.kernels is None else f"{expected.kernels:,}"
+
+    assert (code, printed.err) == (0, "")
+    assert f"schema {expected.version}\n" in printed.out
+    assert re.search(rf"^ +kernels +{kernels}$", printed.out, re.MULTILINE)
+    assert "analyze cannot run" in printed.out
+    assert all(shown in printed.out for shown in expected.names)
+    assert content(exports) == before
+
+
+def test_a_table_that_lacks_a_column_is_told(
+    exports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(exports / "nsys-ai_healthy_1pct.sqlite")]) == 0
+    assert "globalPid" in capsys.readouterr().out
+
+
+def test_a_folder_of_unusable_exports_is_refused_in_one_sentence(
+    exports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(exports)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_no_environment_is_shown(exports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in EXPECTED:
+        main(["inspect", str(exports / f"{name}.sqlite")])
+        shown = capsys.readouterr().out
+        for word in ("LD_LIBRARY_PATH", "TOKEN", "PASSWORD", "--trace", "/home/", "HOME="):
+            assert word not in shown.replace(str(exports), "")
