@@ -27,7 +27,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute has any type
+def __getattr__(name: str) -> Any:
     """Load the analysis only when it is asked for: ``--help`` needs none of it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -85,8 +85,7 @@ def put_together(
                 "neither names nor counts and dependencies tell; ratios over ranks are left out",
             ),
         )
-    active_ns = _active(recordings, bases, place, operations, pairing.iteration,
-                        len(pairing.names))
+    active_ns = _active(recordings, bases, place, operations, pairing.iteration, len(pairing.names))
     operations = replace_columns(
         operations, rank=place[operations.rank], iteration=pairing.iteration
     )
@@ -109,7 +108,8 @@ def put_together(
 
 def replace_columns(operations: Operations, **columns: Ints) -> Operations:
     """Return the operations with some columns exchanged."""
-    return replace(operations, **columns)
+    kept = {name: getattr(operations, name) for name in Operations.column_names()}
+    return Operations(**{**kept, **columns}, names=operations.names)
 
 
 def _joined_operations(
@@ -144,8 +144,9 @@ def _joined_busy(recordings: Sequence[Recording], clocks: Sequence[Clock]) -> Bu
     base, columns = 0, []
     for recording, clock in zip(recordings, clocks, strict=True):
         busy = recording.busy
-        columns.append((busy.operation + base, busy.start_ns + clock.offset_ns,
-                        busy.end_ns + clock.offset_ns))
+        columns.append(
+            (busy.operation + base, busy.start_ns + clock.offset_ns, busy.end_ns + clock.offset_ns)
+        )
         base += len(recording.operations)
     return BusyIntervals(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
@@ -156,8 +157,13 @@ def _joined_unattributed(
     columns = []
     for recording, clock, base in zip(recordings, clocks, bases, strict=False):
         loose = recording.unattributed
-        columns.append((place[loose.rank + base], loose.start_ns + clock.offset_ns,
-                        loose.end_ns + clock.offset_ns))
+        columns.append(
+            (
+                place[loose.rank + base],
+                loose.start_ns + clock.offset_ns,
+                loose.end_ns + clock.offset_ns,
+            )
+        )
     rank, start, end = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((start, rank))
     return RankIntervals(rank[order], start[order], end[order])
@@ -249,11 +255,14 @@ def _active(
     active_ns = np.zeros((iterations, len(place)), np.int64)
     own = np.stack((operations.rank, operations.iteration, iteration))
     rank, before, after = np.unique(own, axis=1)
-    final = {(r, b): a for r, b, a in zip(rank.tolist(), before.tolist(), after.tolist(), strict=True)}
+    final = {
+        (r, b): a for r, b, a in zip(rank.tolist(), before.tolist(), after.tolist(), strict=True)
+    }
     for recording, base in zip(recordings, bases.tolist(), strict=False):
         table = recording.active
-        for r, b, ns in zip(table.rank.tolist(), table.iteration.tolist(),
-                            table.active_ns.tolist(), strict=True):
+        for r, b, ns in zip(
+            table.rank.tolist(), table.iteration.tolist(), table.active_ns.tolist(), strict=True
+        ):
             after_index = final.get((r + base, b), NONE)
             if after_index >= 0:
                 active_ns[after_index, place[r + base]] = ns
@@ -304,9 +313,7 @@ def _ranks(
 def _labels(ranks: Sequence[tuple[str, LocalRank]]) -> list[str]:
     """Return short unique names: host and GPU, with the pid where these are not enough."""
     short = [f"{host} GPU {rank.device_id}" for host, rank in ranks]
-    with_pid = [
-        f"{host} pid {pid_of(rank.process)} GPU {rank.device_id}" for host, rank in ranks
-    ]
+    with_pid = [f"{host} pid {pid_of(rank.process)} GPU {rank.device_id}" for host, rank in ranks]
     longer = [a if short.count(a) == 1 else b for a, b in zip(short, with_pid, strict=True)]
     return [
         label if longer.count(label) == 1 else f"{label} #{i}" for i, label in enumerate(longer)

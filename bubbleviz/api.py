@@ -18,7 +18,7 @@ from bubbleviz.inputs import find_profiles
 from bubbleviz.inspection import Inspection, look_over
 from bubbleviz.interpret import Recording, interpret
 from bubbleviz.kinds import default_kinds
-from bubbleviz.model import Limitation, ProfileSummary
+from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.phases import COUNTED
 from bubbleviz.readers import reader_of
 from bubbleviz.report import Report
@@ -125,9 +125,7 @@ def _record(path: str, convention: Convention | None, cross_thread: bool) -> Rec
         names = understand(profile.ranges.names, candidate)
         if np.isin(names.phase, COUNTED).any():
             return interpret(profile, candidate, default_kinds(), cross_thread=cross_thread)
-    frequent = ", ".join(
-        f"{n.name[:60]!r} ({n.count})" for n in reader.inspect(path, ()).names[:5]
-    )
+    frequent = ", ".join(f"{n.name[:60]!r} ({n.count})" for n in reader.inspect(path, ()).names[:5])
     raise NothingToAnalyseError(
         f"{path}: no range is named as {' or '.join(c.name for c in known)} would name it; the "
         f"most frequent names are {frequent or 'none at all'}; give your own naming with "
@@ -138,10 +136,10 @@ def _record(path: str, convention: Convention | None, cross_thread: bool) -> Rec
 def _report(
     recordings: Sequence[Recording], run: Run, counts: Counts, convention: Convention | None
 ) -> Report:
-    profiles, coverage, kernels = [], [], []
-    for recording, clock, local in zip(
-        recordings, run.clocks, run.rank_of_local, strict=True
-    ):
+    profiles: list[ProfileSummary] = []
+    coverage: list[RankCoverage] = []
+    kernels: list[UnattributedKernels] = []
+    for recording, clock, local in zip(recordings, run.clocks, run.rank_of_local, strict=True):
         covered = recording.coverage
         profiles.append(
             ProfileSummary(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -52,7 +52,7 @@ def _with_outputs(function: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(function)
-    def collecting(**options: Any) -> None:  # noqa: ANN401 - whatever the options hold
+    def collecting(**options: Any) -> None:
         outputs = {r.name: options.pop(r.name) for r in renderers()}
         given = {file: name for name, file in outputs.items() if file is not None}
         if len(given) < sum(file is not None for file in outputs.values()):
@@ -71,7 +71,7 @@ def _with_outputs(function: Callable[..., None]) -> Callable[..., None]:
             Parameter.POSITIONAL_OR_KEYWORD,
             default=None,
             annotation=Annotated[
-                str | None,  # type: ignore[operator]  # a type at run time, seen as a value
+                str | None,
                 typer.Option(
                     f"--{r.name}",
                     metavar="FILE",
@@ -110,9 +110,7 @@ def analyze(
     ranks: Annotated[
         str | None, typer.Option(metavar="0-3,5", help="Ranks to draw, by index.")
     ] = None,
-    stages: Annotated[
-        str | None, typer.Option(metavar="0-3,5", help="Stages to draw.")
-    ] = None,
+    stages: Annotated[str | None, typer.Option(metavar="0-3,5", help="Stages to draw.")] = None,
     communication: Annotated[
         bool, typer.Option(help="Draw a thin lane of communication under each rank.")
     ] = False,
@@ -171,7 +169,7 @@ def analyze(
         return
     from bubbleviz.renderers import table
 
-    _show(table.parts(report, view), lambda: table.render(report, view))
+    _show(table.parts(report, view), partial(table.render, report, view))
 
 
 @app.command(epilog="Example: bubbleviz inspect node0.sqlite")
@@ -191,10 +189,10 @@ def inspect(
 
     for file in files:
         inspection = look(file, convention=convention)
-        _show(parts(inspection), lambda found=inspection: render(found))
+        _show(parts(inspection), partial(render, inspection))
 
 
-def _render(name: str, report: Any, view: Any) -> str:  # noqa: ANN401 - Report and View, unloaded
+def _render(name: str, report: Any, view: Any) -> str:
     (renderer,) = (r for r in renderers() if r.name == name)
     return renderer.render(report, view)
 

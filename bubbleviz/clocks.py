@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model import Limitation
@@ -102,7 +103,7 @@ def refuse_unrelated(
         for source, (start, end), clock in zip(sources, captures, clocks, strict=True)
         if source.session_utc_ns is not None
     )
-    for (_, end, before), (start, _, after) in zip(moved, moved[1:], strict=False):
+    for (_, end, before), (start, _, after) in pairwise(moved):
         if start - end > APART_NS:
             raise MismatchError(
                 f"{before} and {after}: captured {(start - end) / 1e9:.0f} s apart by their UTC "

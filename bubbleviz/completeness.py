@@ -83,9 +83,7 @@ def natures(run: Run, present: Bools) -> tuple[Nature, ...]:
                 kind="evaluation" if evaluation else "training",
                 complete=complete,
                 microbatches=max(known) if known else None,
-                missing={
-                    rank: None if evaluation else f.lacks for rank, f in ranks.items()
-                },
+                missing={rank: None if evaluation else f.lacks for rank, f in ranks.items()},
             )
         )
     return tuple(result)
@@ -101,7 +99,7 @@ def _stepping(found: list[dict[int, _Found]], training: list[int]) -> set[int]:
 
 
 def _all_found(operations: Operations, present: Bools) -> list[dict[int, _Found]]:
-    rows = np.flatnonzero((operations.iteration >= 0))
+    rows = np.flatnonzero(operations.iteration >= 0)
     rows = rows[
         np.lexsort(
             (operations.host_start_ns[rows], operations.rank[rows], operations.iteration[rows])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz import intervals
+from bubbleviz.accounts import Parts, accounts_of, busy_by_phase, compute_time
 from bubbleviz.align import Run
 from bubbleviz.columns import Ints
 from bubbleviz.completeness import Nature, natures
@@ -154,20 +155,51 @@ def count(run: Run, *, skip: int = 0) -> Counts:
         run: the profiles put together.
         skip: how many of the first iterations the summary leaves out.
     """
-    extents = _extents(run)
-    windows = {s.name: s.windows(extents) for s in statistics()}
-    nature = natures(run, extents.present)
-    accounts = _accounts(run, windows)
-    iterations = tuple(
-        _iteration(run, k, extents, windows, accounts, nature)
-        for k in range(len(run.iteration_names))
-    )
+    table = _tabulate(run)
+    iterations = tuple(_iteration(table, k) for k in range(len(run.iteration_names)))
     usual = _usual_microbatches(iterations)
     iterations = tuple(
         replace(i, averaged=_is_averaged(i, usual) and i.index >= skip) for i in iterations
     )
     headline, reason = _headline(iterations)
     return Counts(iterations, _summary(iterations), headline, reason)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Everything counted, by iteration and rank.
+
+    Attributes:
+        run: the profiles put together.
+        extents: first starts and last ends.
+        windows: of each ratio.
+        parts: where the time of these went.
+        nature: what each iteration is.
+        phase_ns: busy time, shape (iterations, ranks, phases of COMPUTE).
+        compute_ns: union of the work, shape (iterations, ranks).
+    """
+
+    run: Run
+    extents: Extents
+    windows: Mapping[str, Windows]
+    parts: Mapping[str, Parts]
+    nature: Sequence[Nature]
+    phase_ns: Ints
+    compute_ns: Ints
+
+
+def _tabulate(run: Run) -> _Table:
+    extents = _extents(run)
+    windows = {s.name: s.windows(extents) for s in statistics()}
+    return _Table(
+        run=run,
+        extents=extents,
+        windows=windows,
+        parts=accounts_of(run, windows),
+        nature=natures(run, extents.present),
+        phase_ns=busy_by_phase(run),
+        compute_ns=compute_time(run),
+    )
 
 
 def _is_averaged(iteration: Iteration, usual: int | None) -> bool:
@@ -203,116 +235,7 @@ def _extents(run: Run) -> Extents:
     return Extents(first_ns, last_ns, step_last_ns, present.reshape(shape))
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """Where the time of each (iteration, rank) window went; shape (iterations, ranks)."""
-
-    compute_ns: Ints
-    optimizer_ns: Ints
-    overlap_ns: Ints
-    unattributed_ns: Ints
-    bubble_ns: Ints
-    phase_ns: Ints
-
-
-def _accounts(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, _Parts]:
-    """Split every window of every rank.
-
-    What covers an instant first counts::
-
-        iteration's own compute   ███   ██████
-        its Optimizer                          ▓▓▓
-        other iterations                          ░░░░
-        unattributed compute         ▒▒
-        window                    ├──────────────────────┤   the rest is bubble
-    """
-    iterations, ranks = len(run.iteration_names), len(run.ranks)
-    parts = {
-        name: _Parts(
-            *(np.zeros((iterations, ranks), np.int64) for _ in range(5)),
-            np.zeros((iterations, ranks, len(COMPUTE)), np.int64),
-        )
-        for name in windows
-    }
-    phase, iteration = run.operations.phase, run.operations.iteration
-    rank_of_busy = run.operations.rank[run.busy.operation]
-    bounds = np.searchsorted(rank_of_busy, np.arange(ranks + 1))
-    loose_bounds = np.searchsorted(run.unattributed.rank, np.arange(ranks + 1))
-    for rank in range(ranks):
-        rows = slice(bounds[rank], bounds[rank + 1])
-        operation = run.busy.operation[rows]
-        busy = _Busy(
-            phase[operation], iteration[operation], run.busy.start_ns[rows], run.busy.end_ns[rows]
-        )
-        loose_rows = slice(loose_bounds[rank], loose_bounds[rank + 1])
-        loose = (run.unattributed.start_ns[loose_rows], run.unattributed.end_ns[loose_rows])
-        _account_rank(busy, loose, rank, windows, parts)
-    return parts
-
-
-@dataclass(frozen=True)
-class _Busy:
-    """Busy intervals of one rank."""
-
-    phase: Ints
-    iteration: Ints
-    start_ns: Ints
-    end_ns: Ints
-
-    def of(self, phases: Sequence[Phase]) -> _Busy:
-        """Return those of some phases."""
-        rows = np.isin(self.phase, phases)
-        return _Busy(
-            self.phase[rows], self.iteration[rows], self.start_ns[rows], self.end_ns[rows]
-        )
-
-
-def _account_rank(
-    busy: _Busy,
-    loose: intervals.Intervals,
-    rank: int,
-    windows: Mapping[str, Windows],
-    parts: Mapping[str, _Parts],
-) -> None:
-    """Fill in one rank's column."""
-    work, compute = busy.of(WORK), busy.of(COMPUTE)
-    everything = intervals.union(compute.start_ns, compute.end_ns)
-    with_loose = intervals.union(
-        np.concatenate((everything[0], loose[0])), np.concatenate((everything[1], loose[1]))
-    )
-    for name, window in windows.items():
-        low = np.where(window.known, window.start_ns[:, rank], 0)
-        high = np.maximum(np.where(window.known, window.end_ns[:, rank], 0), low)
-        own = _own_measure(work, low, high)
-        own_step = _own_measure(compute, low, high)
-        covered = intervals.measure_within(everything, low, high)
-        occupied = intervals.measure_within(with_loose, low, high)
-        part = parts[name]
-        part.compute_ns[:, rank] = own
-        part.optimizer_ns[:, rank] = own_step - own
-        part.overlap_ns[:, rank] = covered - own_step
-        part.unattributed_ns[:, rank] = occupied - covered
-        part.bubble_ns[:, rank] = high - low - occupied
-    for index, phase in enumerate(COMPUTE):
-        whole = _own_measure(busy.of((phase,)), None, None, len(low))
-        for part in parts.values():
-            part.phase_ns[:, rank, index] = whole
-
-
-def _own_measure(
-    busy: _Busy, low_ns: Ints | None, high_ns: Ints | None, iterations: int | None = None
-) -> Ints:
-    """Return for each iteration the union of its own intervals, inside its window if given."""
-    number = len(low_ns) if low_ns is not None else int(iterations or 0)
-    rows = (busy.iteration >= 0) & (busy.iteration < number)
-    iteration, start_ns, end_ns = busy.iteration[rows], busy.start_ns[rows], busy.end_ns[rows]
-    if low_ns is not None and high_ns is not None:
-        start_ns = np.clip(start_ns, low_ns[iteration], high_ns[iteration])
-        end_ns = np.clip(end_ns, low_ns[iteration], high_ns[iteration])
-    return intervals.group_measure(iteration, number, start_ns, end_ns)
-
-
-def _work_ns(statistic: Statistic, part: _Parts) -> Ints:
+def _work_ns(statistic: Statistic, part: Parts) -> Ints:
     """Return what counts as work in each window."""
     work = part.compute_ns
     if statistic.work is not Work.ITERATION:
@@ -326,43 +249,28 @@ def _ratio_of(work_ns: int, window_ns: int) -> float | None:
     return (window_ns - work_ns) / window_ns if window_ns > 0 else None
 
 
-def _iteration(
-    run: Run,
-    k: int,
-    extents: Extents,
-    windows: Mapping[str, Windows],
-    accounts: Mapping[str, _Parts],
-    nature: Sequence[Nature],
-) -> Iteration:
+def _iteration(table: _Table, k: int) -> Iteration:
+    extents, nature = table.extents, table.nature[k]
     present = np.flatnonzero(extents.present[k])
-    able = run.paired and not any(nature[k].missing[r] for r in present.tolist())
-    ratios = {
-        s.name: _ratio(s, k, present, windows[s.name], accounts[s.name])
-        if able and len(present)
-        else Ratio(None, None, None, None)
-        for s in statistics()
-    }
     return Iteration(
         index=k,
-        name=run.iteration_names[k],
-        kind=nature[k].kind,
-        complete=nature[k].complete,
+        name=table.run.iteration_names[k],
+        kind=nature.kind,
+        complete=nature.complete,
         averaged=False,
-        microbatches=nature[k].microbatches,
+        microbatches=nature.microbatches,
         start_ns=int(extents.first_ns[k, present].min()) if len(present) else 0,
         end_ns=int(extents.step_last_ns[k, present].max()) if len(present) else 0,
-        ratios=ratios,
-        ranks=tuple(
-            _rank_iteration(run, k, r, extents, windows, accounts, nature[k])
-            for r in present.tolist()
-        ),
+        ratios={s.name: _ratio(table, s, k, present) for s in statistics()},
+        ranks=tuple(_rank_iteration(table, k, rank) for rank in present.tolist()),
     )
 
 
-def _ratio(
-    statistic: Statistic, k: int, present: Ints, window: Windows, part: _Parts
-) -> Ratio:
-    if not window.known[k]:
+def _ratio(table: _Table, statistic: Statistic, k: int, present: Ints) -> Ratio:
+    """Return one ratio over the ranks; unknown where any of them lacks something."""
+    window, part = table.windows[statistic.name], table.parts[statistic.name]
+    lacking = any(table.nature[k].missing[rank] for rank in present.tolist())
+    if not window.known[k] or lacking or not (table.run.paired and len(present)):
         return Ratio(None, None, None, None)
     length = window.end_ns[k, present] - window.start_ns[k, present]
     work = int(_work_ns(statistic, part)[k, present].sum())
@@ -376,55 +284,44 @@ def _ratio(
     )
 
 
-def _rank_iteration(
-    run: Run,
-    k: int,
-    rank: int,
-    extents: Extents,
-    windows: Mapping[str, Windows],
-    accounts: Mapping[str, _Parts],
-    nature: Nature,
-) -> RankIteration:
-    own: dict[str, Account] = {}
-    ratios: dict[str, float | None] = {}
-    missing = nature.missing[rank]
-    for statistic in statistics():
-        window, part = windows[statistic.name], accounts[statistic.name]
-        ratios[statistic.name] = None
-        if not window.known[k]:
-            continue
-        account = Account(
-            start_ns=int(window.start_ns[k, rank]),
-            end_ns=int(window.end_ns[k, rank]),
-            compute_ns=int(part.compute_ns[k, rank]),
-            optimizer_ns=int(part.optimizer_ns[k, rank]),
-            overlap_ns=int(part.overlap_ns[k, rank]),
-            unattributed_ns=int(part.unattributed_ns[k, rank]),
-            bubble_ns=int(part.bubble_ns[k, rank]),
-        )
-        own[statistic.name] = account
-        if missing is None and run.paired:
-            work = int(_work_ns(statistic, part)[k, rank])
-            ratios[statistic.name] = _ratio_of(work, account.window_ns)
-    part = next(iter(accounts.values()))
+def _rank_iteration(table: _Table, k: int, rank: int) -> RankIteration:
+    missing = table.nature[k].missing[rank]
+    # Where ranks' iterations are not known to be the same, only a rank's own window is.
+    told = [
+        s
+        for s in statistics()
+        if table.windows[s.name].known[k] and (table.run.paired or not s.across_ranks)
+    ]
+    accounts = {s.name: _account(table, s, k, rank) for s in told}
+    ratios: dict[str, float | None] = dict.fromkeys((s.name for s in statistics()), None)
+    if missing is None:
+        for s in told:
+            work = int(_work_ns(s, table.parts[s.name])[k, rank])
+            ratios[s.name] = _ratio_of(work, accounts[s.name].window_ns)
     return RankIteration(
         rank=rank,
-        busy_ns={
-            phase.label: int(part.phase_ns[k, rank, index]) for index, phase in enumerate(COMPUTE)
-        },
-        compute_ns=_compute_ns(accounts, k, rank),
-        active_ns=int(run.active_ns[k, rank]),
-        first_ns=int(extents.first_ns[k, rank]),
-        last_ns=int(extents.last_ns[k, rank]),
-        accounts=own,
+        busy_ns={p.label: int(table.phase_ns[k, rank, i]) for i, p in enumerate(COMPUTE)},
+        compute_ns=int(table.compute_ns[k, rank]),
+        active_ns=int(table.run.active_ns[k, rank]),
+        first_ns=int(table.extents.first_ns[k, rank]),
+        last_ns=int(table.extents.last_ns[k, rank]),
+        accounts=accounts,
         bubble_ratio=ratios,
         missing=missing,
     )
 
 
-def _compute_ns(accounts: Mapping[str, _Parts], k: int, rank: int) -> int:
-    """Return the whole union: the window of ``schedule`` holds all of the iteration's work."""
-    return int(accounts["schedule"].compute_ns[k, rank])
+def _account(table: _Table, statistic: Statistic, k: int, rank: int) -> Account:
+    window, part = table.windows[statistic.name], table.parts[statistic.name]
+    return Account(
+        start_ns=int(window.start_ns[k, rank]),
+        end_ns=int(window.end_ns[k, rank]),
+        compute_ns=int(part.compute_ns[k, rank]),
+        optimizer_ns=int(part.optimizer_ns[k, rank]),
+        overlap_ns=int(part.overlap_ns[k, rank]),
+        unattributed_ns=int(part.unattributed_ns[k, rank]),
+        bubble_ns=int(part.bubble_ns[k, rank]),
+    )
 
 
 def _headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
@@ -439,9 +336,7 @@ def _headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
                 share = account.overlap_ns / account.window_ns
                 if share > worst:
                     worst, where = share, f"iteration {iteration.name}"
-    has_period = any(
-        i.averaged and i.ratios["period"].value is not None for i in iterations
-    )
+    has_period = any(i.averaged and i.ratios["period"].value is not None for i in iterations)
     if worst > OVERLAP_SHARE and has_period:
         return "period", (
             f"consecutive iterations overlap (up to {worst:.1%} of a rank's window in {where}), so "
@@ -455,9 +350,7 @@ def _summary(iterations: Sequence[Iteration]) -> Summary:
     names = [s.name for s in statistics()]
 
     def over(field: str) -> dict[str, Spread]:
-        return {
-            name: spread([getattr(i.ratios[name], field) for i in averaged]) for name in names
-        }
+        return {name: spread([getattr(i.ratios[name], field) for i in averaged]) for name in names}
 
     return Summary(
         iterations=len(averaged),

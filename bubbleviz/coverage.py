@@ -62,7 +62,8 @@ def measure_coverage(
     explained = communication & (links.range >= 0)
 
     def by_rank(which: Bools) -> list[int]:
-        return group_sum(rank[which], len(ranks), duration[which]).tolist()
+        total: list[int] = group_sum(rank[which], len(ranks), duration[which]).tolist()
+        return total
 
     sums = zip(
         by_rank(compute),

@@ -56,7 +56,8 @@ def _in_directory(path: str) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
-    files = [p for p in glob.glob(pattern, recursive=True) if Path(p).is_file()]
+    found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - takes absolute patterns too
+    files = [p for p in found if Path(p).is_file()]
     if not files:
         raise InputError(f"{pattern}: no file matches this pattern; check the directory and name")
     return sorted(files, key=natural_key)

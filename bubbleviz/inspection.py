@@ -50,9 +50,7 @@ def look_over(contents: Contents, conventions: Sequence[Convention]) -> Inspecti
     """Return what can be made of a profile with these conventions."""
     evidence = tuple(e for c in conventions if (e := _evidence(contents, c)) is not None)
     rows = {table.what: table.rows or 0 for table in contents.tables}
-    named = any(
-        phase in {p.label for p in COUNTED} for e in evidence for phase, _ in e.phases
-    )
+    named = any(phase in {p.label for p in COUNTED} for e in evidence for phase, _ in e.phases)
     missing = []
     if not rows["kernels"]:
         missing.append("no CUDA kernels: profile with nsys profile -t cuda,nvtx")
@@ -61,11 +59,15 @@ def look_over(contents: Contents, conventions: Sequence[Convention]) -> Inspecti
     if not rows["CUDA API calls"]:
         missing.append("no CUDA API calls: profile with nsys profile -t cuda,nvtx")
     if not rows["NVTX rows"]:
-        missing.append("no NVTX ranges: profile with nsys profile -t cuda,nvtx and switch the "
-                       "framework's ranges on")
+        missing.append(
+            "no NVTX ranges: profile with nsys profile -t cuda,nvtx and switch the "
+            "framework's ranges on"
+        )
     elif not named:
-        missing.append("no range is named as a known convention names F and B: give your own "
-                       "naming with --convention FILE.toml")
+        missing.append(
+            "no range is named as a known convention names F and B: give your own "
+            "naming with --convention FILE.toml"
+        )
     if contents.source.session_utc_ns is None:
         missing.append("no session start time: the clocks of several profiles cannot be compared")
     needed = ("kernels", "CUDA API calls", "NVTX rows")

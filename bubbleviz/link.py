@@ -208,7 +208,8 @@ def _may_run_backward(
     excluded.update(
         t.thread
         for t in threads
-        if helper.search(t.name) and (is_main(t.thread) or (t.thread >> 24, t.name) not in inherited)
+        if helper.search(t.name)
+        and (is_main(t.thread) or (t.thread >> 24, t.name) not in inherited)
     )
     return ~np.isin(calls.thread, np.array(sorted(excluded), np.int64))
 
@@ -272,9 +273,7 @@ class Inside(Table):
     range: Ints
 
 
-def launched_inside(
-    rows: Ints, links: Links, calls: Calls, ranges: Ranges, phase: Ints
-) -> Inside:
+def launched_inside(rows: Ints, links: Links, calls: Calls, ranges: Ranges, phase: Ints) -> Inside:
     """Return all compute ranges around the launch of some activities, whatever lies between.
 
     Args:

@@ -28,7 +28,9 @@ def parts(inspection: Inspection) -> Iterator[RenderableType]:
     head = Text(clean(source.path, 200), style="bold")
     versions = f"nsys {source.nsys_version or 'unknown'}, schema {source.schema_version or 'none'}"
     host = source.host if source.host_known else "not recorded"
-    head.append(f"\n  recorded by  {clean(versions)}\n  host         {clean(host)}", style="not bold")
+    head.append(
+        f"\n  recorded by  {clean(versions)}\n  host         {clean(host)}", style="not bold"
+    )
     pids = ", ".join(str(pid_of(p)) for p in contents.processes) or "none with kernels"
     head.append(f"\n  processes    {clean(pids, 100)}", style="not bold")
     yield head
@@ -43,8 +45,9 @@ def parts(inspection: Inspection) -> Iterator[RenderableType]:
     yield Text("Naming", style="bold")
     yield Text("\n".join(_naming(inspection)))
     yield Text("Most frequent range names", style="bold")
-    yield Text("\n".join(f"  {n.count:>12,}  {clean(n.name, 80)}" for n in contents.names)
-               or "  none")
+    yield Text(
+        "\n".join(f"  {n.count:>12,}  {clean(n.name, 80)}" for n in contents.names) or "  none"
+    )
     yield Text("What can be done", style="bold")
     verdict = "analyze can give bubble ratios" if inspection.analysable else "analyze cannot run"
     yield Text("\n".join(f"  {line}" for line in (verdict, *inspection.missing)) + "\n")

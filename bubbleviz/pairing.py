@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.model import Operations
 from bubbleviz.phases import COUNTED, Phase
 
@@ -60,7 +60,7 @@ def pair_iterations(
     return Pairing(_renumbered(iteration, present), tuple(map(str, range(len(present)))), known)
 
 
-def _by_name(operations: Operations, named: Ints, counted: Ints) -> Pairing:
+def _by_name(operations: Operations, named: Ints, counted: Bools) -> Pairing:
     """Pair by name; a post-validation carries the number of the iteration that it validates."""
     key = np.stack((operations.rank, operations.iteration))
     owner, group = np.unique(key, axis=1, return_inverse=True)
@@ -172,4 +172,5 @@ def _violation(a: _Events, b: _Events, move: int) -> int | None:
 def _numbers(key: Ints, move: int) -> Ints:
     """Return one number for (iteration + move, microbatch, is_b)."""
     iteration, microbatch, _, backward = key
-    return ((iteration + move + (1 << 20)) << 32) | ((microbatch + 1) << 1) | backward
+    number: Ints = ((iteration + move + (1 << 20)) << 32) | ((microbatch + 1) << 1) | backward
+    return number

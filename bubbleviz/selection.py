@@ -30,7 +30,11 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def view_of(
-    report: Report, *, iteration: str | None, ranks: str | None, stages: str | None,
+    report: Report,
+    *,
+    iteration: str | None,
+    ranks: str | None,
+    stages: str | None,
     communication: bool,
 ) -> View:
     """Return the view that options ask for.

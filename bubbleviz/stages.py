@@ -38,8 +38,15 @@ def waiting_times(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
     The time is the median over the rank's iterations. Only first occurrences with a device
     span count.
     """
-    key = np.stack((operations.rank, operations.chunk, operations.microbatch, operations.sequence,
-                    operations.iteration))
+    key = np.stack(
+        (
+            operations.rank,
+            operations.chunk,
+            operations.microbatch,
+            operations.sequence,
+            operations.iteration,
+        )
+    )
     usable = (operations.has_span == 1) & (operations.occurrence == 0)
     forward = np.flatnonzero(usable & (operations.phase == Phase.F))
     backward = np.flatnonzero(usable & np.isin(operations.phase, _BACKWARD))

@@ -686,8 +686,8 @@ def place_in_iterations(
     entries: Sequence[Entry], marks: Sequence[tuple[Range, Mark]]
 ) -> list[Entry]:
     """Section 3: the iteration of every range of a rank, and microbatches numbered if need be."""
-    marked = iterations_by_marks(entries, marks)
-    marked = marked if any(number >= 0 for number in marked) else None
+    by_mark = iterations_by_marks(entries, marks)
+    marked = by_mark if any(number >= 0 for number in by_mark) else None
     constant = has_constant_names(entries, marked=marked)
     if marked is not None:
         numbers = marked

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from scripts.planting.truth import Truth
 
 import bubbleviz
 from bubbleviz.phases import COMPUTE, Phase
 from bubbleviz.report import Report
+from scripts.planting import plant
+from scripts.planting.options import Planting
+from scripts.planting.truth import Truth
 
 LABELS = {phase.label: int(phase) for phase in Phase}
 WORK_LABELS = {phase.label for phase in COMPUTE}

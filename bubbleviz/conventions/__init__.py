@@ -1,4 +1,4 @@
-"""Naming conventions: how a framework writes the names of its ranges.
+r"""Naming conventions: how a framework writes the names of its ranges.
 
 A convention is one TOML file, whether built in (beside this module) or a user's own. Adding a
 framework is adding a file; its examples and counter-examples are tested against all others.
@@ -13,7 +13,7 @@ framework is adding a file; its examples and counter-examples are tested against
 
     [[pattern]]
     glob = "fwd mb=*"                          # SQLite GLOB, matches at least what the regex does
-    match = '^fwd mb=(?P<microbatch>\\d+)$'     # Python regex on the whole name
+    match = '^fwd mb=(?P<microbatch>\d+)$'     # Python regex on the whole name
     phase = "F"                                # or a group (?P<phase>...), with [pattern.phases]
 
 Named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank``, and
@@ -138,7 +138,14 @@ def understand(texts: Sequence[str], convention: Convention) -> Names:
                 rows[row, [1, 2]], rows[row, [7, 8]] = rows[row, [7, 8]], NONE
             post_validation[row] = pattern.post_validation
             receives[row] = phase in RECEIVING if pattern.receives is None else pattern.receives
-    return Names(*np.ascontiguousarray(rows.T), post_validation, receives, tuple(texts))
+    columns = np.ascontiguousarray(rows.T)
+    return Names(
+        phase=columns[0],
+        **{name: columns[i] for i, name in enumerate(_NUMBERS, 1)},
+        post_validation=post_validation,
+        receives=receives,
+        texts=tuple(texts),
+    )
 
 
 def _parse(

@@ -1,4 +1,4 @@
-"""Input formats: each module here turns one kind of file into a :class:`~bubbleviz.profile.Profile`.
+"""Input formats: each module here turns one kind of file into a ``Profile``.
 
 Adding one is adding a module with a ``READER`` constant; whatever it yields is linked, counted
 and drawn by the same stages.

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -95,7 +95,7 @@ class _Export:
 
     @contextmanager
     def _cursor(self, chosen: Query, binds: Binds) -> Iterator[sqlite3.Cursor]:
-        raw = self.connection.connection.cursor()
+        raw = cast(sqlite3.Cursor, self.connection.connection.cursor())
         try:
             raw.execute(chosen.text, dict(binds))
             yield raw
@@ -232,7 +232,10 @@ def _kernels(export: _Export) -> Kernels:
     columns = export.columns(export.choose("kernels"))
     ids, name_id = np.unique(columns[5], return_inverse=True)
     texts = _strings(export, ids)
-    return Kernels(*columns[:5], name_id.astype(np.int64), texts)
+    start_ns, end_ns, device_id, process, correlation_id, _ = columns
+    return Kernels(
+        start_ns, end_ns, device_id, process, correlation_id, name_id.astype(np.int64), texts
+    )
 
 
 def _strings(export: _Export, ids: Ints) -> tuple[str, ...]:

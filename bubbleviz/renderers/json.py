@@ -110,6 +110,8 @@ def _account(account: Account) -> dict[str, int]:
 
 
 RENDERER = Renderer(
-    name="json", summary="machine-readable report (schema bubbleviz.report/1)", render=render,
+    name="json",
+    summary="machine-readable report (schema bubbleviz.report/1)",
+    render=render,
     order=2,
 )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def render(report: Report, view: View) -> str:
     """Return the part of the report that ``view`` names as an SVG document."""
-    from bubbleviz.drawing import picture  # noqa: PLC0415 (loads numpy)
+    from bubbleviz.drawing import picture
 
     return picture(report, view)
 

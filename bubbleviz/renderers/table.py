@@ -33,8 +33,16 @@ def plain_text(parts: Iterator[RenderableType]) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    console = Console(file=out, width=WIDTH, color_system=None, force_terminal=False,
-                      legacy_windows=False, emoji=False, highlight=False, markup=False)
+    console = Console(
+        file=out,
+        width=WIDTH,
+        color_system=None,
+        force_terminal=False,
+        legacy_windows=False,
+        emoji=False,
+        highlight=False,
+        markup=False,
+    )
     for part in parts:
         console.print(part)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
@@ -74,8 +82,14 @@ def _table(title: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
-                 pad_edge=False, show_edge=False)
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+    )
 
 
 def _headline(report: Report) -> RenderableType:
@@ -188,8 +202,16 @@ def _coverage(report: Report) -> RenderableType:
     from rich.text import Text
 
     table = _table("Coverage: what was explained")
-    for column in ("profile", "kernels", "linked", "in operations", "by cross-thread rule",
-                   "GPU time explained", "communication ms", "copies ms"):
+    for column in (
+        "profile",
+        "kernels",
+        "linked",
+        "in operations",
+        "by cross-thread rule",
+        "GPU time explained",
+        "communication ms",
+        "copies ms",
+    ):
         table.add_column(column, justify="left" if column == "profile" else "right")
     for profile in report.profiles[:_RANKS]:
         table.add_row(
@@ -225,8 +247,6 @@ def _limitations(report: Report) -> RenderableType:
     text = Text("Limitations\n", style="bold")
     text.append("\n".join(lines), style="not bold")
     return text
-
-
 
 
 RENDERER = Renderer(name="text", summary="the table, as plain text", render=render, order=4)

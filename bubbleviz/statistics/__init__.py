@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from bubbleviz.columns import Bools, Ints
 from bubbleviz.registry import discover
-
-if TYPE_CHECKING:
-    from bubbleviz.columns import Bools, Ints
 
 
 class Work(Enum):
@@ -41,6 +40,11 @@ class Extents:
     step_last_ns: Ints
     present: Bools
 
+    @property
+    def started(self) -> Bools:
+        """Which iterations have any rank in them."""
+        return np.asarray(self.present.any(axis=1), bool)
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -62,6 +66,7 @@ class Statistic:
         windows: extents to windows.
         work: what counts as work.
         common_clock: whether ranks of several hosts need one clock for it.
+        across_ranks: whether a rank's window depends on other ranks.
         order: place in tables.
     """
 
@@ -71,6 +76,7 @@ class Statistic:
     windows: Callable[[Extents], Windows]
     work: Work
     common_clock: bool
+    across_ranks: bool
     order: int
 
 

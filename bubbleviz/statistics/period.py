@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from bubbleviz.statistics import Extents, Statistic, Windows, Work
 
 
 def _windows(extents: Extents) -> Windows:
-    import numpy as np
-
     following = np.roll(extents.first_ns, -1, axis=0)
     both = extents.present & np.roll(extents.present, -1, axis=0)
-    known = extents.present.any(axis=1) & (both == extents.present).all(axis=1)
+    known = extents.started & (both == extents.present).all(axis=1)
     known[-1:] = False
     return Windows(extents.first_ns, following, known)
 
@@ -23,5 +23,6 @@ STATISTIC = Statistic(
     windows=_windows,
     work=Work.EVERYTHING,
     common_clock=False,
+    across_ranks=False,
     order=4,
 )

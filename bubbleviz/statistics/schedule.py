@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
+from bubbleviz.columns import Ints
 from bubbleviz.statistics import Extents, Statistic, Windows, Work
-
-if TYPE_CHECKING:
-    from bubbleviz.columns import Ints
 
 
 def common_window(extents: Extents, last_ns: Ints) -> Windows:
     """Return one window for all ranks, from the first start to the last end."""
-    import numpy as np
-
     big = np.iinfo(np.int64).max
     start = np.where(extents.present, extents.first_ns, big).min(axis=1, keepdims=True)
     end = np.where(extents.present, last_ns, -big).max(axis=1, keepdims=True)
     shape = extents.present.shape
     return Windows(
-        np.broadcast_to(start, shape), np.broadcast_to(end, shape), extents.present.any(axis=1)
+        np.broadcast_to(start, shape),
+        np.broadcast_to(end, shape),
+        extents.started,
     )
 
 
@@ -30,5 +28,6 @@ STATISTIC = Statistic(
     windows=lambda extents: common_window(extents, extents.last_ns),
     work=Work.ITERATION,
     common_clock=True,
+    across_ranks=True,
     order=1,
 )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from bubbleviz.statistics import Extents, Statistic, Windows, Work
 
 
 def _windows(extents: Extents) -> Windows:
-    import numpy as np
-
     own = np.where(extents.present, extents.last_ns - extents.first_ns, 0)
     longest = own.max(axis=1, keepdims=True) if own.size else own.sum(axis=1, keepdims=True)
-    return Windows(extents.first_ns, extents.first_ns + longest, extents.present.any(axis=1))
+    return Windows(
+        extents.first_ns,
+        extents.first_ns + longest,
+        extents.started,
+    )
 
 
 STATISTIC = Statistic(
@@ -21,5 +25,6 @@ STATISTIC = Statistic(
     windows=_windows,
     work=Work.ITERATION,
     common_clock=False,
+    across_ranks=True,
     order=2,
 )

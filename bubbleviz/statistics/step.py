@@ -13,5 +13,6 @@ STATISTIC = Statistic(
     windows=lambda extents: common_window(extents, extents.step_last_ns),
     work=Work.STEP,
     common_clock=True,
+    across_ranks=True,
     order=3,
 )

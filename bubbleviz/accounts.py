@@ -1,0 +1,141 @@
+"""Accounts: every nanosecond of every rank's window put down to one use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz import intervals
+from bubbleviz.align import Run
+from bubbleviz.columns import NONE, Ints
+from bubbleviz.phases import COMPUTE, WORK, Phase
+from bubbleviz.statistics import Windows
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Where the time of each (iteration, rank) window went; shape (iterations, ranks)."""
+
+    compute_ns: Ints
+    optimizer_ns: Ints
+    overlap_ns: Ints
+    unattributed_ns: Ints
+    bubble_ns: Ints
+
+    @staticmethod
+    def empty(iterations: int, ranks: int) -> Parts:
+        """Return columns to fill in."""
+        zero = np.zeros((5, iterations, ranks), np.int64)
+        return Parts(zero[0], zero[1], zero[2], zero[3], zero[4])
+
+
+def accounts_of(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Parts]:
+    """Split every window of every rank.
+
+    What covers an instant first counts::
+
+        iteration's own compute   ███   ██████
+        its Optimizer                          ▓▓▓
+        other iterations                          ░░░░
+        unattributed compute         ▒▒
+        window                    ├──────────────────────┤   the rest is bubble
+    """
+    iterations, ranks = len(run.iteration_names), len(run.ranks)
+    parts = {name: Parts.empty(iterations, ranks) for name in windows}
+    phase, iteration = run.operations.phase, run.operations.iteration
+    rank_of_busy = run.operations.rank[run.busy.operation]
+    bounds = np.searchsorted(rank_of_busy, np.arange(ranks + 1))
+    loose_bounds = np.searchsorted(run.unattributed.rank, np.arange(ranks + 1))
+    for rank in range(ranks):
+        rows = slice(bounds[rank], bounds[rank + 1])
+        operation = run.busy.operation[rows]
+        busy = _Busy(
+            phase[operation], iteration[operation], run.busy.start_ns[rows], run.busy.end_ns[rows]
+        )
+        loose_rows = slice(loose_bounds[rank], loose_bounds[rank + 1])
+        loose = (run.unattributed.start_ns[loose_rows], run.unattributed.end_ns[loose_rows])
+        _account_rank(busy, loose, rank, windows, parts)
+    return parts
+
+
+@dataclass(frozen=True)
+class _Busy:
+    """Busy intervals of one rank."""
+
+    phase: Ints
+    iteration: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+    def of(self, phases: Sequence[Phase]) -> _Busy:
+        """Return those of some phases."""
+        rows = np.isin(self.phase, phases)
+        return _Busy(self.phase[rows], self.iteration[rows], self.start_ns[rows], self.end_ns[rows])
+
+
+def _account_rank(
+    busy: _Busy,
+    loose: intervals.Intervals,
+    rank: int,
+    windows: Mapping[str, Windows],
+    parts: Mapping[str, Parts],
+) -> None:
+    """Fill in one rank's column."""
+    work, compute = busy.of(WORK), busy.of(COMPUTE)
+    everything = intervals.union(compute.start_ns, compute.end_ns)
+    with_loose = intervals.union(
+        np.concatenate((everything[0], loose[0])), np.concatenate((everything[1], loose[1]))
+    )
+    for name, window in windows.items():
+        low = np.where(window.known, window.start_ns[:, rank], 0)
+        high = np.maximum(np.where(window.known, window.end_ns[:, rank], 0), low)
+        own = _own_measure(work, low, high)
+        own_step = _own_measure(compute, low, high)
+        covered = intervals.measure_within(everything, low, high)
+        occupied = intervals.measure_within(with_loose, low, high)
+        part = parts[name]
+        part.compute_ns[:, rank] = own
+        part.optimizer_ns[:, rank] = own_step - own
+        part.overlap_ns[:, rank] = covered - own_step
+        part.unattributed_ns[:, rank] = occupied - covered
+        part.bubble_ns[:, rank] = high - low - occupied
+
+
+def _own_measure(busy: _Busy, low_ns: Ints, high_ns: Ints) -> Ints:
+    """Return for each iteration the union of its own intervals inside its window."""
+    rows = busy.iteration >= 0
+    iteration = busy.iteration[rows]
+    start_ns = np.clip(busy.start_ns[rows], low_ns[iteration], high_ns[iteration])
+    end_ns = np.clip(busy.end_ns[rows], low_ns[iteration], high_ns[iteration])
+    return intervals.group_measure(iteration, len(low_ns), start_ns, end_ns)
+
+
+def busy_by_phase(run: Run) -> Ints:
+    """Return the union of each phase's busy time, shape (iterations, ranks, phases of COMPUTE)."""
+    shape = (len(run.iteration_names), len(run.ranks), len(COMPUTE))
+    place = np.full(len(Phase), NONE, np.int64)
+    place[list(COMPUTE)] = np.arange(len(COMPUTE))
+    operation = run.busy.operation
+    kind = place[run.operations.phase[operation]]
+    iteration = run.operations.iteration[operation]
+    rows = (kind >= 0) & (iteration >= 0)
+    cell = (iteration * shape[1] + run.operations.rank[operation]) * shape[2] + kind
+    total = intervals.group_measure(
+        cell[rows], shape[0] * shape[1] * shape[2], run.busy.start_ns[rows], run.busy.end_ns[rows]
+    )
+    return total.reshape(shape)
+
+
+def compute_time(run: Run) -> Ints:
+    """Return the union of the busy time of F, B, W, BW, R and FB, shape (iterations, ranks)."""
+    shape = (len(run.iteration_names), len(run.ranks))
+    operation = run.busy.operation
+    iteration = run.operations.iteration[operation]
+    rows = np.isin(run.operations.phase[operation], WORK) & (iteration >= 0)
+    cell = iteration * shape[1] + run.operations.rank[operation]
+    total = intervals.group_measure(
+        cell[rows], shape[0] * shape[1], run.busy.start_ns[rows], run.busy.end_ns[rows]
+    )
+    return total.reshape(shape)

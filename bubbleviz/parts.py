@@ -1,0 +1,162 @@
+"""Parts: the ranges of operations laid on ranks, and grouped into operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.conventions import Names
+from bubbleviz.iterations import HostOrder, constant_names, number_iterations
+from bubbleviz.model import Limitation
+from bubbleviz.phases import COUNTED, WORK, Phase
+from bubbleviz.profile import Profile, Ranges
+from bubbleviz.work import Work
+
+
+@dataclass(frozen=True)
+class Parts(Table):
+    """Ranges on ranks, in order of (rank, host start), each a part of an operation."""
+
+    range: Ints
+    rank: Ints
+    mark: Ints
+    iteration: Ints
+    constant: Bools
+    operation: Ints
+
+
+def parts_of(
+    profile: Profile, named: Ranges, names: Names, work: Work, ranks: Ints
+) -> tuple[Parts, tuple[Limitation, ...]]:
+    """Lay the ranges on the ranks they launched on, and group them into operations."""
+    count = len(ranks)
+    code = work.range * count + work.rank
+    ran = np.unique(code[(work.range >= 0) & ~work.copy])
+    copied = np.unique(code[(work.range >= 0) & work.copy])
+    # A copy to another device makes no operation there.
+    copied = copied[~np.isin(copied // count, ran // count)]
+    placed = np.concatenate((ran, copied))
+    idle = np.setdiff1d(np.arange(len(named)), placed // count)
+    home = _home_ranks(named, idle, placed, ranks)
+    lost = int((home < 0).sum())
+    placed = np.concatenate((placed, (idle * count + home)[home >= 0]))
+    of_range, rank = placed // count, placed % count
+    order = np.lexsort((of_range, named.start_ns[of_range], rank))
+    of_range, rank = of_range[order], rank[order]
+    name = names.take(named.name_id[of_range])
+    mark = _marks_ofparts_of(profile.ranges, names, named, of_range, rank)
+    timing = host_order(rank, name, mark)
+    constant = constant_names(timing)
+    iteration = number_iterations(timing, constant)
+    operation = _group_parts(timing, name, iteration, constant)
+    parts = Parts(of_range, rank, mark, iteration, constant, operation)
+    limits = (
+        Limitation(
+            "ranges without GPU work whose device is unknown",
+            f"{profile.source.path}: their process uses several devices",
+            lost,
+        ),
+    )
+    return parts, limits if lost else ()
+
+
+def _marks_ofparts_of(
+    ranges: Ranges, names: Names, named: Ranges, of_range: Ints, rank: Ints
+) -> Ints:
+    """Return for each part the number of the iteration that a range names; -1 none.
+
+    An iteration's range may end before its Optimizer, so it holds until the next one begins.
+    A rank listens to the threads that open its own ranges.
+    """
+    number = np.where(names.phase < 0, names.iteration, NONE)[ranges.name_id]
+    marks = np.flatnonzero(number >= 0)
+    marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
+    result = np.full(len(of_range), NONE, np.int64)
+    for index in np.unique(rank):
+        rows = np.flatnonzero(rank == index)
+        threads = np.unique(named.thread[of_range[rows]])
+        held = marks[np.isin(ranges.thread[marks], threads)]
+        if len(held):
+            start_ns = named.start_ns[of_range[rows]]
+            at = np.searchsorted(ranges.start_ns[held], start_ns, side="right") - 1
+            result[rows] = np.where(at >= 0, number[held[np.maximum(at, 0)]], NONE)
+    return result
+
+
+def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
+    """Return the rank of ranges that launched nothing: the only one of their process.
+
+    Else the only one that their thread's other ranges ran on; else -1.
+    """
+    count = len(ranks)
+    used = np.unique(np.stack((named.thread[placed // count], placed % count)), axis=1)
+    result = np.full(len(idle), NONE, np.int64)
+    for thread in np.unique(named.thread[idle]).tolist():
+        owned = np.flatnonzero(ranks[:, 0] == thread >> 24)
+        own = used[1, used[0] == thread]
+        if len(owned) == 1:
+            result[named.thread[idle] == thread] = owned[0]
+        elif len(own) == 1:
+            result[named.thread[idle] == thread] = own[0]
+    return result
+
+
+def _numbered(columns: tuple[Ints, ...]) -> Ints:
+    """Return one number for each distinct row of the columns."""
+    if len(columns[0]) == 0:
+        return np.empty(0, np.int64)
+    return np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def host_order(rank: Ints, names: Names, mark: Ints) -> HostOrder:
+    """Return what the search for iterations looks at; rows in order of (rank, host start)."""
+    key = _numbered((names.chunk, names.stage, names.sequence, names.microbatch))
+    whole = _numbered((key, names.phase, names.second_microbatch, names.second_chunk))
+    return HostOrder(
+        rank=rank.copy(),
+        microbatch=names.microbatch.copy(),
+        key=key,
+        whole_key=whole,
+        mark=mark.copy(),
+        forward=np.isin(names.phase, (Phase.F, Phase.FB)),
+        counted=np.isin(names.phase, COUNTED),
+        optimizer=(names.phase == Phase.OPTIMIZER) & ~names.post_validation,
+        post_validation=names.post_validation.copy(),
+    )
+
+
+def _group_parts(timing: HostOrder, names: Names, iteration: Ints, constant: Bools) -> Ints:
+    """Return the operation of each part: equal keys with no other F/B/W between them.
+
+    ::
+
+        ranges       F0   F0   RECV   F0   B0   F0
+        operation    ├─── one ──────────┤       another occurrence
+    """
+    alone = constant & np.isin(names.phase, WORK)
+    key = _numbered((timing.rank, iteration, timing.whole_key))
+    first = np.ones(len(key), bool)
+    at = np.flatnonzero(timing.counted)
+    first[at[1:]] = (key[at[1:]] != key[at[:-1]]) | alone[at[1:]]
+    # Counted parts carry the number of their group, others how many counted parts came before.
+    group = np.where(timing.counted, np.cumsum(first & timing.counted), np.cumsum(timing.counted))
+    row = np.where(alone, np.arange(len(key)), NONE)
+    identity = _numbered((key, timing.counted.astype(np.int64), group, row))
+    _, first_row, operation = np.unique(identity, return_index=True, return_inverse=True)
+    renumber = np.empty(len(first_row), np.int64)
+    renumber[np.argsort(first_row, kind="stable")] = np.arange(len(first_row))
+    return renumber[operation.reshape(-1)]
+
+
+def owners(parts: Parts, of_range: Ints, rank: Ints, ranks: int) -> Ints:
+    """Return the operation of each activity; -1 none."""
+    code = parts.range * ranks + parts.rank
+    order = np.argsort(code)
+    wanted = of_range * ranks + rank
+    at = np.minimum(np.searchsorted(code[order], wanted), max(len(code) - 1, 0))
+    if len(code) == 0:
+        return np.full(len(of_range), NONE, np.int64)
+    found = (of_range >= 0) & (code[order][at] == wanted)
+    return np.where(found, parts.operation[order][at], NONE)

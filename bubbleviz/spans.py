@@ -1,0 +1,111 @@
+"""Spans: when operations kept their devices busy, by the kernels and copies they own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz import intervals
+from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.model import BusyIntervals, Operations
+from bubbleviz.phases import COMMUNICATION, WORK, Phase
+from bubbleviz.work import Work
+
+
+@dataclass(frozen=True)
+class ActiveTime(Table):
+    """How long compute kernels of an iteration's work ran on a rank (length of their union)."""
+
+    rank: Ints
+    iteration: Ints
+    active_ns: Ints
+
+
+def owned_by(operations: Operations, owner: Ints, phases: tuple[Phase, ...]) -> Bools:
+    """Tell for each activity whether an operation of one of these phases owns it."""
+    result = np.zeros(len(owner), bool)
+    owned = owner >= 0
+    result[owned] = np.isin(operations.phase[owner[owned]], phases)
+    return result
+
+
+def spans_of(
+    operations: Operations, work: Work, owner: Ints, received: Ints, around: Ints
+) -> tuple[Operations, BusyIntervals]:
+    """Give operations their spans and busy intervals, and order them by (rank, start).
+
+    Compute kernels make the span (of a communication operation: its communication kernels);
+    where there are none, copies do. An operation without GPU work has no span. ``received``
+    are receives, ``around`` the operation that each was launched inside of; -1 none.
+    """
+    count = len(operations)
+    own = owner >= 0
+    is_communication = owned_by(operations, owner, COMMUNICATION)
+    compute, communication = own & work.compute, own & work.communication
+    first_choice = np.where(is_communication, communication, compute)
+    second_choice = is_communication & compute
+    spanning = np.zeros(len(own), bool)
+    for choice in (first_choice, second_choice, own & work.copy):
+        covered = np.zeros(count, bool)
+        covered[owner[spanning]] = True
+        spanning |= choice & ~np.append(covered, False)[owner]
+    start_ns, end_ns = intervals.group_extents(
+        owner[spanning], count, work.start_ns[spanning], work.end_ns[spanning]
+    )
+    has_span = end_ns >= start_ns
+    active = intervals.group_union(
+        owner[compute], count, work.start_ns[compute], work.end_ns[compute]
+    )
+    busy = _busy(start_ns, end_ns, has_span, active, work, received, around)
+    kernel_ns = intervals.group_sum(active[0], count, active[2] - active[1])
+    changed = Operations(
+        **{
+            **{name: getattr(operations, name) for name in Operations.column_names()},
+            "start_ns": np.where(has_span, start_ns, NONE),
+            "end_ns": np.where(has_span, end_ns, NONE),
+            "has_span": has_span.astype(np.int64),
+            "kernels": np.bincount(owner[compute], minlength=count).astype(np.int64),
+            "active_ns": kernel_ns,
+            "busy_ns": intervals.group_sum(busy[0], count, busy[2] - busy[1]),
+        },
+        names=operations.names,
+    )
+    return changed, BusyIntervals(*busy)
+
+
+def _busy(
+    start_ns: Ints,
+    end_ns: Ints,
+    has_span: Bools,
+    active: tuple[Ints, Ints, Ints],
+    work: Work,
+    received: Ints,
+    around: Ints,
+) -> tuple[Ints, Ints, Ints]:
+    """Return (operation, start_ns, end_ns): spans less the holes in which own receives spin."""
+    packing = intervals.Packing.of(np.where(has_span, start_ns, 0), np.where(has_span, end_ns, 0))
+    at = np.flatnonzero(has_span)
+    spans = intervals.union(packing.place(at, start_ns[at]), packing.place(at, end_ns[at]))
+    told = (around >= 0) & np.append(has_span, False)[around]
+    rows, spin = received[told], around[told]
+    low = np.clip(work.start_ns[rows], start_ns[spin], end_ns[spin])
+    high = np.clip(work.end_ns[rows], start_ns[spin], end_ns[spin])
+    waiting = intervals.union(packing.place(spin, low), packing.place(spin, high))
+    running = intervals.union(
+        packing.place(active[0], active[1]), packing.place(active[0], active[2])
+    )
+    holes = intervals.difference(waiting, running)
+    return packing.unpack(intervals.difference(spans, holes))
+
+
+def active_time(operations: Operations, work: Work, owner: Ints) -> ActiveTime:
+    """Return how long compute kernels ran in each iteration of each rank."""
+    rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
+    of = owner[rows]
+    pairs = np.stack((operations.rank[of], operations.iteration[of]))
+    pairs, group = np.unique(pairs, axis=1, return_inverse=True)
+    active_ns = intervals.group_measure(
+        group.reshape(-1), pairs.shape[1], work.start_ns[rows], work.end_ns[rows]
+    )
+    return ActiveTime(pairs[0], pairs[1], active_ns)
