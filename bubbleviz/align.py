@@ -7,15 +7,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.clocks import Clock, align, refuse_unrelated
+from bubbleviz.clocks import Clock, align, machines_of, refuse_unrelated
 from bubbleviz.columns import NONE, Ints
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret import LocalRank, Recording
 from bubbleviz.model import BusyIntervals, Limitation, Operations, Rank, RankIntervals
 from bubbleviz.pairing import pair_iterations
-from bubbleviz.phases import COUNTED
+from bubbleviz.phases import COUNTED, Phase
 from bubbleviz.profile import pid_of
-from bubbleviz.stages import VirtualStages, order_virtual_stages
+from bubbleviz.stages import VirtualStages, contradicted, order_virtual_stages
+
+UNPAIRED = Limitation(
+    "which iterations of the ranks belong together",
+    "neither names nor counts and dependencies tell; ratios over ranks are left out",
+)
+CONTRADICTED = Limitation(
+    "stages of ranks",
+    "the order that the waiting times give contradicts the data dependencies, as copies of one "
+    "stage (data or tensor parallel) do; say the order with --order",
+)
 
 
 @dataclass(frozen=True)
@@ -66,8 +76,10 @@ def put_together(
         UsageError: ``order`` does not name every rank once.
     """
     sources = [recording.source for recording in recordings]
-    clocks, limitations = align(sources, same_clock)
+    machines = machines_of(sources, same_clock)
+    clocks, limitations = align(sources, machines)
     refuse_unrelated(sources, [(r.start_ns, r.end_ns) for r in recordings], clocks)
+    _refuse_other_microbatches(recordings)
     bases = np.cumsum([0, *(len(r.ranks) for r in recordings)]).astype(np.int64)
     operations = _joined_operations(recordings, clocks, bases)
     named = np.concatenate([r.said.iteration for r in recordings])
@@ -78,13 +90,12 @@ def put_together(
     ranked = np.argsort(place)
     pairing = pair_iterations(operations, named, virtual_stage, ranked)
     if not pairing.known:
-        notes = (
-            *notes,
-            Limitation(
-                "which iterations of the ranks belong together",
-                "neither names nor counts and dependencies tell; ratios over ranks are left out",
-            ),
-        )
+        notes = (*notes, UNPAIRED)
+    if not order and _is_contradicted(
+        recordings, operations, virtual_stage, pairing.iteration, machines
+    ):
+        stages = VirtualStages(stages.rank, stages.chunk, np.full(len(stages.rank), NONE))
+        notes = (*notes, CONTRADICTED)
     active_ns = _active(recordings, bases, place, operations, pairing.iteration, len(pairing.names))
     operations = replace_columns(
         operations, rank=place[operations.rank], iteration=pairing.iteration
@@ -104,6 +115,49 @@ def put_together(
             place[base : base + len(r.ranks)] for base, r in zip(bases, recordings, strict=False)
         ),
     )
+
+
+def _refuse_other_microbatches(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError where profiles mostly ran different numbers of microbatches.
+
+    Counted are a rank's iterations in which every forward has its backward.
+    """
+    usual: dict[int, str] = {}
+    for recording in recordings:
+        own = recording.operations
+        first = (own.occurrence == 0) & (own.iteration >= 0)
+        cell = own.rank * (int(own.iteration.max(initial=0)) + 1) + own.iteration
+        forward = np.bincount(cell[first & (own.phase == Phase.F)], minlength=1)
+        backward = np.bincount(
+            cell[first & np.isin(own.phase, (Phase.B, Phase.BW))], minlength=len(forward)
+        )[: len(forward)]
+        whole = forward[(forward == backward) & (forward > 0)]
+        chunks = len(np.unique(own.chunk[own.phase == Phase.F]))
+        if len(whole):
+            usual.setdefault(int(np.bincount(whole).argmax()) // chunks, recording.source.path)
+    if len(usual) > 1:
+        (fewer, one), *_, (more, other) = sorted(usual.items())
+        raise MismatchError(
+            f"{one} and {other}: {fewer} and {more} microbatches an iteration, so they are no "
+            "single run; give the profiles of one run"
+        )
+
+
+def _is_contradicted(
+    recordings: Sequence[Recording],
+    operations: Operations,
+    virtual_stage: Ints,
+    iteration: Ints,
+    machines: Sequence[str],
+) -> bool:
+    numbers = {machine: i for i, machine in enumerate(dict.fromkeys(machines))}
+    machine_of_rank = np.concatenate(
+        [
+            np.full(len(r.ranks), numbers[machine])
+            for r, machine in zip(recordings, machines, strict=True)
+        ]
+    )
+    return contradicted(operations, virtual_stage, iteration, machine_of_rank) > 0
 
 
 def replace_columns(operations: Operations, **columns: Ints) -> Operations:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bubbleviz.errors import MismatchError
+from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model import Limitation
 from bubbleviz.profile import Source
 
@@ -30,19 +30,40 @@ class Clock:
     uncertainty_ns: int | None
 
 
-def align(
+def machines_of(
     sources: Sequence[Source], same_clock: Sequence[Sequence[str]] = ()
+) -> tuple[str, ...]:
+    """Return for each profile a name of the machine whose clock it has.
+
+    Args:
+        sources: the profiles.
+        same_clock: groups of hostnames that share one clock (containers of one machine).
+
+    Raises:
+        UsageError: a group names a host that no profile has.
+    """
+    hosts = {source.host for source in sources}
+    for host in (host for group in same_clock for host in group):
+        if host not in hosts:
+            raise UsageError(
+                f"--same-clock: no profile is of host {host!r}; the hosts are "
+                + ", ".join(sorted(hosts))
+            )
+    machine = {host: group[0] for group in same_clock for host in group}
+    return tuple(machine.get(source.host, source.host) for source in sources)
+
+
+def align(
+    sources: Sequence[Source], machines: Sequence[str]
 ) -> tuple[tuple[Clock, ...], tuple[Limitation, ...]]:
     """Return the clock of each profile and what could not be told about it.
 
     Args:
         sources: the profiles.
-        same_clock: groups of hostnames that share one clock (containers of one machine).
+        machines: the machine of each.
     """
     clocks: list[Clock] = []
     limitations: list[Limitation] = []
-    machine = {host: group[0] for group in same_clock for host in group}
-    machines = [machine.get(source.host, source.host) for source in sources]
     for index, source in enumerate(sources):
         anchor = machines.index(machines[index])
         clock = _against(source, sources[anchor], clocks[anchor] if anchor < index else None)
@@ -61,9 +82,8 @@ def align(
         limitations.append(
             Limitation(
                 "clocks of several hosts",
-                "offsets are the hosts' own UTC clocks, whose error (NTP) is not known; "
-                "the ratio 'stage' does not need them",
-                len(set(machines)),
+                f"the offsets of {len(set(machines))} hosts are by their own UTC clocks, whose "
+                "error (NTP) is not known; the ratios stage and period do not need them",
             )
         )
     return tuple(clocks), tuple(limitations) if len(sources) > 1 else ()

@@ -161,6 +161,11 @@ def _notes(profile: Profile, links: Links, operations: Operations) -> tuple[Limi
             int((kernels == Rule.AMBIGUOUS).sum()),
         ),
         (
+            "kernels of helper threads while backward ran elsewhere",
+            "their threads are named as loaders, watchdogs or profilers are",
+            int((kernels == Rule.HELPER_THREAD).sum()),
+        ),
+        (
             "operations without any GPU work",
             "their ranges launched nothing that the profile shows, so they have no device time",
             int((compute & (operations.has_span == 0)).sum()),

@@ -32,6 +32,7 @@ class Rule(IntEnum):
     OWN_THREAD = 2
     CROSS_THREAD = 3
     AMBIGUOUS = 4
+    HELPER_THREAD = 5
 
 
 @dataclass(frozen=True)
@@ -194,24 +195,26 @@ def _cross_thread(
     return _Backward(found, several & ~decided)
 
 
-def _may_run_backward(
-    calls: Calls, ranges: Ranges, phase: Ints, threads: Sequence[Thread], helpers: Sequence[str]
-) -> Bools:
-    """Tell for each call whether its thread can be one that runs another's backward.
+def _opens_forward(calls: Calls, ranges: Ranges, phase: Ints) -> Bools:
+    """Tell for each call whether its thread opens F or Optimizer itself."""
+    forward = np.isin(phase, (Phase.F, Phase.OPTIMIZER))
+    return np.isin(calls.thread, np.unique(ranges.thread[forward]))
+
+
+def _is_helper(calls: Calls, threads: Sequence[Thread], helpers: Sequence[str]) -> Bools:
+    """Tell for each call whether its thread has a name of threads that never run backward.
 
     A name that the process's main thread has too says nothing: threads inherit it.
     """
-    forward = np.isin(phase, (Phase.F, Phase.OPTIMIZER))
-    excluded = set(ranges.thread[forward].tolist())
     helper = re.compile("|".join(helpers) or r"(?!)", re.IGNORECASE)
     inherited = {(t.thread >> 24, t.name) for t in threads if is_main(t.thread)}
-    excluded.update(
+    named = {
         t.thread
         for t in threads
         if helper.search(t.name)
         and (is_main(t.thread) or (t.thread >> 24, t.name) not in inherited)
-    )
-    return ~np.isin(calls.thread, np.array(sorted(excluded), np.int64))
+    }
+    return np.isin(calls.thread, np.array(sorted(named), np.int64))
 
 
 def link(
@@ -249,13 +252,14 @@ def link(
         kernels = back[activities.is_kernel[found]]
         on = np.unique(np.stack((used.thread[kernels], device_id[kernels])), axis=1)
         uses = frozenset(zip(*on.tolist(), strict=True))
-        asked = np.flatnonzero(
-            (held < 0) & _may_run_backward(used, ranges, phase, threads, helpers)
-        )
+        asked = np.flatnonzero((held < 0) & ~_opens_forward(used, ranges, phase))
         other = _cross_thread(used.take(asked), device_id[asked], ranges, phase, uses)
-        held[asked] = other.range
-        rule[asked[other.range >= 0]] = Rule.CROSS_THREAD
+        helper = _is_helper(used.take(asked), threads, helpers)
+        told = other.range >= 0
+        rule[asked[told]] = Rule.CROSS_THREAD
         rule[asked[other.ambiguous]] = Rule.AMBIGUOUS
+        rule[asked[helper & (told | other.ambiguous)]] = Rule.HELPER_THREAD
+        held[asked[~helper]] = other.range[~helper]
 
     def spread(of_call: Ints, missing: int) -> Ints:
         result = np.full(len(activities), missing, np.int64)

@@ -87,3 +87,47 @@ def order_virtual_stages(operations: Operations) -> VirtualStages:
     stage = np.empty(len(order), np.int64)
     stage[order] = np.arange(len(order))
     return VirtualStages(pairs[0], pairs[1], stage)
+
+
+def contradicted(
+    operations: Operations, virtual_stage: Ints, iteration: Ints, machine_of_rank: Ints
+) -> int:
+    """Return how many neighbours in the order of stages cannot be neighbours of a pipeline.
+
+    Two ranks of one machine share a clock, and there a forward cannot run before the one
+    upstream has ended. A span may begin with kernels that need no input, so a pair counts only
+    if most of its microbatches begin downstream in the first half of the one upstream, as copies
+    of one stage (data or tensor parallel) do.
+
+    Args:
+        operations: of all ranks on one clock.
+        virtual_stage: of each operation; -1 unknown.
+        iteration: of each operation over all ranks.
+        machine_of_rank: a number for each rank's clock.
+    """
+    rows = np.flatnonzero(
+        (operations.phase == Phase.F)
+        & (operations.has_span == 1)
+        & (operations.occurrence == 0)
+        & (virtual_stage >= 0)
+        & (iteration >= 0)
+    )
+    machine = machine_of_rank[operations.rank[rows]]
+    key = np.stack((iteration[rows], operations.microbatch[rows], operations.sequence[rows]))
+    if len(rows) == 0:
+        return 0
+    microbatch = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+    place = np.lexsort((virtual_stage[rows], microbatch))
+    above, below = place[:-1], place[1:]
+    neighbours = (
+        (microbatch[above] == microbatch[below])
+        & (virtual_stage[rows][below] == virtual_stage[rows][above] + 1)
+        & (machine[above] == machine[below])
+        & (operations.rank[rows][above] != operations.rank[rows][below])
+    )
+    above, below = above[neighbours], below[neighbours]
+    start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
+    early = start_ns[below] < (start_ns[above] + end_ns[above]) // 2
+    stage = virtual_stage[rows][above]
+    pairs = np.bincount(stage, minlength=1)
+    return int((2 * np.bincount(stage[early], minlength=len(pairs)) > pairs).sum())

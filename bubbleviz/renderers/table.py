@@ -115,7 +115,7 @@ def _ratios(report: Report) -> RenderableType:
 
     table = _table("Bubble ratios")
     for column in ("ratio", "mean", "low", "std", "min", "max", "bubble/work", "window ms", "± ms"):
-        table.add_column(column, justify="left" if column == "ratio" else "right")
+        table.add_column(column, justify="left" if column == "ratio" else "right", no_wrap=True)
     table.add_column("of")
     summary = report.summary
     for statistic in statistics():
@@ -148,12 +148,20 @@ def _ranks(report: Report, iteration: Iteration) -> RenderableType:
     name = report.headline
     if all(name not in own.accounts for own in iteration.ranks):
         name = "schedule"
+    rows = [_rank_row(report, own, phases, name) for own in iteration.ranks[:_RANKS]]
+    columns = ["stage", "rank", *phases, "overlap", "other", "bubble", "ratio", "hollow"]
+    shown = [
+        i
+        for i, column in enumerate(columns)
+        if column not in {"overlap", "other"} or any(row[i] not in {"0.000", "-"} for row in rows)
+    ]
     table = _table(f"Iteration {iteration.name}: busy time and bubble by rank, ms ({name} window)")
-    for column in ("stage", "rank", *phases, "overlap", "other", "bubble", "ratio", "hollow"):
-        table.add_column(column, justify="left" if column == "rank" else "right", no_wrap=True)
-    table.columns[1].overflow = "ellipsis"
-    for own in iteration.ranks[:_RANKS]:
-        table.add_row(*_rank_row(report, own, phases, name))
+    for i in shown:
+        table.add_column(
+            columns[i], justify="left" if columns[i] == "rank" else "right", no_wrap=True
+        )
+    for row in rows:
+        table.add_row(*(row[i] for i in shown))
     if len(iteration.ranks) > _RANKS:
         table.add_row("", f"… and {len(iteration.ranks) - _RANKS} more in --json")
     return table
@@ -165,7 +173,7 @@ def _rank_row(report: Report, own: RankIteration, phases: list[str], name: str) 
     hollow = 1 - own.active_ns / own.compute_ns if own.compute_ns else None
     return [
         "-" if rank.stage is None else str(rank.stage),
-        clean(rank.label, 40),
+        short_label(report, rank.index),
         *(milliseconds(own.busy_ns[phase]) for phase in phases),
         milliseconds(account.overlap_ns if account else None),
         milliseconds(account.unattributed_ns if account else None),
@@ -173,6 +181,15 @@ def _rank_row(report: Report, own: RankIteration, phases: list[str], name: str) 
         percent(own.bubble_ratio.get(name)),
         percent(hollow),
     ]
+
+
+def short_label(report: Report, rank: int, width: int = 26) -> str:
+    """Return a rank's label, without the host where all ranks share it, shortened in front."""
+    label = clean(report.ranks[rank].label, 200)
+    host = clean(report.ranks[rank].host, 200)
+    if len({r.host for r in report.ranks}) == 1:
+        label = label.removeprefix(host).lstrip()
+    return label if len(label) <= width else f"…{label[1 - width :]}"
 
 
 def _others(report: Report) -> RenderableType:
@@ -207,9 +224,9 @@ def _coverage(report: Report) -> RenderableType:
         "kernels",
         "linked",
         "in operations",
-        "by cross-thread rule",
-        "GPU time explained",
-        "communication ms",
+        "cross-thread",
+        "GPU time told",
+        "comm. ms",
         "copies ms",
     ):
         table.add_column(column, justify="left" if column == "profile" else "right")

@@ -1,0 +1,86 @@
+"""Sets of intervals against sets of integers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bubbleviz import intervals
+from bubbleviz.columns import Ints
+
+SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=8)
+
+
+def columns(spans: list[tuple[int, int]]) -> tuple[Ints, Ints]:
+    start, end = zip(*spans, strict=True) if spans else ((), ())
+    return np.array(start, np.int64), np.array(end, np.int64)
+
+
+def points(spans: list[tuple[int, int]]) -> set[int]:
+    return {t for start, end in spans for t in range(start, end)}
+
+
+def pairs(found: intervals.Intervals) -> list[tuple[int, int]]:
+    return list(zip(found[0].tolist(), found[1].tolist(), strict=True))
+
+
+def test_nothing_is_the_empty_set() -> None:
+    nothing = intervals.empty()
+
+    assert pairs(intervals.union(*nothing)) == []
+    assert pairs(intervals.intersection(nothing, nothing)) == []
+    assert pairs(intervals.difference(nothing, nothing)) == []
+    assert intervals.measure(nothing) == 0
+    assert intervals.measure_within(nothing, np.array([3]), np.array([9])).tolist() == [0]
+
+
+def test_touching_intervals_merge_and_empty_ones_vanish() -> None:
+    assert pairs(intervals.union(*columns([(5, 9), (0, 5), (3, 3), (12, 11)]))) == [(0, 9)]
+
+
+@given(SPANS)
+def test_union(spans: list[tuple[int, int]]) -> None:
+    found = pairs(intervals.union(*columns(spans)))
+
+    assert points(found) == points(spans)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
+
+
+@given(SPANS, SPANS)
+def test_intersection_and_difference(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    one, two = intervals.union(*columns(a)), intervals.union(*columns(b))
+
+    assert points(pairs(intervals.intersection(one, two))) == points(a) & points(b)
+    assert points(pairs(intervals.difference(one, two))) == points(a) - points(b)
+
+
+@given(SPANS, st.integers(-2, 22), st.integers(-2, 22))
+def test_measure_within(spans: list[tuple[int, int]], low: int, high: int) -> None:
+    low, high = sorted((low, high))
+    covered = intervals.measure_within(
+        intervals.union(*columns(spans)), np.array([low]), np.array([high])
+    )
+
+    assert covered.tolist() == [len(points(spans) & set(range(low, high)))]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 9)), max_size=9))
+def test_groups_do_not_touch_each_other(rows: list[tuple[int, int, int]]) -> None:
+    group = np.array([g for g, _, _ in rows], np.int64)
+    start = np.array([s for _, s, _ in rows], np.int64)
+    end = start + np.array([n for _, _, n in rows], np.int64)
+
+    expected = [len(points([(s, s + n) for g, s, n in rows if g == own])) for own in range(4)]
+    assert intervals.group_measure(group, 4, start, end).tolist() == expected
+
+
+@pytest.mark.parametrize("shift", [0, 1_700_000_000_000_000_000])
+def test_large_times_stay_exact(shift: int) -> None:
+    start = np.array([shift, shift + 1], np.int64)
+    end = np.array([shift + 3, shift + 5], np.int64)
+
+    assert intervals.group_measure(np.array([0, 1]), 2, start, end).tolist() == [3, 4]

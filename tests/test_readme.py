@@ -1,0 +1,69 @@
+"""The README names what there is, its example runs, and its picture is current."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+import bubbleviz.conventions
+from bubbleviz.conventions import built_in
+from bubbleviz.renderers import renderers
+from bubbleviz.renderers.svg import RENDERER
+from bubbleviz.report import View
+from bubbleviz.schedules import schedules
+from bubbleviz.statistics import statistics
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [s.name for s in statistics()])
+def test_every_statistic_is_explained(name: str) -> None:
+    assert f"| `{name}` |" in README
+
+
+@pytest.mark.parametrize("name", [r.name for r in renderers()])
+def test_every_output_is_named(name: str) -> None:
+    assert f"--{name} " in README
+
+
+@pytest.mark.parametrize("name", list(built_in()))
+def test_every_convention_is_named(name: str) -> None:
+    assert f"`{name}`" in README
+
+
+def test_there_are_schedules() -> None:
+    assert {"gpipe", "1f1b", "zb-h1", "zb-h2"} <= {s.name for s in schedules()}
+
+
+def test_the_python_example_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    monkeypatch.chdir(ROOT)
+
+    exec(compile(example, "README.md", "exec"), {})
+
+    assert capsys.readouterr().out.startswith("schedule: 0.2727 over 3 iterations\n0 8000000")
+
+
+def test_the_convention_example_is_one(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    file = tmp_path / "mine.toml"
+    file.write_text(example, encoding="utf-8")
+
+    convention = bubbleviz.conventions.load_convention(file)
+
+    names = bubbleviz.conventions.understand(convention.examples, convention)
+    assert (names.phase >= 0).all()
+
+
+def test_the_picture_is_current() -> None:
+    report = bubbleviz.analyze([ROOT / "fixtures" / "1f1b"])
+
+    drawn = RENDERER.render(report, View())
+
+    assert drawn == (ROOT / "fixtures" / "1f1b.svg").read_text(encoding="utf-8")
