@@ -79,7 +79,7 @@ def put_together(
     machines = machines_of(sources, same_clock)
     clocks, limitations = align(sources, machines)
     refuse_unrelated(sources, [(r.start_ns, r.end_ns) for r in recordings], clocks)
-    _refuse_other_microbatches(recordings)
+    _refuse_other_shapes(recordings)
     bases = np.cumsum([0, *(len(r.ranks) for r in recordings)]).astype(np.int64)
     operations = _joined_operations(recordings, clocks, bases)
     named = np.concatenate([r.said.iteration for r in recordings])
@@ -117,30 +117,47 @@ def put_together(
     )
 
 
-def _refuse_other_microbatches(recordings: Sequence[Recording]) -> None:
-    """Raise MismatchError where profiles mostly ran different numbers of microbatches.
+def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError where profiles ran other numbers of microbatches or chunks, or names.
 
     Counted are a rank's iterations in which every forward has its backward.
     """
-    usual: dict[int, str] = {}
-    for recording in recordings:
-        own = recording.operations
-        first = (own.occurrence == 0) & (own.iteration >= 0)
-        cell = own.rank * (int(own.iteration.max(initial=0)) + 1) + own.iteration
-        forward = np.bincount(cell[first & (own.phase == Phase.F)], minlength=1)
-        backward = np.bincount(
-            cell[first & np.isin(own.phase, (Phase.B, Phase.BW))], minlength=len(forward)
-        )[: len(forward)]
-        whole = forward[(forward == backward) & (forward > 0)]
-        chunks = len(np.unique(own.chunk[own.phase == Phase.F]))
-        if len(whole):
-            usual.setdefault(int(np.bincount(whole).argmax()) // chunks, recording.source.path)
-    if len(usual) > 1:
-        (fewer, one), *_, (more, other) = sorted(usual.items())
-        raise MismatchError(
-            f"{one} and {other}: {fewer} and {more} microbatches an iteration, so they are no "
-            "single run; give the profiles of one run"
-        )
+    for what, values in (
+        ("microbatches an iteration", [_usual_microbatches(r.operations) for r in recordings]),
+        ("model chunks a rank", [_usual_chunks(r.operations) for r in recordings]),
+        ("as their naming convention", [r.convention for r in recordings]),
+    ):
+        first: dict[int | str, str] = {}
+        for value, recording in zip(values, recordings, strict=True):
+            if value is not None:
+                first.setdefault(value, recording.source.path)
+        if len(first) > 1:
+            (one, path), (other, second), *_ = first.items()
+            raise MismatchError(
+                f"{path} and {second}: {one} and {other} {what}, so they are no single run; "
+                "give the profiles of one run"
+            )
+
+
+def _usual_microbatches(own: Operations) -> int | None:
+    """Return how many microbatches most whole iterations of most ranks have; None unknown."""
+    first = (own.occurrence == 0) & (own.iteration >= 0)
+    cell = own.rank * (int(own.iteration.max(initial=0)) + 1) + own.iteration
+    cells = int(cell.max(initial=0)) + 1
+    forward = np.bincount(cell[first & (own.phase == Phase.F)], minlength=cells)
+    gradient = first & np.isin(own.phase, (Phase.B, Phase.BW))
+    backward = np.bincount(cell[gradient], minlength=cells)
+    whole = forward[(forward == backward) & (forward > 0)]
+    chunks = _usual_chunks(own)
+    return int(np.bincount(whole).argmax()) // chunks if len(whole) and chunks else None
+
+
+def _usual_chunks(own: Operations) -> int | None:
+    """Return how many chunks most ranks run forward; None where none does."""
+    forward = own.phase == Phase.F
+    pairs = np.unique(np.stack((own.rank[forward], own.chunk[forward])), axis=1)
+    counts = np.unique(pairs[0], return_counts=True)[1]
+    return int(np.bincount(counts).argmax()) if len(counts) else None
 
 
 def _is_contradicted(

@@ -13,8 +13,8 @@ from bubbleviz._version import __version__
 from bubbleviz.align import Run, put_together
 from bubbleviz.conventions import Convention, built_in, find_convention, understand
 from bubbleviz.count import Counts, count
-from bubbleviz.errors import MismatchError, NothingToAnalyseError
-from bubbleviz.inputs import find_profiles
+from bubbleviz.errors import MismatchError, NothingToAnalyseError, ProfileError
+from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.inspection import Inspection, look_over
 from bubbleviz.interpret import Recording, interpret
 from bubbleviz.kinds import default_kinds
@@ -56,17 +56,40 @@ def analyze(
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
     files = find_profiles([str(path) for path in paths])
-    _refuse_twins(files)
+    _refuse_twins([file.path for file in files])
     chosen = find_convention(convention) if convention else None
-    recordings = []
-    for index, path in enumerate(files):
+    recordings, unreadable = _record_all(files, chosen, cross_thread, progress)
+    run = put_together(recordings, order, same_clock)
+    return _report(recordings, run, count(run, skip=skip), unreadable)
+
+
+def _record_all(
+    files: Sequence[Found],
+    convention: Convention | None,
+    cross_thread: bool,
+    progress: Progress | None,
+) -> tuple[list[Recording], tuple[Limitation, ...]]:
+    """Return the recordings, and of a directory's files those that could not be read.
+
+    Raises:
+        ProfileError: a file that was named cannot be read, or none of a directory's can.
+    """
+    recordings: list[Recording] = []
+    lost: list[ProfileError] = []
+    for index, file in enumerate(files):
         if progress:
-            progress(index, len(files), path)
-        recordings.append(_record(path, chosen, cross_thread))
+            progress(index, len(files), file.path)
+        try:
+            recordings.append(_record(file.path, convention, cross_thread))
+        except ProfileError as error:
+            if file.named:
+                raise
+            lost.append(error)
     if progress:
         progress(len(files), len(files), "")
-    run = put_together(recordings, order, same_clock)
-    return _report(recordings, run, count(run, skip=skip), chosen)
+    if lost and not recordings:
+        raise lost[0]
+    return recordings, tuple(Limitation("a profile of the directory", str(e)) for e in lost)
 
 
 def inspect(path: str | Path, *, convention: str | None = None) -> Inspection:
@@ -79,7 +102,7 @@ def inspect(path: str | Path, *, convention: str | None = None) -> Inspection:
     Raises:
         BubblevizError: it cannot be read at all.
     """
-    (file, *_) = find_profiles([str(path)])
+    file = find_profiles([str(path)])[0].path
     known = _candidates(find_convention(convention) if convention else None)
     contents = reader_of(file).inspect(file, _globs(known))
     return look_over(contents, known)
@@ -99,17 +122,18 @@ def _refuse_twins(files: Sequence[str]) -> None:
     for path in files:
         by_size.setdefault(Path(path).stat().st_size, []).append(path)
     for same_size in by_size.values():
-        seen: dict[str, str] = {}
+        seen: dict[bytes, str] = {}
         for path in same_size if len(same_size) > 1 else ():
             with Path(path).open("rb") as file:
                 content = hashlib.sha256()
                 while block := file.read(1 << 20):
                     content.update(block)
-            twin = seen.setdefault(content.hexdigest(), path)
-            if twin is not path:
+            if content.digest() in seen:
                 raise MismatchError(
-                    f"{twin} and {path}: the same profile twice; give each profile once"
+                    f"{seen[content.digest()]} and {path}: the same profile twice; give each "
+                    "profile once"
                 )
+            seen[content.digest()] = path
 
 
 def _record(path: str, convention: Convention | None, cross_thread: bool) -> Recording:
@@ -134,7 +158,10 @@ def _record(path: str, convention: Convention | None, cross_thread: bool) -> Rec
 
 
 def _report(
-    recordings: Sequence[Recording], run: Run, counts: Counts, convention: Convention | None
+    recordings: Sequence[Recording],
+    run: Run,
+    counts: Counts,
+    unreadable: Sequence[Limitation],
 ) -> Report:
     profiles: list[ProfileSummary] = []
     coverage: list[RankCoverage] = []
@@ -166,7 +193,7 @@ def _report(
         kernels.extend(replace(k, rank=place[k.rank]) for k in covered.unattributed)
     return Report(
         version=__version__,
-        convention=convention.name if convention else recordings[0].convention,
+        convention=", ".join(dict.fromkeys(r.convention for r in recordings)),
         headline=counts.headline,
         headline_reason=counts.headline_reason,
         profiles=tuple(profiles),
@@ -178,7 +205,7 @@ def _report(
         unattributed=run.unattributed,
         coverage=tuple(sorted(coverage, key=lambda c: c.rank)),
         unattributed_kernels=tuple(sorted(kernels, key=lambda k: (k.rank, -k.gpu_ns, k.name))),
-        limitations=_limitations(recordings, run, counts),
+        limitations=(*unreadable, *_limitations(recordings, run, counts)),
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -59,12 +59,7 @@ def _with_outputs(function: Callable[..., None]) -> Callable[..., None]:
             raise UsageError("two outputs name the same file; give each its own")
         function(**options, outputs=given)
 
-    hints = get_type_hints(function, include_extras=True)
-    own = [
-        p.replace(annotation=hints[p.name])
-        for p in signature(function).parameters.values()
-        if p.name != "outputs"
-    ]
+    own = [p for p in signature(function, eval_str=True).parameters.values() if p.name != "outputs"]
     added = [
         Parameter(
             r.name,
@@ -143,14 +138,15 @@ def analyze(
     from bubbleviz.outputs import check_outputs, write_outputs
     from bubbleviz.selection import numbers, view_of
 
-    files = find_profiles(profiles)
-    check_outputs(list(outputs), files, force=force)
+    files = [file.path for file in find_profiles(profiles)]
+    inputs = [*files, convention] if convention else files
+    check_outputs(list(outputs), inputs, force=force)
     ordered = numbers(order, "--order") if order else ()
     from bubbleviz.api import analyze as run_analysis
 
     with _progress() as report_progress:
         report = run_analysis(
-            files,
+            profiles,
             convention=convention,
             skip=skip,
             cross_thread=cross_thread,
@@ -188,7 +184,7 @@ def inspect(
     from bubbleviz.overview import parts, render
 
     for file in files:
-        inspection = look(file, convention=convention)
+        inspection = look(file.path, convention=convention)
         _show(parts(inspection), partial(render, inspection))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.errors import InputError
@@ -19,7 +20,15 @@ def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-def find_profiles(paths: Sequence[str]) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Found:
+    """A file to read; ``named`` on the command line, or found in a directory."""
+
+    path: str
+    named: bool
+
+
+def find_profiles(paths: Sequence[str]) -> tuple[Found, ...]:
     """Return the files that paths stand for, in the order given.
 
     A directory stands for the profiles in it, a pattern for its matches, both in natural order.
@@ -29,14 +38,14 @@ def find_profiles(paths: Sequence[str]) -> tuple[str, ...]:
     """
     if not paths:
         raise InputError("no profile given; name one or more .sqlite files or a directory")
-    found: list[str] = []
+    found: list[Found] = []
     for path in paths:
         if Path(path).is_dir():
-            found.extend(_in_directory(path))
+            found.extend(Found(file, named=False) for file in _in_directory(path))
         elif Path(path).exists():
-            found.append(path)
+            found.append(Found(path, named=True))
         elif glob.has_magic(path):
-            found.extend(_matches(path))
+            found.extend(Found(file, named=True) for file in _matches(path))
         else:
             raise InputError(f"{path}: no such file or directory; check the path")
     return tuple(found)

@@ -70,8 +70,13 @@ def look_over(contents: Contents, conventions: Sequence[Convention]) -> Inspecti
         )
     if contents.source.session_utc_ns is None:
         missing.append("no session start time: the clocks of several profiles cannot be compared")
+    present = {table.table for table in contents.tables if table.rows is not None}
+    columns = [lack for lack in contents.lacks if lack.split(".")[0] in present and "." in lack]
+    if columns:
+        missing.append(f"the export lacks {', '.join(columns)}, which analysis needs or misses")
     needed = ("kernels", "CUDA API calls", "NVTX rows")
-    return Inspection(contents, evidence, named and all(rows[n] for n in needed), tuple(missing))
+    able = named and all(rows[n] for n in needed) and contents.readable
+    return Inspection(contents, evidence, able, tuple(missing))
 
 
 def _evidence(contents: Contents, convention: Convention) -> Evidence | None:

@@ -27,7 +27,10 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
         if output == "-":
             continue
         if place in profiles:
-            raise OutputError(f"{output}: is one of the profiles, which are never written to")
+            raise OutputError(
+                f"{output}: is one of the profiles or the naming that are read; "
+                "they are never written to"
+            )
         if Path(output).is_dir():
             raise OutputError(f"{output}: is a directory; name a file in it")
         if not Path(output).resolve().parent.is_dir():

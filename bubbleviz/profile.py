@@ -196,6 +196,8 @@ class Contents:
         devices: that it describes.
         names: the most frequent names of its ranges.
         candidates: the names that pass the prefilters of conventions.
+        lacks: tables and columns of a whole export that it does not have.
+        readable: whether what it has is enough all the same.
     """
 
     source: Source
@@ -204,3 +206,5 @@ class Contents:
     devices: tuple[Device, ...]
     names: tuple[NameCount, ...]
     candidates: tuple[NameCount, ...]
+    lacks: tuple[str, ...]
+    readable: bool

@@ -10,6 +10,8 @@ from bubbleviz.errors import UsageError
 if TYPE_CHECKING:
     from bubbleviz.report import Report, View
 
+#: More ranks or iterations than any report holds.
+_MOST = 1_000_000
 _RANGE = re.compile(r"^\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?$")
 
 
@@ -25,6 +27,8 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         if match is None:
             raise UsageError(f"{option} {text!r}: not of the form 3 or 0-3 or 0,2,4-7")
         first, last = int(match[1]), int(match[2] or match[1])
+        if last - first > _MOST:
+            raise UsageError(f"{option} {text!r}: more than {_MOST:,} numbers")
         found.extend(range(first, last + 1))
     return tuple(found)
 

@@ -536,20 +536,6 @@ def test_captures_more_than_a_minute_apart(bench: Bench, order: tuple[str, str])
     assert "b.sqlite" in said
 
 
-def test_causal_alignment_takes_captures_whose_clocks_are_a_minute_apart(bench: Bench) -> None:
-    for rank, late_ns in ((0, 0), (1, 2 * MINUTE_NS)):
-        path = bench.inputs / f"rank{rank}.sqlite"
-        shutil.copy(FIXTURES / "zb-v" / path.name, path)
-        execute(
-            path,
-            f"UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = {UTC_NS + late_ns}",
-            f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = 'host{rank}' WHERE name = 'Hostname'",
-        )
-
-    assert "apart" in bench.refused(bench.inputs)
-    assert bench.report(bench.inputs, "--align", "causal")
-
-
 def test_runs_of_different_shape(bench: Bench) -> None:
     said = bench.refused(FIXTURES / "1f1b", FIXTURES / "zb-v")
 

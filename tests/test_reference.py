@@ -366,7 +366,7 @@ def test_parts_and_occurrences(tmp_path: Path) -> None:
     found = analyse(rows.write(tmp_path))
     assert [brief(o) for o in found.operations] == [
         ("F", 0, 0, (0, 25)),
-        ("RECV_F", None, 0, None),
+        ("RECV_F", None, 0, (10, 15)),
         ("BW", 0, 0, (30, 45)),
         ("F", 1, 0, (50, 55)),
         ("BW", 0, 1, (60, 65)),

@@ -49,6 +49,8 @@ _NUMBERS = (
     "second_microbatch",
     "second_chunk",
 )
+#: No count of microbatches or ranks is larger; a name that says so is no name of ours.
+_LARGEST = 2**31 - 1
 _GROUPS = frozenset((*_NUMBERS, "phase"))
 
 
@@ -161,6 +163,8 @@ def _parse(
         if said is not None:
             phase = pattern.phases.get(said) or phase_of_label(said)
         numbers = tuple(NONE if groups.get(n) is None else int(groups[n]) for n in _NUMBERS)
+        if max(numbers) > _LARGEST:
+            return None
         return pattern, phase, numbers
     return None
 

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
 import numpy as np
 import sqlalchemy
 from sqlalchemy.pool import NullPool
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, SchemaError
 from bubbleviz.model import Limitation
 from bubbleviz.profile import (
@@ -62,8 +62,21 @@ _RECORD_AGAIN = {
     "with ranges switched on in the training framework",
 }
 
+#: The queries that analysis cannot do without, each with what stands in for it.
+_NEEDED = {
+    "kernels": ("kernels",),
+    "calls": ("calls",),
+    "ranges": ("ranges", "ranges_same_thread", "ranges_registered_only", "ranges_text_only"),
+}
+_RANGE_NAMES = ("range_names", "range_names_registered_only", "range_names_text_only")
+#: Times beyond this (36 years) are no times; CUPTI is known to write such rows.
+_IMPOSSIBLE_NS = 1 << 60
+
 Binds: TypeAlias = Mapping[str, int | str | None]
 Schema: TypeAlias = Mapping[str, frozenset[str]]
+
+
+_T = TypeVar("_T", Kernels, Calls, Copies, Ranges)
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,12 @@ class _Export:
     path: str
     connection: sqlalchemy.Connection
     schema: Schema
+
+    def lacks(self, *names: str) -> tuple[str, ...]:
+        """Return what the export lacks for the first of the queries, if it can run none."""
+        if any(self.has(name) for name in names):
+            return ()
+        return query(f"nsys/{names[0]}").lacks(self.schema)
 
     def choose(self, *names: str) -> Query:
         """Return the first of the queries for which the export has everything.
@@ -189,6 +208,32 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def _number(export: _Export, value: object) -> int:
+    """Return a value that must be a number; SQLite keeps text in any column."""
+    if not isinstance(value, int):
+        raise ProfileError(
+            f"{export.path}: holds {type(value).__name__} where a number belongs, so it is "
+            f"damaged or was edited; {EXPORT_AGAIN}"
+        )
+    return value
+
+
+def _possible(start_ns: Ints, end_ns: Ints) -> Bools:
+    """Tell which rows have times that can be: in order, and of this age."""
+    inside = (np.abs(start_ns) < _IMPOSSIBLE_NS) & (np.abs(end_ns) < _IMPOSSIBLE_NS)
+    return np.asarray(inside & (end_ns >= start_ns), bool)
+
+
+def _only_possible(export: _Export, what: str, table: _T) -> tuple[_T, tuple[Limitation, ...]]:
+    """Return the table without rows whose times cannot be, and how many these were."""
+    keep = _possible(table.start_ns, table.end_ns)
+    if keep.all():
+        return table, ()
+    because = f"{export.path}: they end before they start, or lie years away; they are left out"
+    strange = Limitation(f"{what} with impossible times", because, int((~keep).sum()))
+    return table.take(keep), (strange,)
+
+
 def _first(export: _Export, name: str) -> object:
     """Return the single value of a query; None where the export cannot say."""
     rows = export.rows(query(f"nsys/{name}")) if export.has(name) else []
@@ -219,7 +264,7 @@ def _event_types(export: _Export) -> Mapping[str, int]:
     codes = dict(_EVENT_TYPES)
     if export.has("event_types"):
         for name, code in export.rows(query("nsys/event_types")):
-            codes[str(name)] = int(str(code))
+            codes[str(name)] = _number(export, code)
     return {
         "push_pop": codes["NvtxPushPopRange"],
         "start_end": codes["NvtxStartEndRange"],
@@ -244,7 +289,7 @@ def _strings(export: _Export, ids: Ints) -> tuple[str, ...]:
     if export.has("strings"):
         binds = {"ids": json.dumps(ids.tolist())}
         rows = export.rows(query("nsys/strings"), binds)
-        known = {int(str(row[0])): str(row[1]) for row in rows}
+        known = {_number(export, row[0]): str(row[1]) for row in rows}
     return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
 
 
@@ -274,12 +319,17 @@ def _ranges(export: _Export, globs: Sequence[str], last_ns: int) -> Ranges:
     binds: dict[str, int | str | None] = {**types, "globs": len(chosen)}
     padded = (*chosen, *[None] * (_GLOB_SLOTS - len(chosen)))
     binds.update({f"glob_{i}": glob for i, glob in enumerate(padded, 1)})
-    rows = export.rows(export.choose("ranges", "ranges_text_only"), binds)
+    rows = export.rows(export.choose(*_NEEDED["ranges"]), binds)
+    if any(type(value) is not int for row in rows for value in row[:1] + row[2:5]):
+        raise ProfileError(
+            f"{export.path}: NVTX_EVENTS holds text where a number belongs, so it is damaged or "
+            f"was edited; {EXPORT_AGAIN}"
+        )
     start, end, kind, thread, end_thread, text = zip(*rows, strict=True) if rows else ((),) * 6
     cut = np.array([e is None for e in end], bool)
     ends = np.array([NONE if e is None else e for e in end], np.int64)
     starts = np.array(start, np.int64)
-    ends[cut] = max(last_ns, ends.max(initial=last_ns), starts.max(initial=last_ns))
+    ends[cut] = max(int(times.max(initial=last_ns)) for times in (ends, starts))
     names: dict[str, int] = {}
     name_id = [names.setdefault(str(t), len(names)) for t in text]
     kinds = np.array(kind, np.int64)
@@ -298,7 +348,8 @@ def _ranges(export: _Export, globs: Sequence[str], last_ns: int) -> Ranges:
 def _threads(export: _Export) -> tuple[Thread, ...]:
     if not export.has("threads"):
         return ()
-    named = {(int(str(row[0])), str(row[1])) for row in export.rows(query("nsys/threads"))}
+    rows = export.rows(query("nsys/threads"))
+    named = {(_number(export, row[0]), str(row[1])) for row in rows}
     return tuple(Thread(thread, name) for thread, name in sorted(named))
 
 
@@ -306,14 +357,14 @@ def _devices(export: _Export) -> tuple[Device, ...]:
     if not (export.has("gpus") or export.has("gpus_without_uuid")):
         return ()
     rows = export.rows(export.choose("gpus", "gpus_without_uuid"))
-    gpus = {int(str(i)): (str(name), str(uuid) or None) for i, name, uuid in rows}
+    gpus = {_number(export, i): (str(name), str(uuid) or None) for i, name, uuid in rows}
     if not export.has("cuda_devices"):
         return tuple(Device(None, i, *known) for i, known in sorted(gpus.items()))
     seen = export.rows(query("nsys/cuda_devices"))
     return tuple(
-        Device(int(str(pid)), int(str(device)), *gpus[int(str(gpu))])
+        Device(_number(export, pid), _number(export, device), *gpus[_number(export, gpu)])
         for pid, device, gpu in seen
-        if int(str(gpu)) in gpus
+        if gpu in gpus
     )
 
 
@@ -332,24 +383,62 @@ def read(path: str, globs: Sequence[str]) -> Profile:
         for table, remedy in _RECORD_AGAIN.items():
             if table not in export.schema:
                 raise NothingToAnalyseError(f"{path}: {remedy}")
-        kernels = _kernels(export)
+        for queries in _NEEDED.values():
+            export.choose(*queries)
+        kernels, strange_kernels = _only_possible(export, "kernels", _kernels(export))
         if len(kernels) == 0:
             raise NothingToAnalyseError(f"{path}: {_RECORD_AGAIN[_KERNEL]}")
-        calls = Calls(*export.columns(export.choose("calls")))
+        calls, strange_calls = _only_possible(
+            export, "CUDA API calls", Calls(*export.columns(export.choose("calls")))
+        )
         if len(calls) == 0:
             raise NothingToAnalyseError(f"{path}: {_RECORD_AGAIN[_RUNTIME]}")
-        copies, limitations = _copies(export)
+        copies, lacking = _copies(export)
+        copies, strange_copies = _only_possible(export, "copies", copies)
         last_ns = max(int(t.end_ns.max(initial=0)) for t in (kernels, calls, copies))
+        ranges, strange_ranges = _only_possible(export, "ranges", _ranges(export, globs, last_ns))
+        if len(ranges) == 0:
+            _refuse_without_ranges(export)
         return Profile(
             source=_source(export),
             kernels=kernels,
             copies=copies,
             calls=calls,
-            ranges=_ranges(export, globs, last_ns),
+            ranges=ranges,
             threads=_threads(export),
             devices=_devices(export),
-            limitations=limitations,
+            limitations=(
+                *_names_lost(export),
+                *lacking,
+                *strange_kernels,
+                *strange_calls,
+                *strange_copies,
+                *strange_ranges,
+            ),
         )
+
+
+def _refuse_without_ranges(export: _Export) -> None:
+    """Raise NothingToAnalyseError where there is no range of any name."""
+    if not export.rows(export.choose("any_range"), _event_types(export)):
+        raise NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[_NVTX]}")
+    lacking = query("nsys/ranges").lacks(export.schema)
+    if lacking:
+        raise SchemaError(
+            f"{export.path}: the export lacks {', '.join(lacking)}, and no range is named "
+            f"without; {EXPORT_AGAIN}"
+        )
+
+
+def _lacking(export: _Export, name: str) -> tuple[str, ...]:
+    return query(f"nsys/{name}").lacks(export.schema)
+
+
+def _names_lost(export: _Export) -> tuple[Limitation, ...]:
+    """Return what names of ranges are lost where a column is absent."""
+    lost = [lack for lack in _lacking(export, "ranges") if not lack.endswith(".endGlobalTid")]
+    what = "names of ranges"
+    return (Limitation(what, f"{export.path} lacks {', '.join(lost)}"),) if lost else ()
 
 
 def _tables(export: _Export) -> tuple[TableCount, ...]:
@@ -385,11 +474,11 @@ def inspect(path: str, globs: Sequence[str], most: int = 20) -> Contents:
     with _opened(path) as export:
         names: list[NameCount] = []
         candidates: list[NameCount] = []
-        if export.has("range_names") or export.has("range_names_text_only"):
-            chosen = export.choose("range_names", "range_names_text_only")
+        if not export.lacks(*_RANGE_NAMES):
+            chosen = export.choose(*_RANGE_NAMES)
             rows = export.rows(chosen, {**_event_types(export), "most": most})
-            names = [NameCount(str(t), int(str(n))) for t, n in rows if t is not None]
-        if export.has("ranges") or export.has("ranges_text_only"):
+            names = [NameCount(str(t), _number(export, n)) for t, n in rows if t is not None]
+        if not export.lacks(*_NEEDED["ranges"]):
             ranges = _ranges(export, globs, 0)
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
             candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
@@ -403,6 +492,8 @@ def inspect(path: str, globs: Sequence[str], most: int = 20) -> Contents:
             devices=_devices(export),
             names=tuple(names),
             candidates=tuple(candidates),
+            lacks=tuple(lack for first, *_ in _NEEDED.values() for lack in _lacking(export, first)),
+            readable=not any(export.lacks(*names) for names in _NEEDED.values()),
         )
 
 

@@ -2,10 +2,10 @@
 --
 -- requires: NVTX_EVENTS(eventType, text)
 SELECT
-    range.text AS text,  -- name of the range
+    named.text AS text,  -- name of the range
     COUNT(*) AS occurrences  -- how often it was opened
-FROM NVTX_EVENTS AS range
-WHERE range.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
-GROUP BY range.text
-ORDER BY occurrences DESC, range.text ASC
+FROM NVTX_EVENTS AS named
+WHERE named.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
+GROUP BY named.text
+ORDER BY occurrences DESC, named.text ASC
 LIMIT :most

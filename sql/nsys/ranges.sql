@@ -7,35 +7,35 @@
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, endGlobalTid, text, textId)
 -- requires: StringIds(id, value)
 SELECT
-    range.start AS start_ns,  -- when the range was pushed or started
-    range."end" AS end_ns,  -- when it was popped or ended; NULL if the capture ended first
-    range.eventType AS event_type,  -- push/pop or start/end
-    COALESCE(range.globalTid, -1) AS thread,  -- thread that opened it
-    COALESCE(range.endGlobalTid, -1) AS end_thread,  -- thread that ended a start/end range
-    COALESCE(range.text, name.value) AS text  -- its name
-FROM NVTX_EVENTS AS range
-LEFT JOIN StringIds AS name ON range.text IS NULL AND range.textId = name.id
+    named.start AS start_ns,  -- when the range was pushed or started
+    named."end" AS end_ns,  -- when it was popped or ended; NULL if the capture ended first
+    named.eventType AS event_type,  -- push/pop or start/end
+    COALESCE(named.globalTid, -1) AS thread,  -- thread that opened it
+    COALESCE(named.endGlobalTid, -1) AS end_thread,  -- thread that ended a start/end range
+    COALESCE(named.text, name.value) AS text  -- its name
+FROM NVTX_EVENTS AS named
+LEFT JOIN StringIds AS name ON named.text IS NULL AND named.textId = name.id
 WHERE
-    range.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
+    named.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
     AND (
         (
-            range.text IS NOT NULL AND (
-                range.text GLOB :glob_1
-                OR (:globs > 1 AND range.text GLOB :glob_2)
-                OR (:globs > 2 AND range.text GLOB :glob_3)
-                OR (:globs > 3 AND range.text GLOB :glob_4)
-                OR (:globs > 4 AND range.text GLOB :glob_5)
-                OR (:globs > 5 AND range.text GLOB :glob_6)
-                OR (:globs > 6 AND range.text GLOB :glob_7)
-                OR (:globs > 7 AND range.text GLOB :glob_8)
-                OR (:globs > 8 AND range.text GLOB :glob_9)
-                OR (:globs > 9 AND range.text GLOB :glob_10)
-                OR (:globs > 10 AND range.text GLOB :glob_11)
-                OR (:globs > 11 AND range.text GLOB :glob_12)
+            named.text IS NOT NULL AND (
+                named.text GLOB :glob_1
+                OR (:globs > 1 AND named.text GLOB :glob_2)
+                OR (:globs > 2 AND named.text GLOB :glob_3)
+                OR (:globs > 3 AND named.text GLOB :glob_4)
+                OR (:globs > 4 AND named.text GLOB :glob_5)
+                OR (:globs > 5 AND named.text GLOB :glob_6)
+                OR (:globs > 6 AND named.text GLOB :glob_7)
+                OR (:globs > 7 AND named.text GLOB :glob_8)
+                OR (:globs > 8 AND named.text GLOB :glob_9)
+                OR (:globs > 9 AND named.text GLOB :glob_10)
+                OR (:globs > 10 AND named.text GLOB :glob_11)
+                OR (:globs > 11 AND named.text GLOB :glob_12)
             )
         )
         OR (
-            range.text IS NULL AND range.textId IN (
+            named.text IS NULL AND named.textId IN (
                 SELECT candidate.id FROM StringIds AS candidate
                 WHERE
                     candidate.value GLOB :glob_1
@@ -53,4 +53,4 @@ WHERE
             )
         )
     )
-ORDER BY range.rowid
+ORDER BY named.rowid
