@@ -15,7 +15,7 @@ from bubbleviz.statistics import Windows
 
 
 @dataclass(frozen=True)
-class Parts:
+class Uses:
     """Where the time of each (iteration, rank) window went; shape (iterations, ranks)."""
 
     compute_ns: Ints
@@ -25,13 +25,13 @@ class Parts:
     bubble_ns: Ints
 
     @staticmethod
-    def empty(iterations: int, ranks: int) -> Parts:
+    def empty(iterations: int, ranks: int) -> Uses:
         """Return columns to fill in."""
         zero = np.zeros((5, iterations, ranks), np.int64)
-        return Parts(zero[0], zero[1], zero[2], zero[3], zero[4])
+        return Uses(zero[0], zero[1], zero[2], zero[3], zero[4])
 
 
-def accounts_of(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Parts]:
+def accounts_of(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Uses]:
     """Split every window of every rank.
 
     What covers an instant first counts::
@@ -43,7 +43,7 @@ def accounts_of(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Parts]
         window                    ├──────────────────────┤   the rest is bubble
     """
     iterations, ranks = len(run.iteration_names), len(run.ranks)
-    parts = {name: Parts.empty(iterations, ranks) for name in windows}
+    parts = {name: Uses.empty(iterations, ranks) for name in windows}
     phase, iteration = run.operations.phase, run.operations.iteration
     rank_of_busy = run.operations.rank[run.busy.operation]
     bounds = np.searchsorted(rank_of_busy, np.arange(ranks + 1))
@@ -80,7 +80,7 @@ def _account_rank(
     loose: intervals.Intervals,
     rank: int,
     windows: Mapping[str, Windows],
-    parts: Mapping[str, Parts],
+    parts: Mapping[str, Uses],
 ) -> None:
     """Fill in one rank's column."""
     work, compute = busy.of(WORK), busy.of(COMPUTE)

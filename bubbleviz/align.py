@@ -8,24 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.clocks import Clock, align, machines_of, refuse_unrelated
-from bubbleviz.columns import NONE, Ints
-from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.columns import Ints
+from bubbleviz.errors import MismatchError
 from bubbleviz.interpret import LocalRank, Recording
+from bubbleviz.joining import Joined, join
 from bubbleviz.model import BusyIntervals, Limitation, Operations, Rank, RankIntervals
-from bubbleviz.pairing import pair_iterations
+from bubbleviz.ordering import natural_key
 from bubbleviz.phases import COUNTED, Phase
 from bubbleviz.profile import pid_of
-from bubbleviz.stages import VirtualStages, contradicted, order_virtual_stages
-
-UNPAIRED = Limitation(
-    "which iterations of the ranks belong together",
-    "neither names nor counts and dependencies tell; ratios over ranks are left out",
-)
-CONTRADICTED = Limitation(
-    "stages of ranks",
-    "the order that the waiting times give contradicts the data dependencies, as copies of one "
-    "stage (data or tensor parallel) do; say the order with --order",
-)
+from bubbleviz.staging import Staging, stage
 
 
 @dataclass(frozen=True)
@@ -42,6 +33,7 @@ class Run:
         unattributed: compute outside every compute operation.
         iteration_names: by index.
         paired: whether iterations of different ranks are known to be the same.
+        stages_missing: whether names tell of virtual stages that no profile holds.
         limitations: what could not be told.
         rank_of_local: for each profile, the rank of each of its own ranks.
     """
@@ -54,6 +46,7 @@ class Run:
     unattributed: RankIntervals
     iteration_names: tuple[str, ...]
     paired: bool
+    stages_missing: bool
     limitations: tuple[Limitation, ...]
     rank_of_local: tuple[Ints, ...]
 
@@ -80,40 +73,28 @@ def put_together(
     clocks, limitations = align(sources, machines)
     refuse_unrelated(sources, [(r.start_ns, r.end_ns) for r in recordings], clocks)
     _refuse_other_shapes(recordings)
-    bases = np.cumsum([0, *(len(r.ranks) for r in recordings)]).astype(np.int64)
-    operations = _joined_operations(recordings, clocks, bases)
-    named = np.concatenate([r.said.iteration for r in recordings])
-    said = np.concatenate([r.said.stage for r in recordings])
-    stages = _said_stages(operations, said) or order_virtual_stages(operations)
-    place, notes = _pipeline_order(recordings, operations, stages, order)
-    operations, virtual_stage = _renamed_chunks(operations, stages)
-    ranked = np.argsort(place)
-    pairing = pair_iterations(operations, named, virtual_stage, ranked)
-    if not pairing.known:
-        notes = (*notes, UNPAIRED)
-    if not order and _is_contradicted(
-        recordings, operations, virtual_stage, pairing.iteration, machines
-    ):
-        stages = VirtualStages(stages.rank, stages.chunk, np.full(len(stages.rank), NONE))
-        notes = (*notes, CONTRADICTED)
-    active_ns = _active(recordings, bases, place, operations, pairing.iteration, len(pairing.names))
-    operations = replace_columns(
-        operations, rank=place[operations.rank], iteration=pairing.iteration
+    joined = join(recordings, clocks, machines)
+    staging = stage(joined, order)
+    place = _places(joined, staging)
+    operations, busy = _sorted(
+        staging.operations.changed(
+            rank=place[joined.operations.rank], iteration=staging.pairing.iteration
+        ),
+        joined.busy,
     )
-    operations, busy = _sorted(operations, _joined_busy(recordings, clocks))
+    profiles = np.array([rank.profile for rank in joined.ranks], np.int64)
     return Run(
-        ranks=_ranks(recordings, place, stages, order),
+        ranks=_ranks(joined, place, staging),
         clocks=clocks,
         operations=operations,
         busy=busy,
-        active_ns=active_ns,
-        unattributed=_joined_unattributed(recordings, clocks, bases, place),
-        iteration_names=pairing.names,
-        paired=pairing.known,
-        limitations=(*limitations, *notes),
-        rank_of_local=tuple(
-            place[base : base + len(r.ranks)] for base, r in zip(bases, recordings, strict=False)
-        ),
+        active_ns=_active(joined, place, staging),
+        unattributed=_moved(joined.unattributed, place),
+        iteration_names=staging.pairing.names,
+        paired=staging.pairing.known,
+        stages_missing=staging.stages_missing,
+        limitations=(*limitations, *staging.limitations, *_idle_ranks(joined)),
+        rank_of_local=tuple(place[profiles == i] for i in range(len(recordings))),
     )
 
 
@@ -160,184 +141,55 @@ def _usual_chunks(own: Operations) -> int | None:
     return int(np.bincount(counts).argmax()) if len(counts) else None
 
 
-def _is_contradicted(
-    recordings: Sequence[Recording],
-    operations: Operations,
-    virtual_stage: Ints,
-    iteration: Ints,
-    machines: Sequence[str],
-) -> bool:
-    numbers = {machine: i for i, machine in enumerate(dict.fromkeys(machines))}
-    machine_of_rank = np.concatenate(
-        [
-            np.full(len(r.ranks), numbers[machine])
-            for r, machine in zip(recordings, machines, strict=True)
-        ]
-    )
-    return contradicted(operations, virtual_stage, iteration, machine_of_rank) > 0
-
-
-def replace_columns(operations: Operations, **columns: Ints) -> Operations:
-    """Return the operations with some columns exchanged."""
-    kept = {name: getattr(operations, name) for name in Operations.column_names()}
-    return Operations(**{**kept, **columns}, names=operations.names)
-
-
-def _joined_operations(
-    recordings: Sequence[Recording], clocks: Sequence[Clock], bases: Ints
-) -> Operations:
-    """Return all operations, ranks numbered through, on the report's clock."""
-    names: list[str] = []
-    tables = []
-    for recording, clock, base in zip(recordings, clocks, bases, strict=False):
-        own = recording.operations
-        spanned = own.has_span == 1
-        tables.append(
-            replace_columns(
-                own,
-                rank=own.rank + base,
-                start_ns=np.where(spanned, own.start_ns + clock.offset_ns, NONE),
-                end_ns=np.where(spanned, own.end_ns + clock.offset_ns, NONE),
-                host_start_ns=own.host_start_ns + clock.offset_ns,
-                host_end_ns=own.host_end_ns + clock.offset_ns,
-                name_id=own.name_id + len(names),
-            )
-        )
-        names.extend(own.names)
-    columns = {
-        name: np.concatenate([getattr(table, name) for table in tables])
-        for name in Operations.column_names()
-    }
-    return Operations(**columns, names=tuple(names))
-
-
-def _joined_busy(recordings: Sequence[Recording], clocks: Sequence[Clock]) -> BusyIntervals:
-    base, columns = 0, []
-    for recording, clock in zip(recordings, clocks, strict=True):
-        busy = recording.busy
-        columns.append(
-            (busy.operation + base, busy.start_ns + clock.offset_ns, busy.end_ns + clock.offset_ns)
-        )
-        base += len(recording.operations)
-    return BusyIntervals(*(np.concatenate(column) for column in zip(*columns, strict=True)))
-
-
-def _joined_unattributed(
-    recordings: Sequence[Recording], clocks: Sequence[Clock], bases: Ints, place: Ints
-) -> RankIntervals:
-    columns = []
-    for recording, clock, base in zip(recordings, clocks, bases, strict=False):
-        loose = recording.unattributed
-        columns.append(
-            (
-                place[loose.rank + base],
-                loose.start_ns + clock.offset_ns,
-                loose.end_ns + clock.offset_ns,
-            )
-        )
-    rank, start, end = (np.concatenate(column) for column in zip(*columns, strict=True))
-    order = np.lexsort((start, rank))
-    return RankIntervals(rank[order], start[order], end[order])
-
-
-def _said_stages(operations: Operations, said: Ints) -> VirtualStages | None:
-    """Return the virtual stages that names give, if they give them for all work."""
-    work = np.isin(operations.phase, COUNTED)
-    if not work.any() or (said[work] < 0).any():
-        return None
-    chunk = np.where(operations.chunk >= 0, operations.chunk, said)
-    rows = np.unique(np.stack((operations.rank, chunk, said))[:, work], axis=1)
-    return VirtualStages(rows[0], rows[1], rows[2])
-
-
-def _pipeline_order(
-    recordings: Sequence[Recording],
-    operations: Operations,
-    stages: VirtualStages,
-    order: Sequence[int],
-) -> tuple[Ints, tuple[Limitation, ...]]:
-    """Return each rank's place in pipeline order; ranks of unknown stage come last."""
-    ranks = [rank for recording in recordings for rank in recording.ranks]
-    count = len(ranks)
-    if order:
-        if sorted(order) != list(range(count)):
-            raise UsageError(
-                f"--order must name each of the ranks 0 to {count - 1} once, separated by commas"
-            )
-        place = np.empty(count, np.int64)
-        place[np.array(order)] = np.arange(count)
-        return place, ()
-    stage = _first_stages(stages, count)
-    known = stage >= 0
-    stage = np.where(known, stage, np.iinfo(np.int64).max)
-    number = np.array([NONE if r.global_rank is None else r.global_rank for r in ranks], np.int64)
-    # Profiles hold their ranks by (process, device); a stable sort keeps that, host by host.
-    ranked = np.lexsort((np.arange(count), number, stage))
-    place = np.empty(count, np.int64)
-    place[ranked] = np.arange(count)
-    working = np.zeros(count, bool)
-    working[operations.rank[np.isin(operations.phase, COUNTED)]] = True
-    unknown = int((working & ~known).sum())
-    note = Limitation(
-        "stages of ranks",
-        "they ran no microbatch both forward and backward that the others ran too; "
-        "say the order with --order",
-        unknown,
-    )
-    return place, (note,) if unknown else ()
-
-
-def _first_stages(stages: VirtualStages, count: int) -> Ints:
-    """Return the smallest virtual stage of each rank; -1 unknown."""
+def _places(joined: Joined, staging: Staging) -> Ints:
+    """Return each rank's place: by stage, then host, then rank number, process and device."""
     big = np.iinfo(np.int64).max
-    first = np.full(count, big)
-    told = stages.virtual_stage >= 0
-    np.minimum.at(first, stages.rank[told], stages.virtual_stage[told])
-    return np.where(first == big, NONE, first)
+    keys = [
+        (
+            big if first < 0 else first,
+            natural_key(rank.host),
+            big if rank.local.global_rank is None else rank.local.global_rank,
+            rank.local.device_id,
+            pid_of(rank.local.process),
+            number,
+        )
+        for number, (rank, first) in enumerate(
+            zip(joined.ranks, staging.stage_of_rank.tolist(), strict=True)
+        )
+    ]
+    place = np.empty(len(keys), np.int64)
+    place[sorted(range(len(keys)), key=lambda i: keys[i])] = np.arange(len(keys))
+    return place
 
 
-def _renamed_chunks(operations: Operations, stages: VirtualStages) -> tuple[Operations, Ints]:
-    """Return the operations with chunks counted in the model's order, and virtual stages."""
-    virtual_stage = np.full(len(operations), NONE, np.int64)
-    chunk = operations.chunk.copy()
-    for rank in np.unique(stages.rank).tolist():
-        own = np.flatnonzero(stages.rank == rank)
-        own = own[np.argsort(stages.virtual_stage[own], kind="stable")]
-        own = own[stages.virtual_stage[own] >= 0]
-        rows = operations.rank == rank
-        # Names that count the chunks in the model's order are kept, gaps and all.
-        in_order = bool((np.diff(stages.chunk[own]) > 0).all())
-        for index, at in enumerate(own.tolist()):
-            same = rows & (operations.chunk == stages.chunk[at])
-            virtual_stage[same] = stages.virtual_stage[at]
-            chunk[same] = stages.chunk[at] if in_order else index
-    return replace_columns(operations, chunk=chunk), virtual_stage
+def _idle_ranks(joined: Joined) -> tuple[Limitation, ...]:
+    """Return a limitation for ranks that ran kernels but no forward or backward."""
+    working = set(joined.operations.rank[np.isin(joined.operations.phase, COUNTED)].tolist())
+    labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
+    idle = [label for number, label in enumerate(labels) if number not in working]
+    because = "they take no part in any ratio: " + ", ".join(idle)
+    return (Limitation("ranks without forward or backward", because, len(idle)),) if idle else ()
 
 
-def _active(
-    recordings: Sequence[Recording],
-    bases: Ints,
-    place: Ints,
-    operations: Operations,
-    iteration: Ints,
-    iterations: int,
-) -> Ints:
+def _active(joined: Joined, place: Ints, staging: Staging) -> Ints:
     """Return the active time of each (iteration, rank)."""
-    active_ns = np.zeros((iterations, len(place)), np.int64)
-    own = np.stack((operations.rank, operations.iteration, iteration))
-    rank, before, after = np.unique(own, axis=1)
-    final = {
-        (r, b): a for r, b, a in zip(rank.tolist(), before.tolist(), after.tolist(), strict=True)
-    }
-    for recording, base in zip(recordings, bases.tolist(), strict=False):
-        table = recording.active
-        for r, b, ns in zip(
-            table.rank.tolist(), table.iteration.tolist(), table.active_ns.tolist(), strict=True
-        ):
-            after_index = final.get((r + base, b), NONE)
-            if after_index >= 0:
-                active_ns[after_index, place[r + base]] = ns
+    active_ns = np.zeros((len(staging.pairing.names), len(place)), np.int64)
+    before = np.stack((joined.operations.rank, joined.operations.iteration))
+    (rank, own), row = np.unique(before, axis=1, return_index=True)
+    paired = staging.pairing.iteration[row]
+    table = joined.active
+    width = int(max(own.max(initial=0), table.iteration.max(initial=0))) + 2
+    code, wanted = rank * width + own + 1, table.rank * width + table.iteration + 1
+    iteration = paired[np.searchsorted(code, wanted)] if len(wanted) else wanted
+    known = iteration >= 0
+    active_ns[iteration[known], place[table.rank[known]]] = table.active_ns[known]
     return active_ns
+
+
+def _moved(intervals: RankIntervals, place: Ints) -> RankIntervals:
+    rank = place[intervals.rank]
+    order = np.lexsort((intervals.start_ns, rank))
+    return RankIntervals(rank[order], intervals.start_ns[order], intervals.end_ns[order])
 
 
 def _sorted(operations: Operations, busy: BusyIntervals) -> tuple[Operations, BusyIntervals]:
@@ -353,29 +205,23 @@ def _sorted(operations: Operations, busy: BusyIntervals) -> tuple[Operations, Bu
     )
 
 
-def _ranks(
-    recordings: Sequence[Recording], place: Ints, stages: VirtualStages, order: Sequence[int]
-) -> tuple[Rank, ...]:
+def _ranks(joined: Joined, place: Ints, staging: Staging) -> tuple[Rank, ...]:
     """Return the ranks in pipeline order."""
-    stage = _first_stages(stages, len(place))
-    if order:
-        stage = place.copy()
+    labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
     found = []
-    local = [(i, rank) for i, recording in enumerate(recordings) for rank in recording.ranks]
-    labels = _labels([(recordings[i].source.host, rank) for i, rank in local])
-    for index in np.argsort(place).tolist():
-        profile, rank = local[index]
+    for number in np.argsort(place).tolist():
+        rank, first = joined.ranks[number], int(staging.stage_of_rank[number])
         found.append(
             Rank(
-                index=int(place[index]),
-                label=labels[index],
-                host=recordings[profile].source.host,
-                profile=profile,
-                pid=pid_of(rank.process),
-                device_id=rank.device_id,
-                uuid=rank.uuid,
-                stage=int(stage[index]) if stage[index] >= 0 else None,
-                global_rank=rank.global_rank,
+                index=int(place[number]),
+                label=labels[number],
+                host=rank.host,
+                profile=rank.profile,
+                pid=pid_of(rank.local.process),
+                device_id=rank.local.device_id,
+                uuid=rank.local.uuid,
+                stage=first if first >= 0 else None,
+                global_rank=rank.local.global_rank,
             )
         )
     return tuple(found)

@@ -1,23 +1,20 @@
-"""The command line: parse, call the library, print. The only module that prints."""
+"""The command line: parse, call the library, show what it returns."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial, wraps
-from inspect import Parameter, signature
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import typer
 
 from bubbleviz._version import __version__
-from bubbleviz.errors import BubblevizError, UsageError
-from bubbleviz.renderers import renderers
+from bubbleviz.errors import BubblevizError
+from bubbleviz.output_options import with_outputs
+from bubbleviz.renderers import Renderer
+from bubbleviz.terminal import pass_on, progress_bar, show
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+_LONGEST = 800
 
 app = typer.Typer(
     name="bubbleviz",
@@ -45,49 +42,10 @@ def _bubbleviz(
     """How large are the pipeline bubbles of a training run, where, and why."""
 
 
-def _with_outputs(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one output option for each renderer, collected in ``outputs``.
-
-    Typer reads options from the signature, so that is where they are added.
-    """
-
-    @wraps(function)
-    def collecting(**options: Any) -> None:
-        outputs = {r.name: options.pop(r.name) for r in renderers()}
-        given = {file: name for name, file in outputs.items() if file is not None}
-        if len(given) < sum(file is not None for file in outputs.values()):
-            raise UsageError("two outputs name the same file; give each its own")
-        function(**options, outputs=given)
-
-    own = [p for p in signature(function, eval_str=True).parameters.values() if p.name != "outputs"]
-    added = [
-        Parameter(
-            r.name,
-            Parameter.POSITIONAL_OR_KEYWORD,
-            default=None,
-            annotation=Annotated[
-                str | None,
-                typer.Option(
-                    f"--{r.name}",
-                    metavar="FILE",
-                    help=f"Write {r.summary}; - for standard output.",
-                ),
-            ],
-        )
-        for r in renderers()
-    ]
-    parameters = [own[0], *added, *own[1:]]
-    collecting.__signature__ = signature(function).replace(  # type: ignore[attr-defined]  # PEP 362
-        parameters=parameters
-    )
-    collecting.__annotations__ = {p.name: p.annotation for p in parameters}
-    return collecting
-
-
 @app.command(epilog="Example: bubbleviz analyze node*.sqlite --svg bubbles.svg")
-@_with_outputs
+@with_outputs
 def analyze(
-    outputs: dict[str, str],
+    outputs: dict[str, Renderer],
     profiles: Annotated[
         list[str],
         typer.Argument(help="Nsight Systems SQLite exports of one run, or directories of them."),
@@ -144,7 +102,7 @@ def analyze(
     ordered = numbers(order, "--order") if order else ()
     from bubbleviz.api import analyze as run_analysis
 
-    with _progress() as report_progress:
+    with progress_bar() as report_progress:
         report = run_analysis(
             profiles,
             convention=convention,
@@ -157,15 +115,15 @@ def analyze(
     view = view_of(
         report, iteration=iteration, ranks=ranks, stages=stages, communication=communication
     )
-    texts = {file: _render(name, report, view) for file, name in outputs.items()}
+    texts = {file: renderer.render(report, view) for file, renderer in outputs.items()}
     to_stdout = texts.pop("-", None)
     write_outputs(texts, force=force)
     if to_stdout is not None:
-        sys.stdout.write(to_stdout)
+        pass_on(to_stdout)
         return
-    from bubbleviz.renderers import table
+    from bubbleviz.renderers.table import parts
 
-    _show(table.parts(report, view), partial(table.render, report, view))
+    show(partial(parts, report, view))
 
 
 @app.command(epilog="Example: bubbleviz inspect node0.sqlite")
@@ -181,52 +139,11 @@ def inspect(
 
     files = find_profiles(profiles)
     from bubbleviz.api import inspect as look
-    from bubbleviz.overview import parts, render
+    from bubbleviz.overview import parts
 
     for file in files:
         inspection = look(file.path, convention=convention)
-        _show(parts(inspection), partial(render, inspection))
-
-
-def _render(name: str, report: Any, view: Any) -> str:
-    (renderer,) = (r for r in renderers() if r.name == name)
-    return renderer.render(report, view)
-
-
-def _show(parts: Iterator[RenderableType], plain: Callable[[], str]) -> None:
-    """Print for a terminal with its width and colours, else as plain text."""
-    if not sys.stdout.isatty():
-        sys.stdout.write(plain())
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    for part in parts:
-        console.print(part)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None] | None]:
-    """Show progress on standard error, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("reading", total=None)
-        yield lambda done, total, path: bar.update(
-            task, completed=done, total=total, description=Path(path).name or "counting"
-        )
+        show(lambda width, seen=inspection: parts(seen))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -254,5 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _fail(message: str, code: int) -> int:
     flat = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    # Of a message around an endless path both the head and the next step are kept.
+    flat = flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
     print(f"bubbleviz: {flat}", file=sys.stderr)
     return code

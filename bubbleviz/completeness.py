@@ -24,12 +24,14 @@ class Nature:
     Attributes:
         kind: ``"training"`` or ``"evaluation"``.
         complete: whether the capture holds all of it.
+        ranks_missing: whether ranks that train in other iterations are not in it.
         microbatches: how many; None where names do not tell.
         missing: what each rank lacks to have a ratio, None where nothing.
     """
 
     kind: str
     complete: bool
+    ranks_missing: bool
     microbatches: int | None
     missing: Mapping[int, str | None]
 
@@ -68,20 +70,21 @@ def natures(run: Run, present: Bools) -> tuple[Nature, ...]:
     for k, ranks in enumerate(found):
         forwards = Counter(frozenset(f.forwards) for f in ranks.values())
         known = [len(f.forwards) for f in ranks.values() if NONE not in f.forwards and f.forwards]
-        evaluation = k not in training and len(forwards) == 1
+        evaluation = False
         everyone = set(ranks) == usual or not training
         if k in training:
             complete = everyone and all(
                 f.whole and (f.optimizer or rank not in stepping) for rank, f in ranks.items()
             )
         else:
-            last = k == len(found) - 1 and bool(training)
-            complete = evaluation and everyone and bool(ranks)
-            evaluation = evaluation and (complete or not last)
+            # What a capture cut off after some forwards may have become training.
+            complete = len(forwards) == 1 and everyone and bool(ranks)
+            evaluation = complete or k < len(found) - 1 or not training
         result.append(
             Nature(
                 kind="evaluation" if evaluation else "training",
                 complete=complete,
+                ranks_missing=k in training and not everyone,
                 microbatches=max(known) if known else None,
                 missing={rank: None if evaluation else f.lacks for rank, f in ranks.items()},
             )

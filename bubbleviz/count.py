@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz import intervals
-from bubbleviz.accounts import Parts, accounts_of, busy_by_phase, compute_time
+from bubbleviz.accounts import Uses, accounts_of, busy_by_phase, compute_time
 from bubbleviz.align import Run
 from bubbleviz.columns import Ints
 from bubbleviz.completeness import Nature, natures
 from bubbleviz.phases import COMPUTE, COUNTED, WORK, Phase
-from bubbleviz.statistics import Extents, Statistic, Windows, Work, statistics
+from bubbleviz.statistics import Counted, Extents, Statistic, Windows, statistics
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
 OVERLAP_SHARE = 0.01
@@ -77,6 +77,7 @@ class Ratio:
         overhead: bubble / work.
         window_ns: length of the window (mean over the ranks for ``period``).
         interval: bounds that the clocks' uncertainty allows; None where none is known or needed.
+        incomplete: whether a rank that takes part in training is known to be missing.
     """
 
     value: float | None
@@ -84,6 +85,7 @@ class Ratio:
     overhead: float | None
     window_ns: int | None
     interval: tuple[float, float] | None = None
+    incomplete: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ class _Table:
     run: Run
     extents: Extents
     windows: Mapping[str, Windows]
-    parts: Mapping[str, Parts]
+    parts: Mapping[str, Uses]
     nature: Sequence[Nature]
     phase_ns: Ints
     compute_ns: Ints
@@ -229,18 +231,18 @@ def _extents(run: Run) -> Extents:
         return first.reshape(shape), last.reshape(shape)
 
     first_ns, last_ns = over(WORK)
-    step_last_ns = np.maximum(last_ns, np.where(over(COMPUTE)[1] > 0, over(COMPUTE)[1], last_ns))
+    step_last_ns = over(COMPUTE)[1]
     present = np.zeros(shape[0] * shape[1], bool)
     present[cell[usable & np.isin(operations.phase, COUNTED)]] = True
     return Extents(first_ns, last_ns, step_last_ns, present.reshape(shape))
 
 
-def _work_ns(statistic: Statistic, part: Parts) -> Ints:
+def _work_ns(statistic: Statistic, part: Uses) -> Ints:
     """Return what counts as work in each window."""
     work = part.compute_ns
-    if statistic.work is not Work.ITERATION:
+    if statistic.work is not Counted.ITERATION:
         work = work + part.optimizer_ns
-    if statistic.work is Work.EVERYTHING:
+    if statistic.work is Counted.EVERYTHING:
         work = work + part.overlap_ns
     return work
 
@@ -281,6 +283,7 @@ def _ratio(table: _Table, statistic: Statistic, k: int, present: Ints) -> Ratio:
         low=_ratio_of(work + loose, total),
         overhead=(total - work) / work if work > 0 else None,
         window_ns=(2 * total + len(present)) // (2 * len(present)),
+        incomplete=table.run.stages_missing or table.nature[k].ranks_missing,
     )
 
 
@@ -326,23 +329,25 @@ def _account(table: _Table, statistic: Statistic, k: int, rank: int) -> Account:
 
 def _headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     """Return the ratio to quote and why."""
-    worst, where = 0.0, ""
-    for iteration in iterations:
-        if not iteration.averaged:
-            continue
-        for own in iteration.ranks:
-            account = own.accounts.get("schedule")
-            if account is not None and account.window_ns > 0:
-                share = account.overlap_ns / account.window_ns
-                if share > worst:
-                    worst, where = share, f"iteration {iteration.name}"
-    has_period = any(i.averaged and i.ratios["period"].value is not None for i in iterations)
-    if worst > OVERLAP_SHARE and has_period:
-        return "period", (
-            f"consecutive iterations overlap (up to {worst:.1%} of a rank's window in {where}), so "
-            "the idle time of one iteration is partly another's work"
-        )
-    return "schedule", "consecutive iterations do not overlap"
+    averaged = [i for i in iterations if i.averaged]
+    if not averaged:
+        return "schedule", "the capture holds no complete training iteration to average"
+    shares = [
+        (own.accounts["schedule"].overlap_ns / own.accounts["schedule"].window_ns, i.name)
+        for i in averaged
+        for own in i.ranks
+        if "schedule" in own.accounts and own.accounts["schedule"].window_ns > 0
+    ]
+    worst, name = max(shares, default=(0.0, ""))
+    if worst <= OVERLAP_SHARE:
+        return "schedule", "consecutive iterations do not overlap"
+    overlap = (
+        f"consecutive iterations overlap (up to {worst:.1%} of a rank's window, in iteration "
+        f"{name})"
+    )
+    if any(i.ratios["period"].value is not None for i in averaged):
+        return "period", f"{overlap}, so the idle time of one is partly another's work"
+    return "schedule", f"{overlap}, but no averaged iteration has a next one to measure a period to"
 
 
 def _summary(iterations: Sequence[Iteration]) -> Summary:

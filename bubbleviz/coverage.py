@@ -143,7 +143,9 @@ class _Whereabouts:
         thread = int(self._calls.thread[call])
         name = self._threads.get(thread, "")
         place = f"thread {tid_of(thread)}{f' ({name})' if name else ''}"
-        around = sorted(self._tree(thread)[int(self._calls.start_ns[call])])
+        start_ns, end_ns = int(self._calls.start_ns[call]), int(self._calls.end_ns[call])
+        around = [r for r in self._tree(thread)[start_ns] if r.end > end_ns]
+        around.sort(key=lambda r: (r.begin - r.end, r.begin, r.data))
         if rule == Rule.AMBIGUOUS:
             return f"{place}, while several threads ran backward"
         if around:

@@ -187,7 +187,7 @@ class _Timeline:
             parts.append(f"iteration {clean(drawn[0].name, 40)}")
         spread = report.summary.bubble_ratio.get(report.headline)
         if spread is not None and spread.mean is not None and spread.n > 0:
-            bounds = f" ± {percent(spread.ci95)}" if spread.ci95 is not None else ""
+            bounds = f" ± {percent(spread.ci95)} (95 % CI)" if spread.ci95 is not None else ""
             over = f"{spread.n} iteration{'s' if spread.n > 1 else ''}"
             if value == UNKNOWN:
                 value = percent(spread.mean) + bounds
@@ -277,27 +277,40 @@ class _Timeline:
     # Beside and behind the rows
 
     def _bands(self, layout: _Layout) -> bool:
-        """Draw the iterations' windows as hatch on every row: what is left of it is bubble.
+        """Draw the windows that are counted as hatch: what is left of it is bubble.
 
         Returns:
-            whether there are gaps between them.
+            whether there are gaps between the windows of a row.
         """
-        windows: list[list[int]] = []
-        for it in sorted(self.selection.iterations, key=lambda it: it.start_ns):
-            if windows and it.start_ns <= windows[-1][1]:
-                windows[-1][1] = max(windows[-1][1], it.end_ns)
-            else:
-                windows.append([it.start_ns, it.end_ns])
-        edges = [(self._x(layout, start), self._x(layout, end)) for start, end in windows]
-        gaps = [(end, start) for (_, end), (start, _) in pairwise(edges) if start - end >= 0.5]
-        for spans, look in (
+        hatches, gaps = [], []
+        for row, top in enumerate(layout.tops):
+            spans = self._row_windows(row)
+            edges = [(self._x(layout, start), self._x(layout, end)) for start, end in spans]
+            bottom = top + layout.row
+            hatches += [box(left, top, right, bottom) for left, right in edges]
+            gaps += [
+                box(left, top, right, bottom)
+                for (_, left), (right, _) in pairwise(edges)
+                if right - left >= 0.5
+            ]
+        for boxes, look in (
             (gaps, {"fill": LIGHT.gap, "class_": "bv-gap"}),
-            (edges, {"fill": self.page.hatch()}),
+            (hatches, {"fill": self.page.hatch()}),
         ):
-            boxes = [box(x, y, end, y + layout.row) for y in layout.tops for x, end in spans]
             if boxes:
                 self.page.elements.append(drawsvg.Path("".join(boxes), **look))
         return bool(gaps)
+
+    def _row_windows(self, row: int) -> list[tuple[int, int]]:
+        """Return the windows of a row from left to right; those that touch are one."""
+        rank = self.selection.ranks[row].index
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted(own[rank] for own in self.selection.windows if rank in own):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+            else:
+                merged.append((start, end))
+        return merged
 
     def _row_labels(self, layout: _Layout) -> None:
         page, size = self.page, layout.size
@@ -345,13 +358,25 @@ class _Timeline:
     # Iterations and time
 
     def _windows(self) -> Iterator[tuple[int, int]]:
-        """Yield what the bracket of every iteration spans: its window, where all ranks share it."""
-        for it in self.selection.iterations:
-            counted = [rank for rank in it.ranks if rank.missing is None]
-            if self.report.headline == "schedule" and counted:
-                yield min(r.first_ns for r in counted), max(r.last_ns for r in counted)
-            else:
-                yield it.start_ns, it.end_ns
+        """Yield what the bracket of every iteration spans: the first row's window in it."""
+        for it, own in zip(self.selection.iterations, self.selection.windows, strict=True):
+            of_rows = (own[rank.index] for rank in self.selection.ranks if rank.index in own)
+            yield next(of_rows, (it.start_ns, it.end_ns))
+
+    def _falls_back(self) -> bool:
+        """Return whether the headline counts nothing in one of several iterations."""
+        headline = self.report.headline
+        return len(self.selection.iterations) > 1 and any(
+            headline not in own.accounts for it in self.selection.iterations for own in it.ranks
+        )
+
+    def _windows_differ(self) -> bool:
+        """Return whether the rows have windows of their own."""
+        drawn = {rank.index for rank in self.selection.ranks}
+        return any(
+            len({window for rank, window in own.items() if rank in drawn}) > 1
+            for own in self.selection.windows
+        )
 
     def _bracket_lines(self) -> list[int]:
         """Return the line of every iteration's bracket: overlapping ones take turns."""
@@ -497,6 +522,10 @@ class _Timeline:
                 boxes.shades > 1
             ),
             "Paler: operations of other iterations.": boxes.others,
+            "Each row counts a window of its own: brackets span the first row's, and tell the mean "
+            "length.": self._windows_differ() and len(drawn) <= MOST_BRACKETS,
+            f"Where an iteration has no {clean(self.report.headline, 40)}, its schedule window is "
+            "hatched.": self._falls_back(),
             "Dashed: first work of an iteration.": 1 < len(drawn) <= MOST_BRACKETS,
             "Torn edge: cut by the end of the capture.": boxes.cut,
             f"Hollow mark: {spanless:,} without GPU work and so without device time.": spanless,

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.errors import InputError
-
-
-def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key that puts ``rank2`` before ``rank10``."""
-    return tuple(
-        (0, int(part), "") if part.isdigit() else (1, 0, part)
-        for part in re.split(r"([0-9]+)", text)
-        if part
-    )
+from bubbleviz.ordering import natural_key
 
 
 @dataclass(frozen=True)
@@ -34,21 +25,32 @@ def find_profiles(paths: Sequence[str]) -> tuple[Found, ...]:
     A directory stands for the profiles in it, a pattern for its matches, both in natural order.
 
     Raises:
-        InputError: a path that does not exist or leads to no profile.
+        InputError: a path that does not exist, cannot be looked at, or leads to no profile.
     """
     if not paths:
         raise InputError("no profile given; name one or more .sqlite files or a directory")
     found: list[Found] = []
     for path in paths:
-        if Path(path).is_dir():
-            found.extend(Found(file, named=False) for file in _in_directory(path))
-        elif Path(path).exists():
-            found.append(Found(path, named=True))
-        elif glob.has_magic(path):
-            found.extend(Found(file, named=True) for file in _matches(path))
-        else:
-            raise InputError(f"{path}: no such file or directory; check the path")
+        try:
+            found.extend(_stands_for(path))
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot be looked at ({error.strerror}); check it and its permissions"
+            ) from error
     return tuple(found)
+
+
+def _stands_for(path: str) -> list[Found]:
+    """Return the files of one path; an OSError is the file system's."""
+    if not path:
+        raise InputError("a path is empty; name a .sqlite file or a directory")
+    if Path(path).is_dir():
+        return [Found(file, named=False) for file in _in_directory(path)]
+    if Path(path).exists():
+        return [Found(path, named=True)]
+    if glob.has_magic(path):
+        return [Found(file, named=True) for file in _matches(path)]
+    raise InputError(f"{path}: no such file or directory; check the path")
 
 
 def _in_directory(path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sets of half-open intervals as pairs of columns: union, intersection, difference, measure.
+"""Sets of half-open intervals as pairs of columns: union, difference, measure.
 
 A *set* is two int64 arrays ``(start_ns, end_ns)``, disjoint and sorted, touching intervals
 merged. Everything here sorts and sums; nothing loops over intervals.
@@ -53,23 +53,13 @@ def _covered(intervals: Intervals, points: Ints) -> Bools:
     return np.asarray(inside > before)
 
 
-def _combine(a: Intervals, b: Intervals, wanted_in_b: bool) -> Intervals:
-    """Return the part of ``a`` inside (or outside) ``b``, by cutting time at every boundary."""
+def difference(a: Intervals, b: Intervals) -> Intervals:
+    """Return what ``a`` covers and ``b`` does not, by cutting time at every boundary."""
     points = np.unique(np.concatenate((*a, *b)))
     if len(points) < 2:
         return empty()
-    keep = _covered(a, points[:-1]) & (_covered(b, points[:-1]) == wanted_in_b)
+    keep = _covered(a, points[:-1]) & ~_covered(b, points[:-1])
     return union(points[:-1][keep], points[1:][keep])
-
-
-def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """Return what two sets share."""
-    return _combine(a, b, wanted_in_b=True)
-
-
-def difference(a: Intervals, b: Intervals) -> Intervals:
-    """Return what ``a`` covers and ``b`` does not."""
-    return _combine(a, b, wanted_in_b=False)
 
 
 def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:

@@ -61,12 +61,12 @@ def constant_names(order: HostOrder) -> Bools:
         told = marked or bool(own.optimizer.any())
         if not told or len(np.unique(own.microbatch[own.forward])) != 1:
             continue
-        iteration = own.mark if marked else _numbered(_after_optimizers(own), len(own))
+        iteration = own.mark if marked else _segments(_after_optimizers(own), len(own))
         constant[rows] = bool(occurrences((iteration[own.forward], own.key[own.forward])).any())
     return constant
 
 
-def _numbered(bounds: Ints, count: int) -> Ints:
+def _segments(bounds: Ints, count: int) -> Ints:
     """Return for each of ``count`` places how many bounds lie at or before it."""
     return np.searchsorted(bounds, np.arange(count), side="right")
 
@@ -98,7 +98,7 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
             index = np.unique(own.mark, return_inverse=True)[1]
         else:
             bounds = _after_optimizers(own) if constant[rows[0]] else _at_repetitions(own)
-            index = _numbered(bounds, len(rows))
+            index = _segments(bounds, len(rows))
         late = np.flatnonzero(own.post_validation)
         ends = np.flatnonzero(own.optimizer)
         before = np.searchsorted(ends, late) - 1

@@ -20,19 +20,19 @@ class Kinds:
 
     Attributes:
         communication: of communication kernels, on the demangled name.
-        point_to_point: of those among them that pass data between two ranks.
+        receives: of those among them that wait for one peer's data.
         helper_threads: of threads that never run backward.
     """
 
     communication: tuple[str, ...]
-    point_to_point: tuple[str, ...]
+    receives: tuple[str, ...]
     helper_threads: tuple[str, ...]
 
     def extended(self, communication: Sequence[str], helper_threads: Sequence[str]) -> Kinds:
         """Return the lists with a user's additions."""
         return Kinds(
             (*self.communication, *communication),
-            self.point_to_point,
+            self.receives,
             (*self.helper_threads, *helper_threads),
         )
 
@@ -42,7 +42,7 @@ def default_kinds() -> Kinds:
     """Return the lists that come with bubbleviz."""
     data = load_toml(files("bubbleviz").joinpath("kinds.toml").read_text(encoding="utf-8"))
     return Kinds(
-        tuple(data["communication"]), tuple(data["point_to_point"]), tuple(data["helper_threads"])
+        tuple(data["communication"]), tuple(data["receives"]), tuple(data["helper_threads"])
     )
 
 

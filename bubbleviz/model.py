@@ -96,6 +96,11 @@ class Operations(Table):
     name_id: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
 
+    def changed(self, **columns: Ints) -> Operations:
+        """Return the operations with some columns exchanged."""
+        kept = {name: getattr(self, name) for name in self.column_names()}
+        return Operations(**{**kept, **columns}, names=self.names)
+
 
 @dataclass(frozen=True)
 class BusyIntervals(Table):

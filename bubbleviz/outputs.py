@@ -1,8 +1,12 @@
-"""Outputs: written whole, under their own names, at the end, or not at all."""
+"""Outputs: written whole, under their own names, at the end, or not at all.
+
+What exists and is no file (a pipe, a device) is written into, as a shell's redirection does.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,26 +21,37 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
         OutputError: an output exists and ``force`` is off, is an input, is named twice, or
             its directory does not exist.
     """
-    profiles = {Path(path).resolve() for path in inputs if Path(path).exists()}
+    profiles = {Path(path).resolve() for path in inputs if _exists(path)}
     seen: set[Path | str] = set()
     for output in outputs:
-        place = output if output == "-" else Path(output).resolve()
-        if place in seen:
-            raise OutputError(f"{output}: named for two outputs; give each its own file")
-        seen.add(place)
-        if output == "-":
-            continue
-        if place in profiles:
-            raise OutputError(
-                f"{output}: is one of the profiles or the naming that are read; "
-                "they are never written to"
-            )
-        if Path(output).is_dir():
-            raise OutputError(f"{output}: is a directory; name a file in it")
-        if not Path(output).resolve().parent.is_dir():
-            raise OutputError(f"{output}: its directory does not exist; create it first")
-        if Path(output).exists() and not force:
-            raise OutputError(f"{output}: exists already; replace it with --force")
+        try:
+            place = output if output == "-" else Path(output).resolve()
+            if place in seen:
+                raise OutputError(f"{output}: named for two outputs; give each its own file")
+            seen.add(place)
+            if isinstance(place, Path):
+                _check_place(output, place, profiles, force=force)
+        except (OSError, RuntimeError, ValueError) as error:
+            # A name too long, a folder that may not be looked into, a circle of links, a NUL.
+            raise _unwritable(output, error) from error
+
+
+def _check_place(output: str, place: Path, profiles: set[Path], *, force: bool) -> None:
+    if not output:
+        raise OutputError("the path of an output is empty; name a file, or - for standard output")
+    if place in profiles:
+        raise OutputError(
+            f"{output}: is one of the profiles or the naming that are read; "
+            "they are never written to"
+        )
+    if place.is_dir():
+        raise OutputError(f"{output}: is a directory; name a file in it")
+    if _is_channel(output):
+        return
+    if not place.parent.is_dir():
+        raise OutputError(f"{output}: its directory does not exist; create it first")
+    if place.exists() and not force:
+        raise _in_the_way(output)
 
 
 def write_outputs(texts: Mapping[str, str], *, force: bool) -> None:
@@ -45,22 +60,52 @@ def write_outputs(texts: Mapping[str, str], *, force: bool) -> None:
     Raises:
         OutputError: a file cannot be written; files that took their names already stay.
     """
+    channels = [output for output in texts if _is_channel(output)]
     ready: dict[str, str] = {}
     try:
         for output, text in texts.items():
-            ready[output] = _temporary(output, text)
+            if output not in channels:
+                ready[output] = _temporary(output, text)
         for output, temporary in ready.items():
             _place(temporary, output, force=force)
     finally:
         for temporary in ready.values():
             Path(temporary).unlink(missing_ok=True)
+    for output in channels:
+        _write_into(output, texts[output])
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name that is too long for one
+        return False
+
+
+def _is_channel(output: str) -> bool:
+    """Return whether it exists and is neither a file nor a directory: a pipe, a device."""
+    try:
+        mode = Path(output).stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _write_into(output: str, text: str) -> None:
+    try:
+        with Path(output).open("wb", buffering=0) as channel:
+            rest = memoryview(text.encode("utf-8"))
+            while rest:
+                rest = rest[channel.write(rest) :]
+    except OSError as error:
+        raise _unwritable(output, error) from error
 
 
 def _temporary(output: str, text: str) -> str:
     try:
         handle, name = tempfile.mkstemp(prefix=".bubbleviz-", dir=Path(output).resolve().parent)
     except OSError as error:
-        raise OutputError(f"{output}: cannot be written ({error.strerror})") from error
+        raise _unwritable(output, error) from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)
@@ -69,7 +114,7 @@ def _temporary(output: str, text: str) -> str:
         Path(name).chmod(0o666 & ~mask)
     except OSError as error:
         Path(name).unlink(missing_ok=True)
-        raise OutputError(f"{output}: cannot be written ({error.strerror})") from error
+        raise _unwritable(output, error) from error
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -77,19 +122,34 @@ def _temporary(output: str, text: str) -> str:
 
 
 def _place(temporary: str, output: str, *, force: bool) -> None:
-    """Give a finished file its name; without ``force`` never over a file that came meanwhile."""
+    """Give a finished file its name; without ``force`` never over a file that came meanwhile.
+
+    Where the output is a symbolic link, the file it leads to is replaced, not the link.
+    """
+    target = Path(output).resolve()
     try:
         if force:
-            Path(temporary).replace(output)
+            Path(temporary).replace(target)
         else:
-            os.link(temporary, output)
+            os.link(temporary, target)
     except FileExistsError as error:
-        raise OutputError(f"{output}: exists already; replace it with --force") from error
+        raise _in_the_way(output) from error
     except OSError:
         # File systems without hard links.
-        if Path(output).exists() and not force:
-            raise OutputError(f"{output}: exists already; replace it with --force") from None
+        if target.exists() and not force:
+            raise _in_the_way(output) from None
         try:
-            Path(temporary).replace(output)
+            Path(temporary).replace(target)
         except OSError as error:
-            raise OutputError(f"{output}: cannot be written ({error.strerror})") from error
+            raise _unwritable(output, error) from error
+
+
+def _in_the_way(output: str) -> OutputError:
+    return OutputError(f"{output}: exists already; replace it with --force")
+
+
+def _unwritable(output: str, error: Exception) -> OutputError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return OutputError(
+        f"{output}: cannot be written ({reason}); name a file in a directory you may write to"
+    )

@@ -15,6 +15,9 @@ from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.model import Operations
 from bubbleviz.phases import COUNTED, Phase
 
+#: By how many iterations more than their counts differ two captures may be moved.
+_MOVES = 2
+
 
 @dataclass(frozen=True)
 class Pairing:
@@ -37,7 +40,8 @@ def pair_iterations(
         order: the ranks in pipeline order.
     """
     counted = np.isin(operations.phase, COUNTED)
-    if (named[counted] >= 0).any():
+    unnamed = np.setdiff1d(operations.rank[counted], operations.rank[counted & (named >= 0)])
+    if counted.any() and len(unnamed) == 0:
         return _by_name(operations, named, counted)
     shift = {}
     known = True
@@ -94,19 +98,20 @@ def _shift(operations: Operations, virtual_stage: Ints, before: int, rank: int) 
     """
     a, b = _events(operations, virtual_stage, before), _events(operations, virtual_stage, rank)
     count_a, count_b = _count(operations, before), _count(operations, rank)
-    costs = {}
-    for move in sorted(range(-(count_b - 1), count_a), key=abs):
+    most = abs(count_a - count_b) + _MOVES
+    costs: dict[int, int] = {}
+    for move in sorted(range(-most, most + 1), key=abs):
         cost = _violation(a, b, move)
         if cost is not None:
             costs[move] = cost
+        if cost == 0:
+            return move
     if not costs:
         return 0 if count_a == count_b else None
     best = min(costs.values())
     cheapest = [move for move, cost in costs.items() if cost == best]
-    if count_a == count_b and 0 in cheapest:
-        return 0
     if len(cheapest) > 1 or best > _typical_length(operations, before) // 2:
-        return None
+        return 0 if count_a == count_b and 0 in cheapest else None
     return cheapest[0]
 
 
@@ -139,6 +144,7 @@ def _events(operations: Operations, virtual_stage: Ints, rank: int) -> _Events:
         & (operations.has_span == 1)
         & (operations.occurrence == 0)
         & (operations.iteration >= 0)
+        & (virtual_stage >= 0)
     )
     backward = (operations.phase[rows] != Phase.F).astype(np.int64)
     key = np.stack(

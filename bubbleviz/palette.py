@@ -53,26 +53,18 @@ class Ink:
     grid: str
 
 
-LIGHT = Ink(
-    paper="#ffffff",
-    text="#16191d",
-    quiet="#5a626c",
-    frame="#16191d",
-    band="#f6f7f9",
-    hatch="#c3c9d1",
-    gap="#eceef1",
-    grid="#dfe3e8",
-)
-DARK = Ink(
-    paper="#14171c",
-    text="#e8eaed",
-    quiet="#a3abb5",
-    frame="#05070a",
-    band="#1d2127",
-    hatch="#454d58",
-    gap="#262b32",
-    grid="#2b3038",
-)
+# On white paper, on a dark screen.
+_INKS = {
+    "paper": ("#ffffff", "#14171c"),
+    "text": ("#16191d", "#e8eaed"),
+    "quiet": ("#5a626c", "#a3abb5"),
+    "frame": ("#16191d", "#05070a"),
+    "band": ("#f6f7f9", "#1d2127"),
+    "hatch": ("#c3c9d1", "#454d58"),
+    "gap": ("#eceef1", "#262b32"),
+    "grid": ("#dfe3e8", "#2b3038"),
+}
+LIGHT, DARK = (Ink(**{name: pair[i] for name, pair in _INKS.items()}) for i in range(2))
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def parts_of(
     order = np.lexsort((of_range, named.start_ns[of_range], rank))
     of_range, rank = of_range[order], rank[order]
     name = names.take(named.name_id[of_range])
-    mark = _marks_ofparts_of(profile.ranges, names, named, of_range, rank)
+    mark = _marks_of_parts(profile.ranges, names, named, of_range, rank)
     timing = host_order(rank, name, mark)
     constant = constant_names(timing)
     iteration = number_iterations(timing, constant)
@@ -62,7 +62,7 @@ def parts_of(
     return parts, limits if lost else ()
 
 
-def _marks_ofparts_of(
+def _marks_of_parts(
     ranges: Ranges, names: Names, named: Ranges, of_range: Ints, rank: Ints
 ) -> Ints:
     """Return for each part the number of the iteration that a range names; -1 none.

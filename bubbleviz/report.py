@@ -69,16 +69,23 @@ class Report:
         return self.iterations[index]
 
     def typical_iteration(self) -> Iteration | None:
-        """Return the iteration to show: the averaged one with the median ``step`` window.
+        """Return the iteration to show: the median one by length of its ``step`` window.
 
-        Without averaged ones the first complete, else the first with work, else None.
+        It is one of the averaged iterations; where there are none, of the complete training ones,
+        else of all that have work. Of an even number it is the lower median, and of equally long
+        ones the one with the lowest index. None where no iteration has work.
         """
-        averaged = [i for i in self.iterations if i.averaged]
-        if averaged:
-            ordered = sorted(averaged, key=lambda i: (i.end_ns - i.start_ns, i.index))
-            return ordered[(len(ordered) - 1) // 2]
-        by_use = sorted(self.iterations, key=lambda i: (not i.complete, not i.ranks, i.index))
-        return by_use[0] if by_use else None
+        at_work = [i for i in self.iterations if i.ranks]
+        averaged = [i for i in at_work if i.averaged]
+        complete = [i for i in at_work if i.complete and i.kind == "training"]
+        ordered = sorted(
+            averaged or complete or at_work, key=lambda i: (i.end_ns - i.start_ns, i.index)
+        )
+        if not ordered:
+            return None
+        median = ordered[(len(ordered) - 1) // 2]
+        length_ns = median.end_ns - median.start_ns
+        return next(i for i in ordered if i.end_ns - i.start_ns == length_ns)
 
 
 @dataclass(frozen=True)
@@ -86,8 +93,8 @@ class View:
     """What part of a report a picture shows; ratios are never affected.
 
     Attributes:
-        iterations: indices of the iterations to draw, ascending; empty for the median complete
-            training iteration by the length of its ``step`` window.
+        iterations: indices of the iterations to draw, ascending; empty for
+            :meth:`Report.typical_iteration`.
         ranks: indices of the ranks to draw; empty for all.
         communication: whether to draw a thin lane of communication operations under each rank.
     """

@@ -6,6 +6,7 @@ things to draw is bounded by the size of the picture and not by that of the repo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,12 +54,14 @@ class Selection:
     Attributes:
         ranks: the rows, from top to bottom.
         iterations: the iterations, ascending.
+        windows: of each of these, by index of rank, the (start, end) that its ratio counts.
         start_ns: left edge.
         end_ns: right edge, after ``start_ns``.
     """
 
     ranks: tuple[Rank, ...]
     iterations: tuple[Iteration, ...]
+    windows: tuple[Mapping[int, tuple[int, int]], ...]
     start_ns: int
     end_ns: int
 
@@ -113,55 +116,42 @@ class Merged:
     count: int
 
 
-def median_iteration(iterations: tuple[Iteration, ...]) -> Iteration | None:
-    """Return the median iteration by length of its ``step`` window, or None of none.
-
-    Complete training iterations go first, then training ones, then any. Of an even number it is
-    the lower median, and of equally long ones the one with the lowest index.
-    """
-    training = [it for it in iterations if it.kind == "training"]
-    among = [it for it in training if it.complete] or training or list(iterations)
-    if not among:
-        return None
-    lengths = sorted(map(_step_length, among))
-    median = lengths[(len(lengths) - 1) // 2]
-    return min((it for it in among if _step_length(it) == median), key=lambda it: it.index)
-
-
-def _step_length(iteration: Iteration) -> int:
-    ratio = iteration.ratios.get("step")
-    if ratio is not None and ratio.window_ns is not None:
-        return ratio.window_ns
-    return iteration.end_ns - iteration.start_ns
-
-
 def select(report: Report, view: View) -> Selection | None:
     """Return what ``view`` asks for of ``report``, or None where there is nothing to draw."""
     wanted = set(view.ranks)
     ranks = tuple(rank for rank in report.ranks if not wanted or rank.index in wanted)
     chosen = set(view.iterations)
     iterations = tuple(it for it in report.iterations if it.index in chosen)
-    if not chosen and (median := median_iteration(report.iterations)) is not None:
-        iterations = (median,)
+    if not chosen and (typical := report.typical_iteration()) is not None:
+        iterations = (typical,)
     if not ranks or not iterations:
         return None
+    windows = tuple(counted_windows(it, report.headline) for it in iterations)
+    counted = [own for by_rank in windows for own in by_rank.values()]
     start = min(it.start_ns for it in iterations)
-    end = max(it.end_ns for it in iterations)
-    return Selection(ranks, iterations, start, max(end, start + 1))
+    end = max(*(it.end_ns for it in iterations), *(own[1] for own in counted), start + 1)
+    return Selection(ranks, iterations, windows, start, end)
+
+
+def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
+    """Return by rank the window in which its idle time counts as bubble.
+
+    It is that of the headline ratio. Where the iteration has none (the last one has no
+    ``period``) it is that of ``schedule``, and failing that the rank's own work.
+    """
+    windows = {}
+    for own in iteration.ranks:
+        account = own.accounts.get(headline) or own.accounts.get("schedule")
+        windows[own.rank] = (
+            (account.start_ns, account.end_ns) if account else (own.first_ns, own.last_ns)
+        )
+    return windows
 
 
 def compute_marks(report: Report, selection: Selection, width: float) -> Marks:
     """Return the compute of the selection, unattributed compute included, unsorted."""
-    busy = report.busy
     phases = [phase.value for phase in COMPUTE]
-    operations = _marks(
-        report,
-        selection,
-        width,
-        operation=busy.operation,
-        start=busy.start_ns,
-        end=busy.end_ns,
-    )
+    operations = _busy_marks(report, selection, width)
     rest = report.unattributed
     outside = _clipped(
         selection,
@@ -178,34 +168,27 @@ def compute_marks(report: Report, selection: Selection, width: float) -> Marks:
 
 def communication_marks(report: Report, selection: Selection, width: float) -> Marks:
     """Return the communication operations of the selection, unsorted."""
-    busy, operations = report.busy, report.operations
+    operations = report.operations
     phases = [phase.value for phase in COMMUNICATION]
     lacking = np.isin(operations.phase, phases) & (operations.has_span == 1)
-    lacking[busy.operation] = False
+    lacking[report.busy.operation] = False
     spans = np.flatnonzero(lacking)
     marks = _joined(
+        _busy_marks(report, selection, width),
         _marks(
-            report,
-            selection,
-            width,
-            operation=busy.operation,
-            start=busy.start_ns,
-            end=busy.end_ns,
-        ),
-        _marks(
-            report,
-            selection,
-            width,
-            operation=spans,
-            start=operations.start_ns[spans],
-            end=operations.end_ns[spans],
+            report, selection, width, spans, operations.start_ns[spans], operations.end_ns[spans]
         ),
     )
     return marks.take(np.isin(marks.kind, phases))
 
 
+def _busy_marks(report: Report, selection: Selection, width: float) -> Marks:
+    busy = report.busy
+    return _marks(report, selection, width, busy.operation, busy.start_ns, busy.end_ns)
+
+
 def _marks(
-    report: Report, selection: Selection, width: float, *, operation: Ints, start: Ints, end: Ints
+    report: Report, selection: Selection, width: float, operation: Ints, start: Ints, end: Ints
 ) -> Marks:
     near = np.flatnonzero((end > selection.start_ns) & (start < selection.end_ns))
     operation = operation[near]

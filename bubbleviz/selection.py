@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: More ranks or iterations than any report holds.
 _MOST = 1_000_000
-_RANGE = re.compile(r"^\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?$")
+_RANGE = re.compile(r"^\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?$")
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
@@ -22,13 +22,14 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         UsageError: it is not of that form.
     """
     found: list[int] = []
+    shown = repr(text if len(text) <= 60 else f"{text[:59]}…")
     for part in text.split(","):
         match = _RANGE.match(part)
         if match is None:
-            raise UsageError(f"{option} {text!r}: not of the form 3 or 0-3 or 0,2,4-7")
+            raise UsageError(f"{option} {shown}: not of the form 3 or 0-3 or 0,2,4-7")
         first, last = int(match[1]), int(match[2] or match[1])
-        if last - first > _MOST:
-            raise UsageError(f"{option} {text!r}: more than {_MOST:,} numbers")
+        if last - first + len(found) > _MOST:
+            raise UsageError(f"{option} {shown}: more than {_MOST:,} numbers")
         found.extend(range(first, last + 1))
     return tuple(found)
 

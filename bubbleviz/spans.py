@@ -53,7 +53,7 @@ def spans_of(
     start_ns, end_ns = intervals.group_extents(
         owner[spanning], count, work.start_ns[spanning], work.end_ns[spanning]
     )
-    has_span = end_ns >= start_ns
+    has_span = np.bincount(owner[spanning], minlength=count) > 0
     active = intervals.group_union(
         owner[compute], count, work.start_ns[compute], work.end_ns[compute]
     )

@@ -57,9 +57,9 @@ def work_of(
     kernels, copies = profile.kernels, profile.copies
     extra = np.zeros(len(copies), bool)
     communication = matching(kernels.names, kinds.communication)
-    peer_to_peer = communication & matching(kernels.names, kinds.point_to_point)
+    receiving = communication & matching(kernels.names, kinds.receives)
     is_communication = np.concatenate((communication[kernels.name_id], extra))
-    by_name = np.concatenate((peer_to_peer[kernels.name_id], extra))
+    by_name = np.concatenate((receiving[kernels.name_id], extra))
     # A communication range says whether it receives; elsewhere the kernel's name must tell.
     held = links.range >= 0
     of_range = named.name_id[links.range[held]]

@@ -712,7 +712,8 @@ def test_a_convention_file_that_is_wrong(bench: Bench, text: str, what: str) -> 
 
 
 def test_a_convention_that_does_not_exist(bench: Bench) -> None:
-    said = sentence(bench.run("analyze", run_of_one(bench.inputs), "--convention", "megatroon"))
+    outcome = bench.run("analyze", run_of_one(bench.inputs), "--convention", "megatroon")
+    said = sentence(outcome, code=2)
 
     assert "megatroon" in said
     assert "zero-bubble" in said

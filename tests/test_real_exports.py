@@ -45,7 +45,9 @@ EXPECTED = {
     "gomory_report10": Expected(NO_RANGES, "3.23.3", 97),
     "jacc_cg_trace_no_kernels": Expected(NO_KERNELS, "3.25.0", None),
     "mordred_report1": Expected(NO_RANGES, "none", 12),
-    "nsightful_power_iteration": Expected(NO_CONVENTION, "3.20.2", 3_689, ("Setup",)),
+    "nsightful_power_iteration": Expected(
+        NO_CONVENTION, "3.20.2", 3_689, ("cub::DeviceReduce::Sum",)
+    ),
     "nsys-ai_h100_2gpu_1s": Expected(NO_CONVENTION, "3.25.0", 3_442, ("aten::add",)),
     "nsys-ai_healthy_1pct": Expected(NO_RANGES, "3.24.14", 400),
     "nsys-ai_mfu_2gpu_before": Expected(NO_CONVENTION, "3.25.0", 4_010, ("ncclCommCount",)),

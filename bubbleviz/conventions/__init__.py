@@ -25,6 +25,7 @@ pattern whether it waits for a peer's data, where the phase does not tell.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,8 +50,8 @@ _NUMBERS = (
     "second_microbatch",
     "second_chunk",
 )
-#: No count of microbatches or ranks is larger; a name that says so is no name of ours.
-_LARGEST = 2**31 - 1
+#: No count of microbatches or ranks has more; a name that says so is no name of ours.
+_DIGITS = 9
 _GROUPS = frozenset((*_NUMBERS, "phase"))
 
 
@@ -161,12 +162,28 @@ def _parse(
         said = groups.get("phase")
         phase = pattern.phase
         if said is not None:
-            phase = pattern.phases.get(said) or phase_of_label(said)
-        numbers = tuple(NONE if groups.get(n) is None else int(groups[n]) for n in _NUMBERS)
-        if max(numbers) > _LARGEST:
+            phase = pattern.phases[said] if said in pattern.phases else phase_of_label(said)
+        texts = [groups.get(name) for name in _NUMBERS]
+        if any(t is not None and len(t) > _DIGITS for t in texts):
             return None
-        return pattern, phase, numbers
+        return pattern, phase, tuple(_number(t, pattern) for t in texts)
     return None
+
+
+def _number(text: str | None, pattern: Pattern) -> int:
+    """Return the number a group matched; -1 where it matched nothing.
+
+    Raises:
+        UsageError: it matched something else; the pattern is wrong.
+    """
+    if text is None:
+        return NONE
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(
+            f"the pattern {pattern.match.pattern!r} takes {text[:40]!r} for a number; let its "
+            "groups match digits only, as in (?P<microbatch>[0-9]+)"
+        )
+    return int(text)
 
 
 def load_convention(path: str | Path) -> Convention:
@@ -199,7 +216,16 @@ def built_in() -> Mapping[str, Convention]:
 
 def find_convention(name_or_path: str) -> Convention:
     """Return the built-in convention of that name, else the one in that TOML file."""
-    return built_in().get(name_or_path) or load_convention(name_or_path)
+    if name_or_path in built_in():
+        return built_in()[name_or_path]
+    if not Path(name_or_path).exists() and Path(name_or_path).suffix != ".toml":
+        near = difflib.get_close_matches(name_or_path, built_in(), n=1, cutoff=0.3)
+        hint = f"did you mean {near[0]}?" if near else "give a TOML file of your own"
+        raise UsageError(
+            f"--convention {name_or_path}: no such naming; {hint} (known: "
+            f"{', '.join(sorted(built_in()))})"
+        )
+    return load_convention(name_or_path)
 
 
 def _from_text(text: str, where: str) -> Convention:

@@ -8,6 +8,7 @@ another query, or is a limitation, or is an error that names it.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -150,15 +151,16 @@ def _opened(path: str) -> Iterator[_Export]:
     Raises:
         ProfileError: it is being written, damaged, or no SQLite file.
     """
-    for suffix in ("-journal", "-wal"):
-        beside = Path(path + suffix)
-        if beside.exists() and beside.stat().st_size > 0:
+    real = str(Path(path).resolve())
+    for suffix, least in (("-journal", 0), ("-wal", 1)):
+        beside = Path(real + suffix)
+        if beside.exists() and beside.stat().st_size >= least:
             raise ProfileError(
                 f"{path}: is still being written, or its writer died ({beside.name} lies beside "
                 f"it); wait for nsys to finish, or {EXPORT_AGAIN}"
             )
     _check_length(path)
-    uri = f"file:{quote(str(Path(path).resolve()))}?mode=ro&immutable=1"
+    uri = f"file:{quote(os.fsencode(real))}?mode=ro&immutable=1"
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(uri, uri=True)
@@ -409,6 +411,7 @@ def read(path: str, globs: Sequence[str]) -> Profile:
             devices=_devices(export),
             limitations=(
                 *_names_lost(export),
+                *_facts_lost(export),
                 *lacking,
                 *strange_kernels,
                 *strange_calls,
@@ -439,6 +442,23 @@ def _names_lost(export: _Export) -> tuple[Limitation, ...]:
     lost = [lack for lack in _lacking(export, "ranges") if not lack.endswith(".endGlobalTid")]
     what = "names of ranges"
     return (Limitation(what, f"{export.path} lacks {', '.join(lost)}"),) if lost else ()
+
+
+#: What is lost where an optional query cannot run.
+_OPTIONAL = {
+    "threads": "names of threads, which tell loaders and watchdogs from backward threads",
+    "host": "the hostname; the file stands for a host of its own, --same-clock joins files",
+    "session": "the start of the session, which puts profiles on one clock",
+}
+
+
+def _facts_lost(export: _Export) -> tuple[Limitation, ...]:
+    """Return what the absence of optional tables and columns loses."""
+    return tuple(
+        Limitation(what, f"{export.path} lacks {', '.join(_lacking(export, name))}")
+        for name, what in _OPTIONAL.items()
+        if not export.has(name)
+    )
 
 
 def _tables(export: _Export) -> tuple[TableCount, ...]:

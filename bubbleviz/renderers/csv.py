@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from bubbleviz.renderers import Renderer
@@ -28,7 +29,9 @@ COLUMNS = (
     "occurrence",
 )
 #: A spreadsheet takes a cell that begins with one of these for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@")
+#: What directs a terminal or the layout of a text, or breaks its line, and half characters.
+_DIRECTING = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 
 
 def render(report: Report, view: View) -> str:
@@ -88,9 +91,9 @@ def _pairs(first: Ints, second: Ints) -> list[object]:
 
 
 def inert(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula, on one line, without NUL."""
-    flat = " ".join(text.replace("\0", " ").split()) if text.split() else ""
-    return f"'{flat}" if flat.startswith(_FORMULA) else flat
+    """Return a text that no spreadsheet takes for a formula, on one line, otherwise as it is."""
+    flat = _DIRECTING.sub(" ", text)
+    return f"'{flat}" if flat.lstrip().startswith(_FORMULA) else flat
 
 
 RENDERER = Renderer(name="csv", summary="one row an operation", render=render, order=3)

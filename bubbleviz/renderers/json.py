@@ -47,7 +47,7 @@ def document(report: Report) -> dict[str, Any]:
             }
             for rank in report.ranks
         ],
-        "iterations": [_iteration(iteration) for iteration in report.iterations],
+        "iterations": [_iteration(report, iteration) for iteration in report.iterations],
         "summary": {
             "iterations": summary.iterations,
             "bubble_ratio": _spreads(summary.bubble_ratio),
@@ -65,7 +65,22 @@ def _spreads(spreads: Mapping[str, Spread]) -> dict[str, Any]:
     return {name: asdict(spread) for name, spread in spreads.items()}
 
 
-def _iteration(iteration: Iteration) -> dict[str, Any]:
+def _intervals(report: Report, iteration: Iteration) -> dict[str, list[float] | None]:
+    """Return how far the clocks can move the ratios that need a common one; None for unknown."""
+    from bubbleviz.statistics import statistics
+
+    exact = all(profile.clock_uncertainty_ns == 0 for profile in report.profiles)
+    intervals: dict[str, list[float] | None] = {}
+    for name in (s.name for s in statistics() if s.common_clock):
+        ratio = iteration.ratios[name]
+        known = list(ratio.interval) if ratio.interval is not None else None
+        if known is None and exact and ratio.value is not None:
+            known = [ratio.value, ratio.value]
+        intervals[name] = known
+    return intervals
+
+
+def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
     ratios = iteration.ratios
     return {
         "index": iteration.index,
@@ -80,10 +95,8 @@ def _iteration(iteration: Iteration) -> dict[str, Any]:
         "bubble_ratio": {name: ratio.value for name, ratio in ratios.items()},
         "bubble_low": {name: ratio.low for name, ratio in ratios.items()},
         "bubble_overhead": {name: ratio.overhead for name, ratio in ratios.items()},
-        "bubble_interval": {
-            name: None if ratio.interval is None else list(ratio.interval)
-            for name, ratio in ratios.items()
-        },
+        "bubble_interval": _intervals(report, iteration),
+        "incomplete": any(ratio.incomplete for ratio in ratios.values()),
         "ranks": [_rank(own) for own in iteration.ranks],
     }
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from bubbleviz.renderers import Renderer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from bubbleviz.count import Iteration, RankIteration
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
 WIDTH = 110
 _LIMITATIONS = 12
 _RANKS = 64
+_SHORTEST_LABEL = 12
+_LONGEST_LABEL = 200
+#: Wider than any table.
+_UNBOUNDED = 10_000
+#: Columns of the ranks that are shown even where they are nothing but zeros.
+_ALWAYS = frozenset({"bubble", "ratio %", "told %"})
+_NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 
 
 def render(report: Report, view: View) -> str:
@@ -27,7 +36,7 @@ def render(report: Report, view: View) -> str:
 
 
 def plain_text(parts: Iterator[RenderableType]) -> str:
-    """Return what rich would print, without colours and always as wide."""
+    """Return what rich would print, without colours; wider than usual only where tables are."""
     import io
 
     from rich.console import Console
@@ -43,23 +52,36 @@ def plain_text(parts: Iterator[RenderableType]) -> str:
         highlight=False,
         markup=False,
     )
-    for part in parts:
-        console.print(part)
+    print_parts(console, parts)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def parts(report: Report, view: View) -> Iterator[RenderableType]:
-    """Yield what to print, for any rich console."""
+def print_parts(console: Console, parts: Iterator[RenderableType]) -> None:
+    """Print on a console; a table that is wider than it is printed whole, for no digit may go."""
+    from rich.measure import Measurement
+    from rich.table import Table
+
+    usual = console.width
+    for part in parts:
+        if isinstance(part, Table) and part.show_header:
+            free = console.options.update(width=_UNBOUNDED)
+            console.width = max(usual, Measurement.get(console, free, part).maximum)
+        console.print(part, crop=False, soft_wrap=False)
+        console.width = usual
+
+
+def parts(report: Report, view: View, width: int = WIDTH) -> Iterator[RenderableType]:
+    """Yield what to print, for any rich console of that width."""
     yield _headline(report)
-    yield _ratios(report)
+    yield from _ratios(report)
     drawn = _shown_iteration(report, view)
     if drawn is not None and drawn.ranks:
-        yield _ranks(report, drawn)
+        yield from _ranks(report, drawn, width)
     if any(not i.averaged for i in report.iterations):
-        yield _others(report)
-    yield _coverage(report)
+        yield from _others(report)
+    yield from _coverage(report)
     if report.limitations:
-        yield _limitations(report)
+        yield from _limitations(report)
 
 
 def percent(value: float | None) -> str:
@@ -78,18 +100,32 @@ def clean(text: str, width: int = 60) -> str:
     return flat if len(flat) <= width else flat[: width - 1] + "…"
 
 
-def _table(title: str) -> Table:
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most ``width`` characters; its middle goes, for its ends tell more."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) * 2 // 3
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _titled(title: str, table: Table) -> Iterator[RenderableType]:
+    """Yield a table below its title, which is not wrapped to the table's width."""
+    from rich.text import Text
+
+    yield Text(f"\n{title}", style="bold")
+    yield table
+
+
+def _table(*columns: str, left: tuple[str, ...]) -> Table:
+    """Return an empty table; numbers go to the right, ``left`` columns to the left."""
     from rich import box
     from rich.table import Table
 
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        justify: Literal["left", "right"] = "left" if column in left else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
+    return table
 
 
 def _headline(report: Report) -> RenderableType:
@@ -100,40 +136,49 @@ def _headline(report: Report) -> RenderableType:
     runs = (
         f"{len(report.ranks)} ranks on {hosts} host{'s' if hosts != 1 else ''}, "
         f"{report.summary.iterations} of {len(report.iterations)} iterations averaged, "
-        f"naming {report.convention}"
+        f"naming {clean(report.convention)}"
     )
     text = Text(f"bubble ratio ({report.headline}): ", style="bold")
     text.append(percent(spread.mean), style="bold")
     if spread.ci95 is not None:
-        text.append(f" ± {100 * spread.ci95:.2f} (95 % CI, n = {spread.n})")
-    text.append(f"\n{runs}\nheadline is {report.headline}: {report.headline_reason}\n")
+        text.append(f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})")
+    text.append(f"\n{runs}\nheadline is {report.headline}: {clean(report.headline_reason, 400)}")
     return text
 
 
-def _ratios(report: Report) -> RenderableType:
+def _in_percent(value: float | None) -> str:
+    """Return a ratio as percent without the sign, for columns whose header has it."""
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def _ratios(report: Report) -> Iterator[RenderableType]:
     from bubbleviz.statistics import statistics
 
-    table = _table("Bubble ratios")
-    for column in ("ratio", "mean", "low", "std", "min", "max", "bubble/work", "window ms", "± ms"):
-        table.add_column(column, justify="left" if column == "ratio" else "right", no_wrap=True)
-    table.add_column("of")
     summary = report.summary
+    rows = []
     for statistic in statistics():
         ratio, low = summary.bubble_ratio[statistic.name], summary.bubble_low[statistic.name]
         window = summary.window_ns[statistic.name]
-        table.add_row(
-            statistic.name,
-            percent(ratio.mean),
-            percent(low.mean) if low.mean != ratio.mean else "",
-            percent(ratio.std),
-            percent(ratio.min),
-            percent(ratio.max),
-            percent(summary.bubble_overhead[statistic.name].mean),
-            milliseconds(window.mean),
-            milliseconds(window.std),
-            statistic.summary,
+        rows.append(
+            {
+                "ratio": statistic.name,
+                "mean": _in_percent(ratio.mean),
+                "low": _in_percent(low.mean) if low.mean != ratio.mean else "",
+                "std": _in_percent(ratio.std),
+                "min": _in_percent(ratio.min),
+                "max": _in_percent(ratio.max),
+                "n": str(ratio.n),
+                "overhead": _in_percent(summary.bubble_overhead[statistic.name].mean),
+                "window ms": milliseconds(window.mean),
+                "std ms": milliseconds(window.std),
+                "window": statistic.summary,
+            }
         )
-    return table
+    columns = [c for c in rows[0] if c != "low" or any(row[c] for row in rows)]
+    table = _table(*columns, left=("ratio", "window"))
+    for row in rows:
+        table.add_row(*(row[column] for column in columns))
+    return _titled("Bubble ratios over the averaged iterations, in %", table)
 
 
 def _shown_iteration(report: Report, view: View) -> Iteration | None:
@@ -141,65 +186,80 @@ def _shown_iteration(report: Report, view: View) -> Iteration | None:
     return chosen[0] if chosen else report.typical_iteration()
 
 
-def _ranks(report: Report, iteration: Iteration) -> RenderableType:
+def _ranks(report: Report, iteration: Iteration, width: int) -> Iterator[RenderableType]:
     from bubbleviz.phases import COMPUTE
 
-    phases = [p.label for p in COMPUTE if any(own.busy_ns[p.label] for own in iteration.ranks)]
     name = report.headline
     if all(name not in own.accounts for own in iteration.ranks):
         name = "schedule"
-    rows = [_rank_row(report, own, phases, name) for own in iteration.ranks[:_RANKS]]
-    columns = ["stage", "rank", *phases, "overlap", "other", "bubble", "ratio", "hollow"]
-    shown = [
-        i
-        for i, column in enumerate(columns)
-        if column not in {"overlap", "other"} or any(row[i] not in {"0.000", "-"} for row in rows)
+    shown = iteration.ranks[:_RANKS]
+    cells = [_rank_cells(report, own, [p.label for p in COMPUTE], name) for own in shown]
+    kept = [
+        column
+        for column in cells[0]
+        if column in _ALWAYS or any(row[column] not in _NOTHING for row in cells)
     ]
-    table = _table(f"Iteration {iteration.name}: busy time and bubble by rank, ms ({name} window)")
-    for i in shown:
-        table.add_column(
-            columns[i], justify="left" if columns[i] == "rank" else "right", no_wrap=True
-        )
-    for row in rows:
-        table.add_row(*(row[i] for i in shown))
+    # What stands beside the label, with a blank and a rule's width between columns.
+    beside = sum(max(len(column), *(len(row[column]) for row in cells)) + 2 for column in kept)
+    stages = ["-" if (s := report.ranks[own.rank].stage) is None else str(s) for own in shown]
+    labels = _labels(report, [own.rank for own in shown], width - beside - len("stage") - 2)
+    table = _table("stage", "rank", *kept, left=("rank",))
+    for stage, label, row in zip(stages, labels, cells, strict=True):
+        table.add_row(stage, label, *(row[column] for column in kept))
     if len(iteration.ranks) > _RANKS:
         table.add_row("", f"… and {len(iteration.ranks) - _RANKS} more in --json")
-    return table
+    title = f"Iteration {clean(iteration.name)}: busy time and bubble by rank, ms ({name} window)"
+    return _titled(title, table)
 
 
-def _rank_row(report: Report, own: RankIteration, phases: list[str], name: str) -> list[str]:
-    rank = report.ranks[own.rank]
+def _rank_cells(report: Report, own: RankIteration, phases: list[str], name: str) -> dict[str, str]:
+    """Return a rank's cells by column, in the order of the columns."""
     account = own.accounts.get(name)
     hollow = 1 - own.active_ns / own.compute_ns if own.compute_ns else None
-    return [
-        "-" if rank.stage is None else str(rank.stage),
-        short_label(report, rank.index),
-        *(milliseconds(own.busy_ns[phase]) for phase in phases),
-        milliseconds(account.overlap_ns if account else None),
-        milliseconds(account.unattributed_ns if account else None),
-        milliseconds(account.bubble_ns if account else None),
-        percent(own.bubble_ratio.get(name)),
-        percent(hollow),
+    told = [
+        c.attributed_gpu_ns / c.gpu_ns for c in report.coverage if c.rank == own.rank and c.gpu_ns
     ]
+    return {
+        **{phase: milliseconds(own.busy_ns[phase]) for phase in phases},
+        "overlap": milliseconds(account.overlap_ns if account else None),
+        "unattrib.": milliseconds(account.unattributed_ns if account else None),
+        "bubble": milliseconds(account.bubble_ns if account else None),
+        "ratio %": _in_percent(own.bubble_ratio.get(name)),
+        "hollow %": _in_percent(hollow),
+        "told %": _in_percent(told[0] if told else None),
+    }
 
 
-def short_label(report: Report, rank: int, width: int = 26) -> str:
-    """Return a rank's label, without the host where all ranks share it, shortened in front."""
-    label = clean(report.ranks[rank].label, 200)
-    host = clean(report.ranks[rank].host, 200)
-    if len({r.host for r in report.ranks}) == 1:
-        label = label.removeprefix(host).lstrip()
-    return label if len(label) <= width else f"…{label[1 - width :]}"
+def _labels(report: Report, ranks: list[int], width: int) -> list[str]:
+    """Return the labels of ranks, without the host where all share it.
+
+    They take at most ``width`` (and no less than a few letters), unless two would look alike.
+    """
+    whole = [clean(report.ranks[rank].label, _LONGEST_LABEL) for rank in ranks]
+    hosts = {rank.host for rank in report.ranks}
+    if len(hosts) == 1:
+        host = clean(next(iter(hosts)), _LONGEST_LABEL)
+        whole = [label.removeprefix(host).lstrip() or label for label in whole]
+    for room in range(max(width, _SHORTEST_LABEL), _LONGEST_LABEL):
+        labels = [shortened(label, room) for label in whole]
+        if len(set(labels)) == len(set(whole)):
+            return labels
+    return whole
 
 
-def _others(report: Report) -> RenderableType:
-    table = _table("Iterations not averaged")
-    for column in ("iteration", "kind", "complete", "microbatches", report.headline):
-        table.add_column(column)
+def _others(report: Report) -> Iterator[RenderableType]:
+    table = _table(
+        "iteration",
+        "kind",
+        "complete",
+        "microbatches",
+        report.headline,
+        left=("iteration", "kind", "complete"),
+    )
     others = [i for i in report.iterations if not i.averaged]
     for iteration in others[:_LIMITATIONS]:
         table.add_row(
-            iteration.name,
+            clean(iteration.name),
             iteration.kind,
             "yes" if iteration.complete else "no",
             "-" if iteration.microbatches is None else str(iteration.microbatches),
@@ -207,32 +267,28 @@ def _others(report: Report) -> RenderableType:
         )
     if len(others) > _LIMITATIONS:
         table.add_row(f"… {len(others) - _LIMITATIONS} more", "", "", "", "")
-    return table
+    return _titled("Iterations not averaged", table)
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f} %" if whole else "-"
+    return f"{100 * part / whole:.2f}" if whole else "-"
 
 
-def _coverage(report: Report) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    table = _table("Coverage: what was explained")
-    for column in (
+def _coverage(report: Report) -> Iterator[RenderableType]:
+    table = _table(
         "profile",
         "kernels",
-        "linked",
-        "in operations",
+        "linked %",
+        "attributed %",
         "cross-thread",
-        "GPU time told",
+        "told %",
         "comm. ms",
         "copies ms",
-    ):
-        table.add_column(column, justify="left" if column == "profile" else "right")
+        left=("profile",),
+    )
     for profile in report.profiles[:_RANKS]:
         table.add_row(
-            clean(profile.path.rsplit("/", 1)[-1], 32),
+            shortened(clean(Path(profile.path).name, 200), 28),
             f"{profile.kernels:,}",
             _share(profile.linked_kernels, profile.kernels),
             _share(profile.attributed_kernels, profile.kernels),
@@ -241,29 +297,66 @@ def _coverage(report: Report) -> RenderableType:
             milliseconds(profile.comm_ns),
             milliseconds(profile.copy_ns),
         )
+    if len(report.profiles) > _RANKS:
+        table.add_row(f"… and {len(report.profiles) - _RANKS} more")
+    yield from _titled("Coverage: kernels, and compute time told by operations", table)
     largest = sorted(report.unattributed_kernels, key=lambda k: (-k.gpu_ns, k.rank, k.name))[:5]
-    lines = [
-        f"  not explained: {milliseconds(k.gpu_ns)} ms in {k.count:,} x {clean(k.name)} on "
-        f"{clean(report.ranks[k.rank].label, 40)}, {clean(k.where, 80)}"
-        for k in largest
-    ]
-    return Group(table, Text("\n".join(lines))) if lines else table
+    if largest:
+        yield _list(
+            f"not explained: {milliseconds(k.gpu_ns)} ms in {k.count:,} x {clean(k.name)} on "
+            f"{clean(report.ranks[k.rank].label, 40)}, {clean(k.where, 80)}"
+            for k in largest
+        )
 
 
-def _limitations(report: Report) -> RenderableType:
+def _list(lines: Iterable[str]) -> Table:
+    """Return lines as a list whose continuations are indented."""
+    from rich.table import Table
     from rich.text import Text
 
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for line in lines:
+        grid.add_row("  -", Text(line))
+    return grid
+
+
+def _limitations(report: Report) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    # Those of one reason are one.
+    merged: dict[str, tuple[list[str], int]] = {}
+    shorter = _shorter_paths(report)
+    for entry in report.limitations:
+        what, because = shorter(entry.what), shorter(entry.because)
+        subjects, count = merged.get(because, ([], 0))
+        if what not in subjects:
+            subjects.append(what)
+        merged[because] = (subjects, count + entry.count)
     lines = [
-        f"  - {clean(entry.what, 80)}"
-        + (f" ({entry.count:,})" if entry.count != 1 else "")
-        + f": {clean(entry.because, 400)}"
-        for entry in report.limitations[:_LIMITATIONS]
+        f"{clean('; '.join(subjects), 160)}{f' ({count:,})' if count != 1 else ''}: "
+        f"{clean(because, 400)}"
+        for because, (subjects, count) in merged.items()
     ]
-    if len(report.limitations) > _LIMITATIONS:
-        lines.append(f"  - and {len(report.limitations) - _LIMITATIONS} more in --json")
-    text = Text("Limitations\n", style="bold")
-    text.append("\n".join(lines), style="not bold")
-    return text
+    if len(lines) > _LIMITATIONS:
+        lines[_LIMITATIONS:] = [f"and {len(lines) - _LIMITATIONS} more in --json"]
+    yield Text("\nLimitations", style="bold")
+    yield _list(lines)
+
+
+def _shorter_paths(report: Report) -> Callable[[str], str]:
+    """Return what replaces paths of profiles by their file names, where these tell them apart."""
+    paths = {profile.path for profile in report.profiles}
+    folders = {Path(path).parent for path in paths}
+    # A profile that could not be read is in no other place than at the head of its refusal.
+    heads = {entry.because.split(": ", 1)[0] for entry in report.limitations}
+    paths |= {head for head in heads if Path(head).parent in folders and Path(head).name}
+    names = [Path(path).name for path in paths]
+    short = {path: Path(path).name for path in paths if names.count(Path(path).name) == 1}
+    longest_first = "|".join(re.escape(path) for path in sorted(short, key=len, reverse=True))
+    pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?=$|[\s:;,)])") if short else None
+    return lambda text: pattern.sub(lambda match: short[match[0]], text) if pattern else text
 
 
 RENDERER = Renderer(name="text", summary="the table, as plain text", render=render, order=4)

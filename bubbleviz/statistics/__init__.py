@@ -16,7 +16,7 @@ from bubbleviz.columns import Bools, Ints
 from bubbleviz.registry import discover
 
 
-class Work(Enum):
+class Counted(Enum):
     """What counts as work inside a window."""
 
     ITERATION = "F, B, W, BW, R and FB of the iteration"
@@ -74,7 +74,7 @@ class Statistic:
     summary: str
     definition: str
     windows: Callable[[Extents], Windows]
-    work: Work
+    work: Counted
     common_clock: bool
     across_ranks: bool
     order: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.statistics import Extents, Statistic, Windows, Work
+from bubbleviz.statistics import Counted, Extents, Statistic, Windows
 
 
 def _windows(extents: Extents) -> Windows:
@@ -17,11 +17,11 @@ def _windows(extents: Extents) -> Windows:
 
 STATISTIC = Statistic(
     name="period",
-    summary="from one iteration to the next",
+    summary="start to next start",
     definition="1 - sum of all compute / sum of the ranks' times from the iteration's first start "
     "to the next iteration's",
     windows=_windows,
-    work=Work.EVERYTHING,
+    work=Counted.EVERYTHING,
     common_clock=False,
     across_ranks=False,
     order=4,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.columns import Ints
-from bubbleviz.statistics import Extents, Statistic, Windows, Work
+from bubbleviz.statistics import Counted, Extents, Statistic, Windows
 
 
 def common_window(extents: Extents, last_ns: Ints) -> Windows:
@@ -23,10 +23,10 @@ def common_window(extents: Extents, last_ns: Ints) -> Windows:
 
 STATISTIC = Statistic(
     name="schedule",
-    summary="one iteration as if alone",
+    summary="iteration as if alone",
     definition="1 - sum of the ranks' compute / (ranks x (last end - first start over all ranks))",
     windows=lambda extents: common_window(extents, extents.last_ns),
-    work=Work.ITERATION,
+    work=Counted.ITERATION,
     common_clock=True,
     across_ranks=True,
     order=1,

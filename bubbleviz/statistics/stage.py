@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.statistics import Extents, Statistic, Windows, Work
+from bubbleviz.statistics import Counted, Extents, Statistic, Windows
 
 
 def _windows(extents: Extents) -> Windows:
@@ -19,11 +19,11 @@ def _windows(extents: Extents) -> Windows:
 
 STATISTIC = Statistic(
     name="stage",
-    summary="longest stage window (Zero Bubble paper)",
+    summary="longest rank's own",
     definition="1 - sum of the ranks' compute / (ranks x longest (last end - first start) of a "
     "rank); arXiv 2401.10241, section 5.3",
     windows=_windows,
-    work=Work.ITERATION,
+    work=Counted.ITERATION,
     common_clock=False,
     across_ranks=True,
     order=2,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from bubbleviz.statistics import Statistic, Work
+from bubbleviz.statistics import Counted, Statistic
 from bubbleviz.statistics.schedule import common_window
 
 STATISTIC = Statistic(
     name="step",
-    summary="to the end of the Optimizer",
+    summary="to the last Optimizer",
     definition="1 - sum of the ranks' compute and Optimizer / (ranks x (last end, Optimizer "
     "included - first start over all ranks))",
     windows=lambda extents: common_window(extents, extents.step_last_ns),
-    work=Work.STEP,
+    work=Counted.STEP,
     common_clock=True,
     across_ranks=True,
     order=3,

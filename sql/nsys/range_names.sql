@@ -8,6 +8,6 @@ SELECT
 FROM NVTX_EVENTS AS named
 LEFT JOIN StringIds AS name ON named.text IS NULL AND named.textId = name.id
 WHERE named.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
-GROUP BY text
-ORDER BY occurrences DESC, text ASC
+GROUP BY COALESCE(named.text, name.value)
+ORDER BY occurrences DESC, COALESCE(named.text, name.value) ASC
 LIMIT :most

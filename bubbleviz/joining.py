@@ -1,0 +1,109 @@
+"""Joining: the recordings of several profiles as one table, on the report's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.clocks import Clock
+from bubbleviz.columns import NONE, Ints
+from bubbleviz.interpret import LocalRank, Recording
+from bubbleviz.model import BusyIntervals, Operations, RankIntervals
+from bubbleviz.spans import ActiveTime
+
+
+@dataclass(frozen=True)
+class JoinedRank:
+    """A rank with the profile it comes from and the machine whose clock it has."""
+
+    profile: int
+    host: str
+    machine: str
+    local: LocalRank
+
+
+@dataclass(frozen=True)
+class Joined:
+    """All recordings; ranks are numbered through in the order the profiles hold them.
+
+    Attributes:
+        ranks: by number.
+        operations: ``iteration`` still counts each rank's own.
+        busy: their busy intervals.
+        unattributed: compute outside every compute operation.
+        active: how long compute kernels ran in each rank's own iterations.
+        said_stage: virtual stage that names give each operation; -1 none.
+        said_iteration: iteration that a range around it names; -1 none.
+    """
+
+    ranks: tuple[JoinedRank, ...]
+    operations: Operations
+    busy: BusyIntervals
+    unattributed: RankIntervals
+    active: ActiveTime
+    said_stage: Ints
+    said_iteration: Ints
+
+
+def join(
+    recordings: Sequence[Recording], clocks: Sequence[Clock], machines: Sequence[str]
+) -> Joined:
+    """Return the recordings as one, times moved by their clocks."""
+    base_rank = np.cumsum([0, *(len(r.ranks) for r in recordings)]).tolist()
+    base_row = np.cumsum([0, *(len(r.operations) for r in recordings)]).tolist()
+    parts = list(zip(recordings, clocks, base_rank, base_row, strict=False))
+    return Joined(
+        ranks=tuple(
+            JoinedRank(i, recording.source.host, machine, rank)
+            for i, (recording, machine) in enumerate(zip(recordings, machines, strict=True))
+            for rank in recording.ranks
+        ),
+        operations=_operations(recordings, clocks, base_rank),
+        busy=BusyIntervals(
+            operation=np.concatenate([r.busy.operation + row for r, _, _, row in parts]),
+            start_ns=np.concatenate([r.busy.start_ns + c.offset_ns for r, c, _, _ in parts]),
+            end_ns=np.concatenate([r.busy.end_ns + c.offset_ns for r, c, _, _ in parts]),
+        ),
+        unattributed=RankIntervals(
+            rank=np.concatenate([r.unattributed.rank + base for r, _, base, _ in parts]),
+            start_ns=np.concatenate(
+                [r.unattributed.start_ns + c.offset_ns for r, c, _, _ in parts]
+            ),
+            end_ns=np.concatenate([r.unattributed.end_ns + c.offset_ns for r, c, _, _ in parts]),
+        ),
+        active=ActiveTime(
+            rank=np.concatenate([r.active.rank + base for r, _, base, _ in parts]),
+            iteration=np.concatenate([r.active.iteration for r in recordings]),
+            active_ns=np.concatenate([r.active.active_ns for r in recordings]),
+        ),
+        said_stage=np.concatenate([r.said.stage for r in recordings]),
+        said_iteration=np.concatenate([r.said.iteration for r in recordings]),
+    )
+
+
+def _operations(
+    recordings: Sequence[Recording], clocks: Sequence[Clock], base_rank: Sequence[int]
+) -> Operations:
+    names: list[str] = []
+    tables = []
+    for recording, clock, base in zip(recordings, clocks, base_rank, strict=False):
+        own = recording.operations
+        spanned = own.has_span == 1
+        tables.append(
+            own.changed(
+                rank=own.rank + base,
+                start_ns=np.where(spanned, own.start_ns + clock.offset_ns, NONE),
+                end_ns=np.where(spanned, own.end_ns + clock.offset_ns, NONE),
+                host_start_ns=own.host_start_ns + clock.offset_ns,
+                host_end_ns=own.host_end_ns + clock.offset_ns,
+                name_id=own.name_id + len(names),
+            )
+        )
+        names.extend(own.names)
+    columns = {
+        name: np.concatenate([getattr(table, name) for table in tables])
+        for name in Operations.column_names()
+    }
+    return Operations(**columns, names=tuple(names))

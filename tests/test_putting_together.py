@@ -1,0 +1,133 @@
+"""Several profiles and ranks: stages, pairing, headline, and what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.errors import UsageError
+from scripts.planting import plant
+from scripts.planting.options import Planting
+from tests.building import C, K, R, profile
+
+TWO = Planting(schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=10_000)
+
+
+def run_of(folder: Path, name: str, *, marked: bool, pid: int, iterations: int = 2) -> Path:
+    """Write one rank: an iteration of F0 and B0 every 100 ns, marked or not."""
+    kernels, calls, ranges = [], [], []
+    for k in range(iterations):
+        base = 100 * k + 10 * pid
+        if marked:
+            ranges.append(R(base, base + 50, f"iter_{pid}_{k}", tid=pid, pid=pid))
+        for n, text in enumerate(("F0.0.0", "B0.0.0", "Optimizer")):
+            at, ident = base + 10 * n, 10 * k + n
+            ranges.append(R(at, at + 8, text, tid=pid, pid=pid))
+            calls.append(C(at + 1, at + 2, ident, tid=pid, pid=pid))
+            kernels.append(K(at + 3, at + 9, ident, pid=pid))
+    return profile(folder, kernels, calls, ranges, name=name, hostname="one")
+
+
+def test_ranks_pair_by_order_where_only_one_names_its_iterations(tmp_path: Path) -> None:
+    paths = [
+        run_of(tmp_path, "a.sqlite", marked=True, pid=1),
+        run_of(tmp_path, "b.sqlite", marked=False, pid=2),
+    ]
+
+    report = bubbleviz.analyze(paths)
+
+    assert [len(i.ranks) for i in report.iterations] == [2, 2]
+
+
+def test_an_iteration_without_one_of_the_ranks_is_incomplete(tmp_path: Path) -> None:
+    paths = [
+        run_of(tmp_path, "a.sqlite", marked=True, pid=1, iterations=3),
+        run_of(tmp_path, "b.sqlite", marked=True, pid=2, iterations=2),
+    ]
+
+    report = bubbleviz.analyze(paths)
+
+    assert [i.ratios["schedule"].incomplete for i in report.iterations] == [False, False, True]
+    assert [i.complete for i in report.iterations] == [True, True, False]
+
+
+def test_the_headline_says_why_it_is_not_the_period(tmp_path: Path) -> None:
+    truth = plant(TWO, tmp_path)
+    paths = [tmp_path / file.path for file in truth.files]
+
+    assert bubbleviz.analyze(paths).headline == "period"
+    last = bubbleviz.analyze(paths, skip=2)
+    assert last.headline == "schedule"
+    assert "overlap" in last.headline_reason
+    assert "no averaged iteration has a next one" in last.headline_reason
+    nothing = bubbleviz.analyze(paths, skip=3)
+    assert "no complete training iteration" in nothing.headline_reason
+
+
+def test_times_before_the_first_profile_s_session_count_like_others(tmp_path: Path) -> None:
+    truth = plant(replace(TWO, schedule="1f1b", files="rank", barrier=True), tmp_path)
+    paths = [tmp_path / file.path for file in truth.files]
+
+    first, last = bubbleviz.analyze(paths), bubbleviz.analyze(paths[::-1])
+
+    assert last.iterations[0].start_ns < first.iterations[0].start_ns
+    for one, other in zip(first.iterations, last.iterations, strict=True):
+        assert one.ratios == other.ratios
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v"])
+def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path: Path) -> None:
+    truth = plant(replace(TWO, schedule=schedule, microbatches=8, files="rank"), tmp_path)
+    paths = [tmp_path / file.path for file in truth.files]
+    told = bubbleviz.analyze(paths)
+
+    given = bubbleviz.analyze(paths[::-1], order=[3, 2, 1, 0])
+
+    assert [r.pid for r in given.ranks] == [r.pid for r in told.ranks]
+    assert [r.stage for r in given.ranks] == [0, 1, 2, 3]
+    assert given.operations.chunk.tolist() == told.operations.chunk.tolist()
+
+
+def test_an_order_must_name_every_rank(tmp_path: Path) -> None:
+    truth = plant(TWO, tmp_path)
+
+    with pytest.raises(UsageError, match="each of the ranks 0 to 3 once"):
+        bubbleviz.analyze([tmp_path / truth.files[0].path], order=[0, 1, 1, 2])
+
+
+def test_copies_of_one_stage_are_no_pipeline(tmp_path: Path) -> None:
+    paths = []
+    for pid in (1, 2):
+        kernels = [K(100, 200 + pid, 1, pid=pid), K(300 + pid, 500, 2, pid=pid)]
+        calls = [C(1, 2, 1, tid=pid, pid=pid), C(11, 12, 2, tid=pid, pid=pid)]
+        ranges = [R(0, 9, "F0.0.0", tid=pid, pid=pid), R(10, 19, "B0.0.0", tid=pid, pid=pid)]
+        paths.append(
+            profile(tmp_path, kernels, calls, ranges, name=f"{pid}.sqlite", hostname="one")
+        )
+
+    report = bubbleviz.analyze(paths)
+
+    assert [r.stage for r in report.ranks] == [None, None]
+    assert [r.pid for r in report.ranks] == [1, 2]
+    assert any("contradicts the data dependencies" in n.because for n in report.limitations)
+
+
+def test_a_sending_kernel_inside_f_makes_no_hole(tmp_path: Path) -> None:
+    kernels = [K(0, 10, 1), K(10, 40, 2, name="nvshmem_send_kernel"), K(40, 50, 3)]
+    calls = [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)]
+
+    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, [R(0, 9, "F0.0.0")])])
+
+    assert report.operations.busy_ns.tolist() == [50]
+
+
+def test_ranks_without_forward_or_backward_are_named(tmp_path: Path) -> None:
+    kernels = [K(0, 10, 1), K(0, 10, 2, device=1)]
+    calls = [C(1, 2, 1), C(20, 21, 2)]
+
+    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, [R(0, 9, "F0.0.0")])])
+
+    assert any(n.what == "ranks without forward or backward" for n in report.limitations)
