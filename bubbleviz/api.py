@@ -11,7 +11,16 @@ import numpy as np
 
 from bubbleviz._version import __version__
 from bubbleviz.align import Run, put_together
-from bubbleviz.conventions import Convention, built_in, find_convention, understand
+from bubbleviz.conventions import (
+    Convention,
+    built_in,
+    find_convention,
+    globs_of,
+    recognise,
+    rounds,
+    understand,
+    with_iterations,
+)
 from bubbleviz.count import Counts, count
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, ProfileError
 from bubbleviz.inputs import Found, find_profiles
@@ -20,7 +29,7 @@ from bubbleviz.interpret import Recording, interpret
 from bubbleviz.kinds import default_kinds
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.phases import COUNTED
-from bubbleviz.readers import reader_of
+from bubbleviz.readers import Reader, reader_of
 from bubbleviz.report import Report
 
 #: Where unattributed compute can move a ratio by more than this, the report says so.
@@ -32,7 +41,7 @@ Progress = Callable[[int, int, str], None]
 def analyze(
     paths: Sequence[str | Path],
     *,
-    convention: str | None = None,
+    convention: Sequence[str] = (),
     skip: int = 0,
     cross_thread: bool = True,
     order: Sequence[int] = (),
@@ -43,7 +52,8 @@ def analyze(
 
     Args:
         paths: profiles; a directory stands for those in it, a pattern for its matches.
-        convention: name of a naming convention or path of a TOML file; None to recognise it.
+        convention: names of naming conventions or paths of TOML files, the first that knows a
+            name decides; empty to recognise them.
         skip: how many of the first iterations the averages leave out.
         cross_thread: whether a backward may be launched by another thread than the one that
             opened its range.
@@ -57,7 +67,7 @@ def analyze(
     """
     files = find_profiles([str(path) for path in paths])
     _refuse_twins([file.path for file in files])
-    chosen = find_convention(convention) if convention else None
+    chosen = tuple(map(find_convention, convention))
     recordings, unreadable = _record_all(files, chosen, cross_thread, progress)
     run = put_together(recordings, order, same_clock)
     return _report(recordings, run, count(run, skip=skip), unreadable)
@@ -65,7 +75,7 @@ def analyze(
 
 def _record_all(
     files: Sequence[Found],
-    convention: Convention | None,
+    chosen: Sequence[Convention],
     cross_thread: bool,
     progress: Progress | None,
 ) -> tuple[list[Recording], tuple[Limitation, ...]]:
@@ -80,7 +90,7 @@ def _record_all(
         if progress:
             progress(index, len(files), file.path)
         try:
-            recordings.append(_record(file.path, convention, cross_thread))
+            recordings.append(_record(file.path, chosen, cross_thread))
         except ProfileError as error:
             if file.named:
                 raise
@@ -92,28 +102,21 @@ def _record_all(
     return recordings, tuple(Limitation("a profile of the directory", str(e)) for e in lost)
 
 
-def inspect(path: str | Path, *, convention: str | None = None) -> Inspection:
+def inspect(path: str | Path, *, convention: Sequence[str] = ()) -> Inspection:
     """Return what one profile holds and how far it could be analysed.
 
     Args:
         path: the profile.
-        convention: name of a naming convention or path of a TOML file; None for all known.
+        convention: names of naming conventions or paths of TOML files; empty for all known.
 
     Raises:
         BubblevizError: it cannot be read at all.
     """
     file = find_profiles([str(path)])[0].path
-    known = _candidates(find_convention(convention) if convention else None)
-    contents = reader_of(file).inspect(file, _globs(known))
+    known = tuple(map(find_convention, convention)) or tuple(built_in().values())
+    reader = reader_of(file)
+    contents = reader.inspect(file, globs_of(known))
     return look_over(contents, known)
-
-
-def _candidates(convention: Convention | None) -> tuple[Convention, ...]:
-    return (convention,) if convention else tuple(built_in().values())
-
-
-def _globs(conventions: Sequence[Convention]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(glob for c in conventions for glob in c.globs))
 
 
 def _refuse_twins(files: Sequence[str]) -> None:
@@ -136,24 +139,32 @@ def _refuse_twins(files: Sequence[str]) -> None:
             seen[content.digest()] = path
 
 
-def _record(path: str, convention: Convention | None, cross_thread: bool) -> Recording:
+def _record(path: str, chosen: Sequence[Convention], cross_thread: bool) -> Recording:
     """Read and interpret one profile; its kernels are dropped when this returns.
 
     Raises:
-        NothingToAnalyseError: no range follows the convention.
+        NothingToAnalyseError: no range follows a convention that names forward or backward.
     """
     reader = reader_of(path)
-    known = _candidates(convention)
-    profile = reader.read(path, _globs(known))
-    for candidate in known:
-        names = understand(profile.ranges.names, candidate)
-        if np.isin(names.phase, COUNTED).any():
-            return interpret(profile, candidate, default_kinds(), cross_thread=cross_thread)
+    candidates = chosen or recognise(reader.sample(path))
+    last: tuple[Convention, ...] = ()
+    for conventions in (chosen,) if chosen else rounds(candidates):
+        last = with_iterations(conventions)
+        profile = reader.read(path, globs_of(last))
+        names = understand(profile.ranges.names, *last)
+        if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
+            return interpret(profile, last, default_kinds(), cross_thread=cross_thread)
+    raise NothingToAnalyseError(f"{path}: {_nothing_named(reader, path, candidates)}")
+
+
+def _nothing_named(reader: Reader, path: str, candidates: Sequence[Convention]) -> str:
+    """Return why a profile gives nothing, and what to do."""
     frequent = ", ".join(f"{n.name[:60]!r} ({n.count})" for n in reader.inspect(path, ()).names[:5])
-    raise NothingToAnalyseError(
-        f"{path}: no range is named as {' or '.join(c.name for c in known)} would name it; the "
-        f"most frequent names are {frequent or 'none at all'}; give your own naming with "
-        "--convention FILE.toml, see the README"
+    names = " or ".join(c.name for c in candidates or built_in().values())
+    return (
+        f"no range is named as {names} would name forward and backward; the most frequent names "
+        f"are {frequent or 'none at all'}; give your own naming with --convention FILE.toml, "
+        "see the README"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,9 +11,7 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError
 from bubbleviz.output_options import with_outputs
 from bubbleviz.renderers import Renderer
-from bubbleviz.terminal import pass_on, progress_bar, show
-
-_LONGEST = 800
+from bubbleviz.terminal import complain, pass_on, progress_bar, show, width
 
 app = typer.Typer(
     name="bubbleviz",
@@ -71,7 +68,7 @@ def analyze(
         int, typer.Option(min=0, metavar="N", help="Leave the first N iterations out of averages.")
     ] = 0,
     convention: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="NAME|FILE", help="Naming of the ranges; recognised if not given."),
     ] = None,
     cross_thread: Annotated[
@@ -97,7 +94,7 @@ def analyze(
     from bubbleviz.selection import numbers, view_of
 
     files = [file.path for file in find_profiles(profiles)]
-    inputs = [*files, convention] if convention else files
+    inputs = [*files, *(convention or ())]
     check_outputs(list(outputs), inputs, force=force)
     ordered = numbers(order, "--order") if order else ()
     from bubbleviz.api import analyze as run_analysis
@@ -105,7 +102,7 @@ def analyze(
     with progress_bar() as report_progress:
         report = run_analysis(
             profiles,
-            convention=convention,
+            convention=convention or (),
             skip=skip,
             cross_thread=cross_thread,
             order=ordered,
@@ -123,14 +120,14 @@ def analyze(
         return
     from bubbleviz.renderers.table import parts
 
-    show(partial(parts, report, view))
+    show(parts(report, view, width()))
 
 
 @app.command(epilog="Example: bubbleviz inspect node0.sqlite")
 def inspect(
     profiles: Annotated[list[str], typer.Argument(help="Profiles, or directories of them.")],
     convention: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="NAME|FILE", help="Naming to try; all known ones if not given."),
     ] = None,
 ) -> None:
@@ -142,8 +139,8 @@ def inspect(
     from bubbleviz.overview import parts
 
     for file in files:
-        inspection = look(file.path, convention=convention)
-        show(lambda width, seen=inspection: parts(seen))
+        inspection = look(file.path, convention=convention or ())
+        show(parts(inspection))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -152,9 +149,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         code = app(args=given or ["--help"], prog_name="bubbleviz", standalone_mode=False)
     except BubblevizError as error:
-        return _fail(str(error), error.exit_code)
+        return complain(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted; nothing was written", 130)
+        return complain("interrupted; nothing was written", 130)
     except BrokenPipeError:
         # The reader of a pipe (head, say) has seen enough.
         sys.stderr.close()
@@ -165,13 +162,5 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         context = getattr(error, "ctx", None)
         place = context.command_path if context else "bubbleviz"
-        return _fail(f"{error.format_message().rstrip('.')}; see {place} --help", 2)
+        return complain(f"{error.format_message().rstrip('.')}; see {place} --help", 2)
     return code if isinstance(code, int) else 0
-
-
-def _fail(message: str, code: int) -> int:
-    flat = " ".join("".join(c if c.isprintable() else " " for c in message).split())
-    # Of a message around an endless path both the head and the next step are kept.
-    flat = flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
-    print(f"bubbleviz: {flat}", file=sys.stderr)
-    return code

@@ -138,7 +138,7 @@ def _look(operations: Operations, rows: Ints) -> _Found:
     input_only = _keys(microbatch, chunk, split, phase == Phase.B)
     weights = _keys(microbatch, chunk, split, phase == Phase.W)
     clears = {c for m, c, _ in weights if m == NONE}
-    unsettled = {key for key in input_only - weights if key[1] not in clears}
+    unsettled = {key for key in input_only - weights if not {key[1], NONE} & clears}
     not_cut = not bool((operations.cut[rows] > 0).any())
     lacks = None
     if not (forward & spanned).any():

@@ -364,10 +364,12 @@ class _Timeline:
             yield next(of_rows, (it.start_ns, it.end_ns))
 
     def _falls_back(self) -> bool:
-        """Return whether the headline counts nothing in one of several iterations."""
+        """Return whether an iteration is hatched by ``schedule`` for want of the headline."""
         headline = self.report.headline
-        return len(self.selection.iterations) > 1 and any(
-            headline not in own.accounts for it in self.selection.iterations for own in it.ranks
+        return headline != "schedule" and any(
+            headline not in own.accounts and "schedule" in own.accounts
+            for it in self.selection.iterations
+            for own in it.ranks
         )
 
     def _windows_differ(self) -> bool:

@@ -83,9 +83,9 @@ def _evidence(contents: Contents, convention: Convention) -> Evidence | None:
     names = understand([c.name for c in contents.candidates], convention)
     counts = np.array([c.count for c in contents.candidates], np.int64)
     of_phase = [(p.label, int(counts[names.phase == p].sum())) for p in Phase]
-    marks = int(counts[(names.phase < 0) & (names.iteration >= 0)].sum())
+    marks = int(counts[(names.phase < 0) & ((names.iteration >= 0) | names.by_order)].sum())
     told = tuple((label, count) for label, count in of_phase if count)
     if not told and not marks:
         return None
-    rows = np.flatnonzero((names.phase >= 0) | (names.iteration >= 0))[:5].tolist()
+    rows = np.flatnonzero((names.phase >= 0) | (names.iteration >= 0) | names.by_order)[:5].tolist()
     return Evidence(convention.name, told, marks, tuple(names.texts[row] for row in rows))

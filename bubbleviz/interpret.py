@@ -6,6 +6,7 @@ busy intervals, the compute that no operation explains, and counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,18 +72,23 @@ class Recording:
 
 
 def interpret(
-    profile: Profile, convention: Convention, kinds: Kinds, *, cross_thread: bool = True
+    profile: Profile,
+    conventions: Sequence[Convention],
+    kinds: Kinds,
+    *,
+    cross_thread: bool = True,
 ) -> Recording:
     """Return the operations of one profile.
 
     Args:
         profile: as read, with at least the ranges that the convention may name.
-        convention: how its ranges are named.
+        conventions: how its ranges are named; the first that knows a name decides.
         kinds: lists of what kernels and threads are.
         cross_thread: whether backward kernels may be launched from another thread.
     """
-    kinds = kinds.extended(convention.communication, convention.helper_threads)
-    names = understand(profile.ranges.names, convention)
+    for convention in conventions:
+        kinds = kinds.extended(convention.communication, convention.helper_threads)
+    names = understand(profile.ranges.names, *conventions)
     named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
     phase = names.phase[named.name_id]
     activities = activities_of(profile)
@@ -106,7 +112,7 @@ def interpret(
     loose = work.compute & ~owned_by(operations, owner, COMPUTE)
     return Recording(
         source=profile.source,
-        convention=convention.name,
+        convention=conventions[0].name,
         ranks=_named_ranks(ranks, profile, names),
         operations=operations,
         said=said,
@@ -120,7 +126,7 @@ def interpret(
         coverage=measure_coverage(profile, links, work.communication, loose, rank, ranks, named),
         start_ns=int(min(profile.kernels.start_ns.min(), profile.calls.start_ns.min())),
         end_ns=int(max(profile.kernels.end_ns.max(), profile.calls.end_ns.max())),
-        limitations=(*profile.limitations, *homeless, *_notes(profile, links, operations)),
+        limitations=(*profile.limitations, *homeless, *_notes(profile, links, operations, parts)),
     )
 
 
@@ -144,7 +150,9 @@ def _named_ranks(ranks: Ints, profile: Profile, names: Names) -> tuple[LocalRank
     return tuple(found)
 
 
-def _notes(profile: Profile, links: Links, operations: Operations) -> tuple[Limitation, ...]:
+def _notes(
+    profile: Profile, links: Links, operations: Operations, parts: Parts
+) -> tuple[Limitation, ...]:
     """Return what this profile could not tell."""
     kernels = links.rule[: len(profile.kernels)]
     path = profile.source.path
@@ -169,6 +177,11 @@ def _notes(profile: Profile, links: Links, operations: Operations) -> tuple[Limi
             "operations without any GPU work",
             "their ranges launched nothing that the profile shows, so they have no device time",
             int((compute & (operations.has_span == 0)).sum()),
+        ),
+        (
+            "microbatch numbers are inferred",
+            "the names give none, so they are counted by order within an iteration",
+            int(parts.constant.any()),
         ),
         (
             "operations cut by the end of the capture",
@@ -213,10 +226,10 @@ def operations_of(named: Ranges, names: Names, parts: Parts) -> tuple[Operations
         iteration=iteration,
         phase=phase,
         microbatch=microbatch,
-        chunk=name.chunk.copy(),
+        chunk=np.where(name.chunk >= 0, name.chunk, name.stage),
         sequence=name.sequence.copy(),
         second_microbatch=name.second_microbatch.copy(),
-        second_chunk=name.second_chunk.copy(),
+        second_chunk=np.where(name.second_chunk >= 0, name.second_chunk, name.second_stage),
         occurrence=occurrences((*key, name.second_microbatch, name.second_chunk)),
         start_ns=zero + NONE,
         end_ns=zero + NONE,
@@ -247,5 +260,7 @@ def _fused_backward(rank: Ints, names: Names) -> Ints:
     weights = phase == Phase.W
     clears = weights & (names.microbatch < 0)
     settled = np.isin(number, number[weights]) | np.isin(chunk, chunk[clears])
+    # A W that names no chunk either may settle any backward of its rank.
+    settled |= np.isin(rank, rank[clears & (names.chunk < 0) & (names.stage < 0)])
     phase[(phase == Phase.B) & ~settled] = Phase.BW
     return phase

@@ -58,8 +58,9 @@ def constant_names(order: HostOrder) -> Bools:
         rows = np.flatnonzero(order.rank == rank)
         own = order.take(rows)
         marked = bool((own.mark >= 0).any())
-        told = marked or bool(own.optimizer.any())
-        if not told or len(np.unique(own.microbatch[own.forward])) != 1:
+        forward = np.unique(own.microbatch[own.forward])
+        told = marked or bool(own.optimizer.any()) or forward.tolist() == [NONE]
+        if not told or len(forward) != 1:
             continue
         iteration = own.mark if marked else _segments(_after_optimizers(own), len(own))
         constant[rows] = bool(occurrences((iteration[own.forward], own.key[own.forward])).any())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.profile import pid_of
-from bubbleviz.renderers.table import clean, plain_text
+from bubbleviz.renderers.table import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.inspection import Inspection
-
-
-def render(inspection: Inspection) -> str:
-    """Return the overview as plain text."""
-    return plain_text(parts(inspection))
 
 
 def parts(inspection: Inspection) -> Iterator[RenderableType]:

@@ -71,8 +71,12 @@ def _marks_of_parts(
     A rank listens to the threads that open its own ranges.
     """
     number = np.where(names.phase < 0, names.iteration, NONE)[ranges.name_id]
-    marks = np.flatnonzero(number >= 0)
+    ordered = names.by_order[ranges.name_id]
+    marks = np.flatnonzero((number >= 0) | ordered)
     marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
+    for thread in np.unique(ranges.thread[marks]):
+        own = marks[(ranges.thread[marks] == thread) & ordered[marks]]
+        number[own] = np.arange(len(own))
     result = np.full(len(of_range), NONE, np.int64)
     for index in np.unique(rank):
         rows = np.flatnonzero(rank == index)
@@ -135,7 +139,7 @@ def _group_parts(timing: HostOrder, names: Names, iteration: Ints, constant: Boo
         ranges       F0   F0   RECV   F0   B0   F0
         operation    ├─── one ──────────┤       another occurrence
     """
-    alone = constant & np.isin(names.phase, WORK)
+    alone = constant & np.isin(names.phase, WORK) & ~names.part
     key = _numbered((timing.rank, iteration, timing.whole_key))
     first = np.ones(len(key), bool)
     at = np.flatnonzero(timing.counted)

@@ -66,7 +66,7 @@ def stage(joined: Joined, order: Sequence[int]) -> Staging:
     if order:
         staging = _with(joined, _ordered_stages(joined, order))
     elif said is not None:
-        staging = _with(joined, said)
+        staging = _with(joined, said, by_name=True)
     else:
         staging = _with(joined, order_virtual_stages(joined.operations))
         if _is_contradicted(joined, staging):
@@ -88,9 +88,9 @@ def _noted(
     return replace(staging, stages_missing=stages_missing, limitations=notes)
 
 
-def _with(joined: Joined, stages: VirtualStages) -> Staging:
+def _with(joined: Joined, stages: VirtualStages, *, by_name: bool = False) -> Staging:
     """Return what follows from these virtual stages."""
-    operations, virtual_stage = _renamed_chunks(joined.operations, stages)
+    operations, virtual_stage = _renamed_chunks(joined.operations, stages, by_name)
     first = _first_stages(stages, len(joined.ranks))
     known = np.where(first < 0, np.iinfo(np.int64).max, first)
     ranked = np.argsort(known, kind="stable")
@@ -116,8 +116,7 @@ def _said_stages(joined: Joined) -> VirtualStages | None:
     work = np.isin(operations.phase, COUNTED)
     if not work.any() or (said[work] < 0).any():
         return None
-    chunk = np.where(operations.chunk >= 0, operations.chunk, said)
-    rows = np.unique(np.stack((operations.rank, chunk, said))[:, work], axis=1)
+    rows = np.unique(np.stack((operations.rank, operations.chunk, said))[:, work], axis=1)
     return VirtualStages(rows[0], rows[1], rows[2])
 
 
@@ -157,22 +156,29 @@ def _first_stages(stages: VirtualStages, count: int) -> Ints:
     return np.where(first == big, NONE, first)
 
 
-def _renamed_chunks(operations: Operations, stages: VirtualStages) -> tuple[Operations, Ints]:
-    """Return the operations with chunks counted in the model's order, and virtual stages."""
+def _renamed_chunks(
+    operations: Operations, stages: VirtualStages, by_name: bool
+) -> tuple[Operations, Ints]:
+    """Return the operations with chunks counted in the model's order, and virtual stages.
+
+    Where names give stages (``by_name``), the chunk columns may hold these.
+    """
     virtual_stage = np.full(len(operations), NONE, np.int64)
-    chunk = operations.chunk.copy()
+    chunk, second_chunk = operations.chunk.copy(), operations.second_chunk.copy()
     for rank in np.unique(stages.rank).tolist():
         own = np.flatnonzero(stages.rank == rank)
         own = own[np.argsort(stages.virtual_stage[own], kind="stable")]
         own = own[stages.virtual_stage[own] >= 0]
         rows = operations.rank == rank
         # Names that count the chunks in the model's order are kept, gaps and all.
-        in_order = bool((np.diff(stages.chunk[own]) > 0).all())
+        in_order = not by_name and bool((np.diff(stages.chunk[own]) > 0).all())
         for index, at in enumerate(own.tolist()):
             same = rows & (operations.chunk == stages.chunk[at])
             virtual_stage[same] = stages.virtual_stage[at]
-            chunk[same] = stages.chunk[at] if in_order else index
-    return operations.changed(chunk=chunk), virtual_stage
+            renamed = stages.chunk[at] if in_order else index
+            chunk[same] = renamed
+            second_chunk[rows & (operations.second_chunk == stages.chunk[at])] = renamed
+    return operations.changed(chunk=chunk, second_chunk=second_chunk), virtual_stage
 
 
 def _is_contradicted(joined: Joined, staging: Staging) -> bool:

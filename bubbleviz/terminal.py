@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,23 +13,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+#: Of a complaint, characters.
+_LONGEST = 800
 
-def show(parts: Callable[[int], Iterator[RenderableType]]) -> None:
-    """Print parts made for a width: a terminal's, in its colours, else as plain text.
+
+def width() -> int:
+    """Return how wide a table should be: as the terminal, or as usual."""
+    from bubbleviz.renderers.table import WIDTH
+
+    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+
+
+def show(parts: Iterator[RenderableType]) -> None:
+    """Print for a terminal with its width and colours, else as plain text.
 
     What the encoding of standard output lacks becomes a question mark.
     """
-    from bubbleviz.renderers.table import WIDTH, plain_text, print_parts
+    from bubbleviz.renderers.table import plain_text, print_parts
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     if not sys.stdout.isatty():
-        sys.stdout.write(plain_text(parts(WIDTH)))
+        sys.stdout.write(plain_text(parts))
         return
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    print_parts(console, parts(console.width))
+    print_parts(Console(highlight=False, markup=False, emoji=False), parts)
 
 
 def pass_on(text: str) -> None:
@@ -64,3 +74,13 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None] | None]:
         yield lambda done, total, path: bar.update(
             task, completed=done, total=total, description=Path(path).name or "counting"
         )
+
+
+def complain(message: str, code: int) -> int:
+    """Return the exit code, having written one line without control characters to stderr."""
+    flat = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    if len(flat) > _LONGEST:
+        # Of a message around an endless path both the head and the next step are kept.
+        flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
+    sys.stderr.write(f"bubbleviz: {flat}\n")
+    return code

@@ -19,7 +19,7 @@ from bubbleviz.page import WIDTH, clean, duration, fitted, text_width, ticks
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers.svg import RENDERER, render
 from bubbleviz.report import Report, View
-from bubbleviz.scene import compute_marks, median_iteration, select, split
+from bubbleviz.scene import compute_marks, counted_windows, select, split
 
 SVG = "{http://www.w3.org/2000/svg}"
 GOLDEN = Path(__file__).parent / "golden"
@@ -328,37 +328,151 @@ def test_unattributed_compute_is_drawn_without_any_operation() -> None:
 # Which iteration
 
 
-def lengths(*values: int, kind: str = "training", complete: bool = True) -> list[Iteration]:
-    """Return iterations with ``step`` windows of these lengths."""
-    return [
-        replace(iteration_of(index, [Op(0, Phase.F, 0, 0, value)]), kind=kind, complete=complete)
-        for index, value in enumerate(values)
-    ]
+def typical(*lengths: int, **changes: bool | str) -> int | None:
+    """Return which iteration a report of such ``step`` windows shows."""
+    iterations = (
+        replace(iteration_of(index, [Op(0, Phase.F, 0, 0, length)]), **changes)  # type: ignore[arg-type]  # by name
+        for index, length in enumerate(lengths)
+    )
+    found = replace(report_of([]), iterations=tuple(iterations)).typical_iteration()
+    return None if found is None else found.index
 
 
-def test_the_median_complete_training_iteration_is_drawn() -> None:
-    assert median_iteration(()) is None
-
-    median = median_iteration(tuple(lengths(50, 10, 30, 40, 20)))
-
-    assert median is not None
-    assert median.index == 2
+def test_the_median_averaged_iteration_is_typical() -> None:
+    assert typical() is None
+    assert typical(50, 10, 30, 40, 20) == 2
 
 
 @pytest.mark.parametrize(("values", "index"), [((7, 7, 7), 0), ((9, 7, 7, 5), 1), ((8, 6), 1)])
-def test_of_equal_iterations_the_first_is_the_median(values: tuple[int, ...], index: int) -> None:
-    median = median_iteration(tuple(lengths(*values)))
-
-    assert median is not None
-    assert median.index == index
+def test_of_equal_iterations_the_first_is_typical(values: tuple[int, ...], index: int) -> None:
+    assert typical(*values) == index
 
 
-def test_partial_and_evaluation_iterations_come_last() -> None:
-    partial, whole = lengths(10, 90)
+def test_averaged_iterations_come_first_then_complete_ones() -> None:
+    ops = [Op(0, Phase.F, 0, 100 * n, 100 * n + 10 * (3 - n), iteration=n) for n in range(3)]
+    report = report_of(ops)
 
-    assert median_iteration((replace(partial, complete=False), whole)) == whole
-    assert median_iteration((replace(partial, kind="evaluation"), whole)) == whole
-    assert median_iteration((replace(partial, kind="evaluation"),)) is not None
+    def shown(*changes: dict[str, object]) -> int | None:
+        changed = [
+            replace(iteration, **change)  # type: ignore[arg-type]  # by name
+            for iteration, change in zip(report.iterations, changes, strict=True)
+        ]
+        found = replace(report, iterations=tuple(changed)).typical_iteration()
+        return None if found is None else found.index
+
+    left_out: dict[str, object] = {"averaged": False}
+    cut: dict[str, object] = {"averaged": False, "complete": False}
+    assert shown(left_out, left_out, {}) == 2
+    assert shown(left_out, cut, left_out) == 2
+    assert shown({**left_out, "kind": "evaluation"}, left_out, cut) == 1
+    assert shown(cut, cut, cut) == 1
+    assert shown({**cut, "ranks": ()}, {**cut, "ranks": ()}, cut) == 2
+
+
+def test_the_picture_shows_the_iteration_that_the_table_shows() -> None:
+    ops = [Op(0, Phase.F, 0, 100 * n, 100 * n + 10 * (3 - n), iteration=n) for n in range(3)]
+    report = report_of(ops)
+    skipped = replace(report.iterations[1], averaged=False)
+    report = replace(report, iterations=(report.iterations[0], skipped, report.iterations[2]))
+
+    selection = select(report, View())
+
+    assert selection is not None
+    assert selection.iterations == (report.typical_iteration(),)
+    assert selection.iterations[0].index == 2
+
+
+# Which windows
+
+
+def periodic(*windows: tuple[int, int], ends: int) -> Report:
+    """Return a report of one iteration whose ranks have these ``period`` windows."""
+    ops = [Op(rank, Phase.F, 0, start, ends) for rank, (start, _) in enumerate(windows)]
+    report = report_of(ops, headline="period")
+    (iteration,) = report.iterations
+    ranks = tuple(
+        replace(
+            own,
+            accounts={**own.accounts, "period": Account(*window, 0, 0, 0, 0, 0)},
+            bubble_ratio={"period": 0.25},
+        )
+        for own, window in zip(iteration.ranks, windows, strict=True)
+    )
+    ratios = {**iteration.ratios, "period": Ratio(0.25, 0.25, None, windows[0][1] - windows[0][0])}
+    return replace(report, iterations=(replace(iteration, ratios=ratios, ranks=ranks),))
+
+
+def hatched(svg: str) -> list[tuple[float, float]]:
+    """Return left edge and width of what is hatched, row by row."""
+    (path,) = (
+        element.get("d", "")
+        for element in parsed(svg).iter(f"{SVG}path")
+        if element.get("fill", "").startswith("url(#bv-bubble)")
+        and element.get("d", "").count("M") > 1
+    )
+    found = re.findall(r"M([0-9.]+) [0-9.]+h([0-9.]+)v", path)
+    return [(float(left), float(width)) for left, width in found]
+
+
+def test_only_the_counted_window_of_a_rank_is_hatched() -> None:
+    first, second = hatched(
+        render(periodic((0, 80 * MS), (20 * MS, 100 * MS), ends=70 * MS), View())
+    )
+
+    assert second[0] - first[0] == pytest.approx(first[1] / 4, abs=0.02)
+    assert second[1] == pytest.approx(first[1], abs=0.02)
+
+
+def test_the_picture_reaches_to_the_end_of_the_counted_window() -> None:
+    selection = select(periodic((0, 80 * MS), (20 * MS, 100 * MS), ends=70 * MS), View())
+
+    assert selection is not None
+    assert (selection.start_ns, selection.end_ns) == (0, 100 * MS)
+
+
+def test_the_bracket_is_the_window_of_the_first_row_and_says_so() -> None:
+    report = periodic((0, 80 * MS), (20 * MS, 100 * MS), ends=70 * MS)
+
+    svg = render(report, View())
+
+    left, width = hatched(svg)[0]
+    (bracket,) = re.findall(r"M([0-9.]+) [0-9.]+v8M([0-9.]+) [0-9.]+v8", svg)
+    assert [float(x) for x in bracket] == pytest.approx([left, left + width], abs=0.02)
+    assert "iteration 0: 25.0\u00a0% of 80.00\u00a0ms" in written(svg)
+    assert any("brackets span the first row's" in text for text in written(svg))
+    assert not any("brackets" in text for text in written(render(small(), View())))
+
+
+def test_an_iteration_without_the_headline_falls_back_to_schedule() -> None:
+    (iteration,) = report_of(one_f_one_b(2, 2)).iterations
+
+    assert counted_windows(iteration, "period") == {0: (0, 90 * MS), 1: (0, 90 * MS)}
+    without = render(replace(report_of(one_f_one_b(2, 2)), headline="period"), View())
+    assert "Where an iteration has no period, its schedule window is hatched." in written(without)
+    bare = tuple(replace(own, accounts={}) for own in iteration.ranks)
+    assert counted_windows(replace(iteration, ranks=bare), "period")[1] == (10 * MS, 70 * MS)
+
+
+def test_the_window_of_schedule_ends_before_the_optimizer() -> None:
+    svg = render(report_of(one_f_one_b(2, 2, optimizer=10 * MS)), View())
+
+    (left, width), _ = hatched(svg)
+    boxes = [
+        element.get("d", "")
+        for element in parsed(svg).iter(f"{SVG}path")
+        if element.get("fill") == palette.OPTIMIZER
+    ]
+    # Its left edge in the plot, whose own left edge is that of the hatch.
+    assert any(box.startswith(f"M{width:g} 0") for box in boxes)
+    assert left > 0
+
+
+def test_the_plus_or_minus_says_what_it_is() -> None:
+    ops = one_f_one_b(2, 2) + one_f_one_b(2, 2, iteration=1, start=200 * MS)
+
+    caption = " ".join(written(render(report_of(ops), View()))[:2])
+
+    assert "\u00b1 0.2\u00a0% (95 % CI) over 2 iterations" in caption
 
 
 # What is drawn

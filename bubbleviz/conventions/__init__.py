@@ -17,10 +17,17 @@ framework is adding a file; its examples and counter-examples are tested against
     phase = "F"                                # or a group (?P<phase>...), with [pattern.phases]
 
 Named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank``, and
-``second_microbatch, second_chunk`` for a range that names two things. A pattern with the group
-``iteration`` and no phase marks iterations. ``post_validation = true`` marks optimizer work that
-belongs to the iteration before; ``receives = false`` (or ``true``) says of a communication
-pattern whether it waits for a peer's data, where the phase does not tell.
+``second_microbatch, second_chunk, second_stage`` for a range that names two things. A pattern
+with the group ``iteration`` and no phase marks iterations (or ``iteration = "by order"``).
+
+- ``post_validation = true`` marks optimizer work that belongs to the iteration before.
+- ``receives = false`` (or ``true``) says of a communication pattern whether it waits for a peer's
+  data, where the phase does not tell.
+- ``part = true`` names a part of an operation: what follows under the same phase belongs to the
+  same one.
+
+Before matching, a domain in front (``TSL:``) and the tail of PyTorch's ``emit_nvtx`` behind
+(``, op_id = 3``) are taken off.
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -38,7 +45,7 @@ import numpy as np
 from bubbleviz._toml import load_toml
 from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.phases import RECEIVING, Phase, phase_of_label
+from bubbleviz.phases import COUNTED, RECEIVING, Phase, phase_of_label
 
 _NUMBERS = (
     "microbatch",
@@ -49,6 +56,7 @@ _NUMBERS = (
     "rank",
     "second_microbatch",
     "second_chunk",
+    "second_stage",
 )
 #: No count of microbatches or ranks has more; a name that says so is no name of ours.
 _DIGITS = 9
@@ -66,6 +74,9 @@ class Pattern:
         phases: what the text of the group ``phase`` means, where it is not our own word.
         post_validation: whether it is optimizer work for the iteration before.
         receives: whether communication under this name waits for a peer's data.
+        part: whether it names a part of an operation only: what follows under the same phase
+            belongs to the same one, up to another phase.
+        by_order: whether it marks an iteration whose number is its order.
     """
 
     glob: str
@@ -74,6 +85,14 @@ class Pattern:
     phases: Mapping[str, Phase]
     post_validation: bool
     receives: bool | None
+    part: bool
+    by_order: bool
+
+    @property
+    def marks_iterations(self) -> bool:
+        """Whether it names iterations and nothing else."""
+        names_operation = self.phase is not None or "phase" in self.match.groupindex
+        return not names_operation and (self.by_order or "iteration" in self.match.groupindex)
 
 
 @dataclass(frozen=True)
@@ -122,17 +141,37 @@ class Names(Table):
     rank: Ints
     second_microbatch: Ints
     second_chunk: Ints
+    second_stage: Ints
     post_validation: Bools
     receives: Bools
+    part: Bools
+    by_order: Bools
     texts: tuple[str, ...] = field(metadata={"shared": True})
 
+    @property
+    def understood(self) -> Bools:
+        """Which names say anything."""
+        return (self.phase >= 0) | (self.iteration >= 0) | (self.rank >= 0) | self.by_order
 
-def understand(texts: Sequence[str], convention: Convention) -> Names:
-    """Return what the convention says of each name."""
+
+#: Domains that reports of nsys write in front of a name, and what emit_nvtx writes behind it.
+_DOMAIN = re.compile(r"\A(?:TSL|DeepSpeed|NCCL|default):")
+_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.DOTALL)
+
+
+def plain(text: str) -> str:
+    """Return a name without the domain in front and PyTorch's ``emit_nvtx`` tail behind it."""
+    return _TAIL.sub("", _DOMAIN.sub("", text))
+
+
+def understand(texts: Sequence[str], *conventions: Convention) -> Names:
+    """Return what the conventions say of each name; the first that knows it decides."""
+    patterns = [pattern for convention in conventions for pattern in convention.patterns]
     rows = np.full((len(texts), len(_NUMBERS) + 1), NONE, np.int64)
     post_validation, receives = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
+    part, by_order = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
     for row, text in enumerate(texts):
-        found = _parse(text, convention)
+        found = _parse(plain(text), patterns)
         if found is not None:
             pattern, phase, numbers = found
             rows[row] = (NONE if phase is None else phase, *numbers)
@@ -141,20 +180,23 @@ def understand(texts: Sequence[str], convention: Convention) -> Names:
                 rows[row, [1, 2]], rows[row, [7, 8]] = rows[row, [7, 8]], NONE
             post_validation[row] = pattern.post_validation
             receives[row] = phase in RECEIVING if pattern.receives is None else pattern.receives
+            part[row], by_order[row] = pattern.part, pattern.by_order
     columns = np.ascontiguousarray(rows.T)
     return Names(
         phase=columns[0],
         **{name: columns[i] for i, name in enumerate(_NUMBERS, 1)},
         post_validation=post_validation,
         receives=receives,
+        part=part,
+        by_order=by_order,
         texts=tuple(texts),
     )
 
 
 def _parse(
-    text: str, convention: Convention
+    text: str, patterns: Sequence[Pattern]
 ) -> tuple[Pattern, Phase | None, tuple[int, ...]] | None:
-    for pattern in convention.patterns:
+    for pattern in patterns:
         match = pattern.match.search(text)
         if match is None:
             continue
@@ -184,6 +226,76 @@ def _number(text: str | None, pattern: Pattern) -> int:
             "groups match digits only, as in (?P<microbatch>[0-9]+)"
         )
     return int(text)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How much of a profile one convention understands.
+
+    Attributes:
+        convention: the convention.
+        work: ranges that it names F, B, W, BW or FB.
+        other: other ranges that it names: Optimizer, communication, iterations.
+    """
+
+    convention: Convention
+    work: int
+    other: int
+
+
+def weigh(counts: Mapping[str, int], conventions: Sequence[Convention]) -> tuple[Evidence, ...]:
+    """Return the evidence for each convention, the strongest first.
+
+    Args:
+        counts: how often each name occurs.
+        conventions: the candidates; of equal ones the first stays first.
+    """
+    number = np.array(list(counts.values()), np.int64)
+    found = []
+    for convention in conventions:
+        names = understand(list(counts), convention)
+        work = np.isin(names.phase, COUNTED)
+        named = names.understood
+        found.append(
+            Evidence(convention, int(number[work].sum()), int(number[named & ~work].sum()))
+        )
+    return tuple(sorted(found, key=lambda e: (-e.work, -e.other)))
+
+
+def recognise(counts: Mapping[str, int]) -> tuple[Convention, ...]:
+    """Return the built-in conventions that a sample of names follows, the strongest first.
+
+    That is the one that names most forward and backward ranges; others join that name forward
+    and backward in at least a tenth as many.
+    """
+    evidence = weigh(counts, tuple(built_in().values()))
+    most = evidence[0].work if evidence else 0
+    return tuple(e.convention for e in evidence if e.work > 0 and 10 * e.work >= most)
+
+
+def rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...], ...]:
+    """Return which conventions to try together, in turn, until one names forward or backward.
+
+    What a sample shows is tried first; ranges too rare for a sample are looked for one convention
+    at a time, since every prefilter costs a look at every name.
+    """
+    first = (tuple(candidates),) if candidates else ()
+    return (*first, *((c,) for c in built_in().values()))
+
+
+def with_iterations(conventions: Sequence[Convention]) -> tuple[Convention, ...]:
+    """Return the conventions, and of the other built-in ones what names iterations."""
+    others = [c for c in built_in().values() if c not in conventions]
+    cut = (
+        replace(c, patterns=tuple(p for p in c.patterns if p.marks_iterations and not p.by_order))
+        for c in others
+    )
+    return (*conventions, *(c for c in cut if c.patterns))
+
+
+def globs_of(conventions: Sequence[Convention]) -> tuple[str, ...]:
+    """Return the distinct prefilters of conventions."""
+    return tuple(dict.fromkeys(glob for c in conventions for glob in c.globs))
 
 
 def load_convention(path: str | Path) -> Convention:
@@ -268,8 +380,11 @@ def _pattern(data: object, where: str) -> Pattern:
         phases={str(theirs): _phase(ours, where) for theirs, ours in phases.items()},
         post_validation=data.get("post_validation") is True,
         receives=None if data.get("receives") is None else data["receives"] is True,
+        part=data.get("part") is True,
+        by_order=data.get("iteration") == "by order",
     )
-    if pattern.phase is None and not {"phase", "iteration"} & set(match.groupindex):
+    told = pattern.phase is not None or pattern.by_order
+    if not told and not {"phase", "iteration", "rank"} & set(match.groupindex):
         raise UsageError(f"{where}: say the phase: phase = ..., a group phase, or iteration")
     return pattern
 

@@ -6,7 +6,7 @@ and drawn by the same stages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ class Reader:
         suffixes: endings of the files that a directory is searched for.
         recognises: whether a file's first bytes are of this kind.
         read: path and GLOB prefilters of range names to profile.
+        sample: path to how often names occur in a sample of the ranges.
         inspect: path and GLOB prefilters to contents, for a first look.
     """
 
@@ -34,6 +35,7 @@ class Reader:
     suffixes: tuple[str, ...]
     recognises: Callable[[bytes], bool]
     read: Callable[[str, Sequence[str]], Profile]
+    sample: Callable[[str], Mapping[str, int]]
     inspect: Callable[[str, Sequence[str]], Contents]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ from bubbleviz.readers import EXPORT_AGAIN, Reader
 _KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 _RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _NVTX = "NVTX_EVENTS"
-_GLOB_SLOTS = 12
+_GLOB_SLOTS = 16
 
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
 _EVENT_TYPES = {
@@ -70,6 +71,10 @@ _NEEDED = {
     "ranges": ("ranges", "ranges_same_thread", "ranges_registered_only", "ranges_text_only"),
 }
 _RANGE_NAMES = ("range_names", "range_names_registered_only", "range_names_text_only")
+_SAMPLE_NAMES = ("sample_names", "sample_names_registered_only", "sample_names_text_only")
+#: A sample is at most so many pieces of so many rows.
+_SAMPLES = 64
+_SAMPLE_ROWS = 1000
 #: Times beyond this (36 years) are no times; CUPTI is known to write such rows.
 _IMPOSSIBLE_NS = 1 << 60
 
@@ -517,10 +522,34 @@ def inspect(path: str, globs: Sequence[str], most: int = 20) -> Contents:
         )
 
 
+def sample(path: str) -> Mapping[str, int]:
+    """Return how often each name occurs in a sample of the ranges, spread over the capture.
+
+    Args:
+        path: the ``.sqlite`` file.
+
+    Raises:
+        ProfileError: it cannot be read.
+    """
+    counts: Counter[str] = Counter()
+    with _opened(path) as export:
+        if export.lacks(*_SAMPLE_NAMES) or not export.has("range_rows"):
+            return counts
+        chosen, types = export.choose(*_SAMPLE_NAMES), _event_types(export)
+        last = export.rows(query("nsys/range_rows"))
+        last_row = _number(export, last[0][0]) if last else 0
+        step = max(last_row // _SAMPLES, _SAMPLE_ROWS)
+        for first in range(0, last_row + 1, step):
+            binds = {**types, "first": first, "last": first + _SAMPLE_ROWS - 1}
+            counts.update(str(row[0]) for row in export.rows(chosen, binds) if row[0] is not None)
+    return counts
+
+
 READER = Reader(
     name="nsys",
     suffixes=(".sqlite",),
     recognises=lambda head: head.startswith(b"SQLite format 3\0"),
     read=read,
+    sample=sample,
     inspect=inspect,
 )

@@ -138,8 +138,8 @@ def _headline(report: Report) -> RenderableType:
         f"{report.summary.iterations} of {len(report.iterations)} iterations averaged, "
         f"naming {clean(report.convention)}"
     )
-    text = Text(f"bubble ratio ({report.headline}): ", style="bold")
-    text.append(percent(spread.mean), style="bold")
+    text = Text()
+    text.append(f"bubble ratio ({report.headline}): {percent(spread.mean)}", style="bold")
     if spread.ci95 is not None:
         text.append(f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})")
     text.append(f"\n{runs}\nheadline is {report.headline}: {clean(report.headline_reason, 400)}")
@@ -231,15 +231,21 @@ def _rank_cells(report: Report, own: RankIteration, phases: list[str], name: str
 
 
 def _labels(report: Report, ranks: list[int], width: int) -> list[str]:
-    """Return the labels of ranks, without the host where all share it.
+    """Return the labels of ranks, without the host where all share it, else without its domain.
 
     They take at most ``width`` (and no less than a few letters), unless two would look alike.
     """
-    whole = [clean(report.ranks[rank].label, _LONGEST_LABEL) for rank in ranks]
     hosts = {rank.host for rank in report.ranks}
+    short = {host: host.split(".")[0] for host in hosts}
     if len(hosts) == 1:
-        host = clean(next(iter(hosts)), _LONGEST_LABEL)
-        whole = [label.removeprefix(host).lstrip() or label for label in whole]
+        short = dict.fromkeys(hosts, "")
+    elif len(set(short.values())) < len(hosts):
+        short = {host: host for host in hosts}
+    whole = []
+    for rank in (report.ranks[index] for index in ranks):
+        rest = rank.label.removeprefix(rank.host)
+        label = f"{short[rank.host]}{rest}" if rest != rank.label else rank.label
+        whole.append(clean(label.strip() or rank.label, _LONGEST_LABEL))
     for room in range(max(width, _SHORTEST_LABEL), _LONGEST_LABEL):
         labels = [shortened(label, room) for label in whole]
         if len(set(labels)) == len(set(whole)):

@@ -1,7 +1,7 @@
 -- Every NVTX range whose name may follow a naming convention, in the order the export holds them.
 --
 -- Names are filtered here, in C, so that a deeply annotated export costs only its scan. Up to
--- twelve GLOB patterns are given; :globs is how many count.
+-- sixteen GLOB patterns are given; :globs is how many count.
 -- For exports that hold all names as registered strings.
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, textId)
@@ -32,5 +32,9 @@ WHERE
             OR (:globs > 9 AND candidate.value GLOB :glob_10)
             OR (:globs > 10 AND candidate.value GLOB :glob_11)
             OR (:globs > 11 AND candidate.value GLOB :glob_12)
+            OR (:globs > 12 AND candidate.value GLOB :glob_13)
+            OR (:globs > 13 AND candidate.value GLOB :glob_14)
+            OR (:globs > 14 AND candidate.value GLOB :glob_15)
+            OR (:globs > 15 AND candidate.value GLOB :glob_16)
     )
 ORDER BY named.rowid

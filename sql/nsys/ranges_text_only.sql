@@ -1,7 +1,7 @@
 -- Every NVTX range whose name may follow a naming convention, in the order the export holds them.
 --
 -- Names are filtered here, in C, so that a deeply annotated export costs only its scan. Up to
--- twelve GLOB patterns are given; :globs is how many count.
+-- sixteen GLOB patterns are given; :globs is how many count.
 -- For exports without registered strings.
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, text)
@@ -28,5 +28,9 @@ WHERE
         OR (:globs > 9 AND named.text GLOB :glob_10)
         OR (:globs > 10 AND named.text GLOB :glob_11)
         OR (:globs > 11 AND named.text GLOB :glob_12)
+        OR (:globs > 12 AND named.text GLOB :glob_13)
+        OR (:globs > 13 AND named.text GLOB :glob_14)
+        OR (:globs > 14 AND named.text GLOB :glob_15)
+        OR (:globs > 15 AND named.text GLOB :glob_16)
     )
 ORDER BY named.rowid

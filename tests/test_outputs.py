@@ -1,0 +1,179 @@
+"""Outputs: pipes, devices, links, and paths that lead nowhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli import main
+from bubbleviz.errors import InputError, OutputError, UsageError
+from bubbleviz.inputs import find_profiles
+from bubbleviz.outputs import check_outputs, write_outputs
+from bubbleviz.selection import numbers
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+ONE = str(CHECKOUT / "fixtures" / "1f1b")
+
+
+# --- what is there already
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_pipe_is_written_into_and_stays_one(tmp_path: Path, force: bool) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")))
+    reader.daemon = True
+    reader.start()
+
+    check_outputs([str(pipe)], [], force=force)
+    write_outputs({str(pipe): "µ" * 100_000}, force=force)
+    reader.join(10)
+
+    assert read == ["µ" * 100_000]
+    assert pipe.is_fifo()
+
+
+def test_a_device_is_written_into_and_stays_one() -> None:
+    null = os.devnull
+    check_outputs([null], [], force=False)
+    write_outputs({null: "text"}, force=True)
+
+    assert Path(null).is_char_device()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_device_that_is_full_is_told() -> None:
+    with pytest.raises(OutputError, match="/dev/full: cannot be written"):
+        write_outputs({"/dev/full": "text"}, force=False)
+
+
+def test_the_target_of_a_link_is_replaced_by_force_only(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("old", encoding="utf-8")
+    link.symlink_to(target)
+
+    with pytest.raises(OutputError, match="--force"):
+        check_outputs([str(link)], [], force=False)
+    with pytest.raises(OutputError, match="--force"):
+        write_outputs({str(link): "new"}, force=False)
+    check_outputs([str(link)], [], force=True)
+    write_outputs({str(link): "new"}, force=True)
+
+    assert link.is_symlink()
+    assert target.read_text(encoding="utf-8") == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "target.json"]
+
+
+def test_a_link_to_nothing_makes_its_target(tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "target.json")
+
+    check_outputs([str(link)], [], force=False)
+    write_outputs({str(link): "new"}, force=False)
+
+    assert link.is_symlink()
+    assert (tmp_path / "target.json").read_text(encoding="utf-8") == "new"
+
+
+def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+
+    with pytest.raises(OutputError, match="circle"):
+        check_outputs([str(circle)], [], force=True)
+
+
+# --- paths that lead nowhere
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one line in which the command line refuses."""
+    assert main(list(arguments)) in {1, 2}
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert len(shown.err) < 1000
+    return shown.err
+
+
+def test_an_empty_output_asks_for_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "analyze", ONE, "--svg", "")
+
+    assert "is empty; name a file" in said
+
+
+def test_an_empty_input_is_not_the_current_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is empty; name a .sqlite file or a directory" in refused(capsys, "analyze", "")
+    assert "is empty" in refused(capsys, "inspect", "")
+
+
+def test_a_folder_that_takes_no_file_gives_the_next_step() -> None:
+    with pytest.raises(OutputError, match="; name a file in a directory you may write to"):
+        write_outputs({"/proc/x.svg": "text"}, force=False)
+
+
+@pytest.mark.parametrize("path", ["x" * 300, f"{'y' * 300}/x", "x" * 5000])
+def test_a_name_that_is_too_long(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "File name too long" in refused(capsys, "analyze", path)
+    assert "File name too long" in refused(capsys, "analyze", ONE, "--svg", path)
+
+
+@pytest.mark.parametrize("method", ["is_dir", "exists", "iterdir"])
+def test_what_may_not_be_looked_at_is_refused(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid(*_: object) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    path = tmp_path if method == "iterdir" else tmp_path / "x.sqlite"
+    monkeypatch.setattr(Path, method, forbid)
+
+    with pytest.raises(InputError, match=r"cannot be looked at \(Permission denied\); check it"):
+        find_profiles([str(path)])
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, f"0-{'9' * 5000}", "0-999999," * 50 + "1"])
+def test_endless_numbers_are_refused_shortly(text: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        numbers(text, "--ranks")
+
+    assert len(str(refusal.value)) < 200
+
+
+# --- encodings of standard output
+
+
+def run(*arguments: str, encoding: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line with that encoding of its standard output."""
+    return subprocess.run(
+        [sys.executable, "-m", "bubbleviz", *arguments],
+        capture_output=True,
+        check=False,
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+    )
+
+
+@pytest.mark.parametrize("command", ["analyze", "inspect"])
+def test_a_table_is_printed_in_any_encoding(command: str) -> None:
+    done = run(command, ONE, encoding="ascii")
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"kernels" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["svg", "text", "csv", "json"])
+def test_files_on_standard_output_are_utf_8(name: str, tmp_path: Path) -> None:
+    file = tmp_path / f"x.{name}"
+    assert main(["analyze", ONE, f"--{name}", str(file)]) == 0
+
+    done = run("analyze", ONE, f"--{name}", "-", encoding="ascii")
+
+    assert (done.returncode, done.stderr, done.stdout) == (0, b"", file.read_bytes())

@@ -1,0 +1,255 @@
+"""The table, CSV and JSON: nothing is cut, and every number says what it is."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.model import Limitation, RankCoverage
+from bubbleviz.phases import COMPUTE
+from bubbleviz.renderers import json
+from bubbleviz.renderers.csv import inert
+from bubbleviz.renderers.csv import render as csv_of
+from bubbleviz.renderers.table import WIDTH, render, shortened
+from bubbleviz.report import Report, View
+from bubbleviz.statistics import statistics
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return bubbleviz.analyze([FIXTURES / "1f1b"])
+
+
+def section(text: str, title: str) -> list[str]:
+    """Return the lines of one section, below its title."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(title))
+    end = next((i for i in range(start, len(lines)) if not lines[i]), len(lines))
+    return lines[start + 1 : end]
+
+
+# --- ratios
+
+
+def test_every_ratio_is_one_line_with_its_count(report: Report) -> None:
+    header, _, *rows = section(render(report, View()), "Bubble ratios")
+
+    assert header.split()[:2] == ["ratio", "mean"]
+    assert [row.split()[0] for row in rows] == [s.name for s in statistics()]
+    place = header.index(" n ") + 1
+    assert [row[place] for row in rows] == ["3", "3", "3", "2"]
+    assert all(len(row) <= WIDTH for row in rows)
+
+
+def test_the_largest_ratios_fit_as_well(report: Report) -> None:
+    summary = report.summary
+    ratio = {
+        name: replace(s, mean=1, std=1, min=1, max=1) for name, s in summary.bubble_ratio.items()
+    }
+    low = {name: replace(s, mean=0.99) for name, s in summary.bubble_low.items()}
+    window = {name: replace(s, mean=9e10, std=9e8) for name, s in summary.window_ns.items()}
+    summary = replace(summary, bubble_ratio=ratio, bubble_low=low, window_ns=window)
+
+    header, _, *rows = section(render(replace(report, summary=summary), View()), "Bubble ratios")
+
+    assert "low" in header.split()
+    assert len(rows) == 4
+    assert all(len(row) <= WIDTH for row in rows)
+    assert not any("…" in row for row in rows)
+
+
+def test_the_plus_or_minus_says_what_it_is(report: Report) -> None:
+    assert "27.27 % ± 0.00 % (95 % CI of the mean, n = 3)" in render(report, View()).splitlines()[0]
+
+
+def test_titles_stay_on_one_line(report: Report) -> None:
+    lines = render(report, View()).splitlines()
+
+    assert "Iteration 0: busy time and bubble by rank, ms (schedule window)" in lines
+    assert "Coverage: kernels, and compute time told by operations" in lines
+
+
+# --- ranks
+
+
+def test_coverage_is_told_by_rank(report: Report) -> None:
+    coverage = tuple(RankCoverage(i, 200, 200 - 50 * i, 0, 0, 0) for i in range(3))
+
+    header, _, *rows = section(render(replace(report, coverage=coverage), View()), "Iteration 0")
+
+    assert header.endswith("told %")
+    assert [row.split()[-1] for row in rows] == ["100.00", "75.00", "50.00", "-"]
+
+
+def crowded(report: Report, *hosts: str, ms: int = 123_456) -> Report:
+    """Return a report with every column of the table of ranks in use."""
+    busy = {phase.label: ms * 1000 for phase in COMPUTE if phase.label not in {"BW", "FB"}}
+    busy |= {"BW": 0, "FB": 0}
+    (iteration,) = (i for i in report.iterations if i.index == 0)
+    ranks = tuple(
+        replace(
+            own,
+            busy_ns=busy,
+            active_ns=own.compute_ns // 2,
+            accounts={
+                name: replace(
+                    account, overlap_ns=ms * 1000, unattributed_ns=ms * 1000, bubble_ns=ms * 1000
+                )
+                for name, account in own.accounts.items()
+            },
+        )
+        for own in iteration.ranks
+    )
+    named = tuple(
+        replace(rank, host=host, label=f"{host} GPU {rank.device_id}")
+        for rank, host in zip(report.ranks, hosts, strict=True)
+    )
+    rest = tuple(i for i in report.iterations if i.index != 0)
+    return replace(report, ranks=named, iterations=(replace(iteration, ranks=ranks), *rest))
+
+
+@pytest.mark.parametrize("domain", ["", ".compute.internal.example.com", "x" * 150])
+@pytest.mark.parametrize("ms", [123_456, 123_456_789_012])
+def test_no_number_and_no_header_is_cut(report: Report, domain: str, ms: int) -> None:
+    hosts = [f"training-node-{i:04}{domain}" for i in range(4)]
+
+    header, _, *rows = section(render(crowded(report, *hosts, ms=ms), View()), "Iteration 0")
+
+    columns = "stage rank F B W R Optimizer overlap unattrib. bubble ratio % hollow % told %"
+    assert header.split() == columns.split()
+    assert all(row.split()[-11:-3] == [f"{ms / 1000:,.3f}"] * 8 for row in rows)
+    assert all(row.split()[-3:] == ["27.27", "50.00", "100.00"] for row in rows)
+    labels = [" ".join(row.split()[1:-11]) for row in rows]
+    assert len(set(labels)) == 4
+    assert all(label.endswith(f"GPU {i}") for i, label in enumerate(labels))
+
+
+def test_hosts_are_named_without_their_domain(report: Report) -> None:
+    hosts = [f"node{i}.compute.example.com" for i in range(4)]
+    named = tuple(
+        replace(rank, host=host, label=f"{host} GPU 0")
+        for rank, host in zip(report.ranks, hosts, strict=True)
+    )
+
+    _, _, *rows = section(render(replace(report, ranks=named), View()), "Iteration 0")
+
+    assert [row.split()[1:4] for row in rows] == [[f"node{i}", "GPU", "0"] for i in range(4)]
+
+
+def test_columns_of_zeros_are_left_out(report: Report) -> None:
+    header, _, *_ = section(render(report, View()), "Iteration 0")
+
+    assert not {"B", "W", "R", "overlap", "unattrib."} & set(header.split())
+
+
+def test_the_middle_of_a_label_goes() -> None:
+    assert shortened("a-long-hostname GPU 7", 12) == "a-lo…e GPU 7"
+    assert shortened("short", 12) == "short"
+
+
+# --- limitations
+
+
+def limited(report: Report, *limitations: Limitation) -> list[str]:
+    return section(render(replace(report, limitations=limitations), View()), "Limitations")
+
+
+def test_continued_lines_are_indented(report: Report) -> None:
+    lines = limited(report, Limitation("a thing", "word " * 40), Limitation("another", "short"))
+
+    assert lines[0].startswith("  - a thing: word")
+    assert lines[1].startswith("    word")
+    assert lines[-1] == "  - another: short"
+
+
+def test_reasons_that_are_the_same_are_one(report: Report) -> None:
+    lines = limited(report, Limitation("one", "because", 2), Limitation("two", "because", 3))
+
+    assert lines == ["  - one; two (5): because"]
+
+
+def test_paths_are_shortened_where_names_tell(report: Report) -> None:
+    (profile,) = report.profiles
+    twins = tuple(replace(profile, path=f"/{folder}/same.sqlite") for folder in "ab")
+    other = replace(profile, path="/a/other.sqlite")
+    report = replace(report, profiles=(*twins, other))
+    limitations = [
+        Limitation(str(i), f"{p.path} lacks a table") for i, p in enumerate(report.profiles)
+    ]
+    limitations.append(Limitation("a profile", "/a/broken.sqlite: is damaged; export again"))
+
+    assert limited(report, *limitations) == [
+        "  - 0: /a/same.sqlite lacks a table",
+        "  - 1: /b/same.sqlite lacks a table",
+        "  - 2: other.sqlite lacks a table",
+        "  - a profile: broken.sqlite: is damaged; export again",
+    ]
+
+
+# --- CSV
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("F0  two  blanks ", "F0  two  blanks "),
+        ("a\x1b[31m\x01b", "a [31m b"),
+        ("\u202eright\u2066 to\u2069left", " right  to left"),
+        ("one\r\ntwo\x85three\u2028four", "one  two three four"),
+        ("=1+1", "'=1+1"),
+        ("\t=1+1", "' =1+1"),
+        ("\ud800 half", "  half"),
+        ("", ""),
+        ("µ é \U0001f680", "µ é \U0001f680"),
+    ],
+)
+def test_names_are_those_of_the_ranges(name: str, cell: str) -> None:
+    assert inert(name) == cell
+
+
+def test_a_name_is_a_cell(report: Report) -> None:
+    names = tuple(f"{name}  \x1b" for name in report.operations.names)
+    changed = replace(report, operations=replace(report.operations, names=names))
+
+    rows = list(csv.DictReader(io.StringIO(csv_of(changed, View()))))
+
+    assert {row["name"] for row in rows} == {f"{name}   " for name in report.operations.names}
+
+
+# --- JSON
+
+
+def test_only_ratios_of_a_common_clock_have_an_interval(report: Report) -> None:
+    first = json.document(report)["iterations"][0]
+
+    value = first["bubble_ratio"]["schedule"]
+    assert first["bubble_interval"] == {
+        "schedule": [value, value],
+        "step": [first["bubble_ratio"]["step"]] * 2,
+    }
+
+
+@pytest.mark.parametrize("uncertainty", [None, 5])
+def test_an_interval_that_is_not_known_is_null(report: Report, uncertainty: int | None) -> None:
+    (profile,) = report.profiles
+    other = replace(profile, clock_uncertainty_ns=uncertainty)
+
+    first = json.document(replace(report, profiles=(profile, other)))["iterations"][0]
+
+    assert first["bubble_interval"] == {"schedule": None, "step": None}
+
+
+def test_an_interval_that_is_known_is_told(report: Report) -> None:
+    (first, *rest) = report.iterations
+    ratios = {**first.ratios, "step": replace(first.ratios["step"], interval=(0.1, 0.2))}
+    changed = replace(report, iterations=(replace(first, ratios=ratios), *rest))
+
+    assert json.document(changed)["iterations"][0]["bubble_interval"]["step"] == [0.1, 0.2]
