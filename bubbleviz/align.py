@@ -219,7 +219,9 @@ def _ranks(joined: Joined, place: Ints, staging: Staging) -> tuple[Rank, ...]:
                 profile=rank.profile,
                 pid=pid_of(rank.local.process),
                 device_id=rank.local.device_id,
-                uuid=rank.local.uuid,
+                uuid=rank.local.device.uuid if rank.local.device else None,
+                gpu=rank.local.device.name if rank.local.device else None,
+                pci=rank.local.device.pci if rank.local.device else None,
                 stage=first if first >= 0 else None,
                 global_rank=rank.local.global_rank,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from bubbleviz.interpret import Recording, interpret
 from bubbleviz.kinds import default_kinds
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.phases import COUNTED
+from bubbleviz.raw_reports import exported
 from bubbleviz.readers import Reader, reader_of
 from bubbleviz.report import Report
 
@@ -46,6 +47,7 @@ def analyze(
     cross_thread: bool = True,
     order: Sequence[int] = (),
     same_clock: Sequence[Sequence[str]] = (),
+    keep_export: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Return the report on one run, recorded in one or many profiles.
@@ -60,6 +62,7 @@ def analyze(
         order: ranks in pipeline order, as numbers in the order the profiles hold them; empty to
             tell it from the data.
         same_clock: groups of hostnames that share one clock (containers of one machine).
+        keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         progress: called with (profiles done, profiles in all, path) as work goes on.
 
     Raises:
@@ -68,16 +71,23 @@ def analyze(
     files = find_profiles([str(path) for path in paths])
     _refuse_twins([file.path for file in files])
     chosen = tuple(map(find_convention, convention))
-    recordings, unreadable = _record_all(files, chosen, cross_thread, progress)
+    how = _How(chosen, cross_thread, keep_export)
+    recordings, unreadable = _record_all(files, how, progress)
     run = put_together(recordings, order, same_clock)
     return _report(recordings, run, count(run, skip=skip), unreadable)
 
 
+@dataclass(frozen=True)
+class _How:
+    """How profiles are to be read: the options that every one of them gets."""
+
+    conventions: tuple[Convention, ...]
+    cross_thread: bool
+    keep_export: bool
+
+
 def _record_all(
-    files: Sequence[Found],
-    chosen: Sequence[Convention],
-    cross_thread: bool,
-    progress: Progress | None,
+    files: Sequence[Found], how: _How, progress: Progress | None
 ) -> tuple[list[Recording], tuple[Limitation, ...]]:
     """Return the recordings, and of a directory's files those that could not be read.
 
@@ -90,7 +100,7 @@ def _record_all(
         if progress:
             progress(index, len(files), file.path)
         try:
-            recordings.append(_record(file.path, chosen, cross_thread))
+            recordings.append(_record(file.path, how))
         except ProfileError as error:
             if file.named:
                 raise
@@ -114,9 +124,11 @@ def inspect(path: str | Path, *, convention: Sequence[str] = ()) -> Inspection:
     """
     file = find_profiles([str(path)])[0].path
     known = tuple(map(find_convention, convention)) or tuple(built_in().values())
-    reader = reader_of(file)
-    contents = reader.inspect(file, globs_of(known))
-    return look_over(contents, known)
+    with exported(file) as export:
+        reader = reader_of(export)
+        contents = reader.inspect(export, globs_of(known))
+        contents = replace(contents, source=replace(contents.source, path=file))
+        return look_over(contents, known, reader.sample(export))
 
 
 def _refuse_twins(files: Sequence[str]) -> None:
@@ -139,8 +151,28 @@ def _refuse_twins(files: Sequence[str]) -> None:
             seen[content.digest()] = path
 
 
-def _record(path: str, chosen: Sequence[Convention], cross_thread: bool) -> Recording:
-    """Read and interpret one profile; its kernels are dropped when this returns.
+def _record(path: str, how: _How) -> Recording:
+    """Read and interpret one profile; its kernels are dropped when this returns."""
+    with exported(path, keep=how.keep_export) as file:
+        try:
+            recording = _record_export(file, how.conventions, how.cross_thread)
+        except ProfileError as error:
+            # What is wrong with a temporary export is wrong with the report it was made of.
+            raise type(error)(str(error).replace(file, path)) from error
+    if file == path:
+        return recording
+    return replace(
+        recording,
+        source=replace(recording.source, path=path),
+        limitations=tuple(
+            replace(note, because=note.because.replace(file, path))
+            for note in recording.limitations
+        ),
+    )
+
+
+def _record_export(path: str, chosen: Sequence[Convention], cross_thread: bool) -> Recording:
+    """Read and interpret one export.
 
     Raises:
         NothingToAnalyseError: no range follows a convention that names forward or backward.

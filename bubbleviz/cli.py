@@ -45,7 +45,10 @@ def analyze(
     outputs: dict[str, Renderer],
     profiles: Annotated[
         list[str],
-        typer.Argument(help="Nsight Systems SQLite exports of one run, or directories of them."),
+        typer.Argument(
+            help="Nsight Systems exports (.sqlite) or reports (.nsys-rep) of one run, or "
+            "directories of them."
+        ),
     ],
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Replace outputs that exist.")
@@ -87,6 +90,9 @@ def analyze(
         list[str] | None,
         typer.Option(metavar="A,B", help="Hosts that share one clock (containers of a machine)."),
     ] = None,
+    keep_export: Annotated[
+        bool, typer.Option("--keep-export", help="Keep the exports made of .nsys-rep reports.")
+    ] = False,
 ) -> None:
     """Measure the pipeline bubbles of one run: print a table, write the files asked for."""
     from bubbleviz.inputs import find_profiles
@@ -107,6 +113,7 @@ def analyze(
             cross_thread=cross_thread,
             order=ordered,
             same_clock=[group.split(",") for group in same_clock or ()],
+            keep_export=keep_export,
             progress=report_progress,
         )
     view = view_of(
@@ -141,6 +148,15 @@ def inspect(
     for file in files:
         inspection = look(file.path, convention=convention or ())
         show(parts(inspection))
+
+
+@app.command(epilog="Example: bubbleviz conventions")
+def conventions() -> None:
+    """List the namings of ranges that are known, with examples."""
+    from bubbleviz.conventions import built_in
+    from bubbleviz.overview import naming_parts
+
+    show(naming_parts(built_in().values()))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -16,6 +16,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+#: What to do with a file that cannot be read.
+EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"
+
 
 class BubblevizError(Exception):
     """Anything that bubbleviz refuses; its text is fit to be shown to a user."""

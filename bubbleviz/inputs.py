@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bubbleviz.errors import InputError
 from bubbleviz.ordering import natural_key
+from bubbleviz.raw_reports import SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,13 @@ def _in_directory(path: str) -> list[str]:
     from bubbleviz.readers import readers
 
     suffixes = tuple(suffix for reader in readers() for suffix in reader.suffixes)
-    files = [str(p) for p in Path(path).iterdir() if p.name.endswith(suffixes) and p.is_file()]
+    inside = [str(p) for p in Path(path).iterdir() if p.is_file()]
+    files = [p for p in inside if p.endswith(suffixes)]
+    # A report that was exported already counts once.
+    stems = {str(Path(p).with_suffix("")) for p in files}
+    files += [
+        p for p in inside if p.endswith(SUFFIXES) and str(Path(p).with_suffix("")) not in stems
+    ]
     if not files:
         raise InputError(
             f"{path}: the directory holds no profile (looked for *{', *'.join(suffixes)}); "

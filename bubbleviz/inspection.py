@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from bubbleviz.conventions import Convention, understand
 from bubbleviz.phases import COUNTED, Phase
 from bubbleviz.profile import Contents
+from bubbleviz.suggestion import suggest
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,26 @@ class Inspection:
         evidence: of each convention that understands at least one range.
         analysable: whether ``analyze`` can give ratios.
         missing: what stands in the way or would add to it, with what would record it.
+        suggestion: a draft of a naming convention (TOML), where no known one names the work.
     """
 
     contents: Contents
     evidence: tuple[Evidence, ...]
     analysable: bool
     missing: tuple[str, ...]
+    suggestion: str | None
 
 
-def look_over(contents: Contents, conventions: Sequence[Convention]) -> Inspection:
-    """Return what can be made of a profile with these conventions."""
+def look_over(
+    contents: Contents, conventions: Sequence[Convention], sample: Mapping[str, int]
+) -> Inspection:
+    """Return what can be made of a profile with these conventions.
+
+    Args:
+        contents: what it holds.
+        conventions: the ones to try.
+        sample: how often names occur in a sample of its ranges.
+    """
     evidence = tuple(e for c in conventions if (e := _evidence(contents, c)) is not None)
     rows = {table.what: table.rows or 0 for table in contents.tables}
     named = any(phase in {p.label for p in COUNTED} for e in evidence for phase, _ in e.phases)
@@ -76,7 +87,7 @@ def look_over(contents: Contents, conventions: Sequence[Convention]) -> Inspecti
         missing.append(f"the export lacks {', '.join(columns)}, which analysis needs or misses")
     needed = ("kernels", "CUDA API calls", "NVTX rows")
     able = named and all(rows[n] for n in needed) and contents.readable
-    return Inspection(contents, evidence, able, tuple(missing))
+    return Inspection(contents, evidence, able, tuple(missing), None if named else suggest(sample))
 
 
 def _evidence(contents: Contents, convention: Convention) -> Evidence | None:

@@ -21,7 +21,7 @@ from bubbleviz.link import Links, Rule, launched_inside, link
 from bubbleviz.model import BusyIntervals, Limitation, Operations, RankIntervals
 from bubbleviz.parts import Parts, owners, parts_of
 from bubbleviz.phases import COMPUTE, COUNTED, WORK, Phase
-from bubbleviz.profile import Profile, Ranges, Source, pid_of, process_of
+from bubbleviz.profile import Device, Profile, Ranges, Source, pid_of, process_of
 from bubbleviz.spans import ActiveTime, active_time, owned_by, spans_of
 from bubbleviz.work import activities_of, ranks_of, work_of
 
@@ -32,7 +32,7 @@ class LocalRank:
 
     process: int
     device_id: int
-    uuid: str | None
+    device: Device | None
     global_rank: int | None
 
 
@@ -132,7 +132,7 @@ def interpret(
 
 def _named_ranks(ranks: Ints, profile: Profile, names: Names) -> tuple[LocalRank, ...]:
     """Return the ranks with what the export and the range names tell of them."""
-    uuids = {(d.pid, d.device_id): d.uuid for d in profile.devices}
+    devices = {(d.pid, d.device_id): d for d in profile.devices}
     said = names.rank[profile.ranges.name_id]
     owner = process_of(profile.ranges.thread)
     found = []
@@ -143,7 +143,7 @@ def _named_ranks(ranks: Ints, profile: Profile, names: Names) -> tuple[LocalRank
             LocalRank(
                 process=process,
                 device_id=device,
-                uuid=uuids.get((pid, device), uuids.get((None, device))),
+                device=devices.get((pid, device), devices.get((None, device))),
                 global_rank=int(numbers[0]) if len(numbers) == 1 else None,
             )
         )

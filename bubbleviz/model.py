@@ -30,7 +30,9 @@ class Rank:
         profile: index of the profile it was recorded in.
         pid: operating-system process id.
         device_id: device number as the process sees it (``deviceId`` of the CUPTI tables).
-        uuid: the GPU's UUID, where the export tells it.
+        uuid: the GPU's UUID, where the export tells it (a MIG instance has its own).
+        gpu: the GPU's product name.
+        pci: the GPU's place on the bus.
         stage: virtual stage of its model chunk 0; None where unknown.
         pipeline: index of the pipeline it belongs to.
         global_rank: rank that the names of ranges give (``iter_{rank}_{n}``), if any.
@@ -43,6 +45,8 @@ class Rank:
     pid: int
     device_id: int
     uuid: str | None = None
+    gpu: str | None = None
+    pci: str | None = None
     stage: int | None = None
     pipeline: int = 0
     global_rank: int | None = None

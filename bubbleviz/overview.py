@@ -8,10 +8,11 @@ from bubbleviz.profile import pid_of
 from bubbleviz.renderers.table import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from rich.console import RenderableType
 
+    from bubbleviz.conventions import Convention
     from bubbleviz.inspection import Inspection
 
 
@@ -46,6 +47,23 @@ def parts(inspection: Inspection) -> Iterator[RenderableType]:
     yield Text("What can be done", style="bold")
     verdict = "analyze can give bubble ratios" if inspection.analysable else "analyze cannot run"
     yield Text("\n".join(f"  {line}" for line in (verdict, *inspection.missing)) + "\n")
+    if inspection.suggestion:
+        yield Text(
+            "A draft of a naming, to be checked: save as mine.toml, give --convention mine.toml",
+            style="bold",
+        )
+        lines = (clean(line, 300) for line in inspection.suggestion.splitlines())
+        yield Text("\n".join(lines) + "\n")
+
+
+def naming_parts(conventions: Iterable[Convention]) -> Iterator[RenderableType]:
+    """Yield what ``conventions`` prints: the namings known, with examples."""
+    from rich.text import Text
+
+    for convention in conventions:
+        yield Text(convention.name, style="bold")
+        examples = "\n".join(f"    {clean(example, 100)}" for example in convention.examples)
+        yield Text(f"  {convention.summary}\n{examples}\n")
 
 
 def _naming(inspection: Inspection) -> Iterator[str]:

@@ -127,6 +127,7 @@ class Device:
     device_id: int
     name: str
     uuid: str | None
+    pci: str | None = None
 
 
 @dataclass(frozen=True)

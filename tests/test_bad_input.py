@@ -354,7 +354,7 @@ def test_a_database_without_any_table(bench: Bench) -> None:
 
 
 NEEDED = [
-    *((KERNEL, column) for column in ("start", "end", "deviceId", "correlationId", "globalPid")),
+    *((KERNEL, column) for column in ("start", "end", "deviceId", "correlationId")),
     *((RUNTIME, column) for column in ("start", "end", "globalTid", "correlationId")),
     *(("NVTX_EVENTS", column) for column in ("start", "end", "eventType", "globalTid", "text")),
 ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bubbleviz.errors import ProfileError
+from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.registry import discover
 
 if TYPE_CHECKING:
@@ -61,6 +61,3 @@ def reader_of(path: str) -> Reader:
         if reader.recognises(head):
             return reader
     raise ProfileError(f"{path}: not an SQLite database (or an encrypted one); {EXPORT_AGAIN}")
-
-
-EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"

@@ -8,23 +8,18 @@ another query, or is a limitation, or is an error that names it.
 from __future__ import annotations
 
 import json
-import os
-import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
-from urllib.parse import quote
+from typing import TypeVar
 
 import numpy as np
 import sqlalchemy
-from sqlalchemy.pool import NullPool
 
 from bubbleviz.columns import NONE, Bools, Ints
-from bubbleviz.errors import NothingToAnalyseError, ProfileError, SchemaError
+from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
+from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Export, number, opened
 from bubbleviz.model import Limitation
 from bubbleviz.profile import (
     Calls,
@@ -38,13 +33,11 @@ from bubbleviz.profile import (
     Source,
     TableCount,
     Thread,
+    process_of,
 )
-from bubbleviz.queries import Query, query
-from bubbleviz.readers import EXPORT_AGAIN, Reader
+from bubbleviz.queries import query
+from bubbleviz.readers import Reader
 
-_KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
-_RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_NVTX = "NVTX_EVENTS"
 _GLOB_SLOTS = 16
 
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
@@ -56,21 +49,26 @@ _EVENT_TYPES = {
 }
 #: What is missing when a table is absent, and what records it.
 _RECORD_AGAIN = {
-    _KERNEL: "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx "
+    KERNEL: "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx "
     "(and --cuda-graph-trace=node where CUDA graphs are used)",
-    _RUNTIME: "no CUDA API calls were recorded, so kernels cannot be linked to ranges; "
+    RUNTIME: "no CUDA API calls were recorded, so kernels cannot be linked to ranges; "
     "profile again with: nsys profile -t cuda,nvtx",
-    _NVTX: "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx, "
+    NVTX: "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx, "
     "with ranges switched on in the training framework",
 }
 
 #: The queries that analysis cannot do without, each with what stands in for it.
 _NEEDED = {
-    "kernels": ("kernels",),
+    "kernels": ("kernels", "kernels_without_process"),
     "calls": ("calls",),
     "ranges": ("ranges", "ranges_same_thread", "ranges_registered_only", "ranges_text_only"),
 }
+_GPUS = ("gpus", "gpus_without_pci", "gpus_by_id", "gpus_2020")
 _RANGE_NAMES = ("range_names", "range_names_registered_only", "range_names_text_only")
+#: What graphs.sql gives as the name of a CUDA graph, which has none.
+_WHOLE_GRAPH = -2
+#: More than any correlation id.
+_CORRELATIONS = 1 << 32
 _SAMPLE_NAMES = ("sample_names", "sample_names_registered_only", "sample_names_text_only")
 #: A sample is at most so many pieces of so many rows.
 _SAMPLES = 64
@@ -78,151 +76,12 @@ _SAMPLE_ROWS = 1000
 #: Times beyond this (36 years) are no times; CUPTI is known to write such rows.
 _IMPOSSIBLE_NS = 1 << 60
 
-Binds: TypeAlias = Mapping[str, int | str | None]
-Schema: TypeAlias = Mapping[str, frozenset[str]]
-
 
 _T = TypeVar("_T", Kernels, Calls, Copies, Ranges)
 
 
-@dataclass(frozen=True)
-class _Export:
-    """An open export: runs the queries of ``sql/nsys``."""
-
-    path: str
-    connection: sqlalchemy.Connection
-    schema: Schema
-
-    def lacks(self, *names: str) -> tuple[str, ...]:
-        """Return what the export lacks for the first of the queries, if it can run none."""
-        if any(self.has(name) for name in names):
-            return ()
-        return query(f"nsys/{names[0]}").lacks(self.schema)
-
-    def choose(self, *names: str) -> Query:
-        """Return the first of the queries for which the export has everything.
-
-        Raises:
-            SchemaError: it has it for none; the message says what the first one lacks.
-        """
-        for name in names:
-            if not query(f"nsys/{name}").lacks(self.schema):
-                return query(f"nsys/{name}")
-        lacking = query(f"nsys/{names[0]}").lacks(self.schema)
-        raise SchemaError(
-            f"{self.path}: the export lacks {', '.join(lacking)}, which sql/nsys/{names[0]}.sql "
-            f"needs; {EXPORT_AGAIN}"
-        )
-
-    def has(self, name: str) -> bool:
-        """Tell whether the export has everything that a query needs."""
-        return not query(f"nsys/{name}").lacks(self.schema)
-
-    @contextmanager
-    def _cursor(self, chosen: Query, binds: Binds) -> Iterator[sqlite3.Cursor]:
-        raw = cast(sqlite3.Cursor, self.connection.connection.cursor())
-        try:
-            raw.execute(chosen.text, dict(binds))
-            yield raw
-        except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
-            raise ProfileError(
-                f"{self.path}: sql/{chosen.name}.sql failed ({error}); the file is damaged or "
-                f"was cut short: {EXPORT_AGAIN}"
-            ) from error
-        finally:
-            raw.close()
-
-    def rows(self, chosen: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query with a small result."""
-        with self._cursor(chosen, binds or {}) as cursor:
-            return cursor.fetchall()
-
-    def columns(self, chosen: Query) -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows).
-
-        The cursor's rows are read by the driver's own iterator, not through SQLAlchemy's row
-        objects, which cost three times as much as SQLite's decoding.
-        """
-        with self._cursor(chosen, {}) as cursor:
-            width = len(cursor.description)
-            flat = np.fromiter(chain.from_iterable(cursor), np.int64)
-            return np.ascontiguousarray(flat.reshape(-1, width).T)
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[_Export]:
-    """Open an export read-only.
-
-    Raises:
-        ProfileError: it is being written, damaged, or no SQLite file.
-    """
-    real = str(Path(path).resolve())
-    for suffix, least in (("-journal", 0), ("-wal", 1)):
-        beside = Path(real + suffix)
-        if beside.exists() and beside.stat().st_size >= least:
-            raise ProfileError(
-                f"{path}: is still being written, or its writer died ({beside.name} lies beside "
-                f"it); wait for nsys to finish, or {EXPORT_AGAIN}"
-            )
-    _check_length(path)
-    uri = f"file:{quote(os.fsencode(real))}?mode=ro&immutable=1"
-
-    def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(uri, uri=True)
-        connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
-        return connection
-
-    engine = sqlalchemy.create_engine("sqlite://", creator=connect, poolclass=NullPool)
-    try:
-        with engine.connect() as connection:
-            yield _Export(path, connection, _schema(path, connection))
-    except sqlalchemy.exc.DatabaseError as error:
-        raise ProfileError(
-            f"{path}: is damaged or was cut short ({error.orig}); {EXPORT_AGAIN}"
-        ) from error
-    finally:
-        engine.dispose()
-
-
-def _check_length(path: str) -> None:
-    """Raise ProfileError where the file is shorter than its own header says."""
-    with Path(path).open("rb") as file:
-        head = file.read(100)
-    size = Path(path).stat().st_size
-    page = int.from_bytes(head[16:18], "big")
-    page = 65536 if page == 1 else page
-    pages = int.from_bytes(head[28:32], "big")
-    if len(head) < 100 or page * pages > size:
-        raise ProfileError(f"{path}: was cut short, {size} of {page * pages} bytes; {EXPORT_AGAIN}")
-
-
-def _schema(path: str, connection: sqlalchemy.Connection) -> Schema:
-    inspector = sqlalchemy.inspect(connection)
-    schema = {
-        table: frozenset(column["name"] for column in inspector.get_columns(table))
-        for table in inspector.get_table_names()
-        if not table.startswith("ENUM_") or table == "ENUM_NSYS_EVENT_TYPE"
-    }
-    if not {"StringIds", _KERNEL, _RUNTIME, _NVTX} & set(schema):
-        raise ProfileError(
-            f"{path}: an SQLite database, but no nsys export: it has none of the tables "
-            f"StringIds, {_KERNEL}, {_RUNTIME}, {_NVTX}; {EXPORT_AGAIN}"
-        )
-    return schema
-
-
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
-
-
-def _number(export: _Export, value: object) -> int:
-    """Return a value that must be a number; SQLite keeps text in any column."""
-    if not isinstance(value, int):
-        raise ProfileError(
-            f"{export.path}: holds {type(value).__name__} where a number belongs, so it is "
-            f"damaged or was edited; {EXPORT_AGAIN}"
-        )
-    return value
 
 
 def _possible(start_ns: Ints, end_ns: Ints) -> Bools:
@@ -231,7 +90,7 @@ def _possible(start_ns: Ints, end_ns: Ints) -> Bools:
     return np.asarray(inside & (end_ns >= start_ns), bool)
 
 
-def _only_possible(export: _Export, what: str, table: _T) -> tuple[_T, tuple[Limitation, ...]]:
+def _only_possible(export: Export, what: str, table: _T) -> tuple[_T, tuple[Limitation, ...]]:
     """Return the table without rows whose times cannot be, and how many these were."""
     keep = _possible(table.start_ns, table.end_ns)
     if keep.all():
@@ -241,13 +100,13 @@ def _only_possible(export: _Export, what: str, table: _T) -> tuple[_T, tuple[Lim
     return table.take(keep), (strange,)
 
 
-def _first(export: _Export, name: str) -> object:
+def _first(export: Export, name: str) -> object:
     """Return the single value of a query; None where the export cannot say."""
     rows = export.rows(query(f"nsys/{name}")) if export.has(name) else []
     return rows[0][0] if rows else None
 
 
-def _source(export: _Export) -> Source:
+def _source(export: Export) -> Source:
     versions: dict[object, object] = {}
     for name in ("meta_export", "meta_export_2022"):
         if export.has(name):
@@ -266,12 +125,12 @@ def _source(export: _Export) -> Source:
     )
 
 
-def _event_types(export: _Export) -> Mapping[str, int]:
+def _event_types(export: Export) -> Mapping[str, int]:
     """Return the codes of the four kinds of ranges, as bind values."""
     codes = dict(_EVENT_TYPES)
     if export.has("event_types"):
         for name, code in export.rows(query("nsys/event_types")):
-            codes[str(name)] = _number(export, code)
+            codes[str(name)] = number(export, code)
     return {
         "push_pop": codes["NvtxPushPopRange"],
         "start_end": codes["NvtxStartEndRange"],
@@ -280,27 +139,81 @@ def _event_types(export: _Export) -> Mapping[str, int]:
     }
 
 
-def _kernels(export: _Export) -> Kernels:
-    columns = export.columns(export.choose("kernels"))
+def _kernels(export: Export) -> tuple[Kernels, tuple[Limitation, ...]]:
+    """Return the kernels, and CUDA graphs that were traced as a whole, which stand for theirs."""
+    tables, notes = [], []
+    if KERNEL in export.schema:
+        tables.append(export.columns(export.choose(*_NEEDED["kernels"])))
+    if GRAPH in export.schema and export.has("graphs"):
+        tables.append(export.columns(query("nsys/graphs")))
+    elif GRAPH in export.schema:
+        lacking = ", ".join(_lacking(export, "graphs"))
+        notes.append(Limitation("CUDA graphs traced as a whole", f"{export.path} lacks {lacking}"))
+    columns = np.concatenate(tables, axis=1) if tables else np.empty((6, 0), np.int64)
     ids, name_id = np.unique(columns[5], return_inverse=True)
-    texts = _strings(export, ids)
     start_ns, end_ns, device_id, process, correlation_id, _ = columns
-    return Kernels(
-        start_ns, end_ns, device_id, process, correlation_id, name_id.astype(np.int64), texts
+    kernels = Kernels(
+        start_ns,
+        end_ns,
+        device_id,
+        process,
+        correlation_id,
+        name_id.astype(np.int64),
+        _strings(export, ids),
     )
+    return kernels, tuple(notes)
 
 
-def _strings(export: _Export, ids: Ints) -> tuple[str, ...]:
+def _of_one_process(
+    export: Export, kernels: Kernels, calls: Calls
+) -> tuple[Kernels, tuple[Limitation, ...]]:
+    """Give kernels of an export without ``globalPid`` the only process that made calls.
+
+    Correlation ids are unique within a process only, so with several nothing can be linked.
+    """
+    if (kernels.process != NONE).all():
+        return kernels, ()
+    processes = np.unique(process_of(calls.thread))
+    one = len(processes) == 1
+    what = "they are taken for the only one that made calls" if one else "they stay unlinked"
+    note = Limitation(
+        "the process of kernels",
+        f"{export.path} lacks {', '.join(_lacking(export, 'kernels')) or 'it for some'}; {what}",
+        int((kernels.process == NONE).sum()),
+    )
+    if not one:
+        return kernels, (note,)
+    process = np.where(kernels.process == NONE, processes[0], kernels.process)
+    return replace(kernels, process=process), (note,)
+
+
+def _unrecorded_graphs(export: Export, kernels: Kernels) -> tuple[Limitation, ...]:
+    """Return a limitation where CUDA graphs were launched whose work was not recorded."""
+    if not export.has("graph_launches"):
+        return ()
+    process, correlation = export.columns(query("nsys/graph_launches"))
+    launched = process * _CORRELATIONS + correlation
+    ran = kernels.process * _CORRELATIONS + kernels.correlation_id
+    lost = int((~np.isin(launched, ran)).sum())
+    note = Limitation(
+        "CUDA graph launches without recorded work",
+        f"{export.path}: record what graphs run with nsys profile --cuda-graph-trace=node",
+        lost,
+    )
+    return (note,) if lost else ()
+
+
+def _strings(export: Export, ids: Ints) -> tuple[str, ...]:
     """Return the text of each string id; a made-up one where the export has none."""
-    known: dict[int, str] = {}
+    known: dict[int, str] = {_WHOLE_GRAPH: "CUDA graph, traced as a whole"}
     if export.has("strings"):
         binds = {"ids": json.dumps(ids.tolist())}
         rows = export.rows(query("nsys/strings"), binds)
-        known = {_number(export, row[0]): str(row[1]) for row in rows}
+        known |= {number(export, row[0]): str(row[1]) for row in rows}
     return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
 
 
-def _copies(export: _Export) -> tuple[Copies, tuple[Limitation, ...]]:
+def _copies(export: Export) -> tuple[Copies, tuple[Limitation, ...]]:
     found, limitations = [], []
     for name in ("copies", "fills"):
         table = next(iter(query(f"nsys/{name}").requires))
@@ -313,7 +226,7 @@ def _copies(export: _Export) -> tuple[Copies, tuple[Limitation, ...]]:
     return Copies(*np.ascontiguousarray(columns)), tuple(limitations)
 
 
-def _ranges(export: _Export, globs: Sequence[str], last_ns: int) -> Ranges:
+def _ranges(export: Export, globs: Sequence[str], last_ns: int) -> Ranges:
     """Return the ranges whose names pass one of the prefilters.
 
     Args:
@@ -352,27 +265,41 @@ def _ranges(export: _Export, globs: Sequence[str], last_ns: int) -> Ranges:
     )
 
 
-def _threads(export: _Export) -> tuple[Thread, ...]:
+def _threads(export: Export) -> tuple[Thread, ...]:
     if not export.has("threads"):
         return ()
     rows = export.rows(query("nsys/threads"))
-    named = {(_number(export, row[0]), str(row[1])) for row in rows}
+    named = {(number(export, row[0]), str(row[1])) for row in rows}
     return tuple(Thread(thread, name) for thread, name in sorted(named))
 
 
-def _devices(export: _Export) -> tuple[Device, ...]:
-    if not (export.has("gpus") or export.has("gpus_without_uuid")):
+def _devices(export: Export) -> tuple[Device, ...]:
+    """Return the GPUs by the numbers that processes give them.
+
+    ``TARGET_INFO_CUDA_DEVICE`` tells what each process means by a number; without it, the CUDA
+    driver's own number (``cuDevice``) does, which may differ from ``id``.
+    """
+    if export.lacks(*_GPUS):
         return ()
-    rows = export.rows(export.choose("gpus", "gpus_without_uuid"))
-    gpus = {_number(export, i): (str(name), str(uuid) or None) for i, name, uuid in rows}
+    gpus = {
+        number(export, row[0]): Device(
+            None, number(export, row[1]), str(row[2]), _uuid(str(row[3])), str(row[4]) or None
+        )
+        for row in export.rows(export.choose(*_GPUS))
+    }
     if not export.has("cuda_devices"):
-        return tuple(Device(None, i, *known) for i, known in sorted(gpus.items()))
+        return tuple(sorted(gpus.values(), key=lambda d: d.device_id))
     seen = export.rows(query("nsys/cuda_devices"))
     return tuple(
-        Device(_number(export, pid), _number(export, device), *gpus[_number(export, gpu)])
-        for pid, device, gpu in seen
+        replace(gpus[number(export, gpu)], pid=number(export, pid), device_id=number(export, own))
+        for pid, own, gpu in seen
         if gpu in gpus
     )
+
+
+def _uuid(text: str) -> str | None:
+    """Return a UUID; None where nsys did not know it."""
+    return text if text.strip("0-") else None
 
 
 def read(path: str, globs: Sequence[str]) -> Profile:
@@ -386,20 +313,18 @@ def read(path: str, globs: Sequence[str]) -> Profile:
         ProfileError: it cannot be read; SchemaError: it lacks a column that is needed;
         NothingToAnalyseError: kernels, calls or ranges were not recorded.
     """
-    with _opened(path) as export:
-        for table, remedy in _RECORD_AGAIN.items():
-            if table not in export.schema:
-                raise NothingToAnalyseError(f"{path}: {remedy}")
-        for queries in _NEEDED.values():
-            export.choose(*queries)
-        kernels, strange_kernels = _only_possible(export, "kernels", _kernels(export))
+    with opened(path) as export:
+        _refuse_unrecorded(export)
+        kernels, graph_notes = _kernels(export)
+        kernels, strange_kernels = _only_possible(export, "kernels", kernels)
         if len(kernels) == 0:
-            raise NothingToAnalyseError(f"{path}: {_RECORD_AGAIN[_KERNEL]}")
+            raise NothingToAnalyseError(f"{path}: {_RECORD_AGAIN[KERNEL]}")
         calls, strange_calls = _only_possible(
             export, "CUDA API calls", Calls(*export.columns(export.choose("calls")))
         )
         if len(calls) == 0:
-            raise NothingToAnalyseError(f"{path}: {_RECORD_AGAIN[_RUNTIME]}")
+            raise NothingToAnalyseError(f"{path}: {_RECORD_AGAIN[RUNTIME]}")
+        kernels, process_notes = _of_one_process(export, kernels, calls)
         copies, lacking = _copies(export)
         copies, strange_copies = _only_possible(export, "copies", copies)
         last_ns = max(int(t.end_ns.max(initial=0)) for t in (kernels, calls, copies))
@@ -417,6 +342,9 @@ def read(path: str, globs: Sequence[str]) -> Profile:
             limitations=(
                 *_names_lost(export),
                 *_facts_lost(export),
+                *graph_notes,
+                *process_notes,
+                *_unrecorded_graphs(export, kernels),
                 *lacking,
                 *strange_kernels,
                 *strange_calls,
@@ -426,10 +354,20 @@ def read(path: str, globs: Sequence[str]) -> Profile:
         )
 
 
-def _refuse_without_ranges(export: _Export) -> None:
+def _refuse_unrecorded(export: Export) -> None:
+    """Raise where a table is absent that analysis cannot do without, or lacks what it needs."""
+    for table, remedy in _RECORD_AGAIN.items():
+        if table not in export.schema and not (table == KERNEL and GRAPH in export.schema):
+            raise NothingToAnalyseError(f"{export.path}: {remedy}")
+    for queries in _NEEDED.values():
+        if queries is not _NEEDED["kernels"] or KERNEL in export.schema:
+            export.choose(*queries)
+
+
+def _refuse_without_ranges(export: Export) -> None:
     """Raise NothingToAnalyseError where there is no range of any name."""
     if not export.rows(export.choose("any_range"), _event_types(export)):
-        raise NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[_NVTX]}")
+        raise NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[NVTX]}")
     lacking = query("nsys/ranges").lacks(export.schema)
     if lacking:
         raise SchemaError(
@@ -438,11 +376,11 @@ def _refuse_without_ranges(export: _Export) -> None:
         )
 
 
-def _lacking(export: _Export, name: str) -> tuple[str, ...]:
+def _lacking(export: Export, name: str) -> tuple[str, ...]:
     return query(f"nsys/{name}").lacks(export.schema)
 
 
-def _names_lost(export: _Export) -> tuple[Limitation, ...]:
+def _names_lost(export: Export) -> tuple[Limitation, ...]:
     """Return what names of ranges are lost where a column is absent."""
     lost = [lack for lack in _lacking(export, "ranges") if not lack.endswith(".endGlobalTid")]
     what = "names of ranges"
@@ -457,7 +395,7 @@ _OPTIONAL = {
 }
 
 
-def _facts_lost(export: _Export) -> tuple[Limitation, ...]:
+def _facts_lost(export: Export) -> tuple[Limitation, ...]:
     """Return what the absence of optional tables and columns loses."""
     return tuple(
         Limitation(what, f"{export.path} lacks {', '.join(_lacking(export, name))}")
@@ -466,14 +404,14 @@ def _facts_lost(export: _Export) -> tuple[Limitation, ...]:
     )
 
 
-def _tables(export: _Export) -> tuple[TableCount, ...]:
+def _tables(export: Export) -> tuple[TableCount, ...]:
     counted = (
-        ("kernels", _KERNEL),
-        ("CUDA API calls", _RUNTIME),
-        ("NVTX rows", _NVTX),
+        ("kernels", KERNEL),
+        ("CUDA API calls", RUNTIME),
+        ("NVTX rows", NVTX),
         ("copies", "CUPTI_ACTIVITY_KIND_MEMCPY"),
         ("fills", "CUPTI_ACTIVITY_KIND_MEMSET"),
-        ("CUDA graphs traced as a whole", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
+        ("CUDA graphs traced as a whole", GRAPH),
     )
     found = []
     for what, table in counted:
@@ -496,13 +434,13 @@ def inspect(path: str, globs: Sequence[str], most: int = 20) -> Contents:
     Raises:
         ProfileError: it cannot be read.
     """
-    with _opened(path) as export:
+    with opened(path) as export:
         names: list[NameCount] = []
         candidates: list[NameCount] = []
         if not export.lacks(*_RANGE_NAMES):
             chosen = export.choose(*_RANGE_NAMES)
             rows = export.rows(chosen, {**_event_types(export), "most": most})
-            names = [NameCount(str(t), _number(export, n)) for t, n in rows if t is not None]
+            names = [NameCount(str(t), number(export, n)) for t, n in rows if t is not None]
         if not export.lacks(*_NEEDED["ranges"]):
             ranges = _ranges(export, globs, 0)
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
@@ -532,12 +470,12 @@ def sample(path: str) -> Mapping[str, int]:
         ProfileError: it cannot be read.
     """
     counts: Counter[str] = Counter()
-    with _opened(path) as export:
+    with opened(path) as export:
         if export.lacks(*_SAMPLE_NAMES) or not export.has("range_rows"):
             return counts
         chosen, types = export.choose(*_SAMPLE_NAMES), _event_types(export)
         last = export.rows(query("nsys/range_rows"))
-        last_row = _number(export, last[0][0]) if last else 0
+        last_row = number(export, last[0][0]) if last else 0
         step = max(last_row // _SAMPLES, _SAMPLE_ROWS)
         for first in range(0, last_row + 1, step):
             binds = {**types, "first": first, "last": first + _SAMPLE_ROWS - 1}

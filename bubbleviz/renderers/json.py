@@ -41,6 +41,8 @@ def document(report: Report) -> dict[str, Any]:
                 "pid": rank.pid,
                 "device_id": rank.device_id,
                 "uuid": rank.uuid,
+                "gpu": rank.gpu,
+                "pci": rank.pci,
                 "stage": rank.stage,
                 "pipeline": rank.pipeline,
                 "profile": rank.profile,

@@ -1,0 +1,64 @@
+"""Reports of nsys that were not exported yet (``.nsys-rep``): exported through the user's nsys."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bubbleviz.errors import OutputError, ProfileError
+
+#: Endings of reports of Nsight Systems; ``.qdrep`` was used until 2021.
+SUFFIXES = (".nsys-rep", ".qdrep")
+
+
+@contextmanager
+def exported(path: str, *, keep: bool = False) -> Iterator[str]:
+    """Yield an SQLite export of a report, or the path itself where it is no such report.
+
+    Args:
+        path: any profile.
+        keep: leave the export beside the report, under the name nsys gives it, instead of
+            removing it afterwards.
+
+    Raises:
+        ProfileError: there is no nsys to export with, or it fails.
+        OutputError: the export is to be kept, and a file of that name exists.
+    """
+    if not path.endswith(SUFFIXES):
+        yield path
+        return
+    beside = Path(path).with_suffix(".sqlite")
+    if keep and beside.exists():
+        raise OutputError(f"{beside}: exists already; analyze it instead of {Path(path).name}")
+    with tempfile.TemporaryDirectory(prefix="bubbleviz-") as folder:
+        target = Path(folder) / beside.name
+        _export(path, target)
+        if keep:
+            shutil.move(target, beside)
+            target = beside
+        yield str(target)
+
+
+def _export(path: str, target: Path) -> None:
+    nsys = shutil.which("nsys")
+    by_hand = f"nsys export --type sqlite --output {target.name} {path}"
+    if nsys is None:
+        raise ProfileError(
+            f"{path}: a report of nsys, and no nsys is on the PATH to export it; export it where "
+            f"nsys is with: {by_hand}"
+        )
+    command = [nsys, "export", "--type", "sqlite", "--output", str(target), path]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except OSError as error:
+        raise ProfileError(
+            f"{path}: nsys cannot be started ({error.strerror}); export by hand with: {by_hand}"
+        ) from error
+    if done.returncode != 0 or not target.exists():
+        raise ProfileError(
+            f"{path}: nsys export failed (exit code {done.returncode}); see why with: {by_hand}"
+        )

@@ -1,0 +1,126 @@
+"""A first draft of a naming convention for ranges that no known one names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bubbleviz.phases import Phase
+
+#: How many shapes of names a draft holds at most.
+_MOST = 8
+#: Words that tell what a range does, the most telling first.
+_PHASES = (
+    (r"recv.*(?:fwd|forward)|(?:fwd|forward).*recv", Phase.RECV_F),
+    (r"send.*(?:fwd|forward)|(?:fwd|forward).*send", Phase.SEND_F),
+    (r"recv.*(?:bwd|backward)|(?:bwd|backward).*recv", Phase.RECV_B),
+    (r"send.*(?:bwd|backward)|(?:bwd|backward).*send", Phase.SEND_B),
+    (r"all.?reduce|all.?gather|reduce.?scatter|all.?to.?all|broadcast", Phase.COLLECTIVE),
+    (r"recompute|checkpoint", Phase.R),
+    (r"wgrad|weight.?grad|grad.?weight", Phase.W),
+    (r"dgrad|input.?grad|grad.?input", Phase.B),
+    (r"backward|bwd|bprop|(?:^|[^a-z])b(?:[^a-z]|$)", Phase.BW),
+    (r"forward|fwd|fprop|(?:^|[^a-z])f(?:[^a-z]|$)", Phase.F),
+    (r"optim|adam|sgd", Phase.OPTIMIZER),
+)
+#: Words in front of a number that tell what it counts.
+_NUMBERS = (
+    (r"(?:micro.?batch|micro|mb|mbs|batch)[^a-z0-9]*$", "microbatch"),
+    (r"(?:stage|pp)[^a-z0-9]*$", "stage"),
+    (r"(?:chunk|virtual|vpp?)[^a-z0-9]*$", "chunk"),
+    (r"(?:iteration|iter|step)[^a-z0-9]*$", "iteration"),
+    (r"rank[^a-z0-9]*$", "rank"),
+)
+_DIGITS = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Names that differ in their numbers only.
+
+    Attributes:
+        pieces: the text between the numbers.
+        example: one of the names.
+        count: how often they occur.
+    """
+
+    pieces: tuple[str, ...]
+    example: str
+    count: int
+
+
+def suggest(counts: Mapping[str, int]) -> str | None:
+    """Return a TOML draft for the names, most frequent shapes first; None where none tells.
+
+    Args:
+        counts: how often each name occurs.
+    """
+    patterns = [p for shape in _shapes(counts) if (p := _pattern(shape)) is not None][:_MOST]
+    if not patterns:
+        return None
+    return 'name = "mine"\n\n' + "\n".join(patterns)
+
+
+def _shapes(counts: Mapping[str, int]) -> list[Shape]:
+    total: Counter[tuple[str, ...]] = Counter()
+    examples: dict[tuple[str, ...], str] = {}
+    for name, count in counts.items():
+        if name.isprintable() and 0 < len(name) <= 100:
+            pieces = tuple(_DIGITS.split(name))
+            total[pieces] += count
+            examples[pieces] = min(examples.get(pieces, name), name)
+    ordered = sorted(total, key=lambda pieces: (-total[pieces], pieces))
+    return [Shape(pieces, examples[pieces], total[pieces]) for pieces in ordered]
+
+
+def _pattern(shape: Shape) -> str | None:
+    """Return the TOML of one pattern; None where no word tells what it does."""
+    text = "".join(shape.pieces).lower()
+    phase = next((p for words, p in _PHASES if re.search(words, text)), None)
+    groups = _groups(shape.pieces)
+    if phase is None and "iteration" not in groups:
+        return None
+    match = _escaped(shape.pieces[0])
+    glob = _literal(shape.pieces[0])
+    for group, piece in zip(groups, shape.pieces[1:], strict=True):
+        match += (f"(?P<{group}>[0-9]+)" if group else "[0-9]+") + _escaped(piece)
+        glob += "[0-9]*" + _literal(piece)
+    lines = [
+        f"[[pattern]]  # {shape.count:,} ranges such as {shape.example!r}",
+        f"glob = {_quoted(glob)}",
+        f"match = {_quoted(f'^{match}$')}",
+    ]
+    if phase is not None:
+        lines.append(f'phase = "{phase.label}"  # a guess: F, B, W, BW, R, FB, Optimizer, ...')
+    return "\n".join(lines) + "\n"
+
+
+def _groups(pieces: tuple[str, ...]) -> list[str]:
+    """Return what each number counts; the first that nothing tells of is the microbatch."""
+    groups: list[str] = []
+    for piece in pieces[:-1]:
+        told = next((g for words, g in _NUMBERS if re.search(words, piece.lower())), "")
+        groups.append("" if told in groups else told)
+    if "microbatch" not in groups and "iteration" not in groups and "" in groups:
+        groups[groups.index("")] = "microbatch"
+    return groups
+
+
+def _literal(text: str) -> str:
+    """Return a GLOB that matches exactly this text."""
+    return re.sub(r"([*?\[])", r"[\1]", text)
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string that needs no escapes, or one with them."""
+    if "'" not in text:
+        return f"'{text}'"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _escaped(text: str) -> str:
+    """Return a regular expression that matches exactly this text, blanks left as they are."""
+    return re.escape(text).replace("\\ ", " ")

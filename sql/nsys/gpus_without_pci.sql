@@ -1,0 +1,11 @@
+-- The GPUs of the host in exports that do not say where they sit.
+--
+-- requires: TARGET_INFO_GPU(id, cuDevice, name, uuid)
+SELECT
+    gpu.id AS gpu_id,  -- the host's number of the GPU
+    gpu.cuDevice AS device_id,  -- the CUDA driver's number
+    COALESCE(gpu.name, '') AS name,  -- product name
+    COALESCE(gpu.uuid, '') AS uuid,  -- unique id
+    '' AS pci  -- place on the bus
+FROM TARGET_INFO_GPU AS gpu
+ORDER BY gpu.rowid
