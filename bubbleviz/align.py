@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.clocks import Clock, align, machines_of, refuse_unrelated
 from bubbleviz.columns import Ints
-from bubbleviz.errors import MismatchError
+from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret import LocalRank, Recording
 from bubbleviz.joining import Joined, join
 from bubbleviz.model import BusyIntervals, Limitation, Operations, Rank, RankIntervals
@@ -17,6 +17,9 @@ from bubbleviz.ordering import natural_key
 from bubbleviz.phases import COUNTED, Phase
 from bubbleviz.profile import pid_of
 from bubbleviz.staging import Staging, stage
+
+#: Limitations that tell of ranges whose names were lost.
+_NAMES_LOST = ("names of ranges", "names of kernels, and maybe of ranges")
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ def put_together(
 
     Args:
         recordings: one a profile, in the order given.
-        order: ranks in pipeline order, as numbers in the order in which the profiles hold them;
-            empty to tell it from the data.
+        order: ranks in pipeline order, by the numbers that they have without it; empty to tell
+            it from the data.
         same_clock: groups of hostnames that share one clock.
 
     Raises:
@@ -73,9 +76,19 @@ def put_together(
     clocks, limitations = align(sources, machines)
     refuse_unrelated(sources, [(r.start_ns, r.end_ns) for r in recordings], clocks)
     _refuse_other_shapes(recordings)
+    _refuse_one_process_twice(recordings)
     joined = join(recordings, clocks, machines)
-    staging = stage(joined, order)
+    staging = stage(joined)
     place = _places(joined, staging)
+    if order:
+        # The order names ranks by the places they would have without it.
+        if sorted(order) != list(range(len(place))):
+            raise UsageError(
+                f"--order must name each of the ranks 0 to {len(place) - 1} once, by the numbers "
+                "that the table gives them without it"
+            )
+        staging = stage(joined, np.argsort(place)[np.array(order)].tolist())
+        place = _places(joined, staging)
     operations, busy = _sorted(
         staging.operations.changed(
             rank=place[joined.operations.rank], iteration=staging.pairing.iteration
@@ -101,8 +114,10 @@ def put_together(
 def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
     """Raise MismatchError where profiles ran other numbers of microbatches or chunks, or names.
 
-    Counted are a rank's iterations in which every forward has its backward.
+    Counted are a rank's iterations in which every forward has its backward. An export that lost
+    names of ranges is not held to it.
     """
+    recordings = [r for r in recordings if not any(n.what in _NAMES_LOST for n in r.limitations)]
     for what, values in (
         ("microbatches an iteration", [_usual_microbatches(r.operations) for r in recordings]),
         ("model chunks a rank", [_usual_chunks(r.operations) for r in recordings]),
@@ -118,6 +133,22 @@ def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
                 f"{path} and {second}: {one} and {other} {what}, so they are no single run; "
                 "give the profiles of one run"
             )
+
+
+def _refuse_one_process_twice(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError where two profiles hold the same process of the same host.
+
+    That is a process captured twice (``--capture-range-end=repeat``), or two runs.
+    """
+    held: dict[tuple[str, int], str] = {}
+    for recording in recordings:
+        for process in {rank.process for rank in recording.ranks}:
+            path = held.setdefault((recording.source.host, process), recording.source.path)
+            if path != recording.source.path and recording.source.host_known:
+                raise MismatchError(
+                    f"{path} and {recording.source.path}: both hold process {pid_of(process)} of "
+                    "the same host, so they are two captures or two runs; analyze each by itself"
+                )
 
 
 def _usual_microbatches(own: Operations) -> int | None:

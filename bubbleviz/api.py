@@ -28,10 +28,11 @@ from bubbleviz.inspection import Inspection, look_over
 from bubbleviz.interpret import Recording, interpret
 from bubbleviz.kinds import default_kinds
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
-from bubbleviz.phases import COUNTED
+from bubbleviz.phases import BACKWARD, COUNTED, Phase
 from bubbleviz.raw_reports import exported
 from bubbleviz.readers import Reader, reader_of
 from bubbleviz.report import Report
+from bubbleviz.suggestion import folded
 
 #: Where unattributed compute can move a ratio by more than this, the report says so.
 LOW_MATTERS = 0.01
@@ -40,7 +41,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def analyze(
-    paths: Sequence[str | Path],
+    paths: str | Path | Sequence[str | Path],
     *,
     convention: Sequence[str] = (),
     skip: int = 0,
@@ -59,8 +60,8 @@ def analyze(
         skip: how many of the first iterations the averages leave out.
         cross_thread: whether a backward may be launched by another thread than the one that
             opened its range.
-        order: ranks in pipeline order, as numbers in the order the profiles hold them; empty to
-            tell it from the data.
+        order: ranks in pipeline order, by the numbers (``Rank.index``) that they have without
+            it; empty to tell it from the data.
         same_clock: groups of hostnames that share one clock (containers of one machine).
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         progress: called with (profiles done, profiles in all, path) as work goes on.
@@ -68,7 +69,8 @@ def analyze(
     Raises:
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
-    files = find_profiles([str(path) for path in paths])
+    given = [paths] if isinstance(paths, (str, Path)) else paths
+    files = find_profiles([str(path) for path in given])
     _refuse_twins([file.path for file in files])
     chosen = tuple(map(find_convention, convention))
     how = _How(chosen, cross_thread, keep_export)
@@ -191,12 +193,13 @@ def _record_export(path: str, chosen: Sequence[Convention], cross_thread: bool) 
 
 def _nothing_named(reader: Reader, path: str, candidates: Sequence[Convention]) -> str:
     """Return why a profile gives nothing, and what to do."""
-    frequent = ", ".join(f"{n.name[:60]!r} ({n.count})" for n in reader.inspect(path, ()).names[:5])
+    shapes = folded(reader.sample(path), 5)
+    frequent = ", ".join(f"{name[:60]!r} ({count})" for name, count in shapes)
     names = " or ".join(c.name for c in candidates or built_in().values())
     return (
         f"no range is named as {names} would name forward and backward; the most frequent names "
-        f"are {frequent or 'none at all'}; give your own naming with --convention FILE.toml, "
-        "see the README"
+        f"(# for numbers) are {frequent or 'none at all'}; "
+        "give your own naming with --convention FILE.toml, which bubbleviz inspect drafts"
     )
 
 
@@ -276,8 +279,14 @@ def _limitations(
             Limitation("iterations cut by the capture", "they are listed, not averaged", partial)
         )
     if not counts.summary.iterations:
+        found.append(Limitation("averages", counts.headline_reason))
+    if not np.isin(run.operations.phase, (*BACKWARD, Phase.FB)).any():
         found.append(
-            Limitation("averages", "the capture holds no complete training iteration to average")
+            Limitation(
+                "backward",
+                "no range is named as a backward pass, so every iteration counts as evaluation; "
+                "say how it is named with --convention",
+            )
         )
     found.extend(_loose_compute(counts))
     return tuple(found)

@@ -57,7 +57,8 @@ def analyze(
         str | None,
         typer.Option(
             metavar="N|A-B|all",
-            help="Iterations to draw; the median one if not given. Averages stay as they are.",
+            help="Iterations to draw and to list by rank; the median one if not given. Averages "
+            "stay as they are.",
         ),
     ] = None,
     ranks: Annotated[
@@ -82,8 +83,8 @@ def analyze(
         str | None,
         typer.Option(
             metavar="2,0,1",
-            help="Ranks in pipeline order, numbered as the profiles hold them; told from the data "
-            "if not given.",
+            help="Ranks in pipeline order, by the numbers the table gives them without this; "
+            "told from the data if not given.",
         ),
     ] = None,
     same_clock: Annotated[
@@ -172,6 +173,9 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader of a pipe (head, say) has seen enough.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        # Standard output that takes nothing more, as a full disk.
+        return complain(f"cannot write ({error.strerror}); choose another place for it", 1)
     except Exception as error:
         # Typer's complaints about the command line; versions differ in their classes.
         if not hasattr(error, "format_message"):

@@ -126,6 +126,6 @@ def refuse_unrelated(
     for (_, end, before), (start, _, after) in pairwise(moved):
         if start - end > APART_NS:
             raise MismatchError(
-                f"{before} and {after}: captured {(start - end) / 1e9:.0f} s apart by their UTC "
+                f"{before} and {after}: captured {(start - end) / 1e9:.0f} s apart by their "
                 "clocks, so they are no single run; give the profiles of one run"
             )

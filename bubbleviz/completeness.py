@@ -24,6 +24,7 @@ class Nature:
     Attributes:
         kind: ``"training"`` or ``"evaluation"``.
         complete: whether the capture holds all of it.
+        stepped: whether every rank ran its Optimizer, of those that usually do.
         ranks_missing: whether ranks that train in other iterations are not in it.
         microbatches: how many; None where names do not tell.
         missing: what each rank lacks to have a ratio, None where nothing.
@@ -31,6 +32,7 @@ class Nature:
 
     kind: str
     complete: bool
+    stepped: bool
     ranks_missing: bool
     microbatches: int | None
     missing: Mapping[int, str | None]
@@ -73,9 +75,7 @@ def natures(run: Run, present: Bools) -> tuple[Nature, ...]:
         evaluation = False
         everyone = set(ranks) == usual or not training
         if k in training:
-            complete = everyone and all(
-                f.whole and (f.optimizer or rank not in stepping) for rank, f in ranks.items()
-            )
+            complete = everyone and all(f.whole for f in ranks.values())
         else:
             # What a capture cut off after some forwards may have become training.
             complete = len(forwards) == 1 and everyone and bool(ranks)
@@ -84,6 +84,8 @@ def natures(run: Run, present: Bools) -> tuple[Nature, ...]:
             Nature(
                 kind="evaluation" if evaluation else "training",
                 complete=complete,
+                stepped=k not in training
+                or all(f.optimizer or rank not in stepping for rank, f in ranks.items()),
                 ranks_missing=k in training and not everyone,
                 microbatches=max(known) if known else None,
                 missing={rank: None if evaluation else f.lacks for rank, f in ranks.items()},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -271,9 +271,12 @@ def _iteration(table: _Table, k: int) -> Iteration:
 def _ratio(table: _Table, statistic: Statistic, k: int, present: Ints) -> Ratio:
     """Return one ratio over the ranks; unknown where any of them lacks something."""
     window, part = table.windows[statistic.name], table.parts[statistic.name]
-    lacking = any(table.nature[k].missing[rank] for rank in present.tolist())
+    nature = table.nature[k]
+    lacking = any(nature.missing[rank] for rank in present.tolist()) or not nature.complete
+    lacking = lacking or (statistic.work is Counted.STEP and not nature.stepped)
+    incomplete = table.run.stages_missing or nature.ranks_missing
     if not window.known[k] or lacking or not (table.run.paired and len(present)):
-        return Ratio(None, None, None, None)
+        return Ratio(None, None, None, None, incomplete=incomplete)
     length = window.end_ns[k, present] - window.start_ns[k, present]
     work = int(_work_ns(statistic, part)[k, present].sum())
     loose = int(part.unattributed_ns[k, present].sum())
@@ -283,12 +286,14 @@ def _ratio(table: _Table, statistic: Statistic, k: int, present: Ints) -> Ratio:
         low=_ratio_of(work + loose, total),
         overhead=(total - work) / work if work > 0 else None,
         window_ns=(2 * total + len(present)) // (2 * len(present)),
-        incomplete=table.run.stages_missing or table.nature[k].ranks_missing,
+        incomplete=incomplete,
     )
 
 
 def _rank_iteration(table: _Table, k: int, rank: int) -> RankIteration:
     missing = table.nature[k].missing[rank]
+    if missing is None and not table.nature[k].complete:
+        missing = "the capture does not hold all of the iteration"
     # Where ranks' iterations are not known to be the same, only a rank's own window is.
     told = [
         s
@@ -331,14 +336,10 @@ def _headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     """Return the ratio to quote and why."""
     averaged = [i for i in iterations if i.averaged]
     if not averaged:
-        return "schedule", "the capture holds no complete training iteration to average"
-    shares = [
-        (own.accounts["schedule"].overlap_ns / own.accounts["schedule"].window_ns, i.name)
-        for i in averaged
-        for own in i.ranks
-        if "schedule" in own.accounts and own.accounts["schedule"].window_ns > 0
-    ]
-    worst, name = max(shares, default=(0.0, ""))
+        skipped = any(i.complete and i.kind == "training" for i in iterations)
+        why = "is left to average" if skipped else "is in the capture to average"
+        return "schedule", f"no complete training iteration {why}"
+    worst, name = max(_overlaps(iterations), default=(0.0, ""))
     if worst <= OVERLAP_SHARE:
         return "schedule", "consecutive iterations do not overlap"
     overlap = (
@@ -348,6 +349,21 @@ def _headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     if any(i.ratios["period"].value is not None for i in averaged):
         return "period", f"{overlap}, so the idle time of one is partly another's work"
     return "schedule", f"{overlap}, but no averaged iteration has a next one to measure a period to"
+
+
+def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
+    """Yield the overlap of each rank of averaged iterations, as a share of its window.
+
+    An evaluation beside an iteration says nothing of how training iterations follow each other.
+    """
+    for iteration in iterations:
+        beside = iterations[max(iteration.index - 1, 0) : iteration.index + 2]
+        if not iteration.averaged or any(i.kind != "training" for i in beside):
+            continue
+        for own in iteration.ranks:
+            account = own.accounts.get("schedule")
+            if account is not None and account.window_ns > 0:
+                yield account.overlap_ns / account.window_ns, iteration.name
 
 
 def _summary(iterations: Sequence[Iteration]) -> Summary:

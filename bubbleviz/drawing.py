@@ -326,11 +326,15 @@ class _Timeline:
         page.text("bubble", WIDTH - MARGIN, y, 10, ink="quiet", text_anchor="end")
 
     def _row_ratio(self, row: int) -> float | None:
-        """Return the rank's own ratio in the iterations drawn, their mean where several."""
+        """Return the rank's own ratio in the iterations drawn, their mean where several.
+
+        Of several only those that are averaged count, as in the caption.
+        """
         index, headline = self.selection.ranks[row].index, self.report.headline
+        drawn = self.selection.iterations
         found = [
             value
-            for iteration in self.selection.iterations
+            for iteration in [i for i in drawn if i.averaged] or drawn
             for rank in iteration.ranks
             if rank.rank == index and (value := rank.bubble_ratio.get(headline)) is not None
         ]

@@ -48,6 +48,8 @@ def _stands_for(path: str) -> list[Found]:
     if Path(path).is_dir():
         return [Found(file, named=False) for file in _in_directory(path)]
     if Path(path).exists():
+        if not Path(path).is_file():
+            raise InputError(f"{path}: neither a file nor a directory; name a profile")
         return [Found(path, named=True)]
     if glob.has_magic(path):
         return [Found(file, named=True) for file in _matches(path)]

@@ -10,7 +10,10 @@ import numpy as np
 from bubbleviz.conventions import Convention, understand
 from bubbleviz.phases import COUNTED, Phase
 from bubbleviz.profile import Contents
-from bubbleviz.suggestion import suggest
+from bubbleviz.suggestion import folded, suggest
+
+#: How many shapes of names are shown.
+_SHAPES = 20
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Inspection:
         evidence: of each convention that understands at least one range.
         analysable: whether ``analyze`` can give ratios.
         missing: what stands in the way or would add to it, with what would record it.
+        shapes: the most frequent names in a sample of its ranges, numbers folded, and how often.
         suggestion: a draft of a naming convention (TOML), where no known one names the work.
     """
 
@@ -46,6 +50,7 @@ class Inspection:
     evidence: tuple[Evidence, ...]
     analysable: bool
     missing: tuple[str, ...]
+    shapes: tuple[tuple[str, int], ...]
     suggestion: str | None
 
 
@@ -87,7 +92,14 @@ def look_over(
         missing.append(f"the export lacks {', '.join(columns)}, which analysis needs or misses")
     needed = ("kernels", "CUDA API calls", "NVTX rows")
     able = named and all(rows[n] for n in needed) and contents.readable
-    return Inspection(contents, evidence, able, tuple(missing), None if named else suggest(sample))
+    return Inspection(
+        contents,
+        evidence,
+        able,
+        tuple(missing),
+        folded(sample, _SHAPES),
+        None if named else suggest(sample),
+    )
 
 
 def _evidence(contents: Contents, convention: Convention) -> Evidence | None:

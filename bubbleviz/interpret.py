@@ -20,7 +20,7 @@ from bubbleviz.kinds import Kinds
 from bubbleviz.link import Links, Rule, launched_inside, link
 from bubbleviz.model import BusyIntervals, Limitation, Operations, RankIntervals
 from bubbleviz.parts import Parts, owners, parts_of
-from bubbleviz.phases import COMPUTE, COUNTED, WORK, Phase
+from bubbleviz.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.profile import Device, Profile, Ranges, Source, pid_of, process_of
 from bubbleviz.spans import ActiveTime, active_time, owned_by, spans_of
 from bubbleviz.work import activities_of, ranks_of, work_of
@@ -181,7 +181,7 @@ def _notes(
         (
             "microbatch numbers are inferred",
             "the names give none, so they are counted by order within an iteration",
-            int(parts.constant.any()),
+            int(parts.unnumbered.any()),
         ),
         (
             "operations cut by the end of the capture",
@@ -215,7 +215,7 @@ def operations_of(named: Ranges, names: Names, parts: Parts) -> tuple[Operations
     cut = np.zeros(count, np.int64)
     np.maximum.at(cut, parts.operation, named.cut[parts.range].astype(np.int64))
     iteration = parts.iteration[first]
-    counted = parts.constant[first] & np.isin(name.phase, WORK)
+    counted = parts.unnumbered[first]
     place = occurrences((rank, iteration, name.phase, name.chunk, name.sequence))
     microbatch = np.where(counted, place, name.microbatch)
     phase = _fused_backward(rank, name)

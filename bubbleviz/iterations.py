@@ -32,6 +32,7 @@ class HostOrder(Table):
         mark: number of the iteration that a range names around it; -1 none.
         forward: whether it is (or holds) a forward.
         counted: whether it is F, B, W, BW or FB.
+        transfer: whether it is communication between two ranks.
         optimizer: whether it is an Optimizer that ends an iteration.
         post_validation: whether it is optimizer work for the iteration before.
     """
@@ -43,6 +44,7 @@ class HostOrder(Table):
     mark: Ints
     forward: Bools
     counted: Bools
+    transfer: Bools
     optimizer: Bools
     post_validation: Bools
 

@@ -40,9 +40,10 @@ def parts(inspection: Inspection) -> Iterator[RenderableType]:
         yield Text(f"  {table.what:<30}{rows:>12}")
     yield Text("Naming", style="bold")
     yield Text("\n".join(_naming(inspection)))
-    yield Text("Most frequent range names", style="bold")
+    yield Text("Most frequent range names in a sample (# stands for numbers)", style="bold")
     yield Text(
-        "\n".join(f"  {n.count:>12,}  {clean(n.name, 80)}" for n in contents.names) or "  none"
+        "\n".join(f"  {count:>12,}  {clean(name, 80)}" for name, count in inspection.shapes)
+        or "  none"
     )
     yield Text("What can be done", style="bold")
     verdict = "analyze can give bubble ratios" if inspection.analysable else "analyze cannot run"

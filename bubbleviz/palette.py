@@ -28,7 +28,7 @@ PAIR = "#eef3f8"
 PALE_WEIGHT = "#e0f0e7"
 PALE_INPUT = "#dbf3f5"
 OPTIMIZER = "#ffd966"
-COMMUNICATION = "#ffd35b"
+COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 
 #: More chunks than this share shades.

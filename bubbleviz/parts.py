@@ -10,7 +10,7 @@ from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.conventions import Names
 from bubbleviz.iterations import HostOrder, constant_names, number_iterations
 from bubbleviz.model import Limitation
-from bubbleviz.phases import COUNTED, WORK, Phase
+from bubbleviz.phases import COUNTED, TRANSFERS, WORK, Phase
 from bubbleviz.profile import Profile, Ranges
 from bubbleviz.work import Work
 
@@ -23,7 +23,7 @@ class Parts(Table):
     rank: Ints
     mark: Ints
     iteration: Ints
-    constant: Bools
+    unnumbered: Bools
     operation: Ints
 
 
@@ -50,8 +50,11 @@ def parts_of(
     timing = host_order(rank, name, mark)
     constant = constant_names(timing)
     iteration = number_iterations(timing, constant)
-    operation = _group_parts(timing, name, iteration, constant)
-    parts = Parts(of_range, rank, mark, iteration, constant, operation)
+    # A W without a microbatch settles what is owed; of others the number is their order.
+    counted = np.isin(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
+    unnumbered = (constant & np.isin(name.phase, WORK)) | (counted & (name.microbatch < 0))
+    operation = _group_parts(timing, iteration, unnumbered & ~name.part, name.part)
+    parts = Parts(of_range, rank, mark, iteration, unnumbered, operation)
     limits = (
         Limitation(
             "ranges without GPU work whose device is unknown",
@@ -126,24 +129,29 @@ def host_order(rank: Ints, names: Names, mark: Ints) -> HostOrder:
         mark=mark.copy(),
         forward=np.isin(names.phase, (Phase.F, Phase.FB)),
         counted=np.isin(names.phase, COUNTED),
+        transfer=np.isin(names.phase, TRANSFERS),
         optimizer=(names.phase == Phase.OPTIMIZER) & ~names.post_validation,
         post_validation=names.post_validation.copy(),
     )
 
 
-def _group_parts(timing: HostOrder, names: Names, iteration: Ints, constant: Bools) -> Ints:
+def _group_parts(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) -> Ints:
     """Return the operation of each part: equal keys with no other F/B/W between them.
+
+    Parts that stand ``alone`` are an operation each.
 
     ::
 
         ranges       F0   F0   RECV   F0   B0   F0
         operation    ├─── one ──────────┤       another occurrence
     """
-    alone = constant & np.isin(names.phase, WORK) & ~names.part
     key = _numbered((timing.rank, iteration, timing.whole_key))
     first = np.ones(len(key), bool)
     at = np.flatnonzero(timing.counted)
     first[at[1:]] = (key[at[1:]] != key[at[:-1]]) | alone[at[1:]]
+    # Ranges that name parts of operations tell of no microbatch: a transfer between them does.
+    transfers = np.cumsum(timing.transfer)[at]
+    first[at[1:]] |= part[at[1:]] & (np.diff(transfers) > 0)
     # Counted parts carry the number of their group, others how many counted parts came before.
     group = np.where(timing.counted, np.cumsum(first & timing.counted), np.cumsum(timing.counted))
     row = np.where(alone, np.arange(len(key)), NONE)

@@ -49,6 +49,8 @@ COMMUNICATION = (
     Phase.SEND_RECV,
     Phase.COLLECTIVE,
 )
+#: Communication between two ranks.
+TRANSFERS = (Phase.SEND_F, Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_RECV)
 #: Communication that waits for a peer's data.
 RECEIVING = (Phase.RECV_F, Phase.RECV_B, Phase.SEND_RECV)
 

@@ -66,17 +66,26 @@ class Report:
         Raises:
             IndexError: there is none.
         """
+        if not 0 <= index < len(self.iterations):
+            raise IndexError(f"no iteration {index}; there are {len(self.iterations)}")
         return self.iterations[index]
+
+    def _has_headline(self, iteration: Iteration) -> bool:
+        ratio = iteration.ratios.get(self.headline)
+        return ratio is not None and ratio.value is not None
 
     def typical_iteration(self) -> Iteration | None:
         """Return the iteration to show: the median one by length of its ``step`` window.
 
-        It is one of the averaged iterations; where there are none, of the complete training ones,
-        else of all that have work. Of an even number it is the lower median, and of equally long
-        ones the one with the lowest index. None where no iteration has work.
+        It is one of the averaged iterations, if possible with the headline ratio; where there are
+        none, of the complete training ones, else of all that have work. Of an even number it is
+        the lower median, and of equally long ones the one with the lowest index. None where no
+        iteration has work.
         """
         at_work = [i for i in self.iterations if i.ranks]
         averaged = [i for i in at_work if i.averaged]
+        # One that has the headline ratio (the last iteration has no period) goes first.
+        averaged = [i for i in averaged if self._has_headline(i)] or averaged
         complete = [i for i in at_work if i.complete and i.kind == "training"]
         ordered = sorted(
             averaged or complete or at_work, key=lambda i: (i.end_ns - i.start_ns, i.index)

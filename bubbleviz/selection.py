@@ -28,6 +28,8 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         if match is None:
             raise UsageError(f"{option} {shown}: not of the form 3 or 0-3 or 0,2,4-7")
         first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise UsageError(f"{option} {shown}: ends before it begins")
         if last - first + len(found) > _MOST:
             raise UsageError(f"{option} {shown}: more than {_MOST:,} numbers")
         found.extend(range(first, last + 1))

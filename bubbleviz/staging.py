@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints
-from bubbleviz.errors import UsageError
 from bubbleviz.joining import Joined
 from bubbleviz.model import Limitation, Operations
 from bubbleviz.pairing import Pairing, pair_iterations
@@ -28,6 +27,11 @@ _CONTRADICTED = Limitation(
     "stages of ranks",
     "the order that the waiting times give contradicts the data dependencies, as copies of one "
     "stage (data or tensor parallel) do; say the order with --order",
+)
+_ORDER_CONTRADICTED = Limitation(
+    "stages of ranks",
+    "the order given with --order contradicts the data dependencies: forwards run downstream "
+    "before they end upstream",
 )
 
 
@@ -52,19 +56,18 @@ class Staging:
     limitations: tuple[Limitation, ...]
 
 
-def stage(joined: Joined, order: Sequence[int]) -> Staging:
+def stage(joined: Joined, order: Sequence[int] = ()) -> Staging:
     """Return stages and paired iterations.
 
     Args:
         joined: the recordings.
         order: ranks in pipeline order by their numbers; empty to tell it from the data.
-
-    Raises:
-        UsageError: ``order`` does not name every rank once.
     """
     said = _said_stages(joined)
     if order:
         staging = _with(joined, _ordered_stages(joined, order))
+        if _is_contradicted(joined, staging):
+            return _noted(staging, (_ORDER_CONTRADICTED,))
     elif said is not None:
         staging = _with(joined, said, by_name=True)
     else:
@@ -127,10 +130,6 @@ def _ordered_stages(joined: Joined, order: Sequence[int]) -> VirtualStages:
     way than the order.
     """
     count = len(joined.ranks)
-    if sorted(order) != list(range(count)):
-        raise UsageError(
-            f"--order must name each of the ranks 0 to {count - 1} once, separated by commas"
-        )
     place = np.empty(count, np.int64)
     place[np.array(order)] = np.arange(count)
     work = np.isin(joined.operations.phase, COUNTED)
@@ -141,7 +140,8 @@ def _ordered_stages(joined: Joined, order: Sequence[int]) -> VirtualStages:
         rows = pairs[1] == name
         own = chunk == name
         at, wait = place[rank[own]], waited[own]
-        back = len(at) > 1 and float(((at - at.mean()) * (wait - wait.mean())).sum()) > 0
+        rising = len(at) > 1 and float(((at - at.mean()) * (wait - wait.mean())).sum()) > 0
+        back = index > 0 and rising
         along = place[pairs[0, rows]]
         stages[rows] = index * count + (count - 1 - along if back else along)
     return VirtualStages(pairs[0], pairs[1], stages)

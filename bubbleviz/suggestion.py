@@ -63,6 +63,14 @@ def suggest(counts: Mapping[str, int]) -> str | None:
     return 'name = "mine"\n\n' + "\n".join(patterns)
 
 
+def folded(counts: Mapping[str, int], most: int) -> tuple[tuple[str, int], ...]:
+    """Return the most frequent shapes of names, numbers written as ``#``, and how often."""
+    total: Counter[str] = Counter()
+    for name, count in counts.items():
+        total[_DIGITS.sub("#", name)] += count
+    return tuple(sorted(total.items(), key=lambda item: (-item[1], item[0]))[:most])
+
+
 def _shapes(counts: Mapping[str, int]) -> list[Shape]:
     total: Counter[tuple[str, ...]] = Counter()
     examples: dict[tuple[str, ...], str] = {}

@@ -491,7 +491,7 @@ def test_a_convention_that_fits_no_name(bench: Bench) -> None:
     said = bench.refused(run_of_one(bench.inputs), "--convention", own)
 
     assert "hostile" in said
-    assert "'F0.0.0' (1)" in said
+    assert "'F#.#.#' (2)" in said
 
 
 # --- one profile twice, unrelated runs

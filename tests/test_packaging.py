@@ -208,7 +208,9 @@ def test_every_pattern_has_an_example(convention: Convention) -> None:
     unused = [
         pattern.match.pattern
         for pattern in convention.patterns
-        if not any(pattern.match.search(plain(text)) for text in convention.examples)
+        if not any(
+            pattern.match.search(plain(text, convention.domain)) for text in convention.examples
+        )
     ]
 
     assert unused == []

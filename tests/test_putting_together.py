@@ -84,11 +84,22 @@ def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path
     paths = [tmp_path / file.path for file in truth.files]
     told = bubbleviz.analyze(paths)
 
-    given = bubbleviz.analyze(paths[::-1], order=[3, 2, 1, 0])
+    given = bubbleviz.analyze(paths[::-1], order=[0, 1, 2, 3])
 
     assert [r.pid for r in given.ranks] == [r.pid for r in told.ranks]
     assert [r.stage for r in given.ranks] == [0, 1, 2, 3]
     assert given.operations.chunk.tolist() == told.operations.chunk.tolist()
+
+
+def test_an_order_that_cannot_be_is_taken_and_told(tmp_path: Path) -> None:
+    truth = plant(replace(TWO, schedule="1f1b", barrier=True), tmp_path)
+    paths = [tmp_path / file.path for file in truth.files]
+    told = bubbleviz.analyze(paths)
+
+    given = bubbleviz.analyze(paths, order=[3, 2, 1, 0])
+
+    assert [r.pid for r in given.ranks] == [r.pid for r in told.ranks][::-1]
+    assert any("order given with --order contradicts" in n.because for n in given.limitations)
 
 
 def test_an_order_must_name_every_rank(tmp_path: Path) -> None:

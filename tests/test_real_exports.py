@@ -46,11 +46,11 @@ EXPECTED = {
     "jacc_cg_trace_no_kernels": Expected(NO_KERNELS, "3.25.0", None),
     "mordred_report1": Expected(NO_RANGES, "none", 12),
     "nsightful_power_iteration": Expected(
-        NO_CONVENTION, "3.20.2", 3_689, ("cub::DeviceReduce::Sum",)
+        NO_CONVENTION, "3.20.2", 3_689, ("Compute & Residual 0",)
     ),
-    "nsys-ai_h100_2gpu_1s": Expected(NO_CONVENTION, "3.25.0", 3_442, ("aten::add",)),
+    "nsys-ai_h100_2gpu_1s": Expected(NO_CONVENTION, "3.25.0", 3_442, ("aten::as_strided",)),
     "nsys-ai_healthy_1pct": Expected(NO_RANGES, "3.24.14", 400),
-    "nsys-ai_mfu_2gpu_before": Expected(NO_CONVENTION, "3.25.0", 4_010, ("ncclCommCount",)),
+    "nsys-ai_mfu_2gpu_before": Expected(NO_CONVENTION, "3.25.0", 4_010, ("aten::copy_",)),
     "nsys-ai_mock": Expected(NO_RANGES, "3.24.14", 2),
     "pipit_cloverleaf": Expected(NO_RANGES, "3.13.2", 1_312),
     "pipit_saxpy-mpi": Expected(NO_CONVENTION, "2.9.1", 5, ("MPI_Init", "saxpy")),
@@ -91,7 +91,7 @@ def test_analyze_says_what_is_missing(
     assert printed.err.startswith(f"bubbleviz: {path}: {EXPECTED[name].refusal}")
     assert printed.err.count("\n") == 1
     assert len(printed.err) < 1000
-    assert all(shown in printed.err for shown in EXPECTED[name].names)
+    assert all(re.sub("[0-9]+", "#", shown) in printed.err for shown in EXPECTED[name].names)
     assert list(tmp_path.iterdir()) == []
     assert content(exports) == before
 
@@ -109,7 +109,7 @@ def test_inspect_shows_what_is_there(
     assert f"schema {expected.version}\n" in printed.out
     assert re.search(rf"^ +kernels +{kernels}$", printed.out, re.MULTILINE)
     assert "analyze cannot run" in printed.out
-    assert all(shown in printed.out for shown in expected.names)
+    assert all(re.sub("[0-9]+", "#", shown) in printed.out for shown in expected.names)
     assert content(exports) == before
 
 

@@ -123,11 +123,11 @@ def test_no_number_and_no_header_is_cut(report: Report, domain: str, ms: int) ->
 
     header, _, *rows = section(render(crowded(report, *hosts, ms=ms), View()), "Iteration 0")
 
-    columns = "stage rank F B W R Optimizer overlap unattrib. bubble ratio % hollow % told %"
+    columns = "# stage rank F B W R Optimizer overlap unattrib. bubble ratio % hollow % told %"
     assert header.split() == columns.split()
     assert all(row.split()[-11:-3] == [f"{ms / 1000:,.3f}"] * 8 for row in rows)
     assert all(row.split()[-3:] == ["27.27", "50.00", "100.00"] for row in rows)
-    labels = [" ".join(row.split()[1:-11]) for row in rows]
+    labels = [" ".join(row.split()[2:-11]) for row in rows]
     assert len(set(labels)) == 4
     assert all(label.endswith(f"GPU {i}") for i, label in enumerate(labels))
 
@@ -141,7 +141,7 @@ def test_hosts_are_named_without_their_domain(report: Report) -> None:
 
     _, _, *rows = section(render(replace(report, ranks=named), View()), "Iteration 0")
 
-    assert [row.split()[1:4] for row in rows] == [[f"node{i}", "GPU", "0"] for i in range(4)]
+    assert [row.split()[2:5] for row in rows] == [[f"node{i}", "GPU", "0"] for i in range(4)]
 
 
 def test_columns_of_zeros_are_left_out(report: Report) -> None:

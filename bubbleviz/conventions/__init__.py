@@ -26,8 +26,8 @@ with the group ``iteration`` and no phase marks iterations (or ``iteration = "by
 - ``part = true`` names a part of an operation: what follows under the same phase belongs to the
   same one.
 
-Before matching, a domain in front (``TSL:``) and the tail of PyTorch's ``emit_nvtx`` behind
-(``, op_id = 3``) are taken off.
+Before matching, the convention's NVTX domain in front (``domain = "TSL"``) and the tail of
+PyTorch's ``emit_nvtx`` behind (``, op_id = 3``) are taken off; a ``glob`` must let them through.
 """
 
 from __future__ import annotations
@@ -61,6 +61,22 @@ _NUMBERS = (
 #: No count of microbatches or ranks has more; a name that says so is no name of ours.
 _DIGITS = 9
 _GROUPS = frozenset((*_NUMBERS, "phase"))
+_KEYS = frozenset(
+    (
+        "name",
+        "domain",
+        "summary",
+        "source",
+        "examples",
+        "counter_examples",
+        "pattern",
+        "communication",
+        "helper_threads",
+    )
+)
+_PATTERN_KEYS = frozenset(
+    ("glob", "match", "phase", "phases", "post_validation", "receives", "part", "iteration")
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +119,7 @@ class Convention:
         name: what ``--convention`` takes.
         summary: one line.
         source: where the names were read.
+        domain: NVTX domain that may stand in front of its names.
         patterns: tried in order; the first that matches decides.
         examples: names that it must understand.
         counter_examples: names that it must leave alone.
@@ -113,6 +130,7 @@ class Convention:
     name: str
     summary: str
     source: str
+    domain: str
     patterns: tuple[Pattern, ...]
     examples: tuple[str, ...]
     counter_examples: tuple[str, ...]
@@ -154,24 +172,26 @@ class Names(Table):
         return (self.phase >= 0) | (self.iteration >= 0) | (self.rank >= 0) | self.by_order
 
 
-#: Domains that reports of nsys write in front of a name, and what emit_nvtx writes behind it.
-_DOMAIN = re.compile(r"\A(?:TSL|DeepSpeed|NCCL|default):")
+#: What PyTorch's emit_nvtx writes behind a name.
 _TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.DOTALL)
 
 
-def plain(text: str) -> str:
-    """Return a name without the domain in front and PyTorch's ``emit_nvtx`` tail behind it."""
-    return _TAIL.sub("", _DOMAIN.sub("", text))
+def plain(text: str, domain: str = "") -> str:
+    """Return a name without its domain in front and PyTorch's ``emit_nvtx`` tail behind it.
+
+    Exports hold the NVTX domain in a column; some tools write it in front, as ``TSL:Thunk``.
+    """
+    return _TAIL.sub("", text.removeprefix(f"{domain}:") if domain else text)
 
 
 def understand(texts: Sequence[str], *conventions: Convention) -> Names:
     """Return what the conventions say of each name; the first that knows it decides."""
-    patterns = [pattern for convention in conventions for pattern in convention.patterns]
     rows = np.full((len(texts), len(_NUMBERS) + 1), NONE, np.int64)
     post_validation, receives = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
     part, by_order = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
     for row, text in enumerate(texts):
-        found = _parse(plain(text), patterns)
+        parsed = (_parse(plain(text, c.domain), c.patterns) for c in conventions)
+        found = next((f for f in parsed if f is not None), None)
         if found is not None:
             pattern, phase, numbers = found
             rows[row] = (NONE if phase is None else phase, *numbers)
@@ -345,6 +365,11 @@ def _from_text(text: str, where: str) -> Convention:
         data = load_toml(text)
     except ValueError as error:
         raise UsageError(f"{where}: not TOML ({error}); see the README for a convention") from error
+    strange = sorted(set(data) - _KEYS)
+    if strange:
+        raise UsageError(
+            f"{where}: unknown key {strange[0]!r}; the keys are {', '.join(sorted(_KEYS))}"
+        )
     patterns = data.get("pattern")
     if not isinstance(patterns, list) or not patterns:
         raise UsageError(f"{where}: needs at least one [[pattern]] with glob and match")
@@ -352,6 +377,7 @@ def _from_text(text: str, where: str) -> Convention:
         name=_text(data, "name", where, Path(where).stem),
         summary=_text(data, "summary", where, ""),
         source=_text(data, "source", where, ""),
+        domain=_text(data, "domain", where, ""),
         patterns=tuple(_pattern(p, f"{where}: pattern {i}") for i, p in enumerate(patterns, 1)),
         examples=_texts(data, "examples", where),
         counter_examples=_texts(data, "counter_examples", where),
@@ -368,6 +394,11 @@ def _pattern(data: object, where: str) -> Pattern:
     if strange:
         raise UsageError(
             f"{where}: unknown group {strange[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
+        )
+    unknown = sorted(set(data) - _PATTERN_KEYS)
+    if unknown:
+        raise UsageError(
+            f"{where}: unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_PATTERN_KEYS))}"
         )
     phases = data.get("phases", {})
     if not isinstance(phases, dict):

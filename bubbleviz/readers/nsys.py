@@ -63,7 +63,9 @@ _NEEDED = {
     "calls": ("calls",),
     "ranges": ("ranges", "ranges_same_thread", "ranges_registered_only", "ranges_text_only"),
 }
-_GPUS = ("gpus", "gpus_without_pci", "gpus_by_id", "gpus_2020")
+_ONE_ROW = frozenset(("host", "session"))
+_GPUS = ("gpus", "gpus_without_pci", "gpus_by_id", "gpus_2020", "gpus_2020_without_pci")
+_CUDA_DEVICES = ("cuda_devices", "cuda_devices_without_uuid")
 _RANGE_NAMES = ("range_names", "range_names_registered_only", "range_names_text_only")
 #: What graphs.sql gives as the name of a CUDA graph, which has none.
 _WHOLE_GRAPH = -2
@@ -187,13 +189,15 @@ def _of_one_process(
     return replace(kernels, process=process), (note,)
 
 
-def _unrecorded_graphs(export: Export, kernels: Kernels) -> tuple[Limitation, ...]:
+def _unrecorded_graphs(export: Export, kernels: Kernels, copies: Copies) -> tuple[Limitation, ...]:
     """Return a limitation where CUDA graphs were launched whose work was not recorded."""
     if not export.has("graph_launches"):
         return ()
     process, correlation = export.columns(query("nsys/graph_launches"))
     launched = process * _CORRELATIONS + correlation
-    ran = kernels.process * _CORRELATIONS + kernels.correlation_id
+    ran = np.concatenate(
+        [table.process * _CORRELATIONS + table.correlation_id for table in (kernels, copies)]
+    )
     lost = int((~np.isin(launched, ran)).sum())
     note = Limitation(
         "CUDA graph launches without recorded work",
@@ -222,6 +226,11 @@ def _copies(export: Export) -> tuple[Copies, tuple[Limitation, ...]]:
         elif table in export.schema:
             lacking = ", ".join(query(f"nsys/{name}").lacks(export.schema))
             limitations.append(Limitation(f"memory {name}", f"{export.path} lacks {lacking}"))
+        recorded = bool(found) and found[-1].shape[1] > 0 and export.has(name)
+        call = f"{name}_call"
+        if not recorded and export.has(call) and export.rows(query(f"nsys/{call}")):
+            because = f"{export.path} holds calls that make some, but none in {table}"
+            limitations.append(Limitation(f"memory {name}", because))
     columns = np.concatenate(found, axis=1) if found else np.empty((5, 0), np.int64)
     return Copies(*np.ascontiguousarray(columns)), tuple(limitations)
 
@@ -279,22 +288,27 @@ def _devices(export: Export) -> tuple[Device, ...]:
     ``TARGET_INFO_CUDA_DEVICE`` tells what each process means by a number; without it, the CUDA
     driver's own number (``cuDevice``) does, which may differ from ``id``.
     """
-    if export.lacks(*_GPUS):
-        return ()
+    rows = [] if export.lacks(*_GPUS) else export.rows(export.choose(*_GPUS))
     gpus = {
         number(export, row[0]): Device(
             None, number(export, row[1]), str(row[2]), _uuid(str(row[3])), str(row[4]) or None
         )
-        for row in export.rows(export.choose(*_GPUS))
+        for row in rows
     }
-    if not export.has("cuda_devices"):
-        return tuple(sorted(gpus.values(), key=lambda d: d.device_id))
-    seen = export.rows(query("nsys/cuda_devices"))
-    return tuple(
-        replace(gpus[number(export, gpu)], pid=number(export, pid), device_id=number(export, own))
-        for pid, own, gpu in seen
-        if gpu in gpus
+    by_number = tuple(sorted(gpus.values(), key=lambda d: d.device_id))
+    if export.lacks(*_CUDA_DEVICES):
+        return by_number
+    none = Device(None, NONE, "", None)
+    seen = tuple(
+        replace(
+            gpus.get(number(export, gpu), none),
+            pid=number(export, pid),
+            device_id=number(export, own),
+            uuid=_uuid(str(uuid)) or gpus.get(number(export, gpu), none).uuid,
+        )
+        for pid, own, gpu, uuid in export.rows(export.choose(*_CUDA_DEVICES))
     )
+    return seen or by_number
 
 
 def _uuid(text: str) -> str | None:
@@ -340,11 +354,11 @@ def read(path: str, globs: Sequence[str]) -> Profile:
             threads=_threads(export),
             devices=_devices(export),
             limitations=(
-                *_names_lost(export),
-                *_facts_lost(export),
+                *_names_lost(export, ranges),
+                *_facts_lost(export, kernels),
                 *graph_notes,
                 *process_notes,
-                *_unrecorded_graphs(export, kernels),
+                *_unrecorded_graphs(export, kernels, copies),
                 *lacking,
                 *strange_kernels,
                 *strange_calls,
@@ -380,11 +394,17 @@ def _lacking(export: Export, name: str) -> tuple[str, ...]:
     return query(f"nsys/{name}").lacks(export.schema)
 
 
-def _names_lost(export: Export) -> tuple[Limitation, ...]:
-    """Return what names of ranges are lost where a column is absent."""
-    lost = [lack for lack in _lacking(export, "ranges") if not lack.endswith(".endGlobalTid")]
-    what = "names of ranges"
-    return (Limitation(what, f"{export.path} lacks {', '.join(lost)}"),) if lost else ()
+def _names_lost(export: Export, ranges: Ranges) -> tuple[Limitation, ...]:
+    """Return what is lost of ranges where a column is absent."""
+    lacking = _lacking(export, "ranges")
+    names = [lack for lack in lacking if not lack.endswith(".endGlobalTid")]
+    notes = []
+    if names:
+        notes.append(Limitation("names of ranges", f"{export.path} lacks {', '.join(names)}"))
+    if len(names) < len(lacking) and bool(ranges.start_end.any()):
+        because = f"{export.path} lacks {NVTX}.endGlobalTid, so their starting thread is taken"
+        notes.append(Limitation("start/end ranges that another thread ended", because))
+    return tuple(notes)
 
 
 #: What is lost where an optional query cannot run.
@@ -395,13 +415,30 @@ _OPTIONAL = {
 }
 
 
-def _facts_lost(export: Export) -> tuple[Limitation, ...]:
-    """Return what the absence of optional tables and columns loses."""
-    return tuple(
-        Limitation(what, f"{export.path} lacks {', '.join(_lacking(export, name))}")
-        for name, what in _OPTIONAL.items()
-        if not export.has(name)
-    )
+def _facts_lost(export: Export, kernels: Kernels) -> tuple[Limitation, ...]:
+    """Return what the absence of optional tables, columns and rows loses."""
+    lost = []
+    for name, what in _OPTIONAL.items():
+        table = next(iter(query(f"nsys/{name}").requires))
+        if not export.has(name):
+            lost.append((what, f"lacks {', '.join(_lacking(export, name))}"))
+        elif name in _ONE_ROW and _first(export, name) is None:
+            lost.append((what, f"has none in {table}"))
+    for names, what in ((_GPUS, "what the GPUs are"), (_CUDA_DEVICES, "which GPU is which")):
+        lacking = _lacking(export, names[0]) if names is _GPUS else export.lacks(*names)
+        if lacking:
+            lost.append((what, f"lacks {', '.join(lacking)}"))
+        elif not export.rows(export.choose(*names)):
+            table = next(iter(query(f"nsys/{names[0]}").requires))
+            lost.append((what, f"has none in {table}"))
+        elif names is _CUDA_DEVICES and all(
+            r[2] == NONE for r in export.rows(export.choose(*names))
+        ):
+            lost.append((what, "has none in TARGET_INFO_CUDA_DEVICE.gpuId"))
+    nameless = sum(name.startswith("<string ") for name in kernels.names)
+    if nameless:
+        lost.append(("names of kernels, and maybe of ranges", "has none for them in StringIds"))
+    return tuple(Limitation(what, f"{export.path} {because}") for what, because in lost)
 
 
 def _tables(export: Export) -> tuple[TableCount, ...]:

@@ -202,12 +202,12 @@ def _ranks(report: Report, iteration: Iteration, width: int) -> Iterator[Rendera
     # What stands beside the label, with a blank and a rule's width between columns.
     beside = sum(max(len(column), *(len(row[column]) for row in cells)) + 2 for column in kept)
     stages = ["-" if (s := report.ranks[own.rank].stage) is None else str(s) for own in shown]
-    labels = _labels(report, [own.rank for own in shown], width - beside - len("stage") - 2)
-    table = _table("stage", "rank", *kept, left=("rank",))
-    for stage, label, row in zip(stages, labels, cells, strict=True):
-        table.add_row(stage, label, *(row[column] for column in kept))
+    labels = _labels(report, [own.rank for own in shown], width - beside - len("stage") - 8)
+    table = _table("#", "stage", "rank", *kept, left=("rank",))
+    for own, stage, label, row in zip(shown, stages, labels, cells, strict=True):
+        table.add_row(str(own.rank), stage, label, *(row[column] for column in kept))
     if len(iteration.ranks) > _RANKS:
-        table.add_row("", f"… and {len(iteration.ranks) - _RANKS} more in --json")
+        table.add_row("", "", f"… and {len(iteration.ranks) - _RANKS} more in --json")
     title = f"Iteration {clean(iteration.name)}: busy time and bubble by rank, ms ({name} window)"
     return _titled(title, table)
 

@@ -19,7 +19,7 @@ The file ``truth.json`` beside the exports::
 Times without a prefix are nanoseconds on the true global clock; ``file_`` times are the file's
 own. A file's time is ``e + e * drift_ppb // 10**9`` with ``e = t - session_start_ns``, and
 ``utc_epoch_ns`` is the true UTC of the session start plus ``clock_error_ns``. ``busy`` lists the
-busy intervals (section 2.6 of the definitions) where the span has holes, else it is empty.
+busy intervals where the span has holes, else it is empty.
 An operation without device work has null times. ``unranged_kernels`` lie in no range at all;
 ``unattributed`` lists the compute kernels outside every compute operation.
 """
@@ -223,7 +223,7 @@ def clip(intervals: Iterable[Interval], window: Interval) -> list[Interval]:
 def iterations_of(
     operations: Sequence[TrueOperation], unattributed: Sequence[Unattributed]
 ) -> tuple[TrueIteration, ...]:
-    """Return the iterations with the ratios of section 4 of the definitions."""
+    """Return the iterations with the ratios of section 4 of the README's definitions."""
     book = _Book(operations, unattributed)
     return tuple(book.iteration(k) for k in sorted({op.iteration for op in operations}))
 

@@ -1,0 +1,491 @@
+"""The contract with exports: what is lost, renamed or added is told, or changes nothing.
+
+A full export loses each of its tables and columns in turn. Afterwards either nothing of the
+report has changed, or a limitation names what is missing, or an error does. Never a traceback,
+never another number without a word.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.errors import BubblevizError
+from bubbleviz.phases import Phase
+from bubbleviz.report import Report
+from scripts.planting import plant
+from scripts.planting.options import Planting
+
+NVTX, KERNEL = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"
+RUNTIME, MEMCPY = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"
+
+FULL = Planting(
+    schedule="zb-h1",
+    stages=2,
+    microbatches=3,
+    iterations=2,
+    transfer_ns=20_000,
+    kernel_gap_ns=3_000,
+    jitter=0.1,
+    library_depth=3,
+    text="mixed",
+    ranges="mixed",
+    autograd="named",
+    watchdog=True,
+    copies=True,
+    double_calls=True,
+    iteration_ranges=True,
+    first_iteration=5,
+    overhead=True,
+    files="rank",
+)
+#: Tables whose absence means that the recording lacks them: the remedy is to record again.
+RECORDED = (KERNEL, RUNTIME, NVTX)
+
+
+#: How else the emptiness of a table can be told.
+EMPTY = {
+    "TARGET_INFO_SESSION_START_TIME": ("does not say when its session started",),
+    "TARGET_INFO_SYSTEM_ENV": ("hostname",),
+    "StringIds": ("string",),
+}
+#: Columns whose NULL is a value like another.
+SHOWN_AS_NONE: dict[tuple[str, str], tuple[str, ...]] = {
+    **{("TARGET_INFO_GPU", column): ("gpus",) for column in ("name", "uuid", "busLocation")},
+    (NVTX, "endGlobalTid"): ("coverage",),
+}
+
+
+@cache
+def planted() -> tuple[dict[str, bytes], dict[str, tuple[str, ...]]]:
+    """Return the files of the full export, and the columns of each table."""
+    with TemporaryDirectory() as folder:
+        truth = plant(FULL, Path(folder))
+        first = Path(folder) / truth.files[0].path
+        with closing(sqlite3.connect(first)) as db:
+            # A thread that ended a backward range of another, and an export of schema names.
+            db.execute(
+                f"UPDATE {NVTX} SET endGlobalTid = globalTid + 17, eventType = 60 "
+                "WHERE text GLOB 'B[0-9]*' OR textId IN "
+                "(SELECT id FROM StringIds WHERE value GLOB 'B[0-9]*')"
+            )
+            db.commit()
+            tables = [r[0] for r in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+            columns = {
+                table: tuple(row[1] for row in db.execute(f'PRAGMA table_info("{table}")'))
+                for table in tables
+            }
+        return {f.path: (Path(folder) / f.path).read_bytes() for f in truth.files}, columns
+
+
+def unpacked(folder: Path) -> list[Path]:
+    """Write the full export, and return its files; the first one is what tests change."""
+    paths = []
+    for name, content in planted()[0].items():
+        path = folder / name
+        path.write_bytes(content)
+        paths.append(path)
+    return paths
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a report says, free of the order of rows."""
+
+    operations: tuple[tuple[object, ...], ...]
+    ratios: tuple[object, ...]
+    coverage: tuple[object, ...]
+    ranks: tuple[object, ...]
+    clocks: tuple[object, ...]
+
+
+def facts(report: Report) -> Facts:
+    t = report.operations
+    columns = [getattr(t, name).tolist() for name in sorted(t.column_names()) if name != "name_id"]
+    names = [t.names[i] for i in t.name_id.tolist()]
+    return Facts(
+        operations=tuple(sorted(zip(*columns, names, strict=True))),
+        ratios=(
+            report.headline,
+            report.convention,
+            *(
+                (i.name, i.kind, i.complete, i.microbatches, i.start_ns, i.end_ns, i.ratios)
+                for i in report.iterations
+            ),
+        ),
+        coverage=(
+            report.coverage,
+            report.unattributed_kernels,
+            *(
+                (
+                    *(p.kernels, p.linked_kernels, p.attributed_kernels, p.cross_thread_kernels),
+                    *(p.ambiguous_kernels, p.gpu_ns, p.attributed_gpu_ns, p.comm_ns, p.copy_ns),
+                )
+                for p in report.profiles
+            ),
+        ),
+        ranks=tuple((r.index, r.label, r.host, r.pid, r.device_id, r.stage) for r in report.ranks),
+        clocks=tuple(
+            (p.host, p.clock_offset_ns, p.clock_drift_ppm, p.clock_uncertainty_ns)
+            for p in report.profiles
+        ),
+    )
+
+
+def gpus(report: Report) -> list[tuple[object, ...]]:
+    return [(r.uuid, r.gpu, r.pci) for r in report.ranks]
+
+
+@cache
+def whole() -> Report:
+    with TemporaryDirectory() as folder:
+        return bubbleviz.analyze(unpacked(Path(folder)))
+
+
+def news(report: Report) -> list[str]:
+    """Return the limitations that the whole export does not have."""
+    known = {(note.what, note.count) for note in whole().limitations}
+    return [
+        f"{note.what}: {note.because}"
+        for note in report.limitations
+        if (note.what, note.count) not in known
+    ]
+
+
+def check(
+    paths: list[Path], words: tuple[str, ...], *, remedy: bool = False, but: tuple[str, ...] = ()
+) -> str:
+    """Analyse, check the outcome, and return which of the allowed ones it was.
+
+    Args:
+        paths: the profiles.
+        words: what names the loss: the table or the column.
+        remedy: whether an error may say how to record again instead.
+        but: what may change without a word.
+    """
+    try:
+        report = bubbleviz.analyze(paths)
+    except BubblevizError as error:
+        said = str(error)
+        assert "\n" not in said
+        assert "Traceback" not in said
+        assert any(w in said for w in words) or (remedy and "-t cuda,nvtx" in said), said
+        return "error"
+    told = [line for line in news(report) if any(word in line for word in words)]
+    now, then = facts(report), facts(whole())
+    changed = [
+        name for name in Facts.__dataclass_fields__ if getattr(now, name) != getattr(then, name)
+    ]
+    if gpus(report) != gpus(whole()):
+        changed.append("gpus")
+    changed = [name for name in changed if name not in but]
+    assert told or not changed, f"changed without a word: {changed}; said: {news(report)}"
+    return "told" if told else "same"
+
+
+def columns_of_all() -> list[tuple[str, str]]:
+    return [(table, column) for table, columns in planted()[1].items() for column in columns]
+
+
+def test_the_full_export_holds_what_it_should() -> None:
+    report, tables = whole(), planted()[1]
+
+    assert {KERNEL, RUNTIME, NVTX, MEMCPY, "ThreadNames", "META_DATA_EXPORT"} <= set(tables)
+    assert sum(p.cross_thread_kernels for p in report.profiles) > 0
+    assert sum(p.copy_ns for p in report.profiles) > 0
+    assert report.limitations == ()
+    assert report.summary.bubble_ratio[report.headline].mean is not None
+    assert all(all(one) for one in gpus(report))
+
+
+@pytest.mark.parametrize("table", planted()[1])
+@pytest.mark.parametrize("way", ["dropped", "emptied", "renamed"])
+def test_a_lost_table_is_told_or_changes_nothing(way: str, table: str, tmp_path: Path) -> None:
+    paths = unpacked(tmp_path)
+    change(
+        paths[0],
+        {
+            "dropped": f'DROP TABLE "{table}"',
+            "emptied": f'DELETE FROM "{table}"',
+            "renamed": f'ALTER TABLE "{table}" RENAME TO "{table[::-1]}"',
+        }[way],
+    )
+
+    words = (table, *EMPTY.get(table, ())) if way == "emptied" else (table,)
+    outcome = check(paths, words, remedy=table in RECORDED)
+
+    assert outcome == "error" if table in RECORDED else outcome != "error"
+
+
+@pytest.mark.parametrize(("table", "column"), columns_of_all())
+def test_a_renamed_column_is_told_or_changes_nothing(
+    table: str, column: str, tmp_path: Path
+) -> None:
+    paths = unpacked(tmp_path)
+    change(paths[0], f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "x_gone"')
+
+    check(paths, (column,))
+
+
+@pytest.mark.parametrize(("table", "column"), columns_of_all())
+def test_a_dropped_column_is_told_or_changes_nothing(
+    table: str, column: str, tmp_path: Path
+) -> None:
+    paths = unpacked(tmp_path)
+    kept = ", ".join(f'"{c}"' for c in planted()[1][table] if c != column) or "1 AS nothing"
+    change(
+        paths[0],
+        f'CREATE TABLE kept AS SELECT {kept} FROM "{table}" ORDER BY rowid',
+        f'DROP TABLE "{table}"',
+        f'ALTER TABLE kept RENAME TO "{table}"',
+    )
+
+    check(paths, (column,))
+
+
+@pytest.mark.parametrize(("table", "column"), columns_of_all())
+def test_a_column_of_nulls_is_told_or_changes_nothing(
+    table: str, column: str, tmp_path: Path
+) -> None:
+    """Columns are there, but nsys left them empty: told in whatever words.
+
+    A GPU without a UUID shows none, and a range that ends on its own thread has no other one.
+    """
+    paths = unpacked(tmp_path)
+    kept = ", ".join(f'NULL AS "{c}"' if c == column else f'"{c}"' for c in planted()[1][table])
+    change(
+        paths[0],
+        f'CREATE TABLE kept AS SELECT {kept} FROM "{table}" ORDER BY rowid',
+        f'DROP TABLE "{table}"',
+        f'ALTER TABLE kept RENAME TO "{table}"',
+    )
+
+    check(paths, ("",), but=SHOWN_AS_NONE.get((table, column), ()))
+
+
+@pytest.mark.parametrize("column", ["globalPid", "correlationId", "deviceId", "demangledName"])
+def test_the_command_line_says_it_in_one_sentence(
+    column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = unpacked(tmp_path)
+    change(paths[0], f'ALTER TABLE {KERNEL} RENAME COLUMN "{column}" TO "x_gone"')
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    code = main(["analyze", *map(str, paths)])
+    shown = capsys.readouterr()
+
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert "Traceback" not in shown.out + shown.err
+    assert column in (shown.out if code == 0 else shown.err)
+    assert code == 0 or (shown.out == "" and shown.err.count("\n") == 1)
+
+
+@pytest.mark.parametrize("table", RECORDED)
+def test_the_command_line_gives_the_remedy(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = unpacked(tmp_path)[0]
+    change(path, f"DROP TABLE {table}")
+
+    assert main(["analyze", str(path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1
+    assert "-t cuda,nvtx" in shown.err
+    assert main(["inspect", str(path)]) == 0
+
+
+ADDED = {
+    "columns": [
+        f'ALTER TABLE "{table}" ADD COLUMN {name}'
+        for table in (KERNEL, RUNTIME, NVTX, "StringIds", "ThreadNames", "TARGET_INFO_GPU")
+        for name in ("note TEXT DEFAULT 'mine'", "start_ns INTEGER DEFAULT 7", "process INTEGER")
+    ],
+    "tables": [
+        "CREATE TABLE mine (start INTEGER, end INTEGER, text TEXT)",
+        "INSERT INTO mine VALUES (1, 2, 'F0.0.0')",
+        'CREATE TABLE "odd ""name"";--" (x)',
+        f"CREATE TABLE {KERNEL}_COPY AS SELECT * FROM {KERNEL}",
+        f"CREATE TABLE kernels AS SELECT * FROM {KERNEL}",
+    ],
+    "indexes": [
+        f"CREATE INDEX i1 ON {KERNEL} (correlationId, globalPid)",
+        f"CREATE INDEX i2 ON {RUNTIME} (correlationId DESC)",
+        f"CREATE INDEX i3 ON {NVTX} (end, start)",
+        f"CREATE INDEX i4 ON {NVTX} (eventType, text)",
+        f"CREATE UNIQUE INDEX i5 ON {KERNEL} (end DESC, start, streamId, globalPid, deviceId)",
+        "CREATE INDEX i6 ON StringIds (value)",
+        "ANALYZE",
+    ],
+    "views": [
+        f"CREATE VIEW seen AS SELECT * FROM {KERNEL}",
+        f"CREATE VIEW CUPTI_ACTIVITY_KIND_GRAPH_TRACE_V AS SELECT * FROM {RUNTIME}",
+        "CREATE VIEW broken AS SELECT thing FROM nowhere",
+    ],
+    "a trigger": [f"CREATE TRIGGER t AFTER INSERT ON {NVTX} BEGIN DELETE FROM {KERNEL}; END"],
+    "other rows of the NVTX table": [
+        f"INSERT INTO {NVTX} (start, end, eventType, text, globalTid) "
+        f"SELECT start, NULL, {kind}, 'F0.0.0', globalTid FROM {NVTX} WHERE text IS NOT NULL"
+        for kind in (33, 34, 39, 75, 76)
+    ],
+    "ranges without a name": [
+        f"INSERT INTO {NVTX} (start, end, eventType, text, textId, globalTid) "
+        f"SELECT start, end, 59, NULL, {text}, globalTid FROM {NVTX} WHERE text IS NOT NULL"
+        for text in ("NULL", "-5", "999999999")
+    ],
+    "both text and textId": [
+        "INSERT INTO StringIds VALUES (5, 'F9.9.9')",
+        f"UPDATE {NVTX} SET textId = 5 WHERE text IS NOT NULL",
+    ],
+    "vacuum": ["PRAGMA page_size = 512"],
+}
+
+
+@pytest.mark.parametrize("what", ADDED)
+def test_what_users_add_changes_nothing(what: str, tmp_path: Path) -> None:
+    paths = unpacked(tmp_path)
+    change(paths[0], *ADDED[what])
+    if what == "vacuum":
+        with closing(sqlite3.connect(paths[0], isolation_level=None)) as db:
+            db.execute("VACUUM")
+
+    report = bubbleviz.analyze(paths)
+
+    assert facts(report) == facts(whole())
+    assert gpus(report) == gpus(whole())
+    assert report.limitations == ()
+
+
+ORDERS = ("rowid DESC", "(rowid * 7919) % 1009, rowid", '"end" % 97, rowid')
+
+
+def shuffled(path: Path, table: str, order: str) -> None:
+    change(
+        path,
+        f'CREATE TABLE kept AS SELECT * FROM "{table}" ORDER BY {order}',
+        f'DROP TABLE "{table}"',
+        f'ALTER TABLE kept RENAME TO "{table}"',
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("table", [KERNEL, RUNTIME, NVTX, MEMCPY, "all"])
+def test_the_order_of_rows_changes_nothing(table: str, order: str, tmp_path: Path) -> None:
+    paths = unpacked(tmp_path)
+    for path in paths:
+        for one in (KERNEL, RUNTIME, NVTX, MEMCPY) if table == "all" else (table,):
+            shuffled(path, one, order)
+        if table == "all":
+            for one in ("StringIds", "ThreadNames", "TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV"):
+                shuffled(path, one, "rowid DESC")
+
+    report = bubbleviz.analyze(paths)
+
+    assert facts(report) == facts(whole())
+    assert gpus(report) == gpus(whole())
+
+
+def all_files(folder: Path, *statements: str) -> Report:
+    paths = unpacked(folder)
+    for path in paths:
+        change(path, *statements)
+    return bubbleviz.analyze(paths)
+
+
+def test_exports_without_enum_tables_mean_the_same(tmp_path: Path) -> None:
+    enums = [table for table in planted()[1] if table.startswith("ENUM_")]
+    report = all_files(tmp_path, *[f'DROP TABLE "{table}"' for table in enums])
+
+    assert len(enums) == 4
+    assert facts(report) == facts(whole())
+    assert report.limitations == ()
+
+
+def test_an_enum_table_with_other_codes_is_followed(tmp_path: Path) -> None:
+    report = all_files(
+        tmp_path,
+        "UPDATE ENUM_NSYS_EVENT_TYPE SET id = id + 1000",
+        f"UPDATE {NVTX} SET eventType = eventType + 1000",
+    )
+
+    assert facts(report) == facts(whole())
+
+
+@pytest.mark.parametrize("name", ["EXPORT_META_DATA", "META_DATA_EXPORT", None])
+def test_metadata_are_read_under_either_name(name: str | None, tmp_path: Path) -> None:
+    statement = (
+        "DROP TABLE META_DATA_EXPORT"
+        if name is None
+        else f"ALTER TABLE META_DATA_EXPORT RENAME TO {name}"
+    )
+    if name == "META_DATA_EXPORT":
+        statement = "DROP TABLE META_DATA_CAPTURE"
+    report = all_files(tmp_path, statement)
+
+    assert facts(report) == facts(whole())
+    assert {p.schema_version for p in report.profiles} == {None if name is None else "3.25.0"}
+    assert {p.nsys_version for p in report.profiles} == {None if name is None else "2026.2.1.210"}
+
+
+def old_exports() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield how exports of other years look, as far as analysis concerns them."""
+    metadata = ("DROP TABLE META_DATA_EXPORT", "DROP TABLE META_DATA_CAPTURE")
+    enums = tuple(f"DROP TABLE {t}" for t in planted()[1] if t.startswith("ENUM_"))
+    kernel = tuple(
+        f"ALTER TABLE {KERNEL} DROP COLUMN {c}"
+        for c in ("mangledName", "greenContextId", "graphId", "graphNodeId")
+    )
+    yield (
+        "2020",
+        (
+            *(*metadata, *enums, *kernel, "DROP TABLE TARGET_INFO_CUDA_DEVICE"),
+            "ALTER TABLE TARGET_INFO_GPU RENAME COLUMN id TO deviceId",
+            *(f"ALTER TABLE TARGET_INFO_GPU DROP COLUMN {c}" for c in ("uuid", "cuDevice")),
+            "ALTER TABLE TARGET_INFO_GPU DROP COLUMN busLocation",
+            "DROP TABLE TARGET_INFO_SESSION_START_TIME",
+        ),
+    )
+    yield (
+        "2022",
+        (
+            *("ALTER TABLE META_DATA_EXPORT RENAME TO EXPORT_META_DATA", *enums, *kernel),
+            "DROP TABLE TARGET_INFO_CUDA_DEVICE",
+            "ALTER TABLE TARGET_INFO_SESSION_START_TIME DROP COLUMN systemClockNs",
+        ),
+    )
+    yield "2024", (*kernel[1:], "DROP TABLE META_DATA_CAPTURE")
+
+
+@pytest.mark.parametrize("year", ["2020", "2022", "2024"])
+def test_exports_of_other_years_give_the_same_ratios(year: str, tmp_path: Path) -> None:
+    truth = plant(Planting(stages=2, microbatches=3, text="mixed"), tmp_path)
+    path = tmp_path / truth.files[0].path
+    then = bubbleviz.analyze([path])
+    other = tmp_path / f"{year}.sqlite"
+    shutil.copy(path, other)
+    change(other, *dict(old_exports())[year])
+
+    now = bubbleviz.analyze([other])
+
+    assert facts(now).operations == facts(then).operations
+    assert facts(now).ratios == facts(then).ratios
+    assert facts(now).coverage[2:] == facts(then).coverage[2:]
+    assert [Phase(int(p)) for p in now.operations.phase] == [
+        Phase(int(p)) for p in then.operations.phase
+    ]

@@ -1,0 +1,583 @@
+"""Devices: ranks by (host, process, device), whoever launches, and what GPUs are called."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.phases import Phase
+from bubbleviz.report import Report
+from scripts.planting import plant
+from scripts.planting.options import Planting
+from tests.building import C, K, R, T, profile
+
+
+@dataclass
+class Rows:
+    """Rows of an export, written operation by operation."""
+
+    kernels: list[K] = field(default_factory=list)
+    calls: list[C] = field(default_factory=list)
+    ranges: list[R] = field(default_factory=list)
+    correlation: int = 0
+
+    def launch(
+        self, at: int, pid: int, tid: int, device: int, *, length: int = 100, name: str = "gemm"
+    ) -> None:
+        """Launch one kernel at ``at + 20``, which runs from ``at + 40`` on."""
+        self.correlation += 1
+        self.calls.append(C(at + 20, at + 30, self.correlation, tid=tid, pid=pid))
+        self.kernels.append(
+            K(at + 40, at + 40 + length, self.correlation, name, pid=pid, device=device)
+        )
+
+    def run(
+        self,
+        name: str,
+        at: int,
+        *,
+        pid: int = 1,
+        tid: int = 1,
+        device: int = 0,
+        by: int | None = None,
+    ) -> None:
+        """Run one operation from ``at`` to ``at + 200``, launched by its thread or another."""
+        self.ranges.append(R(at, at + 200, name, tid=tid, pid=pid))
+        self.launch(at, pid, tid if by is None else by, device)
+
+    def step(self, at: int, *, pid: int = 1, tid: int = 1, device: int = 0, chunk: int = 0) -> None:
+        """Run a forward, a backward and an optimizer, of one microbatch."""
+        self.run(f"F0.{chunk}.0", at, pid=pid, tid=tid, device=device)
+        self.run(f"B0.{chunk}.0", at + 300, pid=pid, tid=tid, device=device)
+        self.run("Optimizer", at + 600, pid=pid, tid=tid, device=device)
+
+    def write(self, folder: Path, threads: Sequence[T] = (), name: str = "profile.sqlite") -> Path:
+        order = sorted(self.kernels, key=lambda k: k.start)
+        return profile(folder, order, self.calls, self.ranges, threads=list(threads), name=name)
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+def work(report: Report) -> set[tuple[int, int, str, int, int, int]]:
+    """Return (pid, device, phase, microbatch, chunk, start) of all compute with a span."""
+    t = report.operations
+    ranks = {r.index: (r.pid, r.device_id) for r in report.ranks}
+    return {
+        (
+            *ranks[int(t.rank[i])],
+            *(Phase(int(t.phase[i])).label, int(t.microbatch[i]), int(t.chunk[i])),
+            int(t.start_ns[i]) - report.profiles[0].clock_offset_ns,
+        )
+        for i in range(len(t))
+        if t.has_span[i]
+    }
+
+
+def said(report: Report) -> dict[str, int]:
+    return {note.what: note.count for note in report.limitations}
+
+
+def told(report: Report) -> str:
+    return "\n".join(f"{note.what}: {note.because}" for note in report.limitations)
+
+
+# -- ranks -----------------------------------------------------------------------------------
+
+
+def test_processes_that_all_see_device_0_are_ranks_of_their_own(tmp_path: Path) -> None:
+    rows = Rows()
+    for pid in (11, 12, 13):
+        rows.step(40 * pid, pid=pid, tid=pid)
+    report = bubbleviz.analyze([rows.write(tmp_path)])
+
+    assert sorted((r.pid, r.device_id) for r in report.ranks) == [(11, 0), (12, 0), (13, 0)]
+    assert len({r.label for r in report.ranks}) == 3
+    assert {(o[0], o[5]) for o in work(report) if o[2] == "F"} == {
+        (pid, 40 * pid + 40) for pid in (11, 12, 13)
+    }
+
+
+def test_equal_correlation_ids_of_processes_do_not_mix(tmp_path: Path) -> None:
+    kernels, calls, ranges = [], [], []
+    for pid in (11, 12):
+        for n, name in enumerate(("F0.0.0", "B0.0.0")):
+            at = 1_000 * n + 100 * pid
+            ranges.append(R(at, at + 50, name, tid=pid, pid=pid))
+            calls.append(C(at + 10, at + 20, n + 1, tid=pid, pid=pid))
+            kernels.append(K(at + 30, at + 80, n + 1, pid=pid, device=pid - 11))
+    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, ranges)])
+
+    assert {(o[0], o[1], o[2], o[5]) for o in work(report)} == {
+        (11, 0, "F", 1_130), (11, 0, "BW", 2_130), (12, 1, "F", 1_230), (12, 1, "BW", 2_230),
+    }  # fmt: skip
+
+
+def test_one_process_with_a_thread_for_each_gpu(tmp_path: Path) -> None:
+    rows = Rows()
+    for device in range(4):
+        rows.step(50 * device, tid=10 + device, device=device)
+    report = bubbleviz.analyze([rows.write(tmp_path)])
+
+    assert sorted((r.pid, r.device_id) for r in report.ranks) == [(1, d) for d in range(4)]
+    assert {o[1:3] for o in work(report)} == {
+        (d, phase) for d in range(4) for phase in ("F", "BW", "Optimizer")
+    }
+    assert said(report).get("kernels that several threads' backward could own") is None
+
+
+def test_one_main_thread_and_autograd_threads_of_devices(tmp_path: Path) -> None:
+    """One thread opens all ranges; pt_autograd_d launches the backward on device d."""
+    rows = Rows()
+    for device in range(2):
+        rows.run(f"F0.{device}.0", 300 * device, device=device)
+    for device in (1, 0):
+        rows.run(f"B0.{device}.0", 600 + 300 * (1 - device), device=device, by=20 + device)
+    names = [T(1, "python3"), T(20, "pt_autograd_0"), T(21, "pt_autograd_1")]
+    report = bubbleviz.analyze([rows.write(tmp_path, names)])
+
+    assert {(o[1], o[2], o[5]) for o in work(report)} == {
+        (0, "F", 40), (1, "F", 340), (1, "BW", 640), (0, "BW", 940),
+    }  # fmt: skip
+    assert report.profiles[0].cross_thread_kernels == 2
+
+
+def test_one_backward_range_that_runs_on_several_devices(tmp_path: Path) -> None:
+    """A range that launches on two devices has a part on each."""
+    rows = Rows()
+    rows.ranges += [R(0, 200, "F0.0.0"), R(300, 600, "B0.0.0")]
+    for device in range(2):
+        rows.launch(50 * device, 1, 1, device)
+        rows.launch(300 + 50 * device, 1, 20 + device, device)
+    names = [T(20, "pt_autograd_0"), T(21, "pt_autograd_1")]
+    report = bubbleviz.analyze([rows.write(tmp_path, names)])
+
+    assert {(o[1], o[2], o[5]) for o in work(report)} == {
+        (0, "F", 40), (1, "F", 90), (0, "BW", 340), (1, "BW", 390),
+    }  # fmt: skip
+
+
+def test_several_processes_share_a_gpu(tmp_path: Path) -> None:
+    rows = Rows()
+    for pid in (11, 12):
+        rows.step(pid, pid=pid, tid=pid, device=3)
+    path = rows.write(tmp_path)
+    gpu(path, [(3, 3, "GPU", "aaaa-1", "0000:1b:00.0")])
+    report = bubbleviz.analyze([path])
+
+    assert sorted((r.pid, r.device_id, r.uuid) for r in report.ranks) == [
+        (11, 3, "aaaa-1"), (12, 3, "aaaa-1"),
+    ]  # fmt: skip
+    assert len({r.label for r in report.ranks}) == 2
+
+
+def test_one_file_a_rank(tmp_path: Path) -> None:
+    planting = Planting(stages=4, microbatches=4, files="rank", devices="zero", servers=2)
+    truth = plant(planting, tmp_path)
+    report = bubbleviz.analyze([tmp_path / f.path for f in truth.files])
+
+    assert {r.device_id for r in report.ranks} == {0}
+    assert [r.stage for r in report.ranks] == [0, 1, 2, 3]
+    assert [(r.host, r.pid) for r in report.ranks] == [(r.host, r.pid) for r in truth.ranks]
+    assert [r.uuid for r in report.ranks] == [r.uuid for r in truth.ranks]
+    assert len({r.label for r in report.ranks}) == 4
+
+
+# -- backward on another thread --------------------------------------------------------------
+
+AMBIGUOUS = "kernels that several threads' backward could own"
+HELPERS = "kernels of helper threads while backward ran elsewhere"
+
+
+def two_threads(devices: tuple[int, int]) -> Rows:
+    """Two threads run forward on their devices, then both hold a backward open at once."""
+    rows = Rows()
+    for n, device in enumerate(devices):
+        rows.run(f"F{n}.0.0", 100 * n, tid=10 + n, device=device)
+        rows.ranges.append(R(500, 900, f"B{n}.0.0", tid=10 + n))
+    return rows
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_of_several_open_backwards_the_device_decides(named: bool, tmp_path: Path) -> None:
+    rows = two_threads((0, 1))
+    rows.launch(600, 1, 20, 1)
+    rows.launch(650, 1, 21, 0)
+    names = [T(20, "pt_autograd_0"), T(21, "pt_autograd_1")] if named else []
+    report = bubbleviz.analyze([rows.write(tmp_path, names)])
+
+    assert {o[1:] for o in work(report) if o[2] == "BW"} == {
+        (1, "BW", 1, 0, 640), (0, "BW", 0, 0, 690),
+    }  # fmt: skip
+    assert report.profiles[0].cross_thread_kernels == 2
+    assert report.profiles[0].ambiguous_kernels == 0
+
+
+def test_open_backwards_on_one_device_are_ambiguous_and_counted(tmp_path: Path) -> None:
+    rows = two_threads((0, 0))
+    rows.launch(600, 1, 20, 0)
+    rows.launch(650, 1, 20, 0)
+    report = bubbleviz.analyze([rows.write(tmp_path)])
+
+    assert not {o for o in work(report) if o[2] == "BW"}
+    assert report.profiles[0].ambiguous_kernels == 2
+    assert said(report)[AMBIGUOUS] == 2
+    assert [(k.count, k.gpu_ns) for k in report.unattributed_kernels] == [(2, 200)]
+
+
+def test_a_call_on_a_device_of_no_candidate_is_ambiguous(tmp_path: Path) -> None:
+    rows = two_threads((0, 1))
+    rows.launch(600, 1, 20, 2)
+    report = bubbleviz.analyze([rows.write(tmp_path)])
+
+    assert report.profiles[0].ambiguous_kernels == 1
+    assert report.profiles[0].cross_thread_kernels == 0
+
+
+def test_backward_of_another_process_owns_nothing(tmp_path: Path) -> None:
+    rows = Rows()
+    rows.run("F0.0.0", 0, pid=11, tid=11)
+    rows.run("B0.0.0", 300, pid=11, tid=11)
+    rows.launch(320, 12, 13, 1)
+    report = bubbleviz.analyze([rows.write(tmp_path)])
+
+    assert report.profiles[0].cross_thread_kernels == 0
+    assert report.profiles[0].attributed_kernels == 2
+
+
+def test_a_thread_that_opens_forward_takes_part_in_no_other_backward(tmp_path: Path) -> None:
+    rows = Rows()
+    rows.run("F0.0.0", 0, tid=10)
+    rows.run("F1.0.0", 0, tid=11, device=1)
+    rows.ranges.append(R(300, 600, "B0.0.0", tid=10))
+    rows.launch(350, 1, 11, 1)
+    report = bubbleviz.analyze([rows.write(tmp_path)])
+
+    assert report.profiles[0].cross_thread_kernels == 0
+    assert "ambig" not in told(report)
+
+
+LOADERS = (
+    "pt_data_worker", "pt_data_pin", "pt_nccl_watchdg", "pt_nccl_heartbt", "pt_gloo_runloop",
+    "pt_tcpstore_uv", "DataLoader_0", "cuda-EvtHandlr", "NsysThread", "ncclProxy",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_helper_thread_launches_no_backward(name: str, tmp_path: Path) -> None:
+    rows = Rows()
+    rows.run("F0.0.0", 0)
+    rows.run("B0.0.0", 300, by=20)
+    rows.launch(310, 1, 30, 0, name="loader_kernel")
+    names = [T(1, "python3"), T(20, "pt_autograd_0"), T(30, name)]
+    report = bubbleviz.analyze([rows.write(tmp_path, names)])
+
+    assert report.profiles[0].cross_thread_kernels == 1
+    assert said(report)[HELPERS] == 1
+    own = report.unattributed_kernels
+    assert [(k.name, k.count) for k in own] == [("loader_kernel", 1)]
+    assert name in own[0].where
+
+
+def test_users_add_names_of_helper_threads(tmp_path: Path) -> None:
+    rows = Rows()
+    rows.run("F0.0.0", 0)
+    rows.run("B0.0.0", 300, by=20)
+    rows.launch(310, 1, 30, 0)
+    path = rows.write(tmp_path, [T(20, "pt_autograd_0"), T(30, "feeder")])
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        "helper_threads = ['^feeder']\n[[pattern]]\nglob = '[FB][0-9]*'\n"
+        r"match = '^(?P<phase>[FB])(?P<microbatch>[0-9]+)\.'" + "\n",
+        encoding="utf-8",
+    )
+
+    assert bubbleviz.analyze([path]).profiles[0].cross_thread_kernels == 2
+    report = bubbleviz.analyze([path], convention=[str(mine)])
+    assert report.profiles[0].cross_thread_kernels == 1
+    assert said(report)[HELPERS] == 1
+
+
+def test_the_cross_thread_rule_can_be_switched_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = Rows()
+    rows.run("F0.0.0", 0)
+    rows.run("B0.0.0", 300, by=20)
+    path = rows.write(tmp_path)
+
+    assert main(["analyze", str(path), "--json", "-"]) == 0
+    on = json.loads(capsys.readouterr().out)["profiles"][0]
+    assert main(["analyze", str(path), "--no-cross-thread", "--json", "-"]) == 0
+    off = json.loads(capsys.readouterr().out)["profiles"][0]
+
+    assert (on["attributed_kernels"], on["cross_thread_kernels"]) == (2, 1)
+    assert (off["attributed_kernels"], off["cross_thread_kernels"]) == (1, 0)
+
+
+def test_communication_found_by_the_rule_counts(tmp_path: Path) -> None:
+    rows = Rows()
+    rows.run("F0.0.0", 0)
+    rows.run("B0.0.0", 300, by=20)
+    rows.launch(330, 1, 20, 0, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)")
+    report = bubbleviz.analyze([rows.write(tmp_path, [T(20, "pt_autograd_0")])])
+
+    assert report.profiles[0].attributed_kernels == 3
+    assert report.profiles[0].cross_thread_kernels == 2
+    assert report.coverage[0].attributed_comm_ns == 100
+
+
+# -- what GPUs are called --------------------------------------------------------------------
+
+
+def gpu(path: Path, rows: Sequence[tuple[int, int, str, str | None, str | None]]) -> None:
+    """Describe GPUs: (id, cuDevice, name, uuid, busLocation)."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(
+            "CREATE TABLE TARGET_INFO_GPU (vmId INTEGER NOT NULL, id INTEGER NOT NULL, name TEXT,"
+            " busLocation TEXT, uuid TEXT, cuDevice INTEGER)"
+        )
+        db.executemany(
+            "INSERT INTO TARGET_INFO_GPU (vmId, id, cuDevice, name, uuid, busLocation) "
+            "VALUES (1, ?, ?, ?, ?, ?)",
+            rows,
+        )
+        db.commit()
+
+
+def seen_by(
+    path: Path, rows: Sequence[tuple[int | None, int, int]], uuids: Sequence[str] = ()
+) -> None:
+    """Say what processes call GPUs: (gpuId, cudaId, pid), with a UUID where given."""
+    with closing(sqlite3.connect(path)) as db:
+        extra = ", uuid TEXT" if uuids else ""
+        db.execute(
+            "CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER, cudaId INTEGER NOT NULL, "
+            f"pid INTEGER NOT NULL{extra})"
+        )
+        values = [(*row, uuid) for row, uuid in zip(rows, uuids, strict=True)] if uuids else rows
+        slots = ", ".join("?" * (4 if uuids else 3))
+        db.executemany(f"INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES ({slots})", values)
+        db.commit()
+
+
+def document(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> dict[tuple[int, int], tuple[object, ...]]:
+    """Return (uuid, pci) by (pid, device) as the JSON report has them."""
+    assert main(["analyze", str(path), "--json", "-"]) == 0
+    ranks = json.loads(capsys.readouterr().out)["ranks"]
+    return {(r["pid"], r["device_id"]): (r["uuid"], r["pci"]) for r in ranks}
+
+
+def two_processes(folder: Path) -> Path:
+    rows = Rows()
+    rows.step(0, pid=11, tid=11)
+    rows.step(100, pid=12, tid=12)
+    return rows.write(folder)
+
+
+GPUS = (
+    (0, 0, "NVIDIA H100", "GPU-0a", "0000:1b:00.0"),
+    (1, 1, "NVIDIA H100", "GPU-1b", "0000:43:00.0"),
+)
+
+
+def test_each_process_gets_the_gpu_that_it_sees(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = two_processes(tmp_path)
+    gpu(path, GPUS)
+    seen_by(path, [(0, 0, 11), (1, 0, 12)])
+
+    assert document(path, capsys) == {
+        (11, 0): ("GPU-0a", "0000:1b:00.0"),
+        (12, 0): ("GPU-1b", "0000:43:00.0"),
+    }
+
+
+def test_the_drivers_number_counts_where_no_process_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``id`` 0 is ``cuDevice`` 3, as in a real export."""
+    rows = Rows()
+    rows.step(0, device=3)
+    path = rows.write(tmp_path)
+    order = (3, 2, 1, 0)
+    gpu(path, [(i, c, "A100", f"GPU-{i}", f"0000:0{i}:00.0") for i, c in enumerate(order)])
+
+    assert document(path, capsys) == {(1, 3): ("GPU-0", "0000:00:00.0")}
+
+
+def test_a_process_that_is_not_described_gets_the_drivers_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table that knows some processes only (or none) takes nothing from the others."""
+    path = two_processes(tmp_path)
+    gpu(path, GPUS)
+    seen_by(path, [(1, 0, 12)])
+
+    found = document(path, capsys)
+    assert found[12, 0] == ("GPU-1b", "0000:43:00.0")
+    assert found[11, 0] in {(None, None), ("GPU-0a", "0000:1b:00.0")}
+
+
+def test_an_empty_table_of_devices_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = two_processes(tmp_path)
+    gpu(path, GPUS)
+    seen_by(path, [])
+
+    assert set(document(path, capsys).values()) == {("GPU-0a", "0000:1b:00.0")}
+
+
+@pytest.mark.parametrize("gpu_id", [0, None])
+def test_a_mig_instance_has_its_own_uuid(
+    gpu_id: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TARGET_INFO_CUDA_DEVICE holds the instance's UUID, TARGET_INFO_GPU its GPU's."""
+    path = two_processes(tmp_path)
+    gpu(path, GPUS[:1])
+    seen_by(path, [(gpu_id, 0, 11), (gpu_id, 0, 12)], ["MIG-0a-1", "MIG-0a-2"])
+
+    found = document(path, capsys)
+    assert [found[11, 0][0], found[12, 0][0]] == ["MIG-0a-1", "MIG-0a-2"]
+    if gpu_id is not None:
+        assert found[11, 0][1] == found[12, 0][1] == "0000:1b:00.0"
+
+
+def test_a_uuid_that_is_empty_beside_the_process_is_the_gpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Real exports of schema 3.24 have the column, and NULL in it."""
+    path = two_processes(tmp_path)
+    gpu(path, GPUS)
+    seen_by(path, [(0, 0, 11), (1, 0, 12)], ["", ""])
+    change(path, "UPDATE TARGET_INFO_CUDA_DEVICE SET uuid = NULL")
+
+    assert document(path, capsys) == {
+        (11, 0): ("GPU-0a", "0000:1b:00.0"),
+        (12, 0): ("GPU-1b", "0000:43:00.0"),
+    }
+
+
+def test_exports_of_2020_number_gpus_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = Rows()
+    rows.step(0, device=1)
+    path = rows.write(tmp_path)
+    change(
+        path,
+        "CREATE TABLE TARGET_INFO_GPU (deviceId INTEGER NOT NULL, name TEXT, busLocation TEXT)",
+        "INSERT INTO TARGET_INFO_GPU VALUES (0, 'V100', '0000:1a:00.0'), "
+        "(1, 'V100', '0000:1c:00.0')",
+    )
+    report = bubbleviz.analyze([path])
+
+    assert [(r.uuid, r.gpu) for r in report.ranks] == [(None, "V100")]
+    assert document(path, capsys) == {(1, 1): (None, "0000:1c:00.0")}
+
+
+@pytest.mark.parametrize("uuid", [None, "", "00000000-0000-0000-0000-000000000000"])
+def test_a_uuid_that_nsys_did_not_know_is_none(
+    uuid: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = two_processes(tmp_path)
+    gpu(path, [(0, 0, "GPU", uuid, None)])
+
+    assert set(document(path, capsys).values()) == {(None, None)}
+
+
+def test_nothing_is_known_of_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(document(two_processes(tmp_path), capsys).values()) == {(None, None)}
+
+
+# -- exports that do not say which process ---------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["dropped", "null"])
+def test_kernels_without_a_process_belong_to_the_only_one(way: str, tmp_path: Path) -> None:
+    rows = Rows()
+    rows.step(0, device=1)
+    path = rows.write(tmp_path)
+    then = bubbleviz.analyze([path])
+    lose_process(path, way)
+    now = bubbleviz.analyze([path])
+
+    assert work(now) == work(then)
+    assert now.iterations[0].ratios == then.iterations[0].ratios
+    assert now.profiles[0].attributed_kernels == 3
+    assert said(now)["the process of kernels"] == 3
+    assert way == "null" or "globalPid" in told(now)
+
+
+@pytest.mark.parametrize("way", ["dropped", "null"])
+def test_kernels_of_several_processes_stay_unlinked_and_that_is_said(
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = two_processes(tmp_path)
+    lose_process(path, way)
+
+    report = bubbleviz.analyze([path])
+    assert report.profiles[0].kernels == 6
+    assert report.profiles[0].linked_kernels == 0
+    assert said(report)["kernels without their launching call"] == 6
+    assert said(report)["the process of kernels"] == 6
+    assert all(i.ratios["schedule"].value is None for i in report.iterations)
+    assert main(["analyze", str(path)]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_copies_without_a_process_do_not_make_a_rank(tmp_path: Path) -> None:
+    truth = plant(Planting(stages=1, microbatches=3, copies=True), tmp_path)
+    path = tmp_path / truth.files[0].path
+    then = bubbleviz.analyze([path])
+    tables = [f"CUPTI_ACTIVITY_KIND_{t}" for t in ("KERNEL", "MEMCPY", "MEMSET")]
+    change(path, *[f"ALTER TABLE {t} DROP COLUMN globalPid" for t in tables])
+    now = bubbleviz.analyze([path])
+
+    assert len(now.ranks) == len(then.ranks) == 1
+    assert [i.ratios for i in now.iterations] == [i.ratios for i in then.iterations]
+    assert now.profiles[0].copy_ns == then.profiles[0].copy_ns or "MEMCPY" in told(now)
+
+
+def lose_process(path: Path, way: str) -> None:
+    table = "CUPTI_ACTIVITY_KIND_KERNEL"
+    change(
+        path,
+        f"ALTER TABLE {table} DROP COLUMN globalPid"
+        if way == "dropped"
+        else f"UPDATE {table} SET globalPid = NULL",
+    )
+
+
+@pytest.mark.parametrize("autograd", ["named", "unnamed"])
+@pytest.mark.parametrize("devices", ["zero", "local"])
+def test_planted_processes_with_backward_threads(
+    devices: str, autograd: str, tmp_path: Path
+) -> None:
+    base = Planting(stages=4, microbatches=4, watchdog=True)
+    truth = plant(replace(base, devices=devices, autograd=autograd), tmp_path)
+    report = bubbleviz.analyze([tmp_path / truth.files[0].path])
+
+    assert [(r.pid, r.device_id, r.uuid) for r in report.ranks] == [
+        (r.pid, r.device_id, r.uuid) for r in truth.ranks
+    ]
+    assert report.profiles[0].cross_thread_kernels == truth.files[0].cross_thread_kernels
+    for own, true in zip(report.iterations, truth.iterations, strict=True):
+        for ratio, value in true.bubble_ratio.items():
+            assert own.ratios[ratio].value == pytest.approx(value, abs=1e-9)

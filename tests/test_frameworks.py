@@ -1,0 +1,675 @@
+"""Planted runs under the names of each framework: recognised, and every number as planted.
+
+A run is planted with zero-bubble's names, which are then rewritten in the export; the truth
+stays what it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.conventions import built_in, globs_of, understand
+from bubbleviz.phases import COMPUTE, Phase
+from bubbleviz.report import Report
+from scripts.planting import plant
+from scripts.planting.options import Planting
+from scripts.planting.truth import TrueOperation, Truth
+from tests.building import START_END, C, K, R, profile
+from tests.test_truth import LABELS, rank_numbers
+
+#: A new name for a range of (rank, virtual stage, name); None takes the range away.
+Rename = Callable[[int, int | None, str], str | None]
+
+WORK = {phase.label for phase in COMPUTE}
+BASE = Planting(stages=4, microbatches=6, kernel_gap_ns=3_000, jitter=0.1, transfer_ns=20_000)
+PLAIN = replace(BASE, optimizer_ns=-1)
+SPLIT = replace(PLAIN, schedule="zb-h1", autograd="named")
+
+_NAME = re.compile(r"(?P<op>[A-Z_]+)(?P<dot>\.?)(?P<mb>\d+)\.(?P<chunk>\d+)\.0")
+
+
+def rows_of(db: sqlite3.Connection) -> list[tuple[int, int, str, bool, int]]:
+    """Return (row, process id, name, whether registered, type) of each named range."""
+    query = (
+        "SELECT n.rowid, (n.globalTid >> 24) & 0xFFFFFF, COALESCE(n.text, s.value), "
+        "n.text IS NULL, n.eventType FROM NVTX_EVENTS AS n "
+        "LEFT JOIN StringIds AS s ON s.id = n.textId AND n.text IS NULL"
+    )
+    return [(row, pid, name, bool(reg), kind) for row, pid, name, reg, kind in db.execute(query)]
+
+
+def renamed(planting: Planting, folder: Path, rename: Rename) -> tuple[list[Path], Truth]:
+    """Plant a run, and give its ranges other names, registered ones as registered strings."""
+    truth = plant(planting, folder)
+    stages = {(o.rank, o.name): o.virtual_stage for o in truth.operations}
+    paths = [folder / file.path for file in truth.files]
+    for path in paths:
+        ranks = {r.pid: r.rank for r in truth.ranks if folder / r.file == path}
+        with closing(sqlite3.connect(path)) as db:
+            strings: dict[str, int] = {
+                v: i for i, v in db.execute("SELECT id, value FROM StringIds")
+            }
+            for row, pid, name, registered, _ in rows_of(db):
+                rank = ranks[pid]
+                new = rename(rank, _stage(stages, rank, name), name)
+                if new is None:
+                    db.execute("DELETE FROM NVTX_EVENTS WHERE rowid = ?", (row,))
+                elif registered:
+                    if new not in strings:
+                        strings[new] = max(strings.values()) + 1
+                        db.execute("INSERT INTO StringIds VALUES (?, ?)", (strings[new], new))
+                    db.execute(
+                        "UPDATE NVTX_EVENTS SET textId = ? WHERE rowid = ?", (strings[new], row)
+                    )
+                else:
+                    db.execute("UPDATE NVTX_EVENTS SET text = ? WHERE rowid = ?", (new, row))
+            db.commit()
+    return paths, truth
+
+
+def _stage(stages: dict[tuple[int, str], int | None], rank: int, name: str) -> int | None:
+    """Return the virtual stage of an operation, or of what a transfer belongs to."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return stages.get((rank, name))
+    key = f"{found['mb']}.{found['chunk']}.0"
+    own = stages.get((rank, name), stages.get((rank, f"F{key}")))
+    return own if own is not None else stages.get((rank, f"B{key}"))
+
+
+Row = tuple[int, int, int, int, int, int, int]
+
+
+def true_rows(
+    report: Report, truth: Truth, operations: Iterable[TrueOperation], *, microbatch: bool = True
+) -> list[Row]:
+    """Return (rank, start, end, phase, microbatch, kernels, iteration) as planted."""
+    ranks = rank_numbers(report, truth)
+    files = {file.path: index for index, file in enumerate(truth.files)}
+    offset = {r.rank: report.profiles[files[r.file]].clock_offset_ns for r in truth.ranks}
+    return sorted(
+        (
+            ranks[o.rank],
+            o.file_start_ns + offset[o.rank],
+            o.file_end_ns + offset[o.rank],
+            LABELS[o.phase],
+            -1
+            if o.phase == "Optimizer" or o.microbatch is None or not microbatch
+            else o.microbatch,
+            o.kernels,
+            o.iteration,
+        )
+        for o in operations
+        if o.phase in WORK and o.file_start_ns is not None and o.file_end_ns is not None
+    )
+
+
+def found_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
+    t = report.operations
+    return sorted(
+        (
+            int(t.rank[i]),
+            int(t.start_ns[i]),
+            int(t.end_ns[i]),
+            int(t.phase[i]),
+            int(t.microbatch[i]) if microbatch and t.phase[i] != Phase.OPTIMIZER else -1,
+            int(t.kernels[i]),
+            int(t.iteration[i]),
+        )
+        for i in range(len(t))
+        if t.has_span[i] and Phase(int(t.phase[i])).label in WORK
+    )
+
+
+def check_ratios(report: Report, truth: Truth) -> None:
+    assert len(report.iterations) == len(truth.iterations)
+    for own, true in zip(report.iterations, truth.iterations, strict=True):
+        assert (own.kind, own.complete) == (true.kind, true.complete)
+        for ratio, value in true.bubble_ratio.items():
+            assert own.ratios[ratio].value == pytest.approx(value, abs=1e-9), ratio
+            assert own.ratios[ratio].low == pytest.approx(true.bubble_low[ratio], abs=1e-9), ratio
+
+
+def told(report: Report) -> str:
+    return "\n".join(f"{note.what}: {note.because}" for note in report.limitations)
+
+
+# -- torch.distributed.pipelining ------------------------------------------------------------
+
+
+def torch_names(backward: str, tail: str = "") -> Rename:
+    """Return names like ``PP:1F3``, where ``backward`` is what a planted B is called."""
+
+    def rename(rank: int, stage: int | None, name: str) -> str | None:
+        del rank
+        found = _NAME.fullmatch(name)
+        if found is None:
+            return name
+        theirs = {
+            "F": "F",
+            "B": backward,
+            "W": "W",
+            "SEND_FORWARD": "SEND_F",
+            "RECV_FORWARD": "RECV_F",
+            "SEND_BACKWARD": "SEND_B",
+            "RECV_BACKWARD": "RECV_B",
+        }[found["op"]]
+        return f"PP:{stage}{theirs}{found['mb']}{tail}"
+
+    return rename
+
+
+TORCH: dict[str, tuple[Planting, Rename]] = {
+    "1F1B": (PLAIN, torch_names("B")),
+    "registered": (replace(PLAIN, text="registered"), torch_names("B")),
+    "mixed": (replace(PLAIN, text="mixed", library_depth=3), torch_names("B")),
+    "start/end": (replace(PLAIN, ranges="start_end"), torch_names("B")),
+    "emit_nvtx": (PLAIN, torch_names("B", ", op_id = 5")),
+    "emit_nvtx, seq": (
+        replace(PLAIN, text="registered"),
+        torch_names("B", ", seq = 12, op_id = 5, sizes = [[2, 3], []], input_op_ids = [(4,0)]"),
+    ),
+    "interleaved": (
+        replace(PLAIN, schedule="interleaved-1f1b", chunks=2, microbatches=8),
+        torch_names("B"),
+    ),
+    "zb-h1": (SPLIT, torch_names("I")),
+    "zb-v": (replace(SPLIT, schedule="zb-v", microbatches=8), torch_names("I")),
+    "zb-v, a file a rank": (
+        replace(SPLIT, schedule="zb-v", microbatches=8, files="rank"),
+        torch_names("I"),
+    ),
+    "without transfers": (replace(PLAIN, communication=False), torch_names("B")),
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_pipelining(name: str, tmp_path: Path) -> None:
+    planting, rename = TORCH[name]
+    paths, truth = renamed(planting, tmp_path, rename)
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "torch-pipelining"
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+    ranks = rank_numbers(report, truth)
+    assert {ranks[r.rank]: r.stage for r in truth.ranks} == {r.index: r.stage for r in report.ranks}
+    assert report.limitations == ()
+
+
+@pytest.mark.parametrize("tail", ["", ", op_id = 5", ", seq = 3, op_id = 5"])
+def test_torch_gpipe(tail: str, tmp_path: Path) -> None:
+    def rename(rank: int, stage: int | None, name: str) -> str | None:
+        del rank, stage
+        found = _NAME.fullmatch(name)
+        if found is None or found["dot"]:
+            return None
+        return f"{'Forward' if found['op'] == 'F' else 'Backward'} {found['mb']}{tail}"
+
+    paths, truth = renamed(replace(PLAIN, schedule="gpipe"), tmp_path, rename)
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "torch-pipelining"
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+
+
+def test_torch_profiler_steps_are_iterations_of_torch_pipelining(tmp_path: Path) -> None:
+    torch = torch_names("B", ", op_id = 5")
+
+    def rename(rank: int, stage: int | None, name: str) -> str | None:
+        mark = re.fullmatch(r"iter_\d+_(\d+)", name)
+        return f"ProfilerStep#{mark[1]}, op_id = 1" if mark else torch(rank, stage, name)
+
+    planting = replace(PLAIN, iteration_ranges=True, first_iteration=7, iterations=3)
+    paths, truth = renamed(planting, tmp_path, rename)
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention.startswith("torch-pipelining")
+    assert [i.name for i in report.iterations] == ["7", "8", "9"] or all(
+        str(n) in str(i.name) for n, i in zip((7, 8, 9), report.iterations, strict=True)
+    )
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+
+
+# -- zero-bubble -----------------------------------------------------------------------------
+
+
+def test_zero_bubble_phases_take_iterations_of_the_torch_profiler(tmp_path: Path) -> None:
+    def rename(rank: int, stage: int | None, name: str) -> str | None:
+        del rank, stage
+        mark = re.fullmatch(r"iter_\d+_(\d+)", name)
+        return f"ProfilerStep#{mark[1]}" if mark else name
+
+    planting = replace(BASE, iteration_ranges=True, first_iteration=3, iterations=3)
+    paths, truth = renamed(planting, tmp_path, rename)
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention.startswith("zero-bubble")
+    assert [str(i.name) for i in report.iterations] == ["3", "4", "5"]
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+
+
+@pytest.mark.parametrize("optimizer", [True, False])
+def test_zero_bubble_constant_names_are_numbered_by_order(optimizer: bool, tmp_path: Path) -> None:
+    planting = replace(
+        BASE, names="constant", iterations=3, iteration_ranges=not optimizer,
+        optimizer_ns=500_000 if optimizer else -1,
+    )  # fmt: skip
+    paths, truth = renamed(planting, tmp_path, lambda _, __, name: name)
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "zero-bubble"
+    assert "inferred" in told(report)
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+
+
+# -- PithTrain -------------------------------------------------------------------------------
+
+
+def pithtrain(rank: int, stage: int | None, name: str) -> str | None:
+    del rank, stage
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return name
+    if found["dot"]:
+        return "pipeline send/recv"
+    place = f"{found['mb']} (phase{found['chunk']})"
+    return {"F": f"forward chunk {place}", "B": f"backward chunk {place}"}.get(
+        found["op"], "weight chunk"
+    )
+
+
+def joined(operations: Sequence[TrueOperation]) -> list[TrueOperation]:
+    """Return the operations with the W that follow one another joined, as one name makes them."""
+    result: list[TrueOperation] = []
+    for own in sorted(operations, key=lambda o: (o.rank, o.start_ns or 0)):
+        before = result[-1] if result else None
+        follows = before is not None and (before.rank, before.phase, before.iteration) == (
+            own.rank,
+            own.phase,
+            own.iteration,
+        )
+        if own.phase == "W" and follows and before is not None:
+            result[-1] = replace(
+                before,
+                end_ns=own.end_ns,
+                file_end_ns=own.file_end_ns,
+                kernels=before.kernels + own.kernels,
+            )
+        else:
+            result.append(replace(own, microbatch=None) if own.phase == "W" else own)
+    return result
+
+
+@pytest.mark.parametrize("schedule", ["zb-v", "zb-h1"])
+@pytest.mark.parametrize("text", ["text", "registered"])
+def test_pithtrain(schedule: str, text: str, tmp_path: Path) -> None:
+    planting = replace(SPLIT, schedule=schedule, microbatches=8, text=text)
+    paths, truth = renamed(planting, tmp_path, pithtrain)
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "pithtrain"
+    assert found_rows(report) == true_rows(report, truth, joined(truth.operations))
+    check_ratios(report, truth)
+
+
+def test_pithtrain_fused_backward(tmp_path: Path) -> None:
+    paths, truth = renamed(PLAIN, tmp_path, pithtrain)
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "pithtrain"
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+
+
+# -- DeepSpeed -------------------------------------------------------------------------------
+
+
+def deepspeed(prefix: str, *, engine: str = "DeepSpeedEngine", last: int | None = None) -> Rename:
+    """Return DeepSpeed's names; ``last`` is the only rank whose backward has one."""
+
+    def rename(rank: int, stage: int | None, name: str) -> str | None:
+        del stage
+        if name == "Optimizer":
+            return f"{prefix}{engine}.step"
+        found = _NAME.fullmatch(name)
+        if found is None or found["dot"]:
+            return None
+        if found["op"] == "B" and last is not None and rank != last:
+            return None
+        return f"{prefix}{engine}.{'forward' if found['op'] == 'F' else 'backward'}"
+
+    return rename
+
+
+@pytest.mark.parametrize("prefix", ["", "DeepSpeed:"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("text", ["text", "registered"])
+def test_deepspeed(text: str, schedule: str, prefix: str, tmp_path: Path) -> None:
+    planting = replace(BASE, schedule=schedule, text=text, iterations=3)
+    paths, truth = renamed(planting, tmp_path, deepspeed(prefix))
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "deepspeed"
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+    assert "inferred" in told(report)
+
+
+@pytest.mark.parametrize("engine", ["DeepSpeedEngine", "PipelineEngine"])
+def test_deepspeed_without_backward_on_inner_stages(engine: str, tmp_path: Path) -> None:
+    planting = replace(BASE, iterations=3)
+    paths, truth = renamed(planting, tmp_path, deepspeed("", engine=engine, last=3))
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "deepspeed"
+    forward = [o for o in truth.operations if o.phase == "F"]
+    expected = true_rows(report, truth, forward)
+    assert [row for row in found_rows(report) if row[3] == Phase.F] == expected
+    for iteration in report.iterations:
+        for ratio in iteration.ratios.values():
+            assert ratio.value is None
+    assert "no B or BW" in told(report) or "backward" in told(report), told(report)
+
+
+# -- JAX / XLA -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Thunks:
+    """How XLA names what runs."""
+
+    forward: str = "TSL:Thunk:#name=jit(step)/jit(main)/jvp(x)/dot_general,hlo_op=fusion.{n}#"
+    backward: str = (
+        "TSL:Thunk:#name=jit(step)/jit(main)/transpose(jvp(x))/dot_general,hlo_op=fusion.{n}#"
+    )
+    transfer: str = "TSL:Thunk:#hlo_op=collective-permute.{n}#"
+    module: str = "TSL:XlaModule:#hlo_module=jit_step,program_id=3#"
+
+
+THUNKS = {
+    "plain": Thunks(),
+    "no domain": Thunks(
+        forward=Thunks.forward.removeprefix("TSL:"),
+        backward=Thunks.backward.removeprefix("TSL:"),
+        transfer="Thunk:#hlo_op=collective-permute.{n},hlo_module=jit_step,program_id=3#",
+        module="XlaModule:#prefix=jit(step),hlo_module=jit_step#",
+    ),
+    "newest": Thunks(
+        forward="TSL:Thunk:#name=jit(step)/jvp(x)/dot,hlo_op=fusion.{n},unique_hlo_op_id={n}#",
+        backward="TSL:Thunk:#name=jit(step)/transpose(jvp(x))/dot,hlo_op=fusion.{n},"
+        "unique_hlo_op_id={n}#",
+        transfer="TSL:Thunk:#name=jit(step)/ppermute,hlo_op=collective-permute-start.{n},"
+        "unique_hlo_op_id={n}#",
+        module="TSL:XlaModule:#prefix=jit(step),hlo_module=jit_step,program_id=12#",
+    ),
+}
+
+
+def as_thunks(planting: Planting, folder: Path, thunks: Thunks) -> tuple[list[Path], Truth]:
+    """Plant a run, and put each call of an operation in a range of its own."""
+    truth = plant(planting, folder)
+    paths = [folder / file.path for file in truth.files]
+    for path in paths:
+        with closing(sqlite3.connect(path)) as db:
+            number = 0
+            ranges = db.execute(
+                "SELECT rowid, start, end, globalTid, text FROM NVTX_EVENTS ORDER BY start"
+            ).fetchall()
+            for row, start, end, thread, text in ranges:
+                db.execute("DELETE FROM NVTX_EVENTS WHERE rowid = ?", (row,))
+                if text.startswith("iter_"):
+                    names = [(start, end, thunks.module)]
+                elif text[:4] in {"SEND", "RECV"}:
+                    names = [(start, end, thunks.transfer)]
+                else:
+                    name = thunks.forward if text.startswith("F") else thunks.backward
+                    calls = db.execute(
+                        "SELECT start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME "
+                        "WHERE globalTid = ? AND start >= ? AND end <= ?",
+                        (thread, start, end),
+                    ).fetchall()
+                    names = [(a - 50, b + 50, name) for a, b in calls]
+                for begin, stop, name in names:
+                    number += 1
+                    db.execute(
+                        "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) "
+                        "VALUES (?, ?, 59, ?, ?)",
+                        (begin, stop, name.format(n=number), thread),
+                    )
+            db.commit()
+    return paths, truth
+
+
+XLA = replace(PLAIN, iteration_ranges=True, iterations=3, kernels=4)
+
+
+@pytest.mark.parametrize("name", THUNKS)
+def test_jax_thunks_of_one_microbatch(name: str, tmp_path: Path) -> None:
+    paths, truth = as_thunks(replace(XLA, microbatches=1), tmp_path, THUNKS[name])
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "jax-xla"
+    assert found_rows(report, microbatch=False) == true_rows(
+        report, truth, truth.operations, microbatch=False
+    )
+    check_ratios(report, truth)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_jax_thunks_of_many_microbatches(schedule: str, tmp_path: Path) -> None:
+    """Names tell no microbatch: nothing is lost, and that the numbers are inferred is told."""
+    paths, truth = as_thunks(replace(XLA, schedule=schedule), tmp_path, THUNKS["newest"])
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "jax-xla"
+    rows = found_rows(report, microbatch=False)
+    true = true_rows(report, truth, truth.operations, microbatch=False)
+    assert {row[3] for row in rows} == {Phase.F, Phase.BW}
+    assert sum(row[5] for row in rows) == sum(row[5] for row in true)
+    assert len(report.iterations) == 3
+    assert "microbatch" in told(report)
+
+
+def test_jax_thunks_between_transfers_are_operations(tmp_path: Path) -> None:
+    """A receive between thunks of one pass is waiting, not work.
+
+    Without it, the ratio of a JAX pipeline would be far too small, and nothing would say so.
+    """
+    paths, truth = as_thunks(XLA, tmp_path, THUNKS["newest"])
+    report = bubbleviz.analyze(paths)
+
+    for own, true in zip(report.iterations, truth.iterations, strict=True):
+        for ratio in ("schedule", "stage"):
+            value, expected = own.ratios[ratio].value, true.bubble_ratio[ratio]
+            assert value is None or value == pytest.approx(expected, abs=0.005), ratio
+
+
+# -- pairs under one name --------------------------------------------------------------------
+
+
+def pair(folder: Path, name: str, forward: Sequence[str], backward: Sequence[str]) -> Path:
+    """Write one rank that runs forwards, one pair of two kernels, and backwards."""
+    ranges, calls, kernels = [], [], []
+    for i, text in enumerate([*forward, name, *backward]):
+        at = 1_000 * i
+        ranges.append(R(at, at + 400, text))
+        for k in range(2):
+            calls.append(C(at + 100 + 100 * k, at + 150 + 100 * k, 2 * i + k))
+            kernels.append(K(at + 200 + 300 * k, at + 450 + 300 * k, 2 * i + k))
+    return profile(folder, kernels, calls, ranges)
+
+
+PAIRS = {
+    "torch": ("PP:(0F1;1B0)OVERLAP_F_B", ["PP:0F0", "PP:1F0"], ["PP:0B0", "PP:1B1"], "1;0", "0;1"),
+    "torch, I": (
+        *("PP:(0F1;1I0)OVERLAP_F_B, op_id = 5", ["PP:0F0", "PP:1F0"], ["PP:0B0", "PP:1B1"]),
+        *("1;0", "0;1"),
+    ),
+    "pithtrain": (
+        "forward chunk 1 (phase0) backward chunk 0 (phase1)",
+        ["forward chunk 0 (phase0)", "forward chunk 0 (phase1)"],
+        ["backward chunk 0 (phase0)", "weight chunk"],
+        *("1;0", "0;1"),
+    ),
+    "pithtrain, same chunk": (
+        "forward chunk 12 (phase1) backward chunk 7 (phase1)",
+        ["forward chunk 7 (phase1)"],
+        ["backward chunk 12 (phase1)"],
+        *("12;7", "1;1"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair_is_one_operation(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, forward, backward, microbatch, chunk = PAIRS[name]
+    path = pair(tmp_path, text, forward, backward)
+
+    assert main(["analyze", str(path), "--csv", "-"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    own = [row for row in rows if row["phase"] == "FB"]
+    at = 1_000 * len(forward)
+
+    assert len(own) == 1
+    assert (own[0]["microbatch"], own[0]["chunk"]) == (microbatch, chunk)
+    assert (own[0]["start_ns"], own[0]["end_ns"]) == (str(at + 200), str(at + 750))
+    assert (own[0]["kernels"], own[0]["compute_ns"]) == ("2", "500")
+    assert own[0]["name"] == text
+    assert len(rows) == 1 + len(forward) + len(backward)
+    assert {row["iteration"] for row in rows} == {"0"}
+
+
+# -- prefilters ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(built_in()))
+def test_prefilters_let_every_understood_name_through(name: str) -> None:
+    """What SQLite's GLOB holds back is never seen, so it must not be narrower than the regex."""
+    convention = built_in()[name]
+    held = []
+    with closing(sqlite3.connect(":memory:")) as db:
+        for example in convention.examples:
+            for before in ("", "default:", "TSL:", "DeepSpeed:", "NCCL:"):
+                for behind in ("", ", op_id = 5", ", seq = 3, op_id = 5, sizes = [[2]]"):
+                    text = f"{before}{example}{behind}"
+                    if not understand([text], convention).understood[0]:
+                        continue
+                    passes = [
+                        db.execute("SELECT ? GLOB ?", (text, glob)).fetchone()[0]
+                        for glob in globs_of([convention])
+                    ]
+                    held += [] if any(passes) else [text]
+
+    assert held == []
+
+
+# -- users' own ------------------------------------------------------------------------------
+
+OURS = r"""
+name = "ours"
+[[pattern]]
+glob = "* mb=*"
+match = '^(?P<phase>fwd|bwd|wgrad) mb=(?P<microbatch>[0-9]+) chunk=(?P<chunk>[0-9]+)\Z'
+[pattern.phases]
+fwd = "F"
+bwd = "B"
+wgrad = "W"
+
+[[pattern]]
+glob = "adam"
+match = '^adam\Z'
+phase = "Optimizer"
+"""
+
+
+def ours(rank: int, stage: int | None, name: str) -> str | None:
+    del rank, stage
+    if name == "Optimizer":
+        return "adam"
+    found = _NAME.fullmatch(name)
+    if found is None or found["dot"]:
+        return name if name.startswith("iter_") else None
+    word = {"F": "fwd", "B": "bwd", "W": "wgrad"}[found["op"]]
+    return f"{word} mb={found['mb']} chunk={found['chunk']}"
+
+
+@pytest.mark.parametrize("text", ["text", "registered"])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-v"])
+def test_a_users_own_names(schedule: str, text: str, tmp_path: Path) -> None:
+    mine = tmp_path / "ours.toml"
+    mine.write_text(OURS, encoding="utf-8")
+    planting = replace(
+        BASE, schedule=schedule, microbatches=8, text=text, iteration_ranges=True,
+        first_iteration=4, autograd="named",
+    )  # fmt: skip
+    paths, truth = renamed(planting, tmp_path, ours)
+    report = bubbleviz.analyze(paths, convention=[str(mine)])
+
+    assert report.convention.startswith("ours")
+    assert [str(i.name) for i in report.iterations] == ["4", "5"]
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+
+
+def test_a_users_own_names_beside_a_frameworks(tmp_path: Path) -> None:
+    """Microbatches by the user's names, the optimizer by zero-bubble's: both apply."""
+    mine = tmp_path / "ours.toml"
+    mine.write_text(OURS, encoding="utf-8")
+
+    def rename(rank: int, stage: int | None, name: str) -> str | None:
+        return name if name == "Optimizer" else ours(rank, stage, name)
+
+    paths, truth = renamed(BASE, tmp_path, rename)
+    report = bubbleviz.analyze(paths, convention=[str(mine), "zero-bubble"])
+
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+
+
+def test_unknown_names_are_shown_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths, _ = renamed(BASE, tmp_path, ours)
+
+    assert main(["analyze", *map(str, paths)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "--convention" in said
+    assert "fwd mb=" in said or "bwd mb=" in said or "adam" in said
+
+
+def test_start_end_ranges_of_torch_on_another_thread(tmp_path: Path) -> None:
+    """A range that another thread ends covers its process."""
+    path = profile(
+        tmp_path,
+        [K(200, 300, 1), K(1_200, 1_300, 2)],
+        [C(100, 110, 1, tid=5), C(1_100, 1_110, 2, tid=6)],
+        [
+            R(0, 150, "PP:0F0", kind=START_END, end_tid=9),
+            R(1_000, 1_150, "PP:0B0", kind=START_END, end_tid=9),
+        ],
+    )
+    report = bubbleviz.analyze([path])
+
+    assert [row[1:4] for row in found_rows(report)] == [
+        (200, 300, Phase.F),
+        (1_200, 1_300, Phase.BW),
+    ]

@@ -1,0 +1,345 @@
+"""CUDA graphs, copies and communication: everything that runs on a GPU finds its operation."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.phases import Phase
+from bubbleviz.report import Report
+from tests.building import C, K, M, R, global_id, profile
+
+GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+LAUNCH = "cudaGraphLaunch_v10000"
+
+#: Ranges and calls of two microbatches: F and B of each are one graph launch.
+NAMES = ("F0.0.0", "F1.0.0", "B0.0.0", "B1.0.0")
+RANGES = [R(1_000 * i, 1_000 * i + 500, name) for i, name in enumerate(NAMES)]
+CALLS = [C(1_000 * i + 100, 1_000 * i + 200, 10 + i, name=LAUNCH) for i in range(4)]
+NODES = [
+    K(1_000 * i + 300 + 200 * n, 1_000 * i + 450 + 200 * n, 10 + i, graph_node=n + 1)
+    for i in range(4)
+    for n in range(3)
+]
+
+
+def graphs(
+    path: Path, rows: Sequence[tuple[int, int, int]], *, device: int = 0, pid: int | None = 1
+) -> Path:
+    """Add graphs traced as a whole: (start, end, correlation id)."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(
+            f"CREATE TABLE {GRAPH} (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER "
+            "NOT NULL, graphId INTEGER NOT NULL, contextId INTEGER NOT NULL, greenContextId "
+            "INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
+            "graphExecId INTEGER)"
+        )
+        process = None if pid is None else global_id(pid)
+        db.executemany(
+            f"INSERT INTO {GRAPH} VALUES (?, ?, ?, 5, 1, 0, 7, ?, ?, 9)",
+            [(start, end, device, correlation, process) for start, end, correlation in rows],
+        )
+        db.commit()
+    return path
+
+
+def drop(path: Path, *tables: str) -> Path:
+    with closing(sqlite3.connect(path)) as db:
+        for table in tables:
+            db.execute(f"DROP TABLE {table}")
+        db.commit()
+    return path
+
+
+def work(report: Report) -> list[tuple[str, int, int, int, int, int]]:
+    """Return (phase, microbatch, start, end, kernels, active) of all operations with a span."""
+    t = report.operations
+    return [
+        (
+            Phase(int(t.phase[i])).label,
+            *(int(t.microbatch[i]), int(t.start_ns[i]), int(t.end_ns[i])),
+            *(int(t.kernels[i]), int(t.active_ns[i])),
+        )
+        for i in range(len(t))
+        if t.has_span[i]
+    ]
+
+
+def told(report: Report) -> str:
+    return "\n".join(f"{note.what}: {note.because}" for note in report.limitations)
+
+
+# -- graphs ----------------------------------------------------------------------------------
+
+
+def test_every_node_of_a_graph_belongs_to_the_operation_that_launched_it(tmp_path: Path) -> None:
+    report = bubbleviz.analyze([profile(tmp_path, NODES, CALLS, RANGES)])
+
+    assert work(report) == [
+        ("F", 0, 300, 850, 3, 450),
+        ("F", 1, 1_300, 1_850, 3, 450),
+        ("BW", 0, 2_300, 2_850, 3, 450),
+        ("BW", 1, 3_300, 3_850, 3, 450),
+    ]
+    assert report.profiles[0].attributed_kernels == 12
+    assert "--cuda-graph-trace" not in told(report)
+
+
+def test_nodes_on_several_devices_are_work_of_each(tmp_path: Path) -> None:
+    kernels = [
+        K(k.start, k.end, k.correlation, device=int(k.graph_node == 3), graph_node=k.graph_node)
+        for k in NODES
+    ]
+    report = bubbleviz.analyze([profile(tmp_path, kernels, CALLS, RANGES)])
+
+    assert len(report.ranks) == 2
+    assert sorted(row[4] for row in work(report)) == [1] * 4 + [2] * 4
+
+
+def test_a_replayed_graph_counts_at_each_launch(tmp_path: Path) -> None:
+    """Replays have node ids in common, and a correlation id each."""
+    calls = [C(i * 1_000 + 100 + 50 * n, i * 1_000 + 120 + 50 * n, 10 + 10 * i + n, name=LAUNCH)
+             for i in range(4) for n in range(2)]  # fmt: skip
+    kernels = [K(c.start + 200, c.start + 240, c.correlation, graph_node=1) for c in calls]
+    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, RANGES)])
+
+    assert [row[4] for row in work(report)] == [2, 2, 2, 2]
+
+
+TRACED = [(1_000 * i + 300, 1_000 * i + 900, 10 + i) for i in range(4)]
+
+
+@pytest.mark.parametrize("without", [(), ("CUPTI_ACTIVITY_KIND_KERNEL",)])
+def test_graphs_traced_as_a_whole_are_work(without: tuple[str, ...], tmp_path: Path) -> None:
+    path = graphs(drop(profile(tmp_path, [], CALLS, RANGES), *without), TRACED)
+    report = bubbleviz.analyze([path])
+
+    assert [row[:4] for row in work(report)] == [
+        ("F", 0, 300, 900),
+        ("F", 1, 1_300, 1_900),
+        ("BW", 0, 2_300, 2_900),
+        ("BW", 1, 3_300, 3_900),
+    ]
+    assert report.summary.bubble_ratio["schedule"].mean is not None
+    assert "--cuda-graph-trace=node" not in told(report)
+    assert report.coverage[0].gpu_ns == report.coverage[0].attributed_gpu_ns == 2_400
+
+
+def test_graphs_beside_kernels(tmp_path: Path) -> None:
+    """Forward is launched kernel by kernel, backward is a graph."""
+    calls = [C(c.start, c.end, c.correlation) for c in CALLS[:2]] + CALLS[2:]
+    kernels = [K(300, 400, 10), K(1_300, 1_400, 11)]
+    report = bubbleviz.analyze([graphs(profile(tmp_path, kernels, calls, RANGES), TRACED[2:])])
+
+    assert [row[:4] for row in work(report)] == [
+        ("F", 0, 300, 400),
+        ("F", 1, 1_300, 1_400),
+        ("BW", 0, 2_300, 2_900),
+        ("BW", 1, 3_300, 3_900),
+    ]
+
+
+def test_a_graph_outside_every_operation_is_listed(tmp_path: Path) -> None:
+    calls = [*CALLS, C(3_600, 3_700, 99, name=LAUNCH)]
+    path = graphs(profile(tmp_path, [], calls, RANGES), [*TRACED, (4_000, 4_100, 99)])
+    report = bubbleviz.analyze([path])
+
+    assert [(k.count, k.gpu_ns) for k in report.unattributed_kernels] == [(1, 100)]
+    assert "graph" in report.unattributed_kernels[0].name.lower()
+
+
+def test_a_graph_without_a_process_belongs_to_the_only_one(tmp_path: Path) -> None:
+    path = graphs(profile(tmp_path, [], CALLS, RANGES), TRACED, pid=None)
+    report = bubbleviz.analyze([path])
+
+    assert len(report.ranks) == 1
+    assert [row[2] for row in work(report)] == [300, 1_300, 2_300, 3_300]
+    assert "process" in told(report)
+
+
+def test_a_table_of_graphs_that_lacks_a_column_is_told(tmp_path: Path) -> None:
+    kernels = [K(300, 400, 10), K(2_300, 2_400, 12)]
+    path = graphs(profile(tmp_path, kernels, CALLS, RANGES), TRACED)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"ALTER TABLE {GRAPH} DROP COLUMN correlationId")
+        db.commit()
+    report = bubbleviz.analyze([path])
+
+    assert "correlationId" in told(report)
+    assert GRAPH in told(report)
+
+
+@pytest.mark.parametrize("empty", [True, False])
+@pytest.mark.parametrize(
+    "name", ["cudaGraphLaunch_v10000", "cuGraphLaunch", "cudaGraphLaunch_ptsz"]
+)
+def test_graphs_of_which_nothing_was_recorded_are_told(
+    name: str, empty: bool, tmp_path: Path
+) -> None:
+    calls = [C(c.start, c.end, c.correlation, name=name) for c in CALLS[2:]]
+    calls += [C(c.start, c.end, c.correlation) for c in CALLS[:2]]
+    path = profile(tmp_path, [K(300, 400, 10), K(1_300, 1_400, 11)], calls, RANGES)
+    if empty:
+        graphs(path, [])
+    report = bubbleviz.analyze([path])
+    notes = [n for n in report.limitations if "--cuda-graph-trace=node" in n.because]
+
+    assert [note.count for note in notes] == [2]
+    assert all(i.ratios["schedule"].value is None for i in report.iterations)
+
+
+def test_nothing_but_unrecorded_graphs_is_an_error_that_names_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = drop(profile(tmp_path, [], CALLS, RANGES), "CUPTI_ACTIVITY_KIND_KERNEL")
+
+    assert main(["analyze", str(path)]) == 1
+    assert "--cuda-graph-trace=node" in capsys.readouterr().err
+
+
+# -- copies and fills ------------------------------------------------------------------------
+
+
+def test_copies_and_fills_are_reported_and_make_no_span_beside_kernels(tmp_path: Path) -> None:
+    calls = [
+        *CALLS,
+        C(220, 230, 50, name="cudaMemcpyAsync"),
+        C(240, 250, 51, name="cudaMemsetAsync"),
+    ]
+    path = profile(
+        tmp_path, NODES, calls, RANGES, copies=[M(250, 299, 50)], fills=[M(5_000, 5_010, 51)]
+    )
+    report = bubbleviz.analyze([path])
+
+    assert work(report)[0] == ("F", 0, 300, 850, 3, 450)
+    assert report.profiles[0].copy_ns == 59
+    assert report.coverage[0].copy_ns == 59
+
+
+def test_copies_alone_make_the_span(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operation that only copies (an offload, say) spans its copies, and has no kernels."""
+    path = profile(
+        tmp_path, NODES[3:], CALLS, RANGES, copies=[M(300, 340, 10)], fills=[M(400, 450, 10)]
+    )
+
+    assert main(["analyze", str(path), "--csv", "-"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    first = next(row for row in rows if row["name"] == "F0.0.0")
+    assert (first["start_ns"], first["end_ns"], first["kernels"]) == ("300", "450", "0")
+
+
+def test_nodes_that_copy_belong_to_the_launch(tmp_path: Path) -> None:
+    path = profile(tmp_path, NODES[3:], CALLS, RANGES, copies=[M(300, 500, 10)])
+    report = bubbleviz.analyze([path])
+
+    assert work(report)[0] == ("F", 0, 300, 500, 0, 0)
+    assert "--cuda-graph-trace" not in told(report)
+
+
+# -- communication ---------------------------------------------------------------------------
+
+COMMUNICATION = (
+    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm *, unsigned long, ncclWork *)",
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm *, unsigned long, ncclWork *)",
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+    "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+    "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_bf16(ncclSymkDevWorkArgs)",
+    "ncclAllReduceRingLLKernel_sum_f32(ncclColl)",
+    "NCCL_kernel_of_some_build",
+    "void ncclKernel_Broadcast<int>(ncclDevComm *)",
+    "rcclGenericKernel_1(ncclDevComm *)",
+    "void rccl_kernel<float>(int)",
+    "void mscclpp::allreduce<float>(float *)",
+    "mscclKernel_Sum_half_Simple_fullOps(ncclDevComm *)",
+    "void deep_ep::intranode::dispatch<(int)8, (int)768>(int4 *, float *)",
+    "void deep_ep::internode_ll::combine<(bool)1>(void *)",
+    "nvshmemi_transfer_rma_kernel(void *)",
+    "void nvshmem_device_barrier<int>(int)",
+)
+COMPUTE = (
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",
+    "void at::native::vectorized_elementwise_kernel<(int)4>(int)",
+    "flash_fwd_kernel",
+    "void my_reduce_kernel<float>(float *)",
+    "send_to_expert_permute_kernel",
+    "deep_gemm::fp8_gemm_kernel",
+)
+
+
+def with_kernel(folder: Path, name: str) -> Path:
+    """Write F and B, each one kernel, and in F another one of that name that ends later."""
+    calls = [*CALLS, C(250, 260, 77)]
+    kernels = [K(1_000 * i + 300, 1_000 * i + 400, 10 + i) for i in range(4)]
+    return profile(folder, [*kernels, K(450, 700, 77, name)], calls, RANGES)
+
+
+@pytest.mark.parametrize("name", COMMUNICATION)
+def test_communication_is_known_by_name(name: str, tmp_path: Path) -> None:
+    report = bubbleviz.analyze([with_kernel(tmp_path, name)])
+
+    assert work(report)[0] == ("F", 0, 300, 400, 1, 100)
+    assert report.profiles[0].comm_ns == 250
+    assert report.profiles[0].gpu_ns == 400
+
+
+@pytest.mark.parametrize("name", COMPUTE)
+def test_everything_else_is_compute(name: str, tmp_path: Path) -> None:
+    report = bubbleviz.analyze([with_kernel(tmp_path, name)])
+
+    assert work(report)[0] == ("F", 0, 300, 700, 2, 350)
+    assert report.profiles[0].comm_ns == 0
+
+
+def test_users_add_communication_kernels(tmp_path: Path) -> None:
+    path = with_kernel(tmp_path, "void oneshot_exchange<float>(float *)")
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        "communication = ['oneshot_EXCHANGE']\n[[pattern]]\nglob = '[FB][0-9]*'\n"
+        r"match = '^(?P<phase>[FB])(?P<microbatch>[0-9]+)\.'" + "\n",
+        encoding="utf-8",
+    )
+
+    assert bubbleviz.analyze([path]).profiles[0].comm_ns == 0
+    report = bubbleviz.analyze([path], convention=[str(mine)])
+    assert report.profiles[0].comm_ns == 250
+    assert work(report)[0] == ("F", 0, 300, 400, 1, 100)
+    assert bubbleviz.analyze([path]).profiles[0].comm_ns == 0  # the list itself is as it was
+
+
+def test_communication_in_a_graph_stays_communication(tmp_path: Path) -> None:
+    kernels = [*NODES, K(900, 990, 10, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", graph_node=9)]
+    report = bubbleviz.analyze([profile(tmp_path, kernels, CALLS, RANGES)])
+
+    assert work(report)[0] == ("F", 0, 300, 850, 3, 450)
+    assert report.coverage[0].attributed_comm_ns == 90
+
+
+def test_what_is_not_attributed_is_named_with_its_place(tmp_path: Path) -> None:
+    calls = [*CALLS, C(600, 610, 90, tid=1), C(4_000, 4_010, 91, tid=8), C(1_600, 1_610, 92)]
+    kernels = [
+        *NODES,
+        K(900, 950, 90, "stray_kernel"),
+        K(4_100, 4_400, 91, "other_kernel"),
+        K(1_900, 1_920, 92, "stray_kernel"),
+        K(4_500, 4_700, 555, "orphan_kernel"),
+    ]
+    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, RANGES)])
+    found = {k.name: (k.count, k.gpu_ns) for k in report.unattributed_kernels}
+
+    assert found == {
+        "other_kernel": (1, 300), "orphan_kernel": (1, 200), "stray_kernel": (2, 70),
+    }  # fmt: skip
+    assert [k.gpu_ns for k in report.unattributed_kernels] == [300, 200, 70]
+    where = {k.name: k.where for k in report.unattributed_kernels}
+    assert "thread 8" in where["other_kernel"]
+    assert "thread 1" in where["stray_kernel"]
+    assert "not in the profile" in where["orphan_kernel"]
