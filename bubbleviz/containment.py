@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.columns import NONE, Bools, Ints
 
 
 def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
@@ -36,7 +36,7 @@ def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
         jump = np.append(np.searchsorted(start, end, side="right"), count)
         # An interval that ends before it starts (clock grain) must not jump backwards.
         jump[:count] = np.maximum(jump[:count], np.arange(1, count + 1))
-        chosen = np.zeros(count + 1, bool)
+        chosen: Bools = np.zeros(count + 1, bool)
         chosen[0] = True
         while jump[0] < count:
             chosen[jump[chosen]] = True

@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from bubbleviz import palette
@@ -58,7 +59,7 @@ def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
         for start, end in op.busy or ((op.start, op.end),)
     ]
 
-    def column(values: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def column(values: Iterable[int]) -> npt.NDArray[np.int64]:
         return np.fromiter(values, np.int64)
 
     length = len(ops)

@@ -428,12 +428,10 @@ def _facts_lost(export: Export, kernels: Kernels) -> tuple[Limitation, ...]:
         lacking = _lacking(export, names[0]) if names is _GPUS else export.lacks(*names)
         if lacking:
             lost.append((what, f"lacks {', '.join(lacking)}"))
-        elif not export.rows(export.choose(*names)):
+        elif not (rows := export.rows(export.choose(*names))):
             table = next(iter(query(f"nsys/{names[0]}").requires))
             lost.append((what, f"has none in {table}"))
-        elif names is _CUDA_DEVICES and all(
-            r[2] == NONE for r in export.rows(export.choose(*names))
-        ):
+        elif names is _CUDA_DEVICES and all(row[2] == NONE for row in rows):
             lost.append((what, "has none in TARGET_INFO_CUDA_DEVICE.gpuId"))
     nameless = sum(name.startswith("<string ") for name in kernels.names)
     if nameless:

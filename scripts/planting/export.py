@@ -210,7 +210,7 @@ def _all_calls(planting: Planting, device: Arrays, calls: Arrays, limit: int) ->
         first, last = int(calls["start"].min()), min(int(calls["end"].max()), limit)
         starts = np.arange(first, last - CALL_NS, 1_000_000, dtype=np.int64)
         ids = 3 + int(calls["correlation"][0]) + 6 * np.arange(len(starts), dtype=np.int64)
-        queries = {
+        queries: Arrays = {
             "start": starts,
             "end": starts + CALL_NS,
             "thread": np.full(len(starts), WATCHDOG, dtype=np.int64),
