@@ -92,25 +92,28 @@ def _renumbered(iteration: Ints, present: Ints) -> Ints:
 def _shift(operations: Operations, virtual_stage: Ints, before: int, rank: int) -> int | None:
     """Return what to add to a rank's iteration numbers to get those of ``before``.
 
-    Every microbatch's F must end upstream before it starts downstream, and its B likewise the
-    other way. The move that breaks this least is taken, if it is the only one, and if it breaks
-    it by less than half an iteration (clocks of two hosts may be off).
+    Every microbatch's F ends upstream before it ends downstream, and its B likewise the other way
+    (ends, since a span may begin with kernels that need no input). Equal counts pair by order
+    where that breaks little. Else the move that breaks nothing, or the single one that breaks
+    least and less than half an iteration (clocks of two hosts may be off).
     """
     a, b = _events(operations, virtual_stage, before), _events(operations, virtual_stage, rank)
     count_a, count_b = _count(operations, before), _count(operations, rank)
+    length_ns = _typical_length(operations, before)
     most = abs(count_a - count_b) + _MOVES
     costs: dict[int, int] = {}
     for move in sorted(range(-most, most + 1), key=abs):
-        cost = _violation(a, b, move)
+        shared = min(count_a, count_b + move) - max(0, move)
+        cost = _violation(a, b, move) if 2 * shared >= min(count_a, count_b) else None
         if cost is not None:
             costs[move] = cost
-        if cost == 0:
+        if cost == 0 or (move == 0 and count_a == count_b and (cost or 0) <= length_ns // 4):
             return move
     if not costs:
-        return 0 if count_a == count_b else None
+        return None
     best = min(costs.values())
     cheapest = [move for move, cost in costs.items() if cost == best]
-    if len(cheapest) > 1 or best > _typical_length(operations, before) // 2:
+    if len(cheapest) > 1 or best > length_ns // 2:
         return 0 if count_a == count_b and 0 in cheapest else None
     return cheapest[0]
 
@@ -129,10 +132,9 @@ def _typical_length(operations: Operations, rank: int) -> int:
 
 @dataclass(frozen=True)
 class _Events:
-    """F and B of one rank with spans: key columns (iteration, microbatch, stage, is_b), times."""
+    """F and B of one rank with spans: key columns (iteration, microbatch, stage, is_b), ends."""
 
     key: Ints
-    start_ns: Ints
     end_ns: Ints
 
 
@@ -150,7 +152,7 @@ def _events(operations: Operations, virtual_stage: Ints, rank: int) -> _Events:
     key = np.stack(
         (operations.iteration[rows], operations.microbatch[rows], virtual_stage[rows], backward)
     )
-    return _Events(key, operations.start_ns[rows], operations.end_ns[rows])
+    return _Events(key, operations.end_ns[rows])
 
 
 def _violation(a: _Events, b: _Events, move: int) -> int | None:
@@ -170,7 +172,7 @@ def _violation(a: _Events, b: _Events, move: int) -> int | None:
             i, j = np.flatnonzero(rows_a)[i], np.flatnonzero(rows_b)[j]
             # A leads in the forward direction if it is upstream, and in backward if not.
             leads = (a.key[3, i] == 0) == (stage_a < stage_b)
-            late = np.where(leads, a.end_ns[i] - b.start_ns[j], b.end_ns[j] - a.start_ns[i])
+            late = np.where(leads, a.end_ns[i] - b.end_ns[j], b.end_ns[j] - a.end_ns[i])
             worst = max(worst or 0, int(late.max()))
     return worst
 

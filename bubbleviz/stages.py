@@ -94,10 +94,11 @@ def contradicted(
 ) -> int:
     """Return how many neighbours in the order of stages cannot be neighbours of a pipeline.
 
-    Two ranks of one machine share a clock, and there a forward cannot run before the one
-    upstream has ended. A span may begin with kernels that need no input, so a pair counts only
-    if most of its microbatches begin downstream in the first half of the one upstream, as copies
-    of one stage (data or tensor parallel) do.
+    Two ranks of one machine share a clock, and there a forward cannot end before the one
+    upstream has, and its own work on that input is done. A span may begin with kernels that need
+    no input, so ends are compared: a pair counts if most of its microbatches end downstream less
+    than a quarter of their own work after upstream, as copies of one stage (data or tensor
+    parallel) do.
 
     Args:
         operations: of all ranks on one clock.
@@ -126,8 +127,8 @@ def contradicted(
         & (operations.rank[rows][above] != operations.rank[rows][below])
     )
     above, below = above[neighbours], below[neighbours]
-    start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
-    early = start_ns[below] < (start_ns[above] + end_ns[above]) // 2
+    end_ns, busy_ns = operations.end_ns[rows], operations.busy_ns[rows]
+    early = end_ns[below] < end_ns[above] + busy_ns[below] // 4
     stage = virtual_stage[rows][above]
     pairs = np.bincount(stage, minlength=1)
     return int((2 * np.bincount(stage[early], minlength=len(pairs)) > pairs).sum())
