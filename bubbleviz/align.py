@@ -153,23 +153,46 @@ def _refuse_one_process_twice(recordings: Sequence[Recording]) -> None:
 
 def _usual_microbatches(own: Operations) -> int | None:
     """Return how many microbatches most whole iterations of most ranks have; None unknown."""
-    first = (own.occurrence == 0) & (own.iteration >= 0)
-    cell = own.rank * (int(own.iteration.max(initial=0)) + 1) + own.iteration
-    cells = int(cell.max(initial=0)) + 1
-    forward = np.bincount(cell[first & (own.phase == Phase.F)], minlength=cells)
-    gradient = first & np.isin(own.phase, (Phase.B, Phase.BW))
-    backward = np.bincount(cell[gradient], minlength=cells)
-    whole = forward[(forward == backward) & (forward > 0)]
-    chunks = _usual_chunks(own)
-    return int(np.bincount(whole).argmax()) // chunks if len(whole) and chunks else None
+    forwards, chunks = _whole_iterations(own)
+    return int(np.bincount(forwards // chunks).argmax()) if len(forwards) else None
 
 
 def _usual_chunks(own: Operations) -> int | None:
-    """Return how many chunks most ranks run forward; None where none does."""
-    forward = own.phase == Phase.F
-    pairs = np.unique(np.stack((own.rank[forward], own.chunk[forward])), axis=1)
-    counts = np.unique(pairs[0], return_counts=True)[1]
-    return int(np.bincount(counts).argmax()) if len(counts) else None
+    """Return how many chunks most whole iterations of most ranks have; None unknown."""
+    _, chunks = _whole_iterations(own)
+    return int(np.bincount(chunks).argmax()) if len(chunks) else None
+
+
+def _whole_iterations(own: Operations) -> tuple[Ints, Ints]:
+    """Return forwards and chunks of the (rank, iteration) that a capture did not cut.
+
+    These begin with microbatch 0, every forward has its backward there, and vice versa, and an
+    Optimizer or another iteration follows.
+    """
+    first = (own.occurrence == 0) & (own.iteration >= 0)
+    cell = own.rank * (int(own.iteration.max(initial=0)) + 1) + own.iteration
+    cells = int(cell.max(initial=0)) + 1
+    forward = np.flatnonzero(first & (own.phase == Phase.F))
+    backward = np.flatnonzero(first & np.isin(own.phase, (Phase.B, Phase.BW)))
+    both = np.concatenate((forward, backward))
+    key = np.stack((cell, own.microbatch, own.chunk, own.sequence))[:, both]
+    number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+    of_forward, of_backward = number[: len(forward)], number[len(forward) :]
+    cut = np.zeros(cells, bool)
+    cut[cell[forward[~np.isin(of_forward, of_backward)]]] = True
+    cut[cell[backward[~np.isin(of_backward, of_forward)]]] = True
+    begins = np.zeros(cells, bool)
+    begins[cell[forward[own.microbatch[forward] == 0]]] = True
+    pairs = np.unique(np.stack((cell[forward], own.chunk[forward])), axis=1)
+    followed = np.zeros(cells + 1, bool)
+    followed[cell[first & (own.phase == Phase.OPTIMIZER)]] = True
+    later = cell[forward[own.iteration[forward] > 0]] - 1
+    followed[later] = True
+    whole = begins & ~cut & followed[:cells]
+    return (
+        np.bincount(cell[forward], minlength=cells)[whole],
+        np.bincount(pairs[0], minlength=cells)[whole],
+    )
 
 
 def _places(joined: Joined, staging: Staging) -> Ints:

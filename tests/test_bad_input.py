@@ -23,6 +23,8 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli import main
+from scripts.planting import plant
+from scripts.planting.options import Planting
 from tests.building import HOST_ID, C, K, R, T, global_id, profile
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -544,19 +546,18 @@ def test_runs_of_different_shape(bench: Bench) -> None:
 
 
 def test_runs_of_different_microbatches_in_the_same_minute(bench: Bench) -> None:
-    first = run_of_one(bench.inputs, "a.sqlite")
-    second = profile(
-        bench.inputs,
-        [replace(kernel, pid=2) for kernel in KERNELS[:2]],
-        [replace(call, pid=2) for call in CALLS[:2]],
-        [replace(named, pid=2) for named in RANGES[:2]],
-        name="b.sqlite",
-    )
-    said = bench.refused(first, second)
+    paths = []
+    for microbatches in (4, 6):
+        folder = bench.inputs / str(microbatches)
+        folder.mkdir()
+        truth = plant(Planting(stages=2, microbatches=microbatches), folder)
+        paths.append(folder / truth.files[0].path)
+    execute(paths[1], "UPDATE TARGET_INFO_SYSTEM_ENV SET value = 'other' WHERE name = 'Hostname'")
 
-    assert "a.sqlite" in said
-    assert "b.sqlite" in said
-    assert "microbatch" in said
+    said = bench.refused(*paths)
+
+    assert "4 and 6 microbatches" in said
+    assert all(str(path) in said for path in paths)
 
 
 # --- outputs
