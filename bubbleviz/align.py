@@ -10,6 +10,7 @@ import numpy as np
 from bubbleviz.clocks import Clock, align, machines_of, refuse_unrelated
 from bubbleviz.columns import Ints
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.grouping import groups_of
 from bubbleviz.interpret import LocalRank, Recording
 from bubbleviz.joining import Joined, join
 from bubbleviz.model import BusyIntervals, Limitation, Operations, Rank, RankIntervals
@@ -175,8 +176,8 @@ def _whole_iterations(own: Operations) -> tuple[Ints, Ints]:
     forward = np.flatnonzero(first & (own.phase == Phase.F))
     backward = np.flatnonzero(first & np.isin(own.phase, (Phase.B, Phase.BW)))
     both = np.concatenate((forward, backward))
-    key = np.stack((cell, own.microbatch, own.chunk, own.sequence))[:, both]
-    number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+    key = (cell[both], own.microbatch[both], own.chunk[both], own.sequence[both])
+    number = groups_of(*key).of_row
     of_forward, of_backward = number[: len(forward)], number[len(forward) :]
     cut = np.zeros(cells, bool)
     cut[cell[forward[~np.isin(of_forward, of_backward)]]] = True
@@ -228,8 +229,9 @@ def _idle_ranks(joined: Joined) -> tuple[Limitation, ...]:
 def _active(joined: Joined, place: Ints, staging: Staging) -> Ints:
     """Return the active time of each (iteration, rank)."""
     active_ns = np.zeros((len(staging.pairing.names), len(place)), np.int64)
-    before = np.stack((joined.operations.rank, joined.operations.iteration))
-    (rank, own), row = np.unique(before, axis=1, return_index=True)
+    operations = joined.operations
+    row = groups_of(operations.rank, operations.iteration).first
+    rank, own = operations.rank[row], operations.iteration[row]
     paired = staging.pairing.iteration[row]
     table = joined.active
     width = int(max(own.max(initial=0), table.iteration.max(initial=0))) + 2

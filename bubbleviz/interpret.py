@@ -15,6 +15,7 @@ from bubbleviz import intervals
 from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.conventions import Convention, Names, understand
 from bubbleviz.coverage import Coverage, measure_coverage
+from bubbleviz.grouping import groups_of
 from bubbleviz.iterations import occurrences
 from bubbleviz.kinds import Kinds
 from bubbleviz.link import Links, Rule, launched_inside, link
@@ -254,9 +255,9 @@ def _fused_backward(rank: Ints, names: Names) -> Ints:
     phase = names.phase.copy()
     if len(phase) == 0:
         return phase
-    whole = np.stack((rank, names.chunk, names.stage, names.microbatch))
-    number = np.unique(whole, axis=1, return_inverse=True)[1].reshape(-1)
-    chunk = np.unique(whole[:3], axis=1, return_inverse=True)[1].reshape(-1)
+    whole = (rank, names.chunk, names.stage, names.microbatch)
+    number = groups_of(*whole).of_row
+    chunk = groups_of(*whole[:3]).of_row
     weights = phase == Phase.W
     clears = weights & (names.microbatch < 0)
     settled = np.isin(number, number[weights]) | np.isin(chunk, chunk[clears])

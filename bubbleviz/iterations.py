@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.grouping import groups_of
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,7 @@ def occurrences(columns: tuple[Ints, ...]) -> Ints:
     """Return for each row how many earlier rows agree with it in every column."""
     if len(columns[0]) == 0:
         return np.empty(0, np.int64)
-    _, group = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    group = group.reshape(-1)
+    group = groups_of(*columns).of_row
     order = np.argsort(group, kind="stable")
     grouped = group[order]
     starts = np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))

@@ -20,6 +20,7 @@ import numpy as np
 
 from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.containment import Innermost
+from bubbleviz.grouping import groups_of
 from bubbleviz.phases import BACKWARD, COMPUTE, Phase
 from bubbleviz.profile import Calls, Ranges, Thread, is_main, process_of
 
@@ -241,17 +242,17 @@ def link(
     call = launching_calls(activities, calls)
     found = np.flatnonzero(call >= 0)
     # One call may launch on several devices (rarely more than one): each is asked about.
-    pairs = np.stack((call[found], activities.device_id[found]))
-    (launched, device_id), back = np.unique(pairs, axis=1, return_inverse=True)
-    back = back.reshape(-1)
-    used = calls.take(launched)
+    launches = groups_of(call[found], activities.device_id[found])
+    back = launches.of_row
+    device_id = activities.device_id[found[launches.first]]
+    used = calls.take(call[found[launches.first]])
 
     held = enclosing_ranges(used, ranges)
     rule = np.where(held >= 0, Rule.OWN_THREAD, Rule.OUTSIDE).astype(np.int64)
     if cross_thread:
         kernels = back[activities.is_kernel[found]]
-        on = np.unique(np.stack((used.thread[kernels], device_id[kernels])), axis=1)
-        uses = frozenset(zip(*on.tolist(), strict=True))
+        one = kernels[groups_of(used.thread[kernels], device_id[kernels]).first]
+        uses = frozenset(zip(used.thread[one].tolist(), device_id[one].tolist(), strict=True))
         asked = np.flatnonzero((held < 0) & ~_opens_forward(used, ranges, phase))
         other = _cross_thread(used.take(asked), device_id[asked], ranges, phase, uses)
         helper = _is_helper(used.take(asked), threads, helpers)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
 from bubbleviz.phases import COUNTED, Phase
 
@@ -66,12 +67,11 @@ def pair_iterations(
 
 def _by_name(operations: Operations, named: Ints, counted: Bools) -> Pairing:
     """Pair by name; a post-validation carries the number of the iteration that it validates."""
-    key = np.stack((operations.rank, operations.iteration))
-    owner, group = np.unique(key, axis=1, return_inverse=True)
-    group = group.reshape(-1)
-    number = np.full(owner.shape[1], NONE, np.int64)
+    owners = groups_of(operations.rank, operations.iteration)
+    group = owners.of_row
+    number = np.full(len(owners), NONE, np.int64)
     np.maximum.at(number, group[counted], named[counted])
-    idle = np.ones(owner.shape[1], bool)
+    idle = np.ones(len(owners), bool)
     idle[group[counted]] = False
     rest = (operations.iteration >= 0) & idle[group]
     np.maximum.at(number, group[rest], named[rest])

@@ -8,6 +8,7 @@ import numpy as np
 
 from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.conventions import Names
+from bubbleviz.grouping import groups_of
 from bubbleviz.iterations import HostOrder, constant_names, number_iterations
 from bubbleviz.model import Limitation
 from bubbleviz.phases import COUNTED, TRANSFERS, WORK, Phase
@@ -110,17 +111,10 @@ def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
     return result
 
 
-def _numbered(columns: tuple[Ints, ...]) -> Ints:
-    """Return one number for each distinct row of the columns."""
-    if len(columns[0]) == 0:
-        return np.empty(0, np.int64)
-    return np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)
-
-
 def host_order(rank: Ints, names: Names, mark: Ints) -> HostOrder:
     """Return what the search for iterations looks at; rows in order of (rank, host start)."""
-    key = _numbered((names.chunk, names.stage, names.sequence, names.microbatch))
-    whole = _numbered((key, names.phase, names.second_microbatch, names.second_chunk))
+    key = groups_of(names.chunk, names.stage, names.sequence, names.microbatch).of_row
+    whole = groups_of(key, names.phase, names.second_microbatch, names.second_chunk).of_row
     return HostOrder(
         rank=rank.copy(),
         microbatch=names.microbatch.copy(),
@@ -145,7 +139,7 @@ def _group_parts(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) 
         ranges       F0   F0   RECV   F0   B0   F0
         operation    ├─── one ──────────┤       another occurrence
     """
-    key = _numbered((timing.rank, iteration, timing.whole_key))
+    key = groups_of(timing.rank, iteration, timing.whole_key).of_row
     first = np.ones(len(key), bool)
     at = np.flatnonzero(timing.counted)
     first[at[1:]] = (key[at[1:]] != key[at[:-1]]) | alone[at[1:]]
@@ -155,11 +149,10 @@ def _group_parts(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) 
     # Counted parts carry the number of their group, others how many counted parts came before.
     group = np.where(timing.counted, np.cumsum(first & timing.counted), np.cumsum(timing.counted))
     row = np.where(alone, np.arange(len(key)), NONE)
-    identity = _numbered((key, timing.counted.astype(np.int64), group, row))
-    _, first_row, operation = np.unique(identity, return_index=True, return_inverse=True)
-    renumber = np.empty(len(first_row), np.int64)
-    renumber[np.argsort(first_row, kind="stable")] = np.arange(len(first_row))
-    return renumber[operation.reshape(-1)]
+    operations = groups_of(key, timing.counted.astype(np.int64), group, row)
+    renumber = np.empty(len(operations), np.int64)
+    renumber[np.argsort(operations.first)] = np.arange(len(operations))
+    return renumber[operations.of_row]
 
 
 def owners(parts: Parts, of_range: Ints, rank: Ints, ranks: int) -> Ints:

@@ -8,6 +8,7 @@ import numpy as np
 
 from bubbleviz import intervals
 from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.grouping import groups_of
 from bubbleviz.model import BusyIntervals, Operations
 from bubbleviz.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.work import Work
@@ -103,9 +104,9 @@ def active_time(operations: Operations, work: Work, owner: Ints) -> ActiveTime:
     """Return how long compute kernels ran in each iteration of each rank."""
     rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
     of = owner[rows]
-    pairs = np.stack((operations.rank[of], operations.iteration[of]))
-    pairs, group = np.unique(pairs, axis=1, return_inverse=True)
+    groups = groups_of(operations.rank[of], operations.iteration[of])
     active_ns = intervals.group_measure(
-        group.reshape(-1), pairs.shape[1], work.start_ns[rows], work.end_ns[rows]
+        groups.of_row, len(groups), work.start_ns[rows], work.end_ns[rows]
     )
-    return ActiveTime(pairs[0], pairs[1], active_ns)
+    of = of[groups.first]
+    return ActiveTime(operations.rank[of], operations.iteration[of], active_ns)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints
+from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
 from bubbleviz.phases import Phase
 
@@ -51,14 +52,14 @@ def waiting_times(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
     forward = np.flatnonzero(usable & (operations.phase == Phase.F))
     backward = np.flatnonzero(usable & np.isin(operations.phase, _BACKWARD))
     both = np.concatenate((forward, backward))
-    number = np.unique(key[:, both], axis=1, return_inverse=True)[1].reshape(-1)
+    number = groups_of(*key[:, both]).of_row
     of_forward, of_backward = number[: len(forward)], number[len(forward) :]
     _, at_forward, at_backward = np.intersect1d(of_forward, of_backward, return_indices=True)
     forward, backward = forward[at_forward], backward[at_backward]
     waited = operations.start_ns[backward] - operations.end_ns[forward]
-    groups, group = np.unique(key[:3, forward], axis=1, return_inverse=True)
-    median = _medians(group.reshape(-1), waited, groups.shape[1])
-    return groups[0], groups[1], groups[2], median
+    groups = groups_of(*key[:3, forward])
+    rank, chunk, microbatch = key[:3, forward[groups.first]]
+    return rank, chunk, microbatch, _medians(groups.of_row, waited, len(groups))
 
 
 def _medians(group: Ints, values: Ints, groups: int) -> Ints:
@@ -75,8 +76,8 @@ def order_virtual_stages(operations: Operations) -> VirtualStages:
     Compared are the microbatches that all of them have; without any, the order is unknown.
     """
     rank, chunk, microbatch, waited = waiting_times(operations)
-    pairs, pair = np.unique(np.stack((rank, chunk)), axis=1, return_inverse=True)
-    pair = pair.reshape(-1)
+    groups = groups_of(rank, chunk)
+    pair, pairs = groups.of_row, np.stack((rank, chunk))[:, groups.first]
     numbers, counts = np.unique(microbatch, return_counts=True)
     shared = np.isin(microbatch, numbers[counts == pairs.shape[1]])
     if not shared.any():
@@ -114,10 +115,10 @@ def contradicted(
         & (iteration >= 0)
     )
     machine = machine_of_rank[operations.rank[rows]]
-    key = np.stack((iteration[rows], operations.microbatch[rows], operations.sequence[rows]))
+    key = (iteration[rows], operations.microbatch[rows], operations.sequence[rows])
     if len(rows) == 0:
         return 0
-    microbatch = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+    microbatch = groups_of(*key).of_row
     place = np.lexsort((virtual_stage[rows], microbatch))
     above, below = place[:-1], place[1:]
     neighbours = (

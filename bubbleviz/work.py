@@ -8,6 +8,7 @@ import numpy as np
 
 from bubbleviz.columns import Bools, Ints, Table
 from bubbleviz.conventions import Names
+from bubbleviz.grouping import groups_of
 from bubbleviz.kinds import Kinds, matching
 from bubbleviz.link import Activities, Links
 from bubbleviz.phases import COMMUNICATION
@@ -45,9 +46,9 @@ def activities_of(profile: Profile) -> Activities:
 
 def ranks_of(activities: Activities) -> tuple[Ints, Ints]:
     """Return the (process, device) pairs that ran kernels or copies, and each activity's pair."""
-    pairs = np.stack((activities.process, activities.device_id))
-    ranks, rank = np.unique(pairs, axis=1, return_inverse=True)
-    return ranks.T, rank.reshape(-1).astype(np.int64)
+    pairs = np.stack((activities.process, activities.device_id), axis=1)
+    groups = groups_of(activities.process, activities.device_id)
+    return pairs[groups.first], groups.of_row
 
 
 def work_of(

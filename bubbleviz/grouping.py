@@ -1,0 +1,61 @@
+"""Rows that agree in several columns: one number for each distinct row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.columns import Ints
+
+_ROOM = 1 << 62
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The distinct rows of some columns, in lexicographic order (first column first).
+
+        columns      (1, 5) (0, 7) (1, 5) (1, 2)
+        of_row          2      0      2      1      number of each row
+        first           1      3      0             the first row of each number
+
+    Attributes:
+        of_row: int64[rows], the number of each row's group.
+        first: int64[groups], the first row of each group.
+    """
+
+    of_row: Ints
+    first: Ints
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def groups_of(*columns: Ints) -> Groups:
+    """Number the distinct rows of ``columns`` (int64, equally long).
+
+    The columns are packed into one integer, digit by digit, so that one sort of plain integers
+    does it; where the digits would not fit, those so far are first numbered themselves.
+    With fewer than 2**31 rows both factors then lie below 2**31.
+    """
+    code = np.zeros(len(columns[0]), np.int64)
+    base = 1
+    for column in columns:
+        digit, size = _digit(column)
+        if base > _ROOM // size:
+            code, base = _digit(np.unique(code, return_inverse=True)[1].reshape(-1))
+        code = code * size + digit
+        base *= size
+    _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
+    return Groups(of_row.reshape(-1).astype(np.int64), first.astype(np.int64))
+
+
+def _digit(column: Ints) -> tuple[Ints, int]:
+    """Return the column as numbers from 0, in the same order, and how many numbers that spans."""
+    if len(column) == 0:
+        return column.astype(np.int64), 1
+    low, high = int(column.min()), int(column.max())
+    if high - low < 1 << 31:
+        return column.astype(np.int64) - low, high - low + 1
+    values, number = np.unique(column, return_inverse=True)
+    return number.reshape(-1).astype(np.int64), len(values)

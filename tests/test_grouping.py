@@ -1,0 +1,29 @@
+"""Numbers of distinct rows, held against Python's own sorting."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bubbleviz.grouping import groups_of
+
+_VALUES = st.one_of(st.integers(-2, 3), st.sampled_from([-(2**63), 2**63 - 1, 2**40, 2**31]))
+
+
+def test_no_rows() -> None:
+    groups = groups_of(np.empty(0, np.int64), np.empty(0, np.int64))
+    assert len(groups) == 0
+    assert groups.of_row.tolist() == []
+
+
+def test_one_row() -> None:
+    groups = groups_of(np.array([-1], np.int64))
+    assert (groups.of_row.tolist(), groups.first.tolist()) == ([0], [0])
+
+
+@given(st.lists(st.tuples(*[_VALUES] * 5), min_size=1, max_size=30))
+def test_numbers_are_places_in_sorted_order(rows: list[tuple[int, ...]]) -> None:
+    columns = np.array(rows, dtype=np.int64).T
+    groups = groups_of(*columns)
+    distinct = sorted(set(rows))
+    assert groups.of_row.tolist() == [distinct.index(row) for row in rows]
+    assert groups.first.tolist() == [rows.index(row) for row in distinct]
