@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import bubbleviz
 from bubbleviz.errors import UsageError
 from scripts.make_fixture import RECIPES, main, write_all
 from scripts.planting import Planting, Truth, plant, read_truth
@@ -294,6 +295,17 @@ def content(path: Path) -> str:
     text = "\n".join(database.iterdump())
     database.close()
     return text
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_ratios_of_the_shipped_fixtures_are_their_truth(name: str) -> None:
+    report = bubbleviz.analyze([FIXTURES / name])
+    truth = read_truth(FIXTURES / name / "truth.json")
+
+    assert len(report.iterations) == len(truth.iterations) > 1
+    for own, true in zip(report.iterations, truth.iterations, strict=True):
+        found = {ratio: own.ratios[ratio].value for ratio in true.bubble_ratio}
+        assert found == pytest.approx(true.bubble_ratio, abs=1e-9)
 
 
 def test_the_fixtures_are_small() -> None:
