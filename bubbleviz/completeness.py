@@ -11,7 +11,7 @@ import numpy as np
 from bubbleviz.align import Run
 from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.model import Operations
-from bubbleviz.phases import BACKWARD, COUNTED, Phase
+from bubbleviz.phases import BACKWARD, COUNTED, WORK, Phase
 
 _FORWARD = (Phase.F, Phase.FB)
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
@@ -44,17 +44,23 @@ class _Found:
 
     Attributes:
         forwards: microbatches it ran forward.
-        whole: whether it begins with the smallest microbatch's F and every F has its B.
+        begins: whether its first operation is the smallest microbatch's F.
+        settled: whether every F has its B, and every B its W where it owes one.
+        cut: whether the end of the capture cut an F, B, W or BW.
         lacks: what it lacks to have a ratio.
         backward: whether it ran any backward.
         optimizer: whether it ran an Optimizer.
+        step_cut: whether the end of the capture cut that.
     """
 
     forwards: frozenset[int]
-    whole: bool
+    begins: bool
+    settled: bool
+    cut: bool
     lacks: str | None
     backward: bool
     optimizer: bool
+    step_cut: bool
 
 
 def natures(run: Run, present: Bools) -> tuple[Nature, ...]:
@@ -68,6 +74,7 @@ def natures(run: Run, present: Bools) -> tuple[Nature, ...]:
     training = [k for k, ranks in enumerate(found) if any(f.backward for f in ranks.values())]
     usual = {rank for k in training for rank in found[k]}
     stepping = _stepping(found, training)
+    whole = _whole(found)
     result = []
     for k, ranks in enumerate(found):
         forwards = Counter(frozenset(f.forwards) for f in ranks.values())
@@ -75,23 +82,44 @@ def natures(run: Run, present: Bools) -> tuple[Nature, ...]:
         evaluation = False
         everyone = set(ranks) == usual or not training
         if k in training:
-            complete = everyone and all(f.whole for f in ranks.values())
+            complete = everyone and all(whole[k, rank] for rank in ranks)
         else:
             # What a capture cut off after some forwards may have become training.
-            complete = len(forwards) == 1 and everyone and bool(ranks)
-            evaluation = complete or k < len(found) - 1 or not training
+            same = len(forwards) == 1 and everyone and bool(ranks)
+            complete = same and not any(f.cut for f in ranks.values())
+            evaluation = same or k < len(found) - 1 or not training
         result.append(
             Nature(
                 kind="evaluation" if evaluation else "training",
                 complete=complete,
                 stepped=k not in training
-                or all(f.optimizer or rank not in stepping for rank, f in ranks.items()),
+                or all(
+                    not f.step_cut and (f.optimizer or rank not in stepping)
+                    for rank, f in ranks.items()
+                ),
                 ranks_missing=k in training and not everyone,
                 microbatches=max(known) if known else None,
                 missing={rank: None if evaluation else f.lacks for rank, f in ranks.items()},
             )
         )
     return tuple(result)
+
+
+def _whole(found: list[dict[int, _Found]]) -> dict[tuple[int, int], bool]:
+    """Return whether each rank's part of each training iteration is all in the capture.
+
+    Where ranges never mark the backward of a rank (DeepSpeed's inner stages), what follows an
+    iteration tells that it ended.
+    """
+    marked = {rank for ranks in found for rank, f in ranks.items() if f.backward}
+    latest = {rank: k for k, ranks in enumerate(found) for rank in ranks}
+    return {
+        (k, rank): f.begins
+        and not f.cut
+        and (f.settled or (rank not in marked and (f.optimizer or k < latest[rank])))
+        for k, ranks in enumerate(found)
+        for rank, f in ranks.items()
+    }
 
 
 def _stepping(found: list[dict[int, _Found]], training: list[int]) -> set[int]:
@@ -141,7 +169,8 @@ def _look(operations: Operations, rows: Ints) -> _Found:
     weights = _keys(microbatch, chunk, split, phase == Phase.W)
     clears = {c for m, c, _ in weights if m == NONE}
     unsettled = {key for key in input_only - weights if not {key[1], NONE} & clears}
-    not_cut = not bool((operations.cut[rows] > 0).any())
+    cut = operations.cut[rows] > 0
+    optimizer = phase == Phase.OPTIMIZER
     lacks = None
     if not (forward & spanned).any():
         lacks = "no F with GPU work"
@@ -149,10 +178,13 @@ def _look(operations: Operations, rows: Ints) -> _Found:
         lacks = "no B or BW with GPU work"
     return _Found(
         forwards=frozenset(microbatch[forward].tolist()),
-        whole=starts_whole and owed <= settled and not unsettled and not_cut,
+        begins=starts_whole,
+        settled=owed <= settled and not unsettled,
+        cut=bool((cut & np.isin(phase, WORK)).any()),
         lacks=lacks,
         backward=bool((np.isin(phase, BACKWARD) | second).any()),
-        optimizer=bool((phase == Phase.OPTIMIZER).any()),
+        optimizer=bool(optimizer.any()),
+        step_cut=bool((cut & optimizer).any()),
     )
 
 

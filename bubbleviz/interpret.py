@@ -15,6 +15,7 @@ from bubbleviz import intervals
 from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.conventions import Convention, Names, understand
 from bubbleviz.coverage import Coverage, measure_coverage
+from bubbleviz.cuts import OPEN, UNRECORDED, mark_unrecorded
 from bubbleviz.grouping import groups_of
 from bubbleviz.iterations import occurrences
 from bubbleviz.kinds import Kinds
@@ -110,6 +111,8 @@ def interpret(
     inside = launched_inside(np.flatnonzero(work.receive), links, profile.calls, named, phase)
     around = owners(parts, inside.range, work.rank[inside.activity], len(ranks))
     operations, busy = spans_of(operations, work, owner, inside.activity, around)
+    launched = links.call[links.call >= 0]
+    operations = mark_unrecorded(operations, profile.calls, launched, ranks[:, 0])
     loose = work.compute & ~owned_by(operations, owner, COMPUTE)
     return Recording(
         source=profile.source,
@@ -177,7 +180,7 @@ def _notes(
         (
             "operations without any GPU work",
             "their ranges launched nothing that the profile shows, so they have no device time",
-            int((compute & (operations.has_span == 0)).sum()),
+            int((compute & (operations.has_span == 0) & (operations.cut == 0)).sum()),
         ),
         (
             "microbatch numbers are inferred",
@@ -187,7 +190,12 @@ def _notes(
         (
             "operations cut by the end of the capture",
             "their range was still open",
-            int((operations.cut > 0).sum()),
+            int((operations.cut == OPEN).sum()),
+        ),
+        (
+            "operations whose work the end of the capture cut",
+            "the host had launched it, and the GPU had not done it",
+            int((operations.cut == UNRECORDED).sum()),
         ),
         (
             "repeated operations",

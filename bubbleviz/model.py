@@ -74,7 +74,8 @@ class Operations(Table):
         kernels: number of compute kernels.
         active_ns: length of the union of its compute kernels.
         busy_ns: span less the holes in which a receive of its own spins.
-        cut: 1 where a range was still open when the capture ended.
+        cut: 1 where a range was still open when the capture ended, 2 where the work that it
+            had launched was not done by then, else 0.
         name_id: row of ``names``.
         names: texts of the ranges.
     """

@@ -75,7 +75,7 @@ def of_report(report: Report) -> Counter[tuple[object, ...]]:
             int(t.busy_ns[i]),
             int(t.active_ns[i]),
             int(t.host_start_ns[i]),
-            bool(t.cut[i]),
+            int(t.cut[i]) == 1,
             t.names[t.name_id[i]],
             int(t.kernels[i]),
         ] += 1

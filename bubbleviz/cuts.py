@@ -1,0 +1,93 @@
+"""What the end of a capture cut: work that the host had launched and no device had done.
+
+A host runs ahead of its devices, so that at the end of a capture ranges are closed whose kernels
+had not run::
+
+    host     F0 F1 F2 B0 F3 B1 │
+    device      F0   F1   F2   B│0        B0 was cut short, F3 and B1 never ran
+                                end
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.grouping import groups_of
+from bubbleviz.model import Operations
+from bubbleviz.phases import COMPUTE, Phase
+from bubbleviz.profile import Calls, process_of
+
+#: Codes of ``Operations.cut``: a range was still open, or launched work is not in the capture.
+OPEN, UNRECORDED = 1, 2
+
+
+def mark_unrecorded(
+    operations: Operations, calls: Calls, launched: Ints, owner: Ints
+) -> Operations:
+    """Return the operations with ``cut`` set where the capture ended before their work did.
+
+    These are at the end of their rank, without any GPU work though they made calls, and of a
+    phase that has work elsewhere on the rank, if it occurs elsewhere. The last one before them
+    was cut short if it has fewer kernels than each other operation of its phase and chunk.
+
+    Args:
+        operations: of one profile, in order of (rank, host start), with their spans.
+        calls: CUDA calls of the profile.
+        launched: rows of calls whose work is in the profile.
+        owner: process of each rank.
+    """
+    compute = np.flatnonzero(np.isin(operations.phase, COMPUTE))
+    rank, spanned = operations.rank[compute], operations.has_span[compute] == 1
+    last = np.full(len(owner), NONE, np.int64)
+    np.maximum.at(last, rank[spanned], np.flatnonzero(spanned))
+    tail = (np.arange(len(compute)) > last[rank]) & (last[rank] >= 0)
+    tail &= _calls_inside(operations, compute, calls, launched, owner) > 0
+    tail &= ~_always_idle(operations, compute, tail)
+    short = np.unique(last[rank[tail]])
+    short = short[_fewest_kernels(operations, compute, short)]
+    cut = operations.cut.copy()
+    lost = compute[np.concatenate((np.flatnonzero(tail), short))]
+    cut[lost[cut[lost] == 0]] = UNRECORDED
+    return operations.changed(cut=cut)
+
+
+def _calls_inside(
+    operations: Operations, rows: Ints, calls: Calls, launched: Ints, owner: Ints
+) -> Ints:
+    """Return how many calls without work in the profile each operation's process made in it."""
+    idle = np.ones(len(calls), bool)
+    idle[launched] = False
+    process, start_ns = process_of(calls.thread[idle]), calls.start_ns[idle]
+    count = np.zeros(len(rows), np.int64)
+    for index, own in enumerate(owner.tolist()):
+        starts = np.sort(start_ns[process == own])
+        at = operations.rank[rows] == index
+        since, until = operations.host_start_ns[rows[at]], operations.host_end_ns[rows[at]]
+        count[at] = np.searchsorted(starts, until, "right") - np.searchsorted(starts, since)
+    return count
+
+
+def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
+    """Return which operations are of a phase that never has GPU work on their rank before."""
+    # A post-validation has the phase of an Optimizer, and often nothing to do.
+    stepping = operations.phase[rows] == Phase.OPTIMIZER
+    name = np.where(stepping, operations.name_id[rows], NONE)
+    kind = groups_of(operations.rank[rows], operations.phase[rows], name)
+    before = np.zeros(len(kind), bool)
+    before[kind.of_row[~tail]] = True
+    works = np.zeros(len(kind), bool)
+    works[kind.of_row[operations.has_span[rows] == 1]] = True
+    return (before & ~works)[kind.of_row]
+
+
+def _fewest_kernels(operations: Operations, rows: Ints, asked: Ints) -> Bools:
+    """Return which of the asked have fewer kernels than each other one of phase and chunk."""
+    kind = groups_of(operations.rank[rows], operations.phase[rows], operations.chunk[rows]).of_row
+    kernels = operations.kernels[rows]
+    result = np.zeros(len(asked), bool)
+    for index, row in enumerate(asked.tolist()):
+        others = (kind == kind[row]) & (operations.has_span[rows] == 1)
+        others[row] = False
+        result[index] = others.any() and bool((kernels[others] > kernels[row]).all())
+    return result
