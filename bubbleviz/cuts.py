@@ -28,8 +28,9 @@ def mark_unrecorded(
     """Return the operations with ``cut`` set where the capture ended before their work did.
 
     These are at the end of their rank, without any GPU work though they made calls, and of a
-    phase that has work elsewhere on the rank, if it occurs elsewhere. The last one before them
-    was cut short if it has fewer kernels than each other operation of its phase and chunk.
+    phase that has work elsewhere on the rank, if it occurs elsewhere. The last one with work was
+    cut short if it has fewer kernels, and more calls without work, than each other operation of
+    its phase and chunk.
 
     Args:
         operations: of one profile, in order of (rank, host start), with their spans.
@@ -42,17 +43,17 @@ def mark_unrecorded(
     last = np.full(len(owner), NONE, np.int64)
     np.maximum.at(last, rank[spanned], np.flatnonzero(spanned))
     tail = (np.arange(len(compute)) > last[rank]) & (last[rank] >= 0)
-    tail &= _calls_inside(operations, compute, calls, launched, owner) > 0
-    tail &= ~_always_idle(operations, compute, tail)
-    short = np.unique(last[rank[tail]])
-    short = short[_fewest_kernels(operations, compute, short)]
+    vain = _calls_in_vain(operations, compute, calls, launched, owner)
+    tail &= (vain > 0) & ~_always_idle(operations, compute, tail)
+    short = last[last >= 0]
+    short = short[_cut_short(operations, compute, short, vain)]
     cut = operations.cut.copy()
     lost = compute[np.concatenate((np.flatnonzero(tail), short))]
     cut[lost[cut[lost] == 0]] = UNRECORDED
     return operations.changed(cut=cut)
 
 
-def _calls_inside(
+def _calls_in_vain(
     operations: Operations, rows: Ints, calls: Calls, launched: Ints, owner: Ints
 ) -> Ints:
     """Return how many calls without work in the profile each operation's process made in it."""
@@ -81,13 +82,14 @@ def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
     return (before & ~works)[kind.of_row]
 
 
-def _fewest_kernels(operations: Operations, rows: Ints, asked: Ints) -> Bools:
-    """Return which of the asked have fewer kernels than each other one of phase and chunk."""
+def _cut_short(operations: Operations, rows: Ints, asked: Ints, vain: Ints) -> Bools:
+    """Return which of the asked have less work than each other one of their phase and chunk."""
     kind = groups_of(operations.rank[rows], operations.phase[rows], operations.chunk[rows]).of_row
     kernels = operations.kernels[rows]
     result = np.zeros(len(asked), bool)
     for index, row in enumerate(asked.tolist()):
         others = (kind == kind[row]) & (operations.has_span[rows] == 1)
         others[row] = False
-        result[index] = others.any() and bool((kernels[others] > kernels[row]).all())
+        less = (kernels[others] > kernels[row]) & (vain[others] < vain[row])
+        result[index] = others.any() and bool(less.all())
     return result

@@ -64,6 +64,9 @@ RUNS = {
     "cut behind a host that runs ahead": Planting(run_ahead_ns=3_000_000, cut_ns=64_000_000),
     "cut backward behind such a host": Planting(run_ahead_ns=3_000_000, cut_ns=31_000_000),
     "cut optimizer behind such a host": Planting(run_ahead_ns=3_000_000, cut_ns=33_000_000),
+    "cut in the last kernels": Planting(
+        run_ahead_ns=500_000, kernels=5, barrier=True, optimizer_ns=0, jitter=0.1, cut_ns=65_000_000
+    ),
     "cut in the optimizer": Planting(cut_ns=33_000_000),
     "cut in an evaluation": Planting(
         schedule="gpipe",
