@@ -66,7 +66,8 @@ def constant_names(order: HostOrder) -> Bools:
         if not told or len(forward) != 1:
             continue
         iteration = own.mark if marked else _segments(_after_optimizers(own), len(own))
-        constant[rows] = bool(occurrences((iteration[own.forward], own.key[own.forward])).any())
+        one = own.forward & (own.mark >= 0) if marked else own.forward
+        constant[rows] = bool(occurrences((iteration[one], own.key[one])).any())
     return constant
 
 
@@ -98,17 +99,35 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
     for rank in np.unique(order.rank):
         rows = np.flatnonzero(order.rank == rank)
         own = order.take(rows)
-        if (own.mark >= 0).any():
-            index = np.unique(own.mark, return_inverse=True)[1]
-        else:
-            bounds = _after_optimizers(own) if constant[rows[0]] else _at_repetitions(own)
-            index = _segments(bounds, len(rows))
+        index = _by_marks(own, bool(constant[rows[0]]))
         late = np.flatnonzero(own.post_validation)
         ends = np.flatnonzero(own.optimizer)
         before = np.searchsorted(ends, late) - 1
         index[late] = np.where(before >= 0, index[ends[before]] if len(ends) else NONE, NONE)
         iteration[rows] = index
     return iteration
+
+
+def _by_marks(own: HostOrder, constant: bool) -> Ints:
+    """Return a rank's iterations: as ranges name them, and by repetition where none does.
+
+    What no range names stands between the named ones, as an evaluation does::
+
+        marks    0 0 0 0   - - - -   1 1 1 1
+        ranges   F0 F1 B0 B1 F0 F1 F0 F1 F0 F1 B0 B1
+        gives    0  0  0  0  1  1  2  2  3  3  3  3
+    """
+    marked = own.mark >= 0
+    row = np.arange(len(own))
+    last = np.maximum.accumulate(np.where(marked, row, NONE))
+    number = np.where(last >= 0, own.mark[np.maximum(last, 0)], NONE)
+    place = np.zeros(len(own), np.int64)
+    for start in np.unique(last[~marked]).tolist():
+        rows = np.flatnonzero(~marked & (last == start))
+        loose = own.take(rows)
+        bounds = _after_optimizers(loose) if constant else _at_repetitions(loose)
+        place[rows] = _segments(bounds, len(rows)) + 1
+    return groups_of(number, place).of_row
 
 
 def _after_optimizers(own: HostOrder) -> Ints:

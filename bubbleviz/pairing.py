@@ -75,10 +75,37 @@ def _by_name(operations: Operations, named: Ints, counted: Bools) -> Pairing:
     idle[group[counted]] = False
     rest = (operations.iteration >= 0) & idle[group]
     np.maximum.at(number, group[rest], named[rest])
-    iteration = np.where(operations.iteration >= 0, number[group], NONE - 1)
-    present = np.unique(iteration[counted])
-    names = tuple(str(n) if n >= 0 else f"before {present[present >= 0][0]}" for n in present)
+    used = np.flatnonzero((~idle | (number >= 0)) & (operations.iteration[owners.first] >= 0))
+    anchor, away = _between(operations.rank[owners.first[used]], number[used])
+    pairs = groups_of(anchor, away)
+    of_owner = np.full(len(owners), NONE, np.int64)
+    of_owner[used] = pairs.of_row
+    iteration = np.where(operations.iteration >= 0, of_owner[group], NONE)
+    present = np.unique(iteration[counted & (iteration >= 0)])
+    first = pairs.first[present]
+    names = tuple(map(_name, anchor[first].tolist(), away[first].tolist()))
     return Pairing(_renumbered(iteration, present), names, known=True)
+
+
+def _between(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
+    """Return the named iteration that each one lies at, and how many after (or before) it.
+
+    Of each rank in order; what lies before its first named iteration is counted back from that.
+    """
+    row = np.arange(len(rank))
+    start = np.searchsorted(rank, rank)
+    last = np.maximum.accumulate(np.where(number >= 0, row, NONE))
+    later = np.where(number >= 0, row, len(row))
+    later = np.minimum(np.minimum.accumulate(later[::-1])[::-1], len(row) - 1)
+    anchor = np.where(last >= start, last, later)
+    return number[anchor], row - anchor
+
+
+def _name(number: int, away: int) -> str:
+    if away == 0:
+        return str(number)
+    where = f"after {number}" if away > 0 else f"before {number}"
+    return where if abs(away) == 1 else f"{where} ({abs(away)})"
 
 
 def _renumbered(iteration: Ints, present: Ints) -> Ints:

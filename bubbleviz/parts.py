@@ -71,9 +71,14 @@ def _marks_of_parts(
 ) -> Ints:
     """Return for each part the number of the iteration that a range names; -1 none.
 
-    An iteration's range may end before its Optimizer, so it holds until the next one begins.
-    A rank listens to the threads that open its own ranges.
+    An iteration's range may end before its Optimizer, so it holds on until a forward begins that
+    no iteration's range holds (an evaluation between two iterations). One that holds no forward
+    only says where an iteration begins. A rank listens to the threads that open its own ranges;
+    an operation's own name says more than a range around it.
     """
+    name_id = named.name_id[of_range]
+    forward = np.isin(names.phase[name_id], (Phase.F, Phase.FB))
+    result = names.iteration[name_id].copy()
     number = np.where(names.phase < 0, names.iteration, NONE)[ranges.name_id]
     ordered = names.by_order[ranges.name_id]
     marks = np.flatnonzero((number >= 0) | ordered)
@@ -81,7 +86,6 @@ def _marks_of_parts(
     for thread in np.unique(ranges.thread[marks]):
         own = marks[(ranges.thread[marks] == thread) & ordered[marks]]
         number[own] = np.arange(len(own))
-    result = np.full(len(of_range), NONE, np.int64)
     for index in np.unique(rank):
         rows = np.flatnonzero(rank == index)
         threads = np.unique(named.thread[of_range[rows]])
@@ -89,8 +93,21 @@ def _marks_of_parts(
         if len(held):
             start_ns = named.start_ns[of_range[rows]]
             at = np.searchsorted(ranges.start_ns[held], start_ns, side="right") - 1
-            result[rows] = np.where(at >= 0, number[held[np.maximum(at, 0)]], NONE)
-    return result
+            rows, at, start_ns = rows[at >= 0], at[at >= 0], start_ns[at >= 0]
+            inside = start_ns < ranges.end_ns[held[at]]
+            lasting = ~np.isin(at, at[inside & forward[rows]])
+            rows, at = rows[inside | lasting], at[inside | lasting]
+            result[rows] = np.where(result[rows] >= 0, result[rows], number[held[at]])
+    return _held_on(result, forward, rank)
+
+
+def _held_on(mark: Ints, forward: Bools, rank: Ints) -> Ints:
+    """Return the marks, each held on until a forward without a mark; rows in host order."""
+    row = np.arange(len(mark))
+    known = np.maximum.accumulate(np.where(mark >= 0, row, NONE))
+    ended = np.maximum.accumulate(np.where(forward & (mark < 0), row, NONE))
+    holds = (known > ended) & (rank[np.maximum(known, 0)] == rank)
+    return np.where(holds, mark[np.maximum(known, 0)], mark)
 
 
 def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:

@@ -505,8 +505,8 @@ def layers(window: Span, *sets: Iterable[Span]) -> list[list[Span]]:
 class Entry:
     """A range as one rank sees it, with the coordinates after relabelling and numbering.
 
-    ``iteration``: the number its mark gives, else its place among the rank's iterations; -1 before
-    the first mark.
+    ``iteration``: the number its mark gives, else its place among the rank's iterations; below 0
+    where other ranges are marked.
     """
 
     range: Range
@@ -589,11 +589,46 @@ def same_operation(entries: Sequence[Entry], first: int, second: int) -> bool:
 
 
 def iterations_by_marks(entries: Sequence[Entry], marks: Sequence[tuple[Range, Mark]]) -> list[int]:
-    """Section 3: explicit names first. An iteration lasts from its mark to the next one."""
-    result = []
+    """Section 3: explicit names first; -1 where none holds.
+
+    An iteration lasts from its mark to the next one, or to the first forward behind the end of
+    its mark; a mark that holds no forward has no end.
+    """
+    found: list[tuple[int, int] | None] = []
     for entry in entries:
-        before = [m.number for r, m in marks if r.start <= entry.range.start]
-        result.append(before[-1] if before else -1)
+        before = [i for i, (r, _) in enumerate(marks) if r.start <= entry.range.start]
+        found.append((before[-1], entry.range.start) if before else None)
+    bounding = {
+        at[0]
+        for at, entry in zip(found, entries, strict=True)
+        if at and entry.named.phase == "F" and at[1] < marks[at[0]][0].end
+    }
+    result: list[int] = []
+    for at, entry in zip(found, entries, strict=True):
+        held = at is not None and (at[0] not in bounding or at[1] < marks[at[0]][0].end)
+        if at is not None and held:
+            result.append(marks[at[0]][1].number)
+        else:
+            result.append(-1 if entry.named.phase == "F" or not result else result[-1])
+    return result
+
+
+def iterations_between_marks(
+    entries: Sequence[Entry], marked: Sequence[int], steps: bool
+) -> list[int]:
+    """Section 3: what no mark holds is told apart as without marks; these numbers are below 0."""
+    result = list(marked)
+    place = 0
+    while place < len(entries):
+        end = place
+        while end < len(entries) and marked[end] == marked[place]:
+            end += 1
+        if marked[place] < 0:
+            loose = entries[place:end]
+            own = iterations_by_steps(loose) if steps else iterations_by_keys(loose)
+            before = marked[place - 1] if place else -1
+            result[place:end] = [-1 - 1000 * (before + 1) - n for n in own]
+        place = end
     return result
 
 
@@ -611,7 +646,7 @@ def has_constant_names(entries: Sequence[Entry], *, marked: Sequence[int] | None
     seen = Counter(
         (number, e.named.chunks, e.named.sequences)
         for e, number in zip(entries, marked or iterations_by_steps(entries), strict=True)
-        if e.named.phase == "F"
+        if e.named.phase == "F" and number >= 0
     )
     return any(count > 1 for count in seen.values())
 
@@ -690,7 +725,7 @@ def place_in_iterations(
     marked = by_mark if any(number >= 0 for number in by_mark) else None
     constant = has_constant_names(entries, marked=marked)
     if marked is not None:
-        numbers = marked
+        numbers = iterations_between_marks(entries, marked, constant)
     elif constant:
         numbers = iterations_by_steps(entries)
     else:
