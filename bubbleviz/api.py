@@ -125,12 +125,14 @@ def inspect(path: str | Path, *, convention: Sequence[str] = ()) -> Inspection:
         BubblevizError: it cannot be read at all.
     """
     file = find_profiles([str(path)])[0].path
-    known = tuple(map(find_convention, convention)) or tuple(built_in().values())
+    chosen = tuple(map(find_convention, convention))
+    known = chosen or tuple(built_in().values())
     with exported(file) as export:
         reader = reader_of(export)
         contents = reader.inspect(export, globs_of(known))
         contents = replace(contents, source=replace(contents.source, path=file))
-        return look_over(contents, known, reader.sample(export))
+        sample = reader.sample(export)
+        return look_over(contents, known, sample, chosen or recognise(sample))
 
 
 def _refuse_twins(files: Sequence[str]) -> None:

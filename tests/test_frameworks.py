@@ -13,13 +13,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import bubbleviz
 from bubbleviz.cli import main
-from bubbleviz.conventions import built_in, globs_of, understand
+from bubbleviz.conventions import built_in, globs_of, recognise, understand
 from bubbleviz.phases import COMPUTE, Phase
 from bubbleviz.report import Report
 from scripts.planting import plant
@@ -498,6 +499,68 @@ def test_jax_thunks_between_transfers_are_operations(tmp_path: Path) -> None:
         for ratio in ("schedule", "stage"):
             value, expected = own.ratios[ratio].value, true.bubble_ratio[ratio]
             assert value is None or value == pytest.approx(expected, abs=0.005), ratio
+
+
+# -- one naming inside another ---------------------------------------------------------------
+
+
+def layered(path: Path, layers: int) -> None:
+    """Put ranges of layers into each F and B, so that every call lies in one."""
+    with closing(sqlite3.connect(path)) as db:
+        ranges = db.execute(
+            "SELECT start, end, globalTid, text FROM NVTX_EVENTS "
+            "WHERE text GLOB '[FB][0-9]*.[0-9]*.[0-9]*'"
+        ).fetchall()
+        for start, end, thread, text in ranges:
+            word = "forward" if text.startswith("F") else "backward"
+            bounds = [start + (end - start) * n // layers for n in range(layers + 1)]
+            db.executemany(
+                "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) "
+                "VALUES (?, ?, 59, ?, ?)",
+                [
+                    (a, b, f"MFSDP transformer block {n} {word}", thread)
+                    for n, (a, b) in enumerate(pairwise(bounds))
+                ],
+            )
+        db.commit()
+
+
+NESTED = ("zero-bubble", "megatron-core")
+
+
+@pytest.mark.parametrize("layers", [3, 30])
+def test_layers_inside_operations_take_nothing_from_them(
+    layers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth = plant(BASE, tmp_path)
+    paths = [tmp_path / file.path for file in truth.files]
+    for path in paths:
+        layered(path, layers)
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "zero-bubble"
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+    assert main(["inspect", str(paths[0])]) == 0
+    said = capsys.readouterr().out.split("Naming")[1].split("Most frequent")[0]
+    own, other = (" ".join(said.split()).partition(f"{name}:")[2] for name in NESTED)
+    assert own.partition("megatron-core:")[0].count("left to it") == 0
+    assert other.partition("zero-bubble:")[0].count("left to it") == 1
+
+
+def test_layers_without_operations_around_them_are_work() -> None:
+    (found,) = recognise({"MFSDP embedding forward": 3, "iter_0_1": 1})
+
+    assert found == built_in()["megatron-core"]
+
+
+def test_transfers_hold_of_a_naming_whose_layers_lie_inside_operations() -> None:
+    receive = "megatron.core.pipeline_parallel.p2p_communication.recv_forward"
+    found = recognise({"F0.0.0": 8, "layer_3f": 80, receive: 4})
+
+    assert [c.name for c in found] == ["zero-bubble", "megatron-core"]
+    names = understand(["layer_3f", receive], *found)
+    assert names.phase.tolist() == [-1, Phase.RECV_F]
 
 
 # -- pairs under one name --------------------------------------------------------------------

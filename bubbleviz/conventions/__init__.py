@@ -58,6 +58,10 @@ _NUMBERS = (
     "second_chunk",
     "second_stage",
 )
+#: A convention that names work this many times less often than another one does not count.
+_RARE = 10
+#: An operation has fewer named parts (layers of a stage, forward or backward) than this.
+_PARTS = 100
 #: No count of microbatches or ranks has more; a name that says so is no name of ours.
 _DIGITS = 9
 _GROUPS = frozenset((*_NUMBERS, "phase"))
@@ -255,11 +259,13 @@ class Evidence:
     Attributes:
         convention: the convention.
         work: ranges that it names F, B, W, BW or FB.
+        whole: those of them that are not parts of an operation.
         other: other ranges that it names: Optimizer, communication, iterations.
     """
 
     convention: Convention
     work: int
+    whole: int
     other: int
 
 
@@ -275,9 +281,13 @@ def weigh(counts: Mapping[str, int], conventions: Sequence[Convention]) -> tuple
     for convention in conventions:
         names = understand(list(counts), convention)
         work = np.isin(names.phase, COUNTED)
-        named = names.understood
         found.append(
-            Evidence(convention, int(number[work].sum()), int(number[named & ~work].sum()))
+            Evidence(
+                convention,
+                work=int(number[work].sum()),
+                whole=int(number[work & ~names.part].sum()),
+                other=int(number[names.understood & ~work].sum()),
+            )
         )
     return tuple(sorted(found, key=lambda e: (-e.work, -e.other)))
 
@@ -286,11 +296,25 @@ def recognise(counts: Mapping[str, int]) -> tuple[Convention, ...]:
     """Return the built-in conventions that a sample of names follows, the strongest first.
 
     That is the one that names most forward and backward ranges; others join that name forward
-    and backward in at least a tenth as many.
+    and backward in at least a tenth as many. Beside one that names whole operations, such as
+    microbatches, the parts that another one names (layers) lie inside them: the innermost range
+    would take the kernels of an operation, so of that other one only the rest holds.
     """
-    evidence = weigh(counts, tuple(built_in().values()))
-    most = evidence[0].work if evidence else 0
-    return tuple(e.convention for e in evidence if e.work > 0 and 10 * e.work >= most)
+    evidence = [e for e in weigh(counts, tuple(built_in().values())) if e.work > 0]
+    whole = [e for e in evidence if e.whole > 0]
+    most = max((e.work for e in evidence), default=0)
+    if not any(_PARTS * e.work >= most for e in whole):
+        return tuple(e.convention for e in evidence if _RARE * e.work >= most)
+    most = max(e.work for e in whole)
+    frequent = [e for e in evidence if _RARE * e.work >= most]
+    chosen = (e.convention for e in frequent if e.whole > 0)
+    rest = (without_parts(e.convention) for e in frequent if e.whole == 0)
+    return (*chosen, *(c for c in rest if c.patterns))
+
+
+def without_parts(convention: Convention) -> Convention:
+    """Return a convention without its patterns for parts of operations."""
+    return replace(convention, patterns=tuple(p for p in convention.patterns if not p.part))
 
 
 def rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...], ...]:
