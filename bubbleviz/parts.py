@@ -11,7 +11,7 @@ from bubbleviz.conventions import Names
 from bubbleviz.grouping import groups_of
 from bubbleviz.iterations import HostOrder, constant_names, number_iterations
 from bubbleviz.model import Limitation
-from bubbleviz.phases import COUNTED, TRANSFERS, WORK, Phase
+from bubbleviz.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
 from bubbleviz.profile import Profile, Ranges
 from bubbleviz.work import Work
 
@@ -78,9 +78,10 @@ def _marks_of_parts(
     ordered = names.by_order[ranges.name_id]
     marks = np.flatnonzero((number >= 0) | ordered)
     marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
-    for thread in np.unique(ranges.thread[marks]):
+    for thread in np.unique(ranges.thread[marks[ordered[marks]]]):
         own = marks[(ranges.thread[marks] == thread) & ordered[marks]]
-        number[own] = np.arange(len(own))
+        inside = named.take(named.thread == thread)
+        number[own] = _by_order(ranges.take(own), inside, names.phase[inside.name_id])
     result = np.full(len(of_range), NONE, np.int64)
     for index in np.unique(rank):
         rows = np.flatnonzero(rank == index)
@@ -91,6 +92,20 @@ def _marks_of_parts(
             at = np.searchsorted(ranges.start_ns[held], start_ns, side="right") - 1
             result[rows] = np.where(at >= 0, number[held[np.maximum(at, 0)]], NONE)
     return result
+
+
+def _by_order(marks: Ranges, inside: Ranges, phase: Ints) -> Ints:
+    """Return the numbers of a thread's marks by their order; -1 where not both passes run inside.
+
+    What only one rank runs (a set-up, an evaluation) would move its numbers against the others'.
+    """
+    at = np.searchsorted(marks.start_ns, inside.start_ns, side="right") - 1
+    within = (at >= 0) & (inside.start_ns <= marks.end_ns[at])
+    forward, backward = np.zeros(len(marks), bool), np.zeros(len(marks), bool)
+    forward[at[within & np.isin(phase, (Phase.F, Phase.FB))]] = True
+    backward[at[within & np.isin(phase, (*BACKWARD, Phase.FB))]] = True
+    both = forward & backward
+    return np.where(both, np.cumsum(both) - 1, NONE)
 
 
 def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:

@@ -501,6 +501,44 @@ def test_jax_thunks_between_transfers_are_operations(tmp_path: Path) -> None:
             assert value is None or value == pytest.approx(expected, abs=0.005), ratio
 
 
+def modules(folder: Path, pid: int, names: Sequence[str]) -> Path:
+    """Write one process of JAX that runs these modules; only ``jit_step`` has both passes."""
+    passes = {
+        "jit_init": (),
+        "jit_eval": (Thunks.forward,),
+        "jit_step": (Thunks.forward, Thunks.backward),
+    }
+    ranges, calls, kernels = [], [], []
+    for n, name in enumerate(names):
+        at = 1_000 * n + 1_000 * (4 - len(names)) + 50 * pid
+        ranges.append(R(at, at + 900, f"TSL:XlaModule:#hlo_module={name}#", tid=pid, pid=pid))
+        for k, thunk in enumerate(passes[name]):
+            begin, ident = at + 100 + 400 * k, 10 * n + k
+            ranges.append(R(begin, begin + 50, thunk.format(n=k), tid=pid, pid=pid))
+            calls.append(C(begin + 10, begin + 20, ident, tid=pid, pid=pid))
+            kernels.append(K(begin + 30, begin + 330, ident, pid=pid))
+    return profile(folder, kernels, calls, ranges, name=f"{pid}.sqlite", hostname="one")
+
+
+@pytest.mark.parametrize("more", ["jit_init", "jit_eval"])
+def test_jax_modules_without_both_passes_count_for_no_iteration(more: str, tmp_path: Path) -> None:
+    paths = [
+        modules(tmp_path, 1, ["jit_step"] * 3),
+        modules(tmp_path, 2, [more, *["jit_step"] * 3]),
+    ]
+    report = bubbleviz.analyze(paths)
+
+    training = [i for i in report.iterations if i.kind == "training"]
+    assert [i.name for i in training] == ["0", "1", "2"]
+    assert all(i.complete and len(i.ranks) == 2 for i in training)
+    t = report.operations
+    index = {i.index for i in training}
+    for iteration in index:
+        rows = [r for r in range(len(t)) if t.iteration[r] == iteration]
+        starts = [min(int(t.start_ns[r]) for r in rows if t.rank[r] == k) for k in (0, 1)]
+        assert abs(starts[0] - starts[1]) < 100
+
+
 # -- one naming inside another ---------------------------------------------------------------
 
 

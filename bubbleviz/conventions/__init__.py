@@ -18,7 +18,8 @@ framework is adding a file; its examples and counter-examples are tested against
 
 Named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank``, and
 ``second_microbatch, second_chunk, second_stage`` for a range that names two things. A pattern
-with the group ``iteration`` and no phase marks iterations (or ``iteration = "by order"``).
+with the group ``iteration`` and no phase marks iterations (or ``iteration = "by order"``: those
+of its ranges that hold both forward and backward, counted on their thread).
 
 - ``post_validation = true`` marks optimizer work that belongs to the iteration before.
 - ``receives = false`` (or ``true``) says of a communication pattern whether it waits for a peer's
@@ -96,7 +97,7 @@ class Pattern:
         receives: whether communication under this name waits for a peer's data.
         part: whether it names a part of an operation only: what follows under the same phase
             belongs to the same one, up to another phase.
-        by_order: whether it marks an iteration whose number is its order.
+        by_order: whether it marks an iteration, if both passes run inside, numbered by order.
     """
 
     glob: str
