@@ -78,6 +78,17 @@ def test_a_file_that_is_not_there_is_told() -> None:
         find_convention("mine.toml")
 
 
+def test_a_path_of_jax_may_hold_a_hash() -> None:
+    """Paths number what occurs twice (``dot#1``); the thunk ends at the last ``#`` alone."""
+    thunk = "Thunk:#name=jit(step)/{}/dot#1,hlo_op=fusion.11,unique_hlo_op_id=4#"
+    names = understand(
+        [thunk.format("jvp(a)"), thunk.format("transpose(jvp(a))"), thunk.format("add")],
+        built_in()["jax-xla"],
+    )
+
+    assert names.phase.tolist() == [Phase.F, Phase.BW, -1]
+
+
 def test_a_range_known_by_its_second_number_keeps_its_chunk() -> None:
     names = understand(
         ["SEND_FORWARD_RECV_BACKWARD.3.1.0", "W_clear.1.0"], built_in()["zero-bubble"]
