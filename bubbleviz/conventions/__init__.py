@@ -153,8 +153,10 @@ class Names(Table):
     """What each distinct name means; one row a name, -1 is "not said".
 
     ``phase`` is -1 for a name that is no operation; such a row can still mark an iteration.
+    ``convention`` is the place of the convention that knows it.
     """
 
+    convention: Ints
     phase: Ints
     microbatch: Ints
     chunk: Ints
@@ -194,11 +196,13 @@ def understand(texts: Sequence[str], *conventions: Convention) -> Names:
     rows = np.full((len(texts), len(_NUMBERS) + 1), NONE, np.int64)
     post_validation, receives = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
     part, by_order = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
+    deciding = np.full(len(texts), NONE, np.int64)
     for row, text in enumerate(texts):
-        parsed = (_parse(plain(text, c.domain), c.patterns) for c in conventions)
-        found = next((f for f in parsed if f is not None), None)
+        parsed = ((i, _parse(plain(text, c.domain), c.patterns)) for i, c in enumerate(conventions))
+        place, found = next(((i, f) for i, f in parsed if f is not None), (NONE, None))
         if found is not None:
             pattern, phase, numbers = found
+            deciding[row] = place
             rows[row] = (NONE if phase is None else phase, *numbers)
             if rows[row, 1] == NONE and rows[row, 7] != NONE:
                 # Of two things only the second is numbered: that is the one to be known by.
@@ -208,6 +212,7 @@ def understand(texts: Sequence[str], *conventions: Convention) -> Names:
             part[row], by_order[row] = pattern.part, pattern.by_order
     columns = np.ascontiguousarray(rows.T)
     return Names(
+        convention=deciding,
         phase=columns[0],
         **{name: columns[i] for i, name in enumerate(_NUMBERS, 1)},
         post_validation=post_validation,
