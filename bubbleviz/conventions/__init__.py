@@ -2,6 +2,7 @@ r"""Naming conventions: how a framework writes the names of its ranges.
 
 A convention is one TOML file, whether built in (beside this module) or a user's own. Adding a
 framework is adding a file; its examples and counter-examples are tested against all others.
+A user's own file is refused where it does not do to them what it says.
 
 .. code-block:: toml
 
@@ -362,7 +363,60 @@ def load_convention(path: str | Path) -> Convention:
             f"{path}: cannot be read as a naming convention ({type(error).__name__}); "
             "give a TOML file or one of: " + ", ".join(sorted(built_in()))
         ) from error
-    return _from_text(text, str(path))
+    convention = _from_text(text, str(path))
+    _refuse_wrong_examples(convention, str(path))
+    return convention
+
+
+def _refuse_wrong_examples(convention: Convention, where: str) -> None:
+    """Raise UsageError where a convention does not do to its examples what it says.
+
+    Built-in ones are held to theirs by tests, which keeps the start fast.
+    """
+    numbers = {id(pattern): i for i, pattern in enumerate(convention.patterns, 1)}
+    for key, texts in (
+        ("examples", convention.examples),
+        ("counter_examples", convention.counter_examples),
+    ):
+        for text in texts:
+            shown = repr(text[:60])
+            try:
+                taken = bool(understand([text], convention).understood[0])
+                found = _parse(plain(text, convention.domain), convention.patterns)
+            except UsageError as error:
+                raise UsageError(f"{where}: {key}: {error}") from error
+            if found is None or not taken:
+                if key == "examples":
+                    raise UsageError(f"{where}: {key}: no pattern takes {shown}")
+                continue
+            number, glob = numbers[id(found[0])], found[0].glob
+            if key == "counter_examples":
+                raise UsageError(f"{where}: {key}: pattern {number} takes {shown}")
+            if not lets_through(glob, text):
+                raise UsageError(
+                    f"{where}: pattern {number}: glob {glob!r} holds the example {shown} back, "
+                    "which match takes; widen it"
+                )
+
+
+def lets_through(glob: str, text: str) -> bool:
+    """Tell whether a text matches an SQLite GLOB."""
+    regex = []
+    for piece in re.findall(r"\[\^?\]?[^\]]*\]|.", glob, re.DOTALL):
+        negated = piece.startswith("[^")
+        body = re.sub(r"([\\\[\]^&~|])", r"\\\1", piece[2 if negated else 1 : -1])
+        if piece in {"*", "?"}:
+            regex.append(".*" if piece == "*" else ".")
+        elif piece[0] != "[":
+            regex.append(re.escape(piece))
+        else:
+            # A set that is empty or not closed matches nothing.
+            regex.append(f"[{'^' * negated}{body}]" if body else "(?!)")
+    try:
+        return re.fullmatch("".join(regex), text, re.DOTALL) is not None
+    except re.error:
+        # A range in reverse ([z-a]) holds nothing.
+        return False
 
 
 @cache
@@ -434,20 +488,30 @@ def _pattern(data: object, where: str) -> Pattern:
     if not isinstance(phases, dict):
         raise UsageError(f"{where}: phases must be a table of your word = our phase")
     fixed = data.get("phase")
+    iteration = data.get("iteration")
+    if iteration is not None and iteration != "by order":
+        raise UsageError(f"{where}: iteration must be 'by order', not {iteration!r}")
     pattern = Pattern(
         glob=_text(data, "glob", where, "*"),
         match=match,
         phase=None if fixed is None else _phase(fixed, where),
         phases={str(theirs): _phase(ours, where) for theirs, ours in phases.items()},
-        post_validation=data.get("post_validation") is True,
-        receives=None if data.get("receives") is None else data["receives"] is True,
-        part=data.get("part") is True,
-        by_order=data.get("iteration") == "by order",
+        post_validation=_switch(data, "post_validation", where) is True,
+        receives=_switch(data, "receives", where),
+        part=_switch(data, "part", where) is True,
+        by_order=iteration is not None,
     )
     told = pattern.phase is not None or pattern.by_order
     if not told and not {"phase", "iteration", "rank"} & set(match.groupindex):
         raise UsageError(f"{where}: say the phase: phase = ..., a group phase, or iteration")
     return pattern
+
+
+def _switch(data: Mapping[str, object], key: str, where: str) -> bool | None:
+    value = data.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise UsageError(f"{where}: {key} must be true or false, not {value!r}")
+    return value
 
 
 def _phase(label: object, where: str) -> Phase:
