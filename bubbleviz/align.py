@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -77,6 +78,7 @@ def put_together(
     clocks, limitations = align(sources, machines)
     refuse_unrelated(sources, [(r.start_ns, r.end_ns) for r in recordings], clocks)
     _refuse_other_shapes(recordings)
+    _refuse_other_namings(recordings)
     _refuse_one_process_twice(recordings)
     joined = join(recordings, clocks, machines)
     staging = stage(joined)
@@ -113,7 +115,7 @@ def put_together(
 
 
 def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
-    """Raise MismatchError where profiles ran other numbers of microbatches or chunks, or names.
+    """Raise MismatchError where profiles ran other numbers of microbatches or chunks.
 
     Counted are a rank's iterations in which every forward has its backward. An export that lost
     names of ranges is not held to it.
@@ -122,9 +124,8 @@ def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
     for what, values in (
         ("microbatches an iteration", [_usual_microbatches(r.operations) for r in recordings]),
         ("model chunks a rank", [_usual_chunks(r.operations) for r in recordings]),
-        ("as their naming convention", [r.convention for r in recordings]),
     ):
-        first: dict[int | str, str] = {}
+        first: dict[int, str] = {}
         for value, recording in zip(values, recordings, strict=True):
             if value is not None:
                 first.setdefault(value, recording.source.path)
@@ -133,6 +134,22 @@ def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
             raise MismatchError(
                 f"{path} and {second}: {one} and {other} {what}, so they are no single run; "
                 "give the profiles of one run"
+            )
+
+
+def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError where two profiles share no naming of forward or backward.
+
+    Which one leads may differ: ranks name their layers, or their transfers, more or less often.
+    An export that lost names of ranges is not held to it.
+    """
+    recordings = [r for r in recordings if not any(n.what in _NAMES_LOST for n in r.limitations)]
+    for one, other in combinations(recordings, 2):
+        if one.convention != other.convention and not one.namings & other.namings:
+            raise MismatchError(
+                f"{one.source.path} and {other.source.path}: {one.convention} and "
+                f"{other.convention} as their naming convention, so they are no single run; give "
+                "the profiles of one run"
             )
 
 

@@ -43,7 +43,7 @@ Progress = Callable[[int, int, str], None]
 def analyze(
     paths: str | Path | Sequence[str | Path],
     *,
-    convention: Sequence[str] = (),
+    convention: str | Path | Sequence[str | Path] = (),
     skip: int = 0,
     cross_thread: bool = True,
     order: Sequence[int] = (),
@@ -55,8 +55,8 @@ def analyze(
 
     Args:
         paths: profiles; a directory stands for those in it, a pattern for its matches.
-        convention: names of naming conventions or paths of TOML files, the first that knows a
-            name decides; empty to recognise them.
+        convention: a naming convention's name or the path of a TOML file, or several, of which
+            the first that knows a name decides; empty to recognise them.
         skip: how many of the first iterations the averages leave out.
         cross_thread: whether a backward may be launched by another thread than the one that
             opened its range.
@@ -72,7 +72,7 @@ def analyze(
     given = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_profiles([str(path) for path in given])
     _refuse_twins([file.path for file in files])
-    chosen = tuple(map(find_convention, convention))
+    chosen = _conventions(convention)
     how = _How(chosen, cross_thread, keep_export)
     recordings, unreadable = _record_all(files, how, progress)
     run = put_together(recordings, order, same_clock)
@@ -114,23 +114,31 @@ def _record_all(
     return recordings, tuple(Limitation("a profile of the directory", str(e)) for e in lost)
 
 
-def inspect(path: str | Path, *, convention: Sequence[str] = ()) -> Inspection:
+def _conventions(given: str | Path | Sequence[str | Path]) -> tuple[Convention, ...]:
+    several = [given] if isinstance(given, (str, Path)) else given
+    return tuple(find_convention(str(one)) for one in several)
+
+
+def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] = ()) -> Inspection:
     """Return what one profile holds and how far it could be analysed.
 
     Args:
         path: the profile.
-        convention: names of naming conventions or paths of TOML files; empty for all known.
+        convention: a naming convention's name or the path of a TOML file, or several; empty for
+            all known.
 
     Raises:
         BubblevizError: it cannot be read at all.
     """
     file = find_profiles([str(path)])[0].path
-    known = tuple(map(find_convention, convention)) or tuple(built_in().values())
+    chosen = _conventions(convention)
+    known = chosen or tuple(built_in().values())
     with exported(file) as export:
         reader = reader_of(export)
         contents = reader.inspect(export, globs_of(known))
         contents = replace(contents, source=replace(contents.source, path=file))
-        return look_over(contents, known, reader.sample(export))
+        sample = reader.sample(export)
+        return look_over(contents, known, sample, chosen or recognise(sample))
 
 
 def _refuse_twins(files: Sequence[str]) -> None:

@@ -25,12 +25,15 @@ class Evidence:
         phases: ranges of each phase, by printed name; only those that occur.
         iterations: ranges that name iterations.
         examples: a few of the names.
+        parts_left: whether its parts of operations count for nothing, since another convention
+            names the whole operations.
     """
 
     convention: str
     phases: tuple[tuple[str, int], ...]
     iterations: int
     examples: tuple[str, ...]
+    parts_left: bool
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,10 @@ class Inspection:
 
 
 def look_over(
-    contents: Contents, conventions: Sequence[Convention], sample: Mapping[str, int]
+    contents: Contents,
+    conventions: Sequence[Convention],
+    sample: Mapping[str, int],
+    followed: Sequence[Convention],
 ) -> Inspection:
     """Return what can be made of a profile with these conventions.
 
@@ -63,8 +69,12 @@ def look_over(
         contents: what it holds.
         conventions: the ones to try.
         sample: how often names occur in a sample of its ranges.
+        followed: what an analysis would follow of these conventions.
     """
-    evidence = tuple(e for c in conventions if (e := _evidence(contents, c)) is not None)
+    cut = {c.name for c in followed if c not in conventions}
+    evidence = tuple(
+        e for c in conventions if (e := _evidence(contents, c, c.name in cut)) is not None
+    )
     rows = {table.what: table.rows or 0 for table in contents.tables}
     named = any(phase in {p.label for p in COUNTED} for e in evidence for phase, _ in e.phases)
     missing = []
@@ -102,7 +112,7 @@ def look_over(
     )
 
 
-def _evidence(contents: Contents, convention: Convention) -> Evidence | None:
+def _evidence(contents: Contents, convention: Convention, parts_left: bool) -> Evidence | None:
     names = understand([c.name for c in contents.candidates], convention)
     counts = np.array([c.count for c in contents.candidates], np.int64)
     of_phase = [(p.label, int(counts[names.phase == p].sum())) for p in Phase]
@@ -111,4 +121,5 @@ def _evidence(contents: Contents, convention: Convention) -> Evidence | None:
     if not told and not marks:
         return None
     rows = np.flatnonzero((names.phase >= 0) | (names.iteration >= 0) | names.by_order)[:5].tolist()
-    return Evidence(convention.name, told, marks, tuple(names.texts[row] for row in rows))
+    examples = tuple(names.texts[row] for row in rows)
+    return Evidence(convention.name, told, marks, examples, parts_left)

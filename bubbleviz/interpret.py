@@ -57,10 +57,15 @@ class Recording:
 
     ``operations.rank`` counts the profile's ranks and ``operations.iteration`` each rank's own
     iterations from 0; both get their final numbers when profiles are put together.
+
+    Attributes:
+        convention: the naming that leads.
+        namings: those that name forward or backward.
     """
 
     source: Source
     convention: str
+    namings: frozenset[str]
     ranks: tuple[LocalRank, ...]
     operations: Operations
     said: Said
@@ -117,6 +122,9 @@ def interpret(
     return Recording(
         source=profile.source,
         convention=conventions[0].name,
+        namings=frozenset(
+            conventions[i].name for i in names.convention[np.isin(names.phase, COUNTED)].tolist()
+        ),
         ranks=_named_ranks(ranks, profile, names),
         operations=operations,
         said=said,

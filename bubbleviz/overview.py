@@ -74,4 +74,8 @@ def _naming(inspection: Inspection) -> Iterator[str]:
         phases = ", ".join(f"{count:,} {phase}" for phase, count in evidence.phases)
         marks = f", {evidence.iterations:,} iterations" if evidence.iterations else ""
         examples = ", ".join(clean(e, 40) for e in evidence.examples)
-        yield f"  {evidence.convention}: {phases}{marks} (such as {examples})"
+        left = "; parts of operations that another naming tells, left to it"
+        yield (
+            f"  {evidence.convention}: {phases}{marks} (such as {examples})"
+            f"{left if evidence.parts_left else ''}"
+        )

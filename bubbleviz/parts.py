@@ -11,7 +11,7 @@ from bubbleviz.conventions import Names
 from bubbleviz.grouping import groups_of
 from bubbleviz.iterations import HostOrder, constant_names, number_iterations
 from bubbleviz.model import Limitation
-from bubbleviz.phases import COUNTED, TRANSFERS, WORK, Phase
+from bubbleviz.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
 from bubbleviz.profile import Profile, Ranges
 from bubbleviz.work import Work
 
@@ -83,9 +83,10 @@ def _marks_of_parts(
     ordered = names.by_order[ranges.name_id]
     marks = np.flatnonzero((number >= 0) | ordered)
     marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
-    for thread in np.unique(ranges.thread[marks]):
+    for thread in np.unique(ranges.thread[marks[ordered[marks]]]):
         own = marks[(ranges.thread[marks] == thread) & ordered[marks]]
-        number[own] = np.arange(len(own))
+        inside = named.take(named.thread == thread)
+        number[own] = _by_order(ranges.take(own), inside, names.phase[inside.name_id])
     for index in np.unique(rank):
         rows = np.flatnonzero(rank == index)
         threads = np.unique(named.thread[of_range[rows]])
@@ -94,9 +95,9 @@ def _marks_of_parts(
             start_ns = named.start_ns[of_range[rows]]
             at = np.searchsorted(ranges.start_ns[held], start_ns, side="right") - 1
             rows, at, start_ns = rows[at >= 0], at[at >= 0], start_ns[at >= 0]
-            inside = start_ns < ranges.end_ns[held[at]]
-            lasting = ~np.isin(at, at[inside & forward[rows]])
-            rows, at = rows[inside | lasting], at[inside | lasting]
+            within = start_ns < ranges.end_ns[held[at]]
+            lasting = ~np.isin(at, at[within & forward[rows]])
+            rows, at = rows[within | lasting], at[within | lasting]
             result[rows] = np.where(result[rows] >= 0, result[rows], number[held[at]])
     return _held_on(result, forward, rank)
 
@@ -108,6 +109,20 @@ def _held_on(mark: Ints, forward: Bools, rank: Ints) -> Ints:
     ended = np.maximum.accumulate(np.where(forward & (mark < 0), row, NONE))
     holds = (known > ended) & (rank[np.maximum(known, 0)] == rank)
     return np.where(holds, mark[np.maximum(known, 0)], mark)
+
+
+def _by_order(marks: Ranges, inside: Ranges, phase: Ints) -> Ints:
+    """Return the numbers of a thread's marks by their order; -1 where not both passes run inside.
+
+    What only one rank runs (a set-up, an evaluation) would move its numbers against the others'.
+    """
+    at = np.searchsorted(marks.start_ns, inside.start_ns, side="right") - 1
+    within = (at >= 0) & (inside.start_ns <= marks.end_ns[at])
+    forward, backward = np.zeros(len(marks), bool), np.zeros(len(marks), bool)
+    forward[at[within & np.isin(phase, (Phase.F, Phase.FB))]] = True
+    backward[at[within & np.isin(phase, (*BACKWARD, Phase.FB))]] = True
+    both = forward & backward
+    return np.where(both, np.cumsum(both) - 1, NONE)
 
 
 def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:

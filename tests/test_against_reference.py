@@ -7,11 +7,13 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, find, given, settings
+from hypothesis import strategies as st
 
 from bubbleviz import api
 from bubbleviz.columns import NONE
-from bubbleviz.errors import BubblevizError
+from bubbleviz.errors import ProfileError
 from bubbleviz.phases import Phase
 from bubbleviz.report import Report
 from tests import reference, strategies
@@ -32,7 +34,7 @@ def both(rows: strategies.Rows) -> tuple[Report | None, reference.Analysis]:
         found = reference.analyse(path)
         try:
             return api.analyze([path], convention="zero-bubble"), found
-        except BubblevizError:
+        except ProfileError:
             return None, found
 
 
@@ -108,6 +110,19 @@ def check(rows: strategies.Rows) -> None:
         covered.copy_ns,
     )
     assert of_report(report) == of_reference(found)
+
+
+@pytest.mark.parametrize("kind", ["soups", "crossings", "schedules"])
+def test_something_is_compared(kind: str) -> None:
+    drawn: st.SearchStrategy[strategies.Rows] = getattr(strategies, kind)()
+
+    rows = find(drawn, lambda rows: _compares_much(both(rows)[0]), settings=SETTINGS)
+
+    assert rows.kernels
+
+
+def _compares_much(report: Report | None) -> bool:
+    return report is not None and int(report.operations.has_span.sum()) >= 2
 
 
 @SETTINGS

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import pytest
 
-from bubbleviz.conventions import built_in, find_convention, load_convention, understand
+from bubbleviz.conventions import (
+    built_in,
+    find_convention,
+    lets_through,
+    load_convention,
+    understand,
+)
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.phases import Phase
 
@@ -15,6 +24,9 @@ def write(folder: Path, text: str) -> Path:
     file = folder / "mine.toml"
     file.write_text(text, encoding="utf-8")
     return file
+
+
+WORD = "[[pattern]]\nmatch = '^word$'\nphase = 'F'\n"
 
 
 def test_no_names_are_no_rows() -> None:
@@ -44,6 +56,25 @@ def test_every_phase_can_be_a_users_own_word(phase: Phase, tmp_path: Path) -> No
         ("[[pattern]]\nmatch = '^x$'\nphase = 'forward'", "no phase 'forward'"),
         ("[[pattern]]\nmatch = '^(?P<micro>.)$'\nphase = 'F'", "unknown group 'micro'"),
         ("= =", "not TOML"),
+        (f"{WORD}part = 'yes'", "mine.toml: pattern 1: part must be true or false"),
+        (f"{WORD}receives = 1", "pattern 1: receives must be true or false"),
+        (f"{WORD}post_validation = 'true'", "post_validation must be true or false"),
+        ("[[pattern]]\nmatch = '^x$'\niteration = 'by_order'", "iteration must be 'by order'"),
+        ("[[pattern]]\nmatch = '^x$'\niteration = [1]", "iteration must be 'by order', not [1]"),
+        (f"examples = ['word', 'wort']\n{WORD}", "mine.toml: examples: no pattern takes 'wort'"),
+        (
+            "examples = ['x']\n[[pattern]]\nmatch = '^(?P<phase>x)$'",
+            "examples: no pattern takes 'x'",
+        ),
+        (
+            f"examples = ['word']\n{WORD}glob = 'Word'",
+            "pattern 1: glob 'Word' holds the example 'word' back",
+        ),
+        (f"counter_examples = ['word']\n{WORD}", "counter_examples: pattern 1 takes 'word'"),
+        (
+            "examples = ['fast']\n[[pattern]]\nmatch = '^f(?P<microbatch>.+)$'\nphase = 'F'",
+            "mine.toml: examples: the pattern",
+        ),
     ],
 )
 def test_a_wrong_file_is_told(text: str, said: str, tmp_path: Path) -> None:
@@ -51,6 +82,28 @@ def test_a_wrong_file_is_told(text: str, said: str, tmp_path: Path) -> None:
         load_convention(write(tmp_path, text))
 
     assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(built_in()))
+def test_built_in_conventions_load_as_a_users_own_would(name: str) -> None:
+    with as_file(files("bubbleviz.conventions") / f"{name.replace('-', '_')}.toml") as file:
+        assert load_convention(file) == built_in()[name]
+
+
+GLOBS = (
+    *("a*b", "?", "[a-c]x", "[^a-c]x", "[]x]", "[^]x]", "[!a]", "[a", "[]", "[^]", "*[*]", "a.c"),
+    *("\\", "[\\]", "[c-a]", "", "[a-]"),
+)
+
+
+@pytest.mark.parametrize("glob", GLOBS)
+def test_a_glob_is_read_as_sqlite_reads_it(glob: str) -> None:
+    texts = ["", *"x]^!a-\\", "ab", "a\nb", "bx", "dx", "[a", "[]", "a*", "abc", "a.c"]
+    with closing(sqlite3.connect(":memory:")) as db:
+        expected = [bool(db.execute("SELECT ? GLOB ?", (t, glob)).fetchone()[0]) for t in texts]
+
+    assert [lets_through(glob, text) for text in texts] == expected
 
 
 def test_a_group_that_takes_no_number_is_told(tmp_path: Path) -> None:
@@ -76,6 +129,17 @@ def test_a_name_nearly_right_gets_a_hint() -> None:
 def test_a_file_that_is_not_there_is_told() -> None:
     with pytest.raises(InputError, match=r"mine\.toml"):
         find_convention("mine.toml")
+
+
+def test_a_path_of_jax_may_hold_a_hash() -> None:
+    """Paths number what occurs twice (``dot#1``); the thunk ends at the last ``#`` alone."""
+    thunk = "Thunk:#name=jit(step)/{}/dot#1,hlo_op=fusion.11,unique_hlo_op_id=4#"
+    names = understand(
+        [thunk.format("jvp(a)"), thunk.format("transpose(jvp(a))"), thunk.format("add")],
+        built_in()["jax-xla"],
+    )
+
+    assert names.phase.tolist() == [Phase.F, Phase.BW, -1]
 
 
 def test_a_range_known_by_its_second_number_keeps_its_chunk() -> None:

@@ -13,13 +13,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import bubbleviz
 from bubbleviz.cli import main
-from bubbleviz.conventions import built_in, globs_of, understand
+from bubbleviz.conventions import built_in, globs_of, recognise, understand
 from bubbleviz.phases import COMPUTE, Phase
 from bubbleviz.report import Report
 from scripts.planting import plant
@@ -498,6 +499,106 @@ def test_jax_thunks_between_transfers_are_operations(tmp_path: Path) -> None:
         for ratio in ("schedule", "stage"):
             value, expected = own.ratios[ratio].value, true.bubble_ratio[ratio]
             assert value is None or value == pytest.approx(expected, abs=0.005), ratio
+
+
+def modules(folder: Path, pid: int, names: Sequence[str]) -> Path:
+    """Write one process of JAX that runs these modules; only ``jit_step`` has both passes."""
+    passes = {
+        "jit_init": (),
+        "jit_eval": (Thunks.forward,),
+        "jit_step": (Thunks.forward, Thunks.backward),
+    }
+    ranges, calls, kernels = [], [], []
+    for n, name in enumerate(names):
+        at = 1_000 * n + 1_000 * (4 - len(names)) + 50 * pid
+        ranges.append(R(at, at + 900, f"TSL:XlaModule:#hlo_module={name}#", tid=pid, pid=pid))
+        for k, thunk in enumerate(passes[name]):
+            begin, ident = at + 100 + 400 * k, 10 * n + k
+            ranges.append(R(begin, begin + 50, thunk.format(n=k), tid=pid, pid=pid))
+            calls.append(C(begin + 10, begin + 20, ident, tid=pid, pid=pid))
+            kernels.append(K(begin + 30, begin + 330, ident, pid=pid))
+    return profile(folder, kernels, calls, ranges, name=f"{pid}.sqlite", hostname="one")
+
+
+@pytest.mark.parametrize("more", ["jit_init", "jit_eval"])
+def test_jax_modules_without_both_passes_count_for_no_iteration(more: str, tmp_path: Path) -> None:
+    paths = [
+        modules(tmp_path, 1, ["jit_step"] * 3),
+        modules(tmp_path, 2, [more, *["jit_step"] * 3]),
+    ]
+    report = bubbleviz.analyze(paths)
+
+    training = [i for i in report.iterations if i.kind == "training"]
+    assert [i.name for i in training] == ["0", "1", "2"]
+    assert all(i.complete and len(i.ranks) == 2 for i in training)
+    t = report.operations
+    index = {i.index for i in training}
+    for iteration in index:
+        rows = [r for r in range(len(t)) if t.iteration[r] == iteration]
+        starts = [min(int(t.start_ns[r]) for r in rows if t.rank[r] == k) for k in (0, 1)]
+        assert abs(starts[0] - starts[1]) < 100
+
+
+# -- one naming inside another ---------------------------------------------------------------
+
+
+def layered(path: Path, layers: int) -> None:
+    """Put ranges of layers into each F and B, so that every call lies in one."""
+    with closing(sqlite3.connect(path)) as db:
+        ranges = db.execute(
+            "SELECT start, end, globalTid, text FROM NVTX_EVENTS "
+            "WHERE text GLOB '[FB][0-9]*.[0-9]*.[0-9]*'"
+        ).fetchall()
+        for start, end, thread, text in ranges:
+            word = "forward" if text.startswith("F") else "backward"
+            bounds = [start + (end - start) * n // layers for n in range(layers + 1)]
+            db.executemany(
+                "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) "
+                "VALUES (?, ?, 59, ?, ?)",
+                [
+                    (a, b, f"MFSDP transformer block {n} {word}", thread)
+                    for n, (a, b) in enumerate(pairwise(bounds))
+                ],
+            )
+        db.commit()
+
+
+NESTED = ("zero-bubble", "megatron-core")
+
+
+@pytest.mark.parametrize("layers", [3, 30])
+def test_layers_inside_operations_take_nothing_from_them(
+    layers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth = plant(BASE, tmp_path)
+    paths = [tmp_path / file.path for file in truth.files]
+    for path in paths:
+        layered(path, layers)
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "zero-bubble"
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+    assert main(["inspect", str(paths[0])]) == 0
+    said = capsys.readouterr().out.split("Naming")[1].split("Most frequent")[0]
+    own, other = (" ".join(said.split()).partition(f"{name}:")[2] for name in NESTED)
+    assert own.partition("megatron-core:")[0].count("left to it") == 0
+    assert other.partition("zero-bubble:")[0].count("left to it") == 1
+
+
+def test_layers_without_operations_around_them_are_work() -> None:
+    (found,) = recognise({"MFSDP embedding forward": 3, "iter_0_1": 1})
+
+    assert found == built_in()["megatron-core"]
+
+
+def test_transfers_hold_of_a_naming_whose_layers_lie_inside_operations() -> None:
+    receive = "megatron.core.pipeline_parallel.p2p_communication.recv_forward"
+    found = recognise({"F0.0.0": 8, "layer_3f": 80, receive: 4})
+
+    assert [c.name for c in found] == ["zero-bubble", "megatron-core"]
+    names = understand(["layer_3f", receive], *found)
+    assert names.phase.tolist() == [-1, Phase.RECV_F]
 
 
 # -- pairs under one name --------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import MismatchError, UsageError
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from tests.building import C, K, R, profile
@@ -29,6 +29,40 @@ def run_of(folder: Path, name: str, *, marked: bool, pid: int, iterations: int =
             calls.append(C(at + 1, at + 2, ident, tid=pid, pid=pid))
             kernels.append(K(at + 3, at + 9, ident, pid=pid))
     return profile(folder, kernels, calls, ranges, name=name, hostname="one")
+
+
+def two_namings(folder: Path, pid: int, sends: int) -> Path:
+    """Write one rank whose F and B two namings tell; torch's leads where there are sends."""
+    kernels, calls, ranges = [], [], []
+    for n, (outer, inner) in enumerate((("PP:0F0", "F0.0.0"), ("PP:0B0", "B0.0.0"))):
+        at = 20 * n + 2 * pid
+        ranges.append(R(at, at + 12, outer, tid=pid, pid=pid))
+        ranges.append(R(at + 1, at + 11, inner, tid=pid, pid=pid))
+        calls.append(C(at + 2, at + 3, n, tid=pid, pid=pid))
+        kernels.append(K(at + 4, at + 9, n, pid=pid))
+    ranges.append(R(60, 70, "Optimizer", tid=pid, pid=pid))
+    ranges.extend(R(80 + n, 81 + n, f"PP:0SEND_F{n}", tid=pid, pid=pid) for n in range(sends))
+    return profile(folder, kernels, calls, ranges, name=f"{pid}.sqlite", hostname="one")
+
+
+def test_profiles_in_which_other_namings_lead_are_one_run(tmp_path: Path) -> None:
+    report = bubbleviz.analyze([two_namings(tmp_path, 1, 0), two_namings(tmp_path, 2, 5)])
+
+    assert report.convention == "zero-bubble, torch-pipelining"
+    assert len(report.ranks) == 2
+
+
+def test_profiles_without_a_naming_in_common_are_no_run(tmp_path: Path) -> None:
+    first = run_of(tmp_path, "a.sqlite", marked=False, pid=1)
+    kernels = [K(3, 9, 1, pid=2), K(13, 19, 2, pid=2)]
+    calls = [C(1, 2, 1, tid=2, pid=2), C(11, 12, 2, tid=2, pid=2)]
+    ranges = [R(0, 8, "PP:0F0", tid=2, pid=2), R(10, 18, "PP:0B0", tid=2, pid=2)]
+    second = profile(tmp_path, kernels, calls, ranges, name="b.sqlite", hostname="one")
+
+    with pytest.raises(MismatchError, match="zero-bubble and torch-pipelining as their naming"):
+        bubbleviz.analyze([first, second])
+    given = bubbleviz.analyze([first, second], convention=["zero-bubble", "torch-pipelining"])
+    assert len(given.ranks) == 2
 
 
 def test_ranks_pair_by_order_where_only_one_names_its_iterations(tmp_path: Path) -> None:

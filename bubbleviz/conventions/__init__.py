@@ -2,6 +2,7 @@ r"""Naming conventions: how a framework writes the names of its ranges.
 
 A convention is one TOML file, whether built in (beside this module) or a user's own. Adding a
 framework is adding a file; its examples and counter-examples are tested against all others.
+A user's own file is refused where it does not do to them what it says.
 
 .. code-block:: toml
 
@@ -18,7 +19,8 @@ framework is adding a file; its examples and counter-examples are tested against
 
 Named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank``, and
 ``second_microbatch, second_chunk, second_stage`` for a range that names two things. A pattern
-with the group ``iteration`` and no phase marks iterations (or ``iteration = "by order"``).
+with the group ``iteration`` and no phase marks iterations (or ``iteration = "by order"``: those
+of its ranges that hold both forward and backward, counted on their thread).
 
 - ``post_validation = true`` marks optimizer work that belongs to the iteration before.
 - ``receives = false`` (or ``true``) says of a communication pattern whether it waits for a peer's
@@ -58,6 +60,10 @@ _NUMBERS = (
     "second_chunk",
     "second_stage",
 )
+#: A convention that names work this many times less often than another one does not count.
+_RARE = 10
+#: An operation has fewer named parts (layers of a stage, forward or backward) than this.
+_PARTS = 100
 #: No count of microbatches or ranks has more; a name that says so is no name of ours.
 _DIGITS = 9
 _GROUPS = frozenset((*_NUMBERS, "phase"))
@@ -92,7 +98,7 @@ class Pattern:
         receives: whether communication under this name waits for a peer's data.
         part: whether it names a part of an operation only: what follows under the same phase
             belongs to the same one, up to another phase.
-        by_order: whether it marks an iteration whose number is its order.
+        by_order: whether it marks an iteration, if both passes run inside, numbered by order.
     """
 
     glob: str
@@ -148,8 +154,10 @@ class Names(Table):
     """What each distinct name means; one row a name, -1 is "not said".
 
     ``phase`` is -1 for a name that is no operation; such a row can still mark an iteration.
+    ``convention`` is the place of the convention that knows it.
     """
 
+    convention: Ints
     phase: Ints
     microbatch: Ints
     chunk: Ints
@@ -189,11 +197,13 @@ def understand(texts: Sequence[str], *conventions: Convention) -> Names:
     rows = np.full((len(texts), len(_NUMBERS) + 1), NONE, np.int64)
     post_validation, receives = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
     part, by_order = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
+    deciding = np.full(len(texts), NONE, np.int64)
     for row, text in enumerate(texts):
-        parsed = (_parse(plain(text, c.domain), c.patterns) for c in conventions)
-        found = next((f for f in parsed if f is not None), None)
+        parsed = ((i, _parse(plain(text, c.domain), c.patterns)) for i, c in enumerate(conventions))
+        place, found = next(((i, f) for i, f in parsed if f is not None), (NONE, None))
         if found is not None:
             pattern, phase, numbers = found
+            deciding[row] = place
             rows[row] = (NONE if phase is None else phase, *numbers)
             if rows[row, 1] == NONE and rows[row, 7] != NONE:
                 # Of two things only the second is numbered: that is the one to be known by.
@@ -203,6 +213,7 @@ def understand(texts: Sequence[str], *conventions: Convention) -> Names:
             part[row], by_order[row] = pattern.part, pattern.by_order
     columns = np.ascontiguousarray(rows.T)
     return Names(
+        convention=deciding,
         phase=columns[0],
         **{name: columns[i] for i, name in enumerate(_NUMBERS, 1)},
         post_validation=post_validation,
@@ -255,11 +266,13 @@ class Evidence:
     Attributes:
         convention: the convention.
         work: ranges that it names F, B, W, BW or FB.
+        whole: those of them that are not parts of an operation.
         other: other ranges that it names: Optimizer, communication, iterations.
     """
 
     convention: Convention
     work: int
+    whole: int
     other: int
 
 
@@ -275,9 +288,13 @@ def weigh(counts: Mapping[str, int], conventions: Sequence[Convention]) -> tuple
     for convention in conventions:
         names = understand(list(counts), convention)
         work = np.isin(names.phase, COUNTED)
-        named = names.understood
         found.append(
-            Evidence(convention, int(number[work].sum()), int(number[named & ~work].sum()))
+            Evidence(
+                convention,
+                work=int(number[work].sum()),
+                whole=int(number[work & ~names.part].sum()),
+                other=int(number[names.understood & ~work].sum()),
+            )
         )
     return tuple(sorted(found, key=lambda e: (-e.work, -e.other)))
 
@@ -286,11 +303,25 @@ def recognise(counts: Mapping[str, int]) -> tuple[Convention, ...]:
     """Return the built-in conventions that a sample of names follows, the strongest first.
 
     That is the one that names most forward and backward ranges; others join that name forward
-    and backward in at least a tenth as many.
+    and backward in at least a tenth as many. Beside one that names whole operations, such as
+    microbatches, the parts that another one names (layers) lie inside them: the innermost range
+    would take the kernels of an operation, so of that other one only the rest holds.
     """
-    evidence = weigh(counts, tuple(built_in().values()))
-    most = evidence[0].work if evidence else 0
-    return tuple(e.convention for e in evidence if e.work > 0 and 10 * e.work >= most)
+    evidence = [e for e in weigh(counts, tuple(built_in().values())) if e.work > 0]
+    whole = [e for e in evidence if e.whole > 0]
+    most = max((e.work for e in evidence), default=0)
+    if not any(_PARTS * e.work >= most for e in whole):
+        return tuple(e.convention for e in evidence if _RARE * e.work >= most)
+    most = max(e.work for e in whole)
+    frequent = [e for e in evidence if _RARE * e.work >= most]
+    chosen = (e.convention for e in frequent if e.whole > 0)
+    rest = (without_parts(e.convention) for e in frequent if e.whole == 0)
+    return (*chosen, *(c for c in rest if c.patterns))
+
+
+def without_parts(convention: Convention) -> Convention:
+    """Return a convention without its patterns for parts of operations."""
+    return replace(convention, patterns=tuple(p for p in convention.patterns if not p.part))
 
 
 def rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...], ...]:
@@ -332,7 +363,60 @@ def load_convention(path: str | Path) -> Convention:
             f"{path}: cannot be read as a naming convention ({type(error).__name__}); "
             "give a TOML file or one of: " + ", ".join(sorted(built_in()))
         ) from error
-    return _from_text(text, str(path))
+    convention = _from_text(text, str(path))
+    _refuse_wrong_examples(convention, str(path))
+    return convention
+
+
+def _refuse_wrong_examples(convention: Convention, where: str) -> None:
+    """Raise UsageError where a convention does not do to its examples what it says.
+
+    Built-in ones are held to theirs by tests, which keeps the start fast.
+    """
+    numbers = {id(pattern): i for i, pattern in enumerate(convention.patterns, 1)}
+    for key, texts in (
+        ("examples", convention.examples),
+        ("counter_examples", convention.counter_examples),
+    ):
+        for text in texts:
+            shown = repr(text[:60])
+            try:
+                taken = bool(understand([text], convention).understood[0])
+                found = _parse(plain(text, convention.domain), convention.patterns)
+            except UsageError as error:
+                raise UsageError(f"{where}: {key}: {error}") from error
+            if found is None or not taken:
+                if key == "examples":
+                    raise UsageError(f"{where}: {key}: no pattern takes {shown}")
+                continue
+            number, glob = numbers[id(found[0])], found[0].glob
+            if key == "counter_examples":
+                raise UsageError(f"{where}: {key}: pattern {number} takes {shown}")
+            if not lets_through(glob, text):
+                raise UsageError(
+                    f"{where}: pattern {number}: glob {glob!r} holds the example {shown} back, "
+                    "which match takes; widen it"
+                )
+
+
+def lets_through(glob: str, text: str) -> bool:
+    """Tell whether a text matches an SQLite GLOB."""
+    regex = []
+    for piece in re.findall(r"\[\^?\]?[^\]]*\]|.", glob, re.DOTALL):
+        negated = piece.startswith("[^")
+        body = re.sub(r"([\\\[\]^&~|])", r"\\\1", piece[2 if negated else 1 : -1])
+        if piece in {"*", "?"}:
+            regex.append(".*" if piece == "*" else ".")
+        elif piece[0] != "[":
+            regex.append(re.escape(piece))
+        else:
+            # A set that is empty or not closed matches nothing.
+            regex.append(f"[{'^' * negated}{body}]" if body else "(?!)")
+    try:
+        return re.fullmatch("".join(regex), text, re.DOTALL) is not None
+    except re.error:
+        # A range in reverse ([z-a]) holds nothing.
+        return False
 
 
 @cache
@@ -404,20 +488,30 @@ def _pattern(data: object, where: str) -> Pattern:
     if not isinstance(phases, dict):
         raise UsageError(f"{where}: phases must be a table of your word = our phase")
     fixed = data.get("phase")
+    iteration = data.get("iteration")
+    if iteration is not None and iteration != "by order":
+        raise UsageError(f"{where}: iteration must be 'by order', not {iteration!r}")
     pattern = Pattern(
         glob=_text(data, "glob", where, "*"),
         match=match,
         phase=None if fixed is None else _phase(fixed, where),
         phases={str(theirs): _phase(ours, where) for theirs, ours in phases.items()},
-        post_validation=data.get("post_validation") is True,
-        receives=None if data.get("receives") is None else data["receives"] is True,
-        part=data.get("part") is True,
-        by_order=data.get("iteration") == "by order",
+        post_validation=_switch(data, "post_validation", where) is True,
+        receives=_switch(data, "receives", where),
+        part=_switch(data, "part", where) is True,
+        by_order=iteration is not None,
     )
     told = pattern.phase is not None or pattern.by_order
     if not told and not {"phase", "iteration", "rank"} & set(match.groupindex):
         raise UsageError(f"{where}: say the phase: phase = ..., a group phase, or iteration")
     return pattern
+
+
+def _switch(data: Mapping[str, object], key: str, where: str) -> bool | None:
+    value = data.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise UsageError(f"{where}: {key} must be true or false, not {value!r}")
+    return value
 
 
 def _phase(label: object, where: str) -> Phase:
