@@ -38,8 +38,6 @@ from bubbleviz.profile import (
 from bubbleviz.queries import query
 from bubbleviz.readers import Reader
 
-_GLOB_SLOTS = 16
-
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
 _EVENT_TYPES = {
     "NvtxPushPopRange": 59,
@@ -66,7 +64,6 @@ _NEEDED = {
 _ONE_ROW = frozenset(("host", "session"))
 _GPUS = ("gpus", "gpus_without_pci", "gpus_by_id", "gpus_2020", "gpus_2020_without_pci")
 _CUDA_DEVICES = ("cuda_devices", "cuda_devices_without_uuid")
-_RANGE_NAMES = ("range_names", "range_names_registered_only", "range_names_text_only")
 #: What graphs.sql gives as the name of a CUDA graph, which has none.
 _WHOLE_GRAPH = -2
 #: More than any correlation id.
@@ -240,14 +237,11 @@ def _ranges(export: Export, globs: Sequence[str], last_ns: int) -> Ranges:
 
     Args:
         export: the open export.
-        globs: the prefilters; more than the query has slots for stand for all names.
+        globs: the prefilters.
         last_ns: latest time seen elsewhere in the capture.
     """
-    chosen = tuple(globs) if 0 < len(globs) <= _GLOB_SLOTS else ("*",)
     types = _event_types(export)
-    binds: dict[str, int | str | None] = {**types, "globs": len(chosen)}
-    padded = (*chosen, *[None] * (_GLOB_SLOTS - len(chosen)))
-    binds.update({f"glob_{i}": glob for i, glob in enumerate(padded, 1)})
+    binds: dict[str, int | str | None] = {**types, "globs": json.dumps(list(globs))}
     rows = export.rows(export.choose(*_NEEDED["ranges"]), binds)
     if any(type(value) is not int for row in rows for value in row[:1] + row[2:5]):
         raise ProfileError(
@@ -458,24 +452,18 @@ def _tables(export: Export) -> tuple[TableCount, ...]:
     return tuple(found)
 
 
-def inspect(path: str, globs: Sequence[str], most: int = 20) -> Contents:
+def inspect(path: str, globs: Sequence[str]) -> Contents:
     """Return what an export holds.
 
     Args:
         path: the ``.sqlite`` file.
         globs: prefilters of the range names that conventions may know.
-        most: how many of the most frequent range names to list.
 
     Raises:
         ProfileError: it cannot be read.
     """
     with opened(path) as export:
-        names: list[NameCount] = []
         candidates: list[NameCount] = []
-        if not export.lacks(*_RANGE_NAMES):
-            chosen = export.choose(*_RANGE_NAMES)
-            rows = export.rows(chosen, {**_event_types(export), "most": most})
-            names = [NameCount(str(t), number(export, n)) for t, n in rows if t is not None]
         if not export.lacks(*_NEEDED["ranges"]):
             ranges = _ranges(export, globs, 0)
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
@@ -488,7 +476,6 @@ def inspect(path: str, globs: Sequence[str], most: int = 20) -> Contents:
             tables=_tables(export),
             processes=processes,
             devices=_devices(export),
-            names=tuple(names),
             candidates=tuple(candidates),
             lacks=tuple(lack for first, *_ in _NEEDED.values() for lack in _lacking(export, first)),
             readable=not any(export.lacks(*names) for names in _NEEDED.values()),
