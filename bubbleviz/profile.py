@@ -193,7 +193,7 @@ class Contents:
     Attributes:
         source: where it came from.
         tables: how many rows of each kind it holds.
-        processes: that ran kernels.
+        processes: that ran kernels or CUDA graphs.
         devices: that it describes.
         candidates: the names that pass the prefilters of conventions.
         lacks: tables and columns of a whole export that it does not have.

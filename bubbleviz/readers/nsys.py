@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -367,9 +367,18 @@ def _refuse_unrecorded(export: Export) -> None:
     for table, remedy in _RECORD_AGAIN.items():
         if table not in export.schema and not (table == KERNEL and GRAPH in export.schema):
             raise NothingToAnalyseError(f"{export.path}: {remedy}")
-    for queries in _NEEDED.values():
-        if queries is not _NEEDED["kernels"] or KERNEL in export.schema:
-            export.choose(*queries)
+    for queries in _needed(export):
+        export.choose(*queries)
+
+
+def _needed(export: Export) -> Iterator[tuple[str, ...]]:
+    """Yield the queries that this export must answer, each with what stands in for it.
+
+    Where there are CUDA graphs traced as a whole, there need not be a table of kernels.
+    """
+    for what, queries in _NEEDED.items():
+        if what != "kernels" or KERNEL in export.schema or GRAPH not in export.schema:
+            yield queries
 
 
 def _refuse_without_ranges(export: Export) -> None:
@@ -468,17 +477,21 @@ def inspect(path: str, globs: Sequence[str]) -> Contents:
             ranges = _ranges(export, globs, 0)
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
             candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
-        processes: tuple[int, ...] = ()
-        if export.has("kernels"):
-            processes = tuple(np.unique(export.columns(query("nsys/kernels"))[3]).tolist())
+        processes: set[int] = set()
+        for work in ("kernels", "graphs"):
+            if export.has(work):
+                processes.update(np.unique(export.columns(query(f"nsys/{work}"))[3]).tolist())
+        lacks = [lack for first, *_ in _NEEDED.values() for lack in _lacking(export, first)]
+        if GRAPH in export.schema:
+            lacks.extend(_lacking(export, "graphs"))
         return Contents(
             source=_source(export),
             tables=_tables(export),
-            processes=processes,
+            processes=tuple(sorted(processes - {NONE})),
             devices=_devices(export),
             candidates=tuple(candidates),
-            lacks=tuple(lack for first, *_ in _NEEDED.values() for lack in _lacking(export, first)),
-            readable=not any(export.lacks(*names) for names in _NEEDED.values()),
+            lacks=tuple(dict.fromkeys(lacks)),
+            readable=not any(export.lacks(*names) for names in _needed(export)),
         )
 
 
