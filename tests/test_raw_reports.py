@@ -104,7 +104,9 @@ def test_an_export_that_fails_is_told(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["analyze", "inspect"])
 def test_what_is_wrong_with_an_export_names_the_report(
+    command: str,
     report: Path,
     temporary: Path,
     tmp_path: Path,
@@ -113,7 +115,7 @@ def test_what_is_wrong_with_an_export_names_the_report(
 ) -> None:
     put_nsys(tmp_path / "bin", monkeypatch, 'shift 4; echo nothing > "$1"')
 
-    assert main(["analyze", str(report)]) == 1
+    assert main([command, str(report)]) == 1
     said = capsys.readouterr().err
     assert str(report) in said
     assert str(temporary) not in said
