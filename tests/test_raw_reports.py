@@ -76,6 +76,17 @@ def test_the_user_s_nsys_exports_and_nothing_stays(
     assert [p.name for p in report.parent.iterdir()] == [report.name]
 
 
+def test_a_directory_without_profiles_is_told_with_all_that_was_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "nothing"
+    folder.mkdir()
+
+    assert main(["analyze", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert "looked for *.sqlite, *.nsys-rep, *.qdrep)" in said
+
+
 def test_an_export_is_kept_on_request_and_never_replaced(
     report: Path,
     tmp_path: Path,
