@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -133,7 +134,7 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
     file = find_profiles([str(path)])[0].path
     chosen = _conventions(convention)
     known = chosen or tuple(built_in().values())
-    with exported(file) as export:
+    with _export_of(file) as export:
         reader = reader_of(export)
         contents = reader.inspect(export, globs_of(known))
         contents = replace(contents, source=replace(contents.source, path=file))
@@ -161,14 +162,22 @@ def _refuse_twins(files: Sequence[str]) -> None:
             seen[content.digest()] = path
 
 
+@contextmanager
+def _export_of(path: str, *, keep: bool = False) -> Iterator[str]:
+    """Yield the export of a profile; what is wrong with a temporary one is said of its report."""
+    with exported(path, keep=keep) as file:
+        try:
+            yield file
+        except ProfileError as error:
+            if file == path:
+                raise
+            raise type(error)(str(error).replace(file, path)) from error
+
+
 def _record(path: str, how: _How) -> Recording:
     """Read and interpret one profile; its kernels are dropped when this returns."""
-    with exported(path, keep=how.keep_export) as file:
-        try:
-            recording = _record_export(file, how.conventions, how.cross_thread)
-        except ProfileError as error:
-            # What is wrong with a temporary export is wrong with the report it was made of.
-            raise type(error)(str(error).replace(file, path)) from error
+    with _export_of(path, keep=how.keep_export) as file:
+        recording = _record_export(file, how.conventions, how.cross_thread)
     if file == path:
         return recording
     return replace(

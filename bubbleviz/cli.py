@@ -13,6 +13,10 @@ from bubbleviz.output_options import with_outputs
 from bubbleviz.renderers import Renderer
 from bubbleviz.terminal import complain, pass_on, progress_bar, show, width
 
+#: Exit codes after SIGINT (Ctrl-C) and SIGTERM, as shells give them.
+_INTERRUPTED, _TERMINATED = 130, 143
+_BROKEN_OFF = "ended by a signal before all was done; run it again for the whole result"
+
 app = typer.Typer(
     name="bubbleviz",
     add_completion=False,
@@ -160,15 +164,30 @@ def conventions() -> None:
     show(naming_parts(built_in().values()))
 
 
+def _run(arguments: list[str]) -> int:
+    """Run a command and return its exit code, having told where a signal broke it off."""
+    code: object
+    try:
+        code = app(args=arguments, prog_name="bubbleviz", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _INTERRUPTED
+    except SystemExit as end:
+        if end.code != _TERMINATED:
+            raise
+        code = _TERMINATED
+    # Newer versions of typer return the code of Ctrl-C themselves, and say nothing.
+    if code in {_INTERRUPTED, _TERMINATED}:
+        return complain(_BROKEN_OFF, _INTERRUPTED if code == _INTERRUPTED else _TERMINATED)
+    return code if isinstance(code, int) else 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(args=given or ["--help"], prog_name="bubbleviz", standalone_mode=False)
+        return _run(given or ["--help"])
     except BubblevizError as error:
         return complain(str(error), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        return complain("interrupted; nothing was written", 130)
     except BrokenPipeError:
         # The reader of a pipe (head, say) has seen enough.
         sys.stderr.close()
@@ -183,4 +202,3 @@ def main(arguments: list[str] | None = None) -> int:
         context = getattr(error, "ctx", None)
         place = context.command_path if context else "bubbleviz"
         return complain(f"{error.format_message().rstrip('.')}; see {place} --help", 2)
-    return code if isinstance(code, int) else 0

@@ -68,8 +68,9 @@ def _in_directory(path: str) -> list[str]:
         p for p in inside if p.endswith(SUFFIXES) and str(Path(p).with_suffix("")) not in stems
     ]
     if not files:
+        looked_for = ", ".join(f"*{suffix}" for suffix in (*suffixes, *SUFFIXES))
         raise InputError(
-            f"{path}: the directory holds no profile (looked for *{', *'.join(suffixes)}); "
+            f"{path}: the directory holds no profile (looked for {looked_for}); "
             "export with: nsys export --type sqlite REPORT.nsys-rep"
         )
     return sorted(files, key=natural_key)

@@ -14,6 +14,10 @@ from bubbleviz.suggestion import folded, suggest
 
 #: How many shapes of names are shown.
 _SHAPES = 20
+#: What an analysis needs beside work of a GPU.
+_NEEDED = ("CUDA API calls", "NVTX rows")
+#: Work of a GPU too, where they can be read.
+_GRAPHS = "CUDA graphs traced as a whole"
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,11 @@ def look_over(
     rows = {table.what: table.rows or 0 for table in contents.tables}
     named = any(phase in {p.label for p in COUNTED} for e in evidence for phase, _ in e.phases)
     missing = []
-    if not rows["kernels"]:
+    graphs = rows[_GRAPHS]
+    works = bool(rows["kernels"] or (graphs and _graphs_are_whole(contents)))
+    if not works:
         missing.append("no CUDA kernels: profile with nsys profile -t cuda,nvtx")
-        if rows["CUDA graphs traced as a whole"]:
+        if graphs:
             missing.append("CUDA graphs were traced as a whole: add --cuda-graph-trace=node")
     if not rows["CUDA API calls"]:
         missing.append("no CUDA API calls: profile with nsys profile -t cuda,nvtx")
@@ -100,8 +106,7 @@ def look_over(
     columns = [lack for lack in contents.lacks if lack.split(".")[0] in present and "." in lack]
     if columns:
         missing.append(f"the export lacks {', '.join(columns)}, which analysis needs or misses")
-    needed = ("kernels", "CUDA API calls", "NVTX rows")
-    able = named and all(rows[n] for n in needed) and contents.readable
+    able = works and named and all(rows[n] for n in _NEEDED) and contents.readable
     return Inspection(
         contents,
         evidence,
@@ -110,6 +115,12 @@ def look_over(
         folded(sample, _SHAPES),
         None if named else suggest(sample),
     )
+
+
+def _graphs_are_whole(contents: Contents) -> bool:
+    """Tell whether the table of CUDA graphs has every column, so that they count as work."""
+    graphs = [t.table for t in contents.tables if t.what == _GRAPHS]
+    return not any(lack.split(".")[0] in graphs for lack in contents.lacks)
 
 
 def _evidence(contents: Contents, convention: Convention, parts_left: bool) -> Evidence | None:

@@ -53,8 +53,9 @@ def parts(inspection: Inspection) -> Iterator[RenderableType]:
             "A draft of a naming, to be checked: save as mine.toml, give --convention mine.toml",
             style="bold",
         )
-        lines = (clean(line, 300) for line in inspection.suggestion.splitlines())
-        yield Text("\n".join(lines) + "\n")
+        # Lines are broken or cut nowhere: what is printed is the file to save.
+        lines = (clean(line, None) for line in inspection.suggestion.splitlines())
+        yield Text("\n".join(lines) + "\n", no_wrap=True)
 
 
 def naming_parts(conventions: Iterable[Convention]) -> Iterator[RenderableType]:

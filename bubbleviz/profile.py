@@ -193,9 +193,8 @@ class Contents:
     Attributes:
         source: where it came from.
         tables: how many rows of each kind it holds.
-        processes: that ran kernels.
+        processes: that ran kernels or CUDA graphs.
         devices: that it describes.
-        names: the most frequent names of its ranges.
         candidates: the names that pass the prefilters of conventions.
         lacks: tables and columns of a whole export that it does not have.
         readable: whether what it has is enough all the same.
@@ -205,7 +204,6 @@ class Contents:
     tables: tuple[TableCount, ...]
     processes: tuple[int, ...]
     devices: tuple[Device, ...]
-    names: tuple[NameCount, ...]
     candidates: tuple[NameCount, ...]
     lacks: tuple[str, ...]
     readable: bool

@@ -246,6 +246,12 @@ def test_a_word_that_means_nothing_is_refused() -> None:
         Planting(text="telepathy")
 
 
+def test_a_nested_receive_without_communication_is_refused() -> None:
+    """It would be in the truth, and not in the export."""
+    with pytest.raises(ValueError, match="nested_receive_ns needs communication"):
+        Planting(nested_receive_ns=50_000, communication=False)
+
+
 def test_a_schedule_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no schedule is called '2f2b'"):
         plant(Planting(schedule="2f2b"), tmp_path)

@@ -133,6 +133,37 @@ def test_graphs_traced_as_a_whole_are_work(without: tuple[str, ...], tmp_path: P
     assert report.coverage[0].gpu_ns == report.coverage[0].attributed_gpu_ns == 2_400
 
 
+@pytest.mark.parametrize("without", [(), ("CUPTI_ACTIVITY_KIND_KERNEL",)])
+def test_inspect_takes_graphs_traced_as_a_whole_for_work(
+    without: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = graphs(drop(profile(tmp_path, [], CALLS, RANGES), *without), TRACED)
+
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "analyze can give bubble ratios" in shown
+    assert "no CUDA kernels" not in shown
+    assert "--cuda-graph-trace" not in shown
+    assert "processes    1\n" in shown
+
+
+@pytest.mark.parametrize("without", [(), ("CUPTI_ACTIVITY_KIND_KERNEL",)])
+def test_inspect_and_analyze_both_refuse_graphs_that_cannot_be_read(
+    without: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = graphs(drop(profile(tmp_path, [], CALLS, RANGES), *without), TRACED)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"ALTER TABLE {GRAPH} DROP COLUMN correlationId")
+        db.commit()
+
+    assert main(["analyze", str(path)]) == 1
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "analyze cannot run" in shown
+    assert "--cuda-graph-trace=node" in shown
+    assert f"the export lacks {GRAPH}.correlationId" in shown
+
+
 def test_graphs_beside_kernels(tmp_path: Path) -> None:
     """Forward is launched kernel by kernel, backward is a graph."""
     calls = [C(c.start, c.end, c.correlation) for c in CALLS[:2]] + CALLS[2:]

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+import bubbleviz
 from bubbleviz.cli import main
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "1f1b" / "node0.sqlite"
@@ -70,6 +76,17 @@ def test_the_user_s_nsys_exports_and_nothing_stays(
     assert [p.name for p in report.parent.iterdir()] == [report.name]
 
 
+def test_a_directory_without_profiles_is_told_with_all_that_was_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "nothing"
+    folder.mkdir()
+
+    assert main(["analyze", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert "looked for *.sqlite, *.nsys-rep, *.qdrep)" in said
+
+
 def test_an_export_is_kept_on_request_and_never_replaced(
     report: Path,
     tmp_path: Path,
@@ -104,7 +121,9 @@ def test_an_export_that_fails_is_told(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["analyze", "inspect"])
 def test_what_is_wrong_with_an_export_names_the_report(
+    command: str,
     report: Path,
     temporary: Path,
     tmp_path: Path,
@@ -113,7 +132,7 @@ def test_what_is_wrong_with_an_export_names_the_report(
 ) -> None:
     put_nsys(tmp_path / "bin", monkeypatch, 'shift 4; echo nothing > "$1"')
 
-    assert main(["analyze", str(report)]) == 1
+    assert main([command, str(report)]) == 1
     said = capsys.readouterr().err
     assert str(report) in said
     assert str(temporary) not in said
@@ -127,3 +146,98 @@ def test_a_report_is_left_as_it_was(
 
     assert main(["analyze", str(report)]) == 0
     assert report.read_bytes() == Path(before).read_bytes()
+
+
+# --- an end before the end
+
+CHECKOUT = Path(__file__).parents[1]
+#: An nsys that has begun to export, says so beside its report, and does not finish.
+SLEEPS = 'shift 4; echo half > "$1"; touch "$2.begun"; exec sleep 60'
+
+
+def ended_by(
+    number: signal.Signals, report: Path, temporary: Path, command: str
+) -> tuple[int, str, str]:
+    """Return the exit code and what was printed where the signal comes while nsys exports."""
+    environment = {
+        **os.environ,
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")]),
+    }
+    begun = Path(f"{report}.begun")
+    with subprocess.Popen(
+        [sys.executable, "-m", "bubbleviz", command, str(report)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        limit = time.monotonic() + 60
+        while not begun.exists() and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.02)
+        assert begun.exists()
+        assert list(temporary.iterdir())
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("command", ["analyze", "inspect"])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_leaves_no_export_and_is_told_in_one_sentence(
+    number: signal.Signals,
+    code: int,
+    command: str,
+    report: Path,
+    temporary: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_nsys(tmp_path / "bin", monkeypatch, SLEEPS)
+
+    ended, out, err = ended_by(number, report, temporary, command)
+
+    assert (ended, out) == (code, "")
+    assert list(temporary.iterdir()) == []
+    assert err.startswith("bubbleviz: ")
+    assert err.count("\n") == 1
+
+
+def test_the_end_by_sigterm_is_as_before_once_the_export_is_done(
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_nsys(tmp_path / "bin", monkeypatch, COPIES)
+    before = signal.getsignal(signal.SIGTERM)
+
+    bubbleviz.inspect(report)
+
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_program_s_own_handling_of_sigterm_stays(
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = tmp_path / "got"
+    put_nsys(tmp_path / "bin", monkeypatch, f"kill -TERM $PPID; {COPIES}")
+    before = signal.signal(signal.SIGTERM, lambda *_: got.touch())
+    try:
+        bubbleviz.inspect(report)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert got.exists()
+
+
+def test_a_thread_exports_as_well(
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signals are handled by the main thread alone."""
+    put_nsys(tmp_path / "bin", monkeypatch, COPIES)
+    done: list[object] = []
+    thread = threading.Thread(target=lambda: done.append(bubbleviz.inspect(report)))
+    thread.start()
+    thread.join()
+
+    assert len(done) == 1

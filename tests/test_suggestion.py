@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import bubbleviz
+from bubbleviz.cli import main
 from bubbleviz.conventions import load_convention, understand
+from bubbleviz.overview import parts
 from bubbleviz.phases import Phase
+from bubbleviz.renderers.table import WIDTH, print_parts
 from bubbleviz.suggestion import suggest
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "1f1b" / "node0.sqlite"
@@ -63,3 +69,51 @@ def test_a_draft_analyses_a_run_named_in_no_known_way(tmp_path: Path) -> None:
     report = bubbleviz.analyze([run], convention=[str(file)])
 
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
+
+
+def named_at_length(folder: Path) -> Path:
+    """Return a run whose names, and so whose regular expressions, are wider than a terminal."""
+    run = folder / "run.sqlite"
+    run.write_bytes(FIXTURE.read_bytes())
+    with closing(sqlite3.connect(run)) as database, database:
+        for letter, word in (("F", "forward"), ("B", "backward")):
+            name = f"trainer/interleaved.schedule/model.part/stage0/{word} microbatch="
+            database.execute(
+                "UPDATE NVTX_EVENTS SET text = ? || SUBSTR(text, 2, 1) || "
+                "' (a part)' WHERE text GLOB ?",
+                (name, f"{letter}[0-9]*"),
+            )
+    return run
+
+
+def printed_draft(shown: str) -> str:
+    """Return what a reader would copy: everything below the sentence that says what it is."""
+    _, first, below = shown.partition('name = "mine"')
+    return first + below
+
+
+def test_a_draft_is_printed_as_a_file_that_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, mine = named_at_length(tmp_path), tmp_path / "mine.toml"
+
+    assert main(["inspect", str(run)]) == 0
+    shown = capsys.readouterr().out
+    mine.write_text(printed_draft(shown), encoding="utf-8")
+
+    assert max(map(len, printed_draft(shown).splitlines())) > WIDTH
+    report = bubbleviz.analyze([run], convention=[str(mine)])
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
+
+
+def test_a_draft_is_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
+    inspection = bubbleviz.inspect(named_at_length(tmp_path))
+    out = io.StringIO()
+    print_parts(Console(file=out, width=80, force_terminal=True), parts(inspection))
+
+    draft = inspection.suggestion
+    assert draft is not None
+    plain = printed_draft(out.getvalue()).replace("\x1b[0m", "")
+    assert [line.rstrip() for line in plain.splitlines() if line] == [
+        line for line in draft.splitlines() if line
+    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -38,8 +38,6 @@ from bubbleviz.profile import (
 from bubbleviz.queries import query
 from bubbleviz.readers import Reader
 
-_GLOB_SLOTS = 16
-
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
 _EVENT_TYPES = {
     "NvtxPushPopRange": 59,
@@ -66,7 +64,6 @@ _NEEDED = {
 _ONE_ROW = frozenset(("host", "session"))
 _GPUS = ("gpus", "gpus_without_pci", "gpus_by_id", "gpus_2020", "gpus_2020_without_pci")
 _CUDA_DEVICES = ("cuda_devices", "cuda_devices_without_uuid")
-_RANGE_NAMES = ("range_names", "range_names_registered_only", "range_names_text_only")
 #: What graphs.sql gives as the name of a CUDA graph, which has none.
 _WHOLE_GRAPH = -2
 #: More than any correlation id.
@@ -240,14 +237,11 @@ def _ranges(export: Export, globs: Sequence[str], last_ns: int) -> Ranges:
 
     Args:
         export: the open export.
-        globs: the prefilters; more than the query has slots for stand for all names.
+        globs: the prefilters.
         last_ns: latest time seen elsewhere in the capture.
     """
-    chosen = tuple(globs) if 0 < len(globs) <= _GLOB_SLOTS else ("*",)
     types = _event_types(export)
-    binds: dict[str, int | str | None] = {**types, "globs": len(chosen)}
-    padded = (*chosen, *[None] * (_GLOB_SLOTS - len(chosen)))
-    binds.update({f"glob_{i}": glob for i, glob in enumerate(padded, 1)})
+    binds: dict[str, int | str | None] = {**types, "globs": json.dumps(list(globs))}
     rows = export.rows(export.choose(*_NEEDED["ranges"]), binds)
     if any(type(value) is not int for row in rows for value in row[:1] + row[2:5]):
         raise ProfileError(
@@ -373,9 +367,18 @@ def _refuse_unrecorded(export: Export) -> None:
     for table, remedy in _RECORD_AGAIN.items():
         if table not in export.schema and not (table == KERNEL and GRAPH in export.schema):
             raise NothingToAnalyseError(f"{export.path}: {remedy}")
-    for queries in _NEEDED.values():
-        if queries is not _NEEDED["kernels"] or KERNEL in export.schema:
-            export.choose(*queries)
+    for queries in _needed(export):
+        export.choose(*queries)
+
+
+def _needed(export: Export) -> Iterator[tuple[str, ...]]:
+    """Yield the queries that this export must answer, each with what stands in for it.
+
+    Where there are CUDA graphs traced as a whole, there need not be a table of kernels.
+    """
+    for what, queries in _NEEDED.items():
+        if what != "kernels" or KERNEL in export.schema or GRAPH not in export.schema:
+            yield queries
 
 
 def _refuse_without_ranges(export: Export) -> None:
@@ -458,40 +461,37 @@ def _tables(export: Export) -> tuple[TableCount, ...]:
     return tuple(found)
 
 
-def inspect(path: str, globs: Sequence[str], most: int = 20) -> Contents:
+def inspect(path: str, globs: Sequence[str]) -> Contents:
     """Return what an export holds.
 
     Args:
         path: the ``.sqlite`` file.
         globs: prefilters of the range names that conventions may know.
-        most: how many of the most frequent range names to list.
 
     Raises:
         ProfileError: it cannot be read.
     """
     with opened(path) as export:
-        names: list[NameCount] = []
         candidates: list[NameCount] = []
-        if not export.lacks(*_RANGE_NAMES):
-            chosen = export.choose(*_RANGE_NAMES)
-            rows = export.rows(chosen, {**_event_types(export), "most": most})
-            names = [NameCount(str(t), number(export, n)) for t, n in rows if t is not None]
         if not export.lacks(*_NEEDED["ranges"]):
             ranges = _ranges(export, globs, 0)
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
             candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
-        processes: tuple[int, ...] = ()
-        if export.has("kernels"):
-            processes = tuple(np.unique(export.columns(query("nsys/kernels"))[3]).tolist())
+        processes: set[int] = set()
+        for work in ("kernels", "graphs"):
+            if export.has(work):
+                processes.update(np.unique(export.columns(query(f"nsys/{work}"))[3]).tolist())
+        lacks = [lack for first, *_ in _NEEDED.values() for lack in _lacking(export, first)]
+        if GRAPH in export.schema:
+            lacks.extend(_lacking(export, "graphs"))
         return Contents(
             source=_source(export),
             tables=_tables(export),
-            processes=processes,
+            processes=tuple(sorted(processes - {NONE})),
             devices=_devices(export),
-            names=tuple(names),
             candidates=tuple(candidates),
-            lacks=tuple(lack for first, *_ in _NEEDED.values() for lack in _lacking(export, first)),
-            readable=not any(export.lacks(*names) for names in _NEEDED.values()),
+            lacks=tuple(dict.fromkeys(lacks)),
+            readable=not any(export.lacks(*names) for names in _needed(export)),
         )
 
 

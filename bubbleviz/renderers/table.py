@@ -57,16 +57,21 @@ def plain_text(parts: Iterator[RenderableType]) -> str:
 
 
 def print_parts(console: Console, parts: Iterator[RenderableType]) -> None:
-    """Print on a console; a table that is wider than it is printed whole, for no digit may go."""
+    """Print on a console; a table that is wider than it is printed whole, for no digit may go.
+
+    Text that says ``no_wrap`` is printed line by line as it is.
+    """
     from rich.measure import Measurement
     from rich.table import Table
+    from rich.text import Text
 
     usual = console.width
     for part in parts:
         if isinstance(part, Table) and part.show_header:
             free = console.options.update(width=_UNBOUNDED)
             console.width = max(usual, Measurement.get(console, free, part).maximum)
-        console.print(part, crop=False, soft_wrap=False)
+        as_it_is = isinstance(part, Text) and bool(part.no_wrap)
+        console.print(part, crop=False, soft_wrap=as_it_is)
         console.width = usual
 
 
@@ -94,10 +99,15 @@ def milliseconds(value: float | None) -> str:
     return "-" if value is None else f"{value / 1e6:,.3f}"
 
 
-def clean(text: str, width: int = 60) -> str:
-    """Return a text from a profile for the terminal: printable, on one line, not too long."""
+def clean(text: str, width: int | None = 60) -> str:
+    """Return a text from a profile for the terminal: printable, on one line, not too long.
+
+    Args:
+        text: any text.
+        width: how many characters it may have; None for any number.
+    """
     flat = "".join(c if c.isprintable() else " " for c in text)
-    return flat if len(flat) <= width else flat[: width - 1] + "…"
+    return flat if width is None or len(flat) <= width else flat[: width - 1] + "…"
 
 
 def shortened(text: str, width: int) -> str:

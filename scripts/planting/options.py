@@ -117,12 +117,17 @@ class Planting:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse words that mean nothing, which a typo would otherwise plant as the default."""
+        """Refuse words that mean nothing, and options that no export can hold together.
+
+        A typo would otherwise plant the default, and the truth would tell what is not planted.
+        """
         for name, words in CHOICES.items():
             if getattr(self, name) not in words:
                 raise ValueError(f"{name} is one of {', '.join(words)}, not {getattr(self, name)}")
         if self.nested_receive_ns and not 2_000 <= self.nested_receive_ns < self.forward_ns // 4:
             raise ValueError("nested_receive_ns is at least 2000, and well below forward_ns")
+        if self.nested_receive_ns and not self.communication:
+            raise ValueError("nested_receive_ns needs communication, which plants receives")
         if self.servers > self.stages:
             raise ValueError(f"{self.servers} servers are too many for {self.stages} stages")
 

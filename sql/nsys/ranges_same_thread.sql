@@ -1,11 +1,15 @@
 -- Every NVTX range whose name may follow a naming convention, in the order the export holds them.
 --
--- Names are filtered here, in C, so that a deeply annotated export costs only its scan. Up to
--- sixteen GLOB patterns are given; :globs is how many count.
--- For exports that do not say which thread ended a named.
+-- Names are filtered here, in C, so that a deeply annotated export costs only its scan. The GLOB
+-- patterns are given as a JSON array, which DISTINCT has SQLite parse once, not at every row.
+-- For exports that do not say which thread ended a range.
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, text, textId)
 -- requires: StringIds(id, value)
+WITH wanted AS (
+    SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:globs) AS given
+)
+
 SELECT
     named.start AS start_ns,  -- when the range was pushed or started
     named."end" AS end_ns,  -- when it was popped or ended; NULL if the capture ended first
@@ -19,45 +23,18 @@ WHERE
     named.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
     AND (
         (
-            named.text IS NOT NULL AND (
-                named.text GLOB :glob_1
-                OR (:globs > 1 AND named.text GLOB :glob_2)
-                OR (:globs > 2 AND named.text GLOB :glob_3)
-                OR (:globs > 3 AND named.text GLOB :glob_4)
-                OR (:globs > 4 AND named.text GLOB :glob_5)
-                OR (:globs > 5 AND named.text GLOB :glob_6)
-                OR (:globs > 6 AND named.text GLOB :glob_7)
-                OR (:globs > 7 AND named.text GLOB :glob_8)
-                OR (:globs > 8 AND named.text GLOB :glob_9)
-                OR (:globs > 9 AND named.text GLOB :glob_10)
-                OR (:globs > 10 AND named.text GLOB :glob_11)
-                OR (:globs > 11 AND named.text GLOB :glob_12)
-                OR (:globs > 12 AND named.text GLOB :glob_13)
-                OR (:globs > 13 AND named.text GLOB :glob_14)
-                OR (:globs > 14 AND named.text GLOB :glob_15)
-                OR (:globs > 15 AND named.text GLOB :glob_16)
+            named.text IS NOT NULL AND EXISTS (
+                SELECT 1 FROM wanted
+                WHERE named.text GLOB wanted.pattern
             )
         )
         OR (
             named.text IS NULL AND named.textId IN (
                 SELECT candidate.id FROM StringIds AS candidate
-                WHERE
-                    candidate.value GLOB :glob_1
-                    OR (:globs > 1 AND candidate.value GLOB :glob_2)
-                    OR (:globs > 2 AND candidate.value GLOB :glob_3)
-                    OR (:globs > 3 AND candidate.value GLOB :glob_4)
-                    OR (:globs > 4 AND candidate.value GLOB :glob_5)
-                    OR (:globs > 5 AND candidate.value GLOB :glob_6)
-                    OR (:globs > 6 AND candidate.value GLOB :glob_7)
-                    OR (:globs > 7 AND candidate.value GLOB :glob_8)
-                    OR (:globs > 8 AND candidate.value GLOB :glob_9)
-                    OR (:globs > 9 AND candidate.value GLOB :glob_10)
-                    OR (:globs > 10 AND candidate.value GLOB :glob_11)
-                    OR (:globs > 11 AND candidate.value GLOB :glob_12)
-                    OR (:globs > 12 AND candidate.value GLOB :glob_13)
-                    OR (:globs > 13 AND candidate.value GLOB :glob_14)
-                    OR (:globs > 14 AND candidate.value GLOB :glob_15)
-                    OR (:globs > 15 AND candidate.value GLOB :glob_16)
+                WHERE EXISTS (
+                    SELECT 1 FROM wanted
+                    WHERE candidate.value GLOB wanted.pattern
+                )
             )
         )
     )

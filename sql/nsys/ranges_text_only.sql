@@ -1,10 +1,14 @@
 -- Every NVTX range whose name may follow a naming convention, in the order the export holds them.
 --
--- Names are filtered here, in C, so that a deeply annotated export costs only its scan. Up to
--- sixteen GLOB patterns are given; :globs is how many count.
+-- Names are filtered here, in C, so that a deeply annotated export costs only its scan. The GLOB
+-- patterns are given as a JSON array, which DISTINCT has SQLite parse once, not at every row.
 -- For exports without registered strings.
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, text)
+WITH wanted AS (
+    SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:globs) AS given
+)
+
 SELECT
     named.start AS start_ns,  -- when the range was pushed or started
     named."end" AS end_ns,  -- when it was popped or ended; NULL if the capture ended first
@@ -15,22 +19,8 @@ SELECT
 FROM NVTX_EVENTS AS named
 WHERE
     named.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
-    AND (
-        named.text GLOB :glob_1
-        OR (:globs > 1 AND named.text GLOB :glob_2)
-        OR (:globs > 2 AND named.text GLOB :glob_3)
-        OR (:globs > 3 AND named.text GLOB :glob_4)
-        OR (:globs > 4 AND named.text GLOB :glob_5)
-        OR (:globs > 5 AND named.text GLOB :glob_6)
-        OR (:globs > 6 AND named.text GLOB :glob_7)
-        OR (:globs > 7 AND named.text GLOB :glob_8)
-        OR (:globs > 8 AND named.text GLOB :glob_9)
-        OR (:globs > 9 AND named.text GLOB :glob_10)
-        OR (:globs > 10 AND named.text GLOB :glob_11)
-        OR (:globs > 11 AND named.text GLOB :glob_12)
-        OR (:globs > 12 AND named.text GLOB :glob_13)
-        OR (:globs > 13 AND named.text GLOB :glob_14)
-        OR (:globs > 14 AND named.text GLOB :glob_15)
-        OR (:globs > 15 AND named.text GLOB :glob_16)
+    AND EXISTS (
+        SELECT 1 FROM wanted
+        WHERE named.text GLOB wanted.pattern
     )
 ORDER BY named.rowid

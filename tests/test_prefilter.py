@@ -1,0 +1,53 @@
+"""The prefilter of range names: in SQLite, for any number of patterns and each way to name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.conventions import built_in, globs_of
+from bubbleviz.readers.nsys import READER
+from tests.building import C, K, R, profile
+
+KNOWN = ["F0.0.0", "B0.0.0", "Optimizer", "PP:0F3", "forward chunk 3 (phase0)", "ProfilerStep#3"]
+LIBRARY = ["aten::mm, op_id = 3", "aten::add_", "f0", "[x]"]
+
+
+def named(folder: Path, names: list[str], *, registered: bool, without: tuple[str, ...]) -> str:
+    ranges = [R(10 * i, 10 * i + 5, n, registered=registered) for i, n in enumerate(names)]
+    path = profile(folder, [K(100, 200, 1)], [C(0, 5, 1)], ranges, without=without)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("registered", "without"), [(False, ()), (True, ()), (False, ("StringIds",))]
+)
+def test_only_names_that_some_convention_may_know_are_read(
+    registered: bool, without: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = named(tmp_path, [*LIBRARY, *KNOWN], registered=registered, without=without)
+    globs = globs_of(tuple(built_in().values()))
+
+    assert {c.name for c in READER.inspect(path, globs).candidates} == set(KNOWN)
+    assert set(READER.read(path, globs).ranges.names) == set(KNOWN)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_the_number_of_patterns_is_not_limited(registered: bool, tmp_path: Path) -> None:
+    names = [f"name {i}" for i in range(100)]
+    path = named(tmp_path, names, registered=registered, without=())
+    wanted = [f"name {i}" for i in range(1, 100)]
+
+    ranges = READER.read(path, [*wanted, *wanted]).ranges
+
+    assert [ranges.names[i] for i in ranges.name_id] == wanted
+
+
+def test_a_pattern_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    """Quotes, brackets and characters beyond ASCII pass through the array of patterns."""
+    names = ['it\'s "so"', "a\\b", "[x]", "Vorwärts 1", "前向 2", "x"]
+    path = named(tmp_path, names, registered=False, without=())
+    globs = ['it\'s "so"', "a\\b", "[[]x]", "Vorw?rts [0-9]", "前向*"]
+
+    assert list(READER.read(path, globs).ranges.names) == names[:-1]
