@@ -632,6 +632,11 @@ def iterations_between_marks(
     return result
 
 
+def order_of(number: int) -> tuple[int, int]:
+    """Where an iteration stands: (the marked one it is or follows, how many follow before it)."""
+    return (number, 0) if number >= 0 else (-(number + 1) // 1000 - 1, -(number + 1) % 1000 + 1)
+
+
 def has_constant_names(entries: Sequence[Entry], *, marked: Sequence[int] | None) -> bool:
     """Section 3: whether every microbatch has the same number in its names.
 
@@ -956,7 +961,7 @@ def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int
     if not taking_part:
         return []
     if marked[taking_part[0]]:
-        return sorted({n for one in numbers for n in one})
+        return sorted({n for one in numbers for n in one}, key=order_of)
     contents = [
         {
             n: {

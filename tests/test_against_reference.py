@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import hypothesis
 import pytest
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
@@ -18,13 +19,16 @@ from bubbleviz.phases import Phase
 from bubbleviz.report import Report
 from tests import reference, strategies
 
-EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "120"))
 SETTINGS = settings(
     max_examples=EXAMPLES,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+#: Numbers of the ranks of one iteration.
+Accounts = dict[tuple[int, int], tuple[object, ...]]
 
 
 def both(rows: strategies.Rows) -> tuple[Report | None, reference.Analysis]:
@@ -116,7 +120,9 @@ def check(rows: strategies.Rows) -> None:
 def test_something_is_compared(kind: str) -> None:
     drawn: st.SearchStrategy[strategies.Rows] = getattr(strategies, kind)()
 
-    rows = find(drawn, lambda rows: _compares_much(both(rows)[0]), settings=SETTINGS)
+    # Any will do: none is made smaller.
+    any_one = settings(SETTINGS, phases=[hypothesis.Phase.generate])
+    rows = find(drawn, lambda rows: _compares_much(both(rows)[0]), settings=any_one)
 
     assert rows.kernels
 
@@ -143,7 +149,7 @@ def test_schedules(rows: strategies.Rows) -> None:
     check(rows)
 
 
-def accounts_of_reference(found: reference.Analysis) -> list[dict[tuple[int, int], object]]:
+def accounts_of_reference(found: reference.Analysis) -> list[Accounts]:
     """Return for each iteration with work: by rank, its extents, sums, accounts and ratios."""
     return [
         {
@@ -173,7 +179,7 @@ def accounts_of_reference(found: reference.Analysis) -> list[dict[tuple[int, int
     ]
 
 
-def accounts_of_report(report: Report) -> list[dict[tuple[int, int], object]]:
+def accounts_of_report(report: Report) -> list[Accounts]:
     return [
         {
             (report.ranks[r.rank].pid, report.ranks[r.rank].device_id): (
@@ -211,4 +217,15 @@ def test_numbers_of_one_rank(rows: strategies.Rows) -> None:
     if report is None or len(working) != 1:
         return
 
-    assert accounts_of_report(report) == accounts_of_reference(found)
+    complete = [i.complete for i in report.iterations if i.ranks]
+    assert without_cut(accounts_of_report(report), complete) == without_cut(
+        accounts_of_reference(found), complete
+    )
+
+
+def without_cut(accounts: list[Accounts], complete: list[bool]) -> list[Accounts]:
+    """Leave the ratios of cut iterations out, which the reference gives where they can be told."""
+    return [
+        own if whole else {rank: numbers[:-2] for rank, numbers in own.items()}
+        for own, whole in zip(accounts, complete, strict=True)
+    ]
