@@ -18,6 +18,7 @@ from bubbleviz.model import BusyIntervals, Limitation, Operations, Rank, RankInt
 from bubbleviz.ordering import natural_key
 from bubbleviz.phases import COUNTED, Phase
 from bubbleviz.profile import pid_of
+from bubbleviz.stages import forward_and_backward
 from bubbleviz.staging import Staging, stage
 
 #: Limitations that tell of ranges whose names were lost.
@@ -144,7 +145,8 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
     An export that lost names of ranges is not held to it.
     """
     recordings = [r for r in recordings if not any(n.what in _NAMES_LOST for n in r.limitations)]
-    for one, other in combinations(recordings, 2):
+    differing = {(r.convention, r.namings): r for r in recordings}
+    for one, other in combinations(differing.values(), 2):
         if one.convention != other.convention and not one.namings & other.namings:
             raise MismatchError(
                 f"{one.source.path} and {other.source.path}: {one.convention} and "
@@ -190,11 +192,11 @@ def _whole_iterations(own: Operations) -> tuple[Ints, Ints]:
     first = (own.occurrence == 0) & (own.iteration >= 0)
     cell = own.rank * (int(own.iteration.max(initial=0)) + 1) + own.iteration
     cells = int(cell.max(initial=0)) + 1
-    forward = np.flatnonzero(first & (own.phase == Phase.F))
-    backward = np.flatnonzero(first & np.isin(own.phase, (Phase.B, Phase.BW)))
+    forward = np.flatnonzero(first & np.isin(own.phase, (Phase.F, Phase.FB)))
+    backward = np.flatnonzero(first & np.isin(own.phase, (Phase.B, Phase.BW, Phase.FB)))
     both = np.concatenate((forward, backward))
-    key = (cell[both], own.microbatch[both], own.chunk[both], own.sequence[both])
-    number = groups_of(*key).of_row
+    microbatch, chunk = forward_and_backward(own, forward, backward)
+    number = groups_of(cell[both], microbatch, chunk, own.sequence[both]).of_row
     of_forward, of_backward = number[: len(forward)], number[len(forward) :]
     cut = np.zeros(cells, bool)
     cut[cell[forward[~np.isin(of_forward, of_backward)]]] = True

@@ -197,8 +197,8 @@ def _cross_thread(
 
 
 def _opens_forward(calls: Calls, ranges: Ranges, phase: Ints) -> Bools:
-    """Tell for each call whether its thread opens F or Optimizer itself."""
-    forward = np.isin(phase, (Phase.F, Phase.OPTIMIZER))
+    """Tell for each call whether its thread opens F, FB or Optimizer itself."""
+    forward = np.isin(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
     return np.isin(calls.thread, np.unique(ranges.thread[forward]))
 
 

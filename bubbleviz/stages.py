@@ -33,32 +33,44 @@ class VirtualStages:
     virtual_stage: Ints
 
 
+def forward_and_backward(
+    operations: Operations, forward: Ints, backward: Ints
+) -> tuple[Ints, Ints]:
+    """Return (microbatch, chunk) that the rows run forward, then those that they run backward.
+
+    An FB is the forward of its first microbatch and the backward of its second.
+    """
+    both = operations.phase[backward] == Phase.FB
+    microbatch = np.where(
+        both, operations.second_microbatch[backward], operations.microbatch[backward]
+    )
+    chunk = np.where(both, operations.second_chunk[backward], operations.chunk[backward])
+    return (
+        np.concatenate((operations.microbatch[forward], microbatch)),
+        np.concatenate((operations.chunk[forward], chunk)),
+    )
+
+
 def waiting_times(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
     """Return (rank, chunk, microbatch, time from F's end to B's start) of every microbatch.
 
     The time is the median over the rank's iterations. Only first occurrences with a device
     span count.
     """
-    key = np.stack(
-        (
-            operations.rank,
-            operations.chunk,
-            operations.microbatch,
-            operations.sequence,
-            operations.iteration,
-        )
-    )
     usable = (operations.has_span == 1) & (operations.occurrence == 0)
-    forward = np.flatnonzero(usable & (operations.phase == Phase.F))
-    backward = np.flatnonzero(usable & np.isin(operations.phase, _BACKWARD))
+    forward = np.flatnonzero(usable & np.isin(operations.phase, (Phase.F, Phase.FB)))
+    backward = np.flatnonzero(usable & np.isin(operations.phase, (*_BACKWARD, Phase.FB)))
     both = np.concatenate((forward, backward))
-    number = groups_of(*key[:, both]).of_row
+    microbatch, chunk = forward_and_backward(operations, forward, backward)
+    key = np.stack((operations.rank[both], chunk, microbatch))
+    number = groups_of(*key, operations.sequence[both], operations.iteration[both]).of_row
     of_forward, of_backward = number[: len(forward)], number[len(forward) :]
     _, at_forward, at_backward = np.intersect1d(of_forward, of_backward, return_indices=True)
     forward, backward = forward[at_forward], backward[at_backward]
     waited = operations.start_ns[backward] - operations.end_ns[forward]
-    groups = groups_of(*key[:3, forward])
-    rank, chunk, microbatch = key[:3, forward[groups.first]]
+    key = key[:, at_forward]
+    groups = groups_of(*key)
+    rank, chunk, microbatch = key[:, groups.first]
     return rank, chunk, microbatch, _medians(groups.of_row, waited, len(groups))
 
 

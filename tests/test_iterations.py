@@ -1,0 +1,140 @@
+"""What belongs to which iteration, on small profiles written by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import bubbleviz
+from tests.building import C, K, R, profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRAINING = ("F0.0.0", "F1.0.0", "B0.0.0", "B1.0.0", "Optimizer")
+
+
+class Host:
+    """A host that opens one range after another, each with a call and a kernel of 8 ns."""
+
+    def __init__(self, pid: int = 1) -> None:
+        """Begin at 0."""
+        self.pid, self.now = pid, 0
+        self.kernels: list[K] = []
+        self.calls: list[C] = []
+        self.ranges: list[R] = []
+
+    def run(self, *names: str) -> Host:
+        for name in names:
+            at, pid = self.now, self.pid
+            self.ranges.append(R(at, at + 8, name, tid=pid, pid=pid))
+            self.calls.append(C(at + 1, at + 2, at, tid=pid, pid=pid))
+            self.kernels.append(K(at + 2, at + 10, at, pid=pid))
+            self.now += 10
+        return self
+
+    def marked(self, mark: str, *names: str) -> Host:
+        begin = self.now
+        self.run(*names)
+        self.ranges.append(R(begin, self.now, mark, tid=self.pid, pid=self.pid))
+        return self
+
+    def write(self, folder: Path, name: str = "a.sqlite") -> Path:
+        return profile(folder, self.kernels, self.calls, self.ranges, name=name, hostname="one")
+
+
+def test_an_evaluation_between_named_iterations_is_none_of_them(tmp_path: Path) -> None:
+    host = Host()
+    host.marked("iter_0_5", *TRAINING)
+    host.marked("iter_0_6", *TRAINING[:4]).run("Optimizer")
+    host.run("F0.0.0", "F1.0.0", "F0.0.0", "F1.0.0")
+    host.marked("iter_0_7", *TRAINING)
+
+    report = bubbleviz.analyze(host.write(tmp_path))
+
+    assert [(i.name, i.kind, i.complete) for i in report.iterations] == [
+        ("5", "training", True),
+        ("6", "training", True),
+        ("after 6", "evaluation", True),
+        ("after 6 (2)", "evaluation", True),
+        ("7", "training", True),
+    ]
+    assert len({i.ratios["schedule"].value for i in report.iterations[:2]}) == 1
+
+
+def test_a_mark_that_holds_no_forward_says_where_its_iteration_begins(tmp_path: Path) -> None:
+    host = Host()
+    for number in (3, 4):
+        host.marked(f"iter_0_{number}").run(*TRAINING)
+
+    report = bubbleviz.analyze(host.write(tmp_path))
+
+    assert [(i.name, i.complete) for i in report.iterations] == [("3", True), ("4", True)]
+
+
+def test_evaluations_pair_across_ranks_by_the_iteration_they_follow(tmp_path: Path) -> None:
+    paths = []
+    for pid in (1, 2):
+        host = Host(pid)
+        if pid == 1:
+            host.run("F0.0.0", "F1.0.0")
+        host.marked(f"iter_{pid}_5", *TRAINING).run("F0.0.0", "F1.0.0")
+        host.marked(f"iter_{pid}_6", *TRAINING)
+        paths.append(host.write(tmp_path, f"{pid}.sqlite"))
+
+    report = bubbleviz.analyze(paths)
+
+    assert [(i.name, len(i.ranks)) for i in report.iterations] == [
+        ("before 5", 1),
+        ("5", 2),
+        ("after 5", 2),
+        ("6", 2),
+    ]
+
+
+def test_the_name_of_an_operation_may_hold_its_iteration(tmp_path: Path) -> None:
+    naming = tmp_path / "own.toml"
+    naming.write_text(
+        'name = "own"\nsummary = "own"\nsource = "own"\n[[pattern]]\n'
+        "match = '^it(?P<iteration>\\d+) (?P<phase>F|B) (?P<microbatch>\\d+)$'\n"
+        'glob = "it*"\n',
+        encoding="utf-8",
+    )
+    host = Host()
+    for number in (7, 8, 9):
+        first = 2 * (number - 7)
+        host.run(*(f"it{number} {phase} {first + n}" for phase in "FB" for n in (0, 1)))
+
+    report = bubbleviz.analyze(host.write(tmp_path), convention=naming)
+
+    assert [(i.name, i.microbatches) for i in report.iterations] == [("7", 2), ("8", 2), ("9", 2)]
+
+
+def test_a_rank_whose_backward_is_never_marked_is_not_called_cut(tmp_path: Path) -> None:
+    paths = []
+    for pid, names in ((1, ("forward", "step")), (2, ("forward", "backward", "step"))):
+        host = Host(pid)
+        for _ in range(3):
+            host.run(*(f"DeepSpeedEngine.{name}" for name in names))
+        paths.append(host.write(tmp_path, f"{pid}.sqlite"))
+
+    report = bubbleviz.analyze(paths, convention="deepspeed")
+
+    assert [i.complete for i in report.iterations] == [True, True, True]
+    assert not any("cut" in limitation.what for limitation in report.limitations)
+    assert any("no B or BW" in str(limitation) for limitation in report.limitations)
+
+
+def test_ranks_that_overlap_more_or_fewer_pairs_are_one_run(tmp_path: Path) -> None:
+    paths = []
+    for pid, overlapped in ((1, 2), (2, 4)):
+        host = Host(pid)
+        for _ in range(2):
+            host.run(*(f"PP:0F{n}" for n in range(6 - overlapped)))
+            for n in range(overlapped):
+                host.run(f"PP:(0F{6 - overlapped + n};0B{n})OVERLAP_F_B")
+            host.run(*(f"PP:0B{n}" for n in range(overlapped, 6)))
+        paths.append(host.write(tmp_path, f"{pid}.sqlite"))
+
+    report = bubbleviz.analyze(paths)
+
+    assert [i.microbatches for i in report.iterations] == [6, 6]
