@@ -57,7 +57,8 @@ def _calls_in_vain(
     operations: Operations, rows: Ints, calls: Calls, launched: Ints, owner: Ints
 ) -> Ints:
     """Return how many calls without work in the profile each operation's process made in it."""
-    idle = np.ones(len(calls), bool)
+    # Only of threads that launch: a watchdog asks, again and again, and launches nothing.
+    idle = np.isin(calls.thread, np.unique(calls.thread[launched]))
     idle[launched] = False
     process, start_ns = process_of(calls.thread[idle]), calls.start_ns[idle]
     count = np.zeros(len(rows), np.int64)

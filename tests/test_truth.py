@@ -67,6 +67,20 @@ RUNS = {
     "cut in the last kernels": Planting(
         run_ahead_ns=500_000, kernels=5, barrier=True, optimizer_ns=0, jitter=0.1, cut_ns=65_000_000
     ),
+    "a last Optimizer without its launching calls": Planting(
+        schedule="gpipe",
+        microbatches=4,
+        backward_ns=1_500_001,
+        weight_ns=700_003,
+        transfer_ns=333_333,
+        jitter=0.05,
+        barrier=True,
+        kernels=4,
+        nested_receive_ns=100_000,
+        drop_calls_every=5,
+        watchdog=True,
+        seed=436,
+    ),
     "cut in the optimizer": Planting(cut_ns=33_000_000),
     "cut in an evaluation": Planting(
         schedule="gpipe",
