@@ -80,7 +80,8 @@ def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
     before[kind.of_row[~tail]] = True
     works = np.zeros(len(kind), bool)
     works[kind.of_row[operations.has_span[rows] == 1]] = True
-    return (before & ~works)[kind.of_row]
+    idle: Bools = before & ~works
+    return idle[kind.of_row]
 
 
 def _cut_short(operations: Operations, rows: Ints, asked: Ints, vain: Ints) -> Bools:

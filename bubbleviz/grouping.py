@@ -38,7 +38,7 @@ def groups_of(*columns: Ints) -> Groups:
     does it; where the digits would not fit, those so far are first numbered themselves.
     With fewer than 2**31 rows both factors then lie below 2**31.
     """
-    code = np.zeros(len(columns[0]), np.int64)
+    code: Ints = np.zeros(len(columns[0]), np.int64)
     base = 1
     for column in columns:
         digit, size = _digit(column)
