@@ -18,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bubbleviz.errors import UsageError
 from scripts.planting import Planting, Truth, plant
 from scripts.planting.options import CHOICES
 
@@ -75,7 +76,8 @@ RECIPES = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant what the command line asks for."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     if options.all:
         write_all(options.directory)
         return 0
@@ -85,7 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for field in fields(Planting)
         if getattr(options, field.name) is not None
     }
-    truth = plant(replace(start, **given), options.directory)
+    try:
+        truth = plant(replace(start, **given), options.directory)
+    except (ValueError, UsageError) as error:
+        parser.error(str(error))
     for file in truth.files:
         print(f"{options.directory / file.path}: {file.kernels} kernels")
     print(f"{options.directory / 'truth.json'}: {len(truth.operations)} operations")

@@ -326,3 +326,14 @@ def test_the_command_line_takes_every_option(tmp_path: Path) -> None:
     assert main([str(tmp_path), *arguments]) == 0
     assert read_truth(tmp_path / "truth.json").planting["text"] == "mixed"
     assert read_truth(tmp_path / "truth.json").planting["barrier"] is False
+
+
+def test_a_wrong_option_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main([str(tmp_path), "--servers", "9"])
+
+    assert refused.value.code == 2
+    assert "9 servers are too many for 4 stages" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
