@@ -114,28 +114,27 @@ def _own_measure(busy: _Busy, low_ns: Ints, high_ns: Ints) -> Ints:
 
 def busy_by_phase(run: Run) -> Ints:
     """Return the union of each phase's busy time, shape (iterations, ranks, phases of COMPUTE)."""
-    shape = (len(run.iteration_names), len(run.ranks), len(COMPUTE))
     place = np.full(len(Phase), NONE, np.int64)
     place[list(COMPUTE)] = np.arange(len(COMPUTE))
+    return _busy_time(run, place, len(COMPUTE))
+
+
+def compute_time(run: Run) -> Ints:
+    """Return the union of the busy time of F, B, W, BW, R and FB, shape (iterations, ranks)."""
+    together = np.full(len(Phase), NONE, np.int64)
+    together[list(WORK)] = 0
+    return _busy_time(run, together, 1)[:, :, 0]
+
+
+def _busy_time(run: Run, kind_of_phase: Ints, kinds: int) -> Ints:
+    """Return the union of each kind's busy time, shape (iterations, ranks, kinds); -1 is none."""
+    shape = (len(run.iteration_names), len(run.ranks), kinds)
     operation = run.busy.operation
-    kind = place[run.operations.phase[operation]]
+    kind = kind_of_phase[run.operations.phase[operation]]
     iteration = run.operations.iteration[operation]
     rows = (kind >= 0) & (iteration >= 0)
     cell = (iteration * shape[1] + run.operations.rank[operation]) * shape[2] + kind
     total = intervals.group_measure(
         cell[rows], shape[0] * shape[1] * shape[2], run.busy.start_ns[rows], run.busy.end_ns[rows]
-    )
-    return total.reshape(shape)
-
-
-def compute_time(run: Run) -> Ints:
-    """Return the union of the busy time of F, B, W, BW, R and FB, shape (iterations, ranks)."""
-    shape = (len(run.iteration_names), len(run.ranks))
-    operation = run.busy.operation
-    iteration = run.operations.iteration[operation]
-    rows = np.isin(run.operations.phase[operation], WORK) & (iteration >= 0)
-    cell = iteration * shape[1] + run.operations.rank[operation]
-    total = intervals.group_measure(
-        cell[rows], shape[0] * shape[1], run.busy.start_ns[rows], run.busy.end_ns[rows]
     )
     return total.reshape(shape)

@@ -11,7 +11,7 @@ import numpy as np
 from bubbleviz.clocks import Clock, align, machines_of, refuse_unrelated
 from bubbleviz.columns import Ints
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.grouping import groups_of
+from bubbleviz.grouping import distinct_rows, groups_of
 from bubbleviz.interpret import LocalRank, Recording
 from bubbleviz.joining import Joined, join
 from bubbleviz.model import BusyIntervals, Limitation, Operations, Rank, RankIntervals
@@ -78,8 +78,10 @@ def put_together(
     machines = machines_of(sources, same_clock)
     clocks, limitations = align(sources, machines)
     refuse_unrelated(sources, [(r.start_ns, r.end_ns) for r in recordings], clocks)
-    _refuse_other_shapes(recordings)
-    _refuse_other_namings(recordings)
+    # An export that lost names of ranges is not held to what these tell.
+    named = [r for r in recordings if not any(n.what in _NAMES_LOST for n in r.limitations)]
+    _refuse_other_shapes(named)
+    _refuse_other_namings(named)
     _refuse_one_process_twice(recordings)
     joined = join(recordings, clocks, machines)
     staging = stage(joined)
@@ -118,18 +120,14 @@ def put_together(
 def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
     """Raise MismatchError where profiles ran other numbers of microbatches or chunks.
 
-    Counted are a rank's iterations in which every forward has its backward. An export that lost
-    names of ranges is not held to it.
+    Counted are a rank's iterations in which every forward has its backward.
     """
-    recordings = [r for r in recordings if not any(n.what in _NAMES_LOST for n in r.limitations)]
-    for what, values in (
-        ("microbatches an iteration", [_usual_microbatches(r.operations) for r in recordings]),
-        ("model chunks a rank", [_usual_chunks(r.operations) for r in recordings]),
-    ):
+    shapes = [(r.source.path, _usual_shape(r.operations)) for r in recordings]
+    for place, what in enumerate(("microbatches an iteration", "model chunks a rank")):
         first: dict[int, str] = {}
-        for value, recording in zip(values, recordings, strict=True):
-            if value is not None:
-                first.setdefault(value, recording.source.path)
+        for path, shape in shapes:
+            if shape is not None:
+                first.setdefault(shape[place], path)
         if len(first) > 1:
             (one, path), (other, second), *_ = first.items()
             raise MismatchError(
@@ -142,9 +140,7 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
     """Raise MismatchError where two profiles share no naming of forward or backward.
 
     Which one leads may differ: ranks name their layers, or their transfers, more or less often.
-    An export that lost names of ranges is not held to it.
     """
-    recordings = [r for r in recordings if not any(n.what in _NAMES_LOST for n in r.limitations)]
     differing = {(r.convention, r.namings): r for r in recordings}
     for one, other in combinations(differing.values(), 2):
         if one.convention != other.convention and not one.namings & other.namings:
@@ -171,16 +167,12 @@ def _refuse_one_process_twice(recordings: Sequence[Recording]) -> None:
                 )
 
 
-def _usual_microbatches(own: Operations) -> int | None:
-    """Return how many microbatches most whole iterations of most ranks have; None unknown."""
+def _usual_shape(own: Operations) -> tuple[int, int] | None:
+    """Return microbatches and chunks of most whole iterations of most ranks; None unknown."""
     forwards, chunks = _whole_iterations(own)
-    return int(np.bincount(forwards // chunks).argmax()) if len(forwards) else None
-
-
-def _usual_chunks(own: Operations) -> int | None:
-    """Return how many chunks most whole iterations of most ranks have; None unknown."""
-    _, chunks = _whole_iterations(own)
-    return int(np.bincount(chunks).argmax()) if len(chunks) else None
+    if len(forwards) == 0:
+        return None
+    return int(np.bincount(forwards // chunks).argmax()), int(np.bincount(chunks).argmax())
 
 
 def _whole_iterations(own: Operations) -> tuple[Ints, Ints]:
@@ -203,7 +195,7 @@ def _whole_iterations(own: Operations) -> tuple[Ints, Ints]:
     cut[cell[backward[~np.isin(of_backward, of_forward)]]] = True
     begins = np.zeros(cells, bool)
     begins[cell[forward[own.microbatch[forward] == 0]]] = True
-    pairs = np.unique(np.stack((cell[forward], own.chunk[forward])), axis=1)
+    pairs = distinct_rows(cell[forward], own.chunk[forward])
     followed = np.zeros(cells + 1, bool)
     followed[cell[first & (own.phase == Phase.OPTIMIZER)]] = True
     later = cell[forward[own.iteration[forward] > 0]] - 1

@@ -204,7 +204,7 @@ def _record_export(path: str, chosen: Sequence[Convention], cross_thread: bool) 
         profile = reader.read(path, globs_of(last))
         names = understand(profile.ranges.names, *last)
         if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
-            return interpret(profile, last, default_kinds(), cross_thread=cross_thread)
+            return interpret(profile, last, names, default_kinds(), cross_thread=cross_thread)
     raise NothingToAnalyseError(f"{path}: {_nothing_named(reader, path, candidates)}")
 
 

@@ -50,6 +50,11 @@ def groups_of(*columns: Ints) -> Groups:
     return Groups(of_row.reshape(-1).astype(np.int64), first.astype(np.int64))
 
 
+def distinct_rows(*columns: Ints) -> Ints:
+    """Return the distinct rows in lexicographic order, shape (columns, groups)."""
+    return np.stack(columns)[:, groups_of(*columns).first]
+
+
 def _digit(column: Ints) -> tuple[Ints, int]:
     """Return the column as numbers from 0, in the same order, and how many numbers that spans."""
     if len(column) == 0:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bubbleviz import intervals
 from bubbleviz.columns import NONE, Ints, Table
-from bubbleviz.conventions import Convention, Names, understand
+from bubbleviz.conventions import Convention, Names
 from bubbleviz.coverage import Coverage, measure_coverage
 from bubbleviz.cuts import OPEN, UNRECORDED, mark_unrecorded
 from bubbleviz.grouping import groups_of
@@ -81,6 +81,7 @@ class Recording:
 def interpret(
     profile: Profile,
     conventions: Sequence[Convention],
+    names: Names,
     kinds: Kinds,
     *,
     cross_thread: bool = True,
@@ -90,12 +91,12 @@ def interpret(
     Args:
         profile: as read, with at least the ranges that the convention may name.
         conventions: how its ranges are named; the first that knows a name decides.
+        names: what they understand of ``profile.ranges.names``.
         kinds: lists of what kernels and threads are.
         cross_thread: whether backward kernels may be launched from another thread.
     """
     for convention in conventions:
         kinds = kinds.extended(convention.communication, convention.helper_threads)
-    names = understand(profile.ranges.names, *conventions)
     named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
     phase = names.phase[named.name_id]
     activities = activities_of(profile)

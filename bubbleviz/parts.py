@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.conventions import Names
-from bubbleviz.grouping import groups_of
+from bubbleviz.grouping import distinct_rows, groups_of
 from bubbleviz.iterations import HostOrder, constant_names, number_iterations
 from bubbleviz.model import Limitation
 from bubbleviz.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
@@ -131,7 +131,7 @@ def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
     Else the only one that their thread's other ranges ran on; else -1.
     """
     count = len(ranks)
-    used = np.unique(np.stack((named.thread[placed // count], placed % count)), axis=1)
+    used = distinct_rows(named.thread[placed // count], placed % count)
     result = np.full(len(idle), NONE, np.int64)
     for thread in np.unique(named.thread[idle]).tolist():
         owned = np.flatnonzero(ranks[:, 0] == thread >> 24)

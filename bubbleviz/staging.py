@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints
+from bubbleviz.grouping import distinct_rows
 from bubbleviz.joining import Joined
 from bubbleviz.model import Limitation, Operations
 from bubbleviz.pairing import Pairing, pair_iterations
@@ -119,7 +120,7 @@ def _said_stages(joined: Joined) -> VirtualStages | None:
     work = np.isin(operations.phase, COUNTED)
     if not work.any() or (said[work] < 0).any():
         return None
-    rows = np.unique(np.stack((operations.rank, operations.chunk, said))[:, work], axis=1)
+    rows = distinct_rows(operations.rank[work], operations.chunk[work], said[work])
     return VirtualStages(rows[0], rows[1], rows[2])
 
 
@@ -133,7 +134,7 @@ def _ordered_stages(joined: Joined, order: Sequence[int]) -> VirtualStages:
     place = np.empty(count, np.int64)
     place[np.array(order)] = np.arange(count)
     work = np.isin(joined.operations.phase, COUNTED)
-    pairs = np.unique(np.stack((joined.operations.rank, joined.operations.chunk))[:, work], axis=1)
+    pairs = distinct_rows(joined.operations.rank[work], joined.operations.chunk[work])
     rank, chunk, _, waited = waiting_times(joined.operations)
     stages = np.empty(pairs.shape[1], np.int64)
     for index, name in enumerate(np.unique(pairs[1]).tolist()):
