@@ -15,11 +15,13 @@ from bubbleviz.errors import BubblevizError
 
 if TYPE_CHECKING:
     from bubbleviz.api import analyze, inspect
+    from bubbleviz.pipelines import Parallel
     from bubbleviz.report import Report, View
 
-__all__ = ["BubblevizError", "Report", "View", "__version__", "analyze", "inspect"]
+__all__ = ["BubblevizError", "Parallel", "Report", "View", "__version__", "analyze", "inspect"]
 
 _HOMES = {
+    "Parallel": "bubbleviz.pipelines",
     "Report": "bubbleviz.report",
     "View": "bubbleviz.report",
     "analyze": "bubbleviz.api",

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.align import Run, put_together
+from bubbleviz.align import Run, Told, put_together
+from bubbleviz.choices import ALIGNMENTS, one_of
 from bubbleviz.conventions import (
     Convention,
     built_in,
@@ -30,6 +31,7 @@ from bubbleviz.interpret import Recording, interpret
 from bubbleviz.kinds import default_kinds
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.phases import BACKWARD, COUNTED, Phase
+from bubbleviz.pipelines import Parallel
 from bubbleviz.raw_reports import exported
 from bubbleviz.readers import Reader, reader_of
 from bubbleviz.report import Report
@@ -49,6 +51,8 @@ def analyze(
     cross_thread: bool = True,
     order: Sequence[int] = (),
     same_clock: Sequence[Sequence[str]] = (),
+    align: str | None = None,
+    parallel: Parallel | None = None,
     keep_export: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -64,19 +68,25 @@ def analyze(
         order: ranks in pipeline order, by the numbers (``Rank.index``) that they have without
             it; empty to tell it from the data.
         same_clock: groups of hostnames that share one clock (containers of one machine).
+        align: how hosts are put on one clock: "causal" by what waited for what, "utc" by their
+            own UTC clocks, "none" not at all. None is causal, and refuses captures more than a
+            minute apart in UTC.
+        parallel: how many ways the run is tensor-, pipeline- and data-parallel; None to tell it
+            from the data.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         progress: called with (profiles done, profiles in all, path) as work goes on.
 
     Raises:
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
+    one_of(align, ALIGNMENTS, "--align")
     given = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_profiles([str(path) for path in given])
     _refuse_twins([file.path for file in files])
     chosen = _conventions(convention)
     how = _How(chosen, cross_thread, keep_export)
     recordings, unreadable = _record_all(files, how, progress)
-    run = put_together(recordings, order, same_clock)
+    run = put_together(recordings, Told(order, parallel, same_clock, align))
     return _report(recordings, run, count(run, skip=skip), unreadable)
 
 
@@ -248,6 +258,8 @@ def _report(
                 comm_ns=sum(r.comm_ns for r in covered.ranks),
                 copy_ns=sum(r.copy_ns for r in covered.ranks),
                 clock_offset_ns=clock.offset_ns,
+                clock_drift_ppm=clock.drift_ppm,
+                clock_t0_ns=clock.t0_ns,
                 clock_uncertainty_ns=clock.uncertainty_ns,
             )
         )

@@ -69,6 +69,13 @@ def analyze(
         str | None, typer.Option(metavar="0-3,5", help="Ranks to draw, by index.")
     ] = None,
     stages: Annotated[str | None, typer.Option(metavar="0-3,5", help="Stages to draw.")] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="rank|stage",
+            help="Show a row a rank, or one a stage with all its copies; by stage above 64 ranks.",
+        ),
+    ] = None,
     communication: Annotated[
         bool, typer.Option(help="Draw a thin lane of communication under each rank.")
     ] = False,
@@ -95,19 +102,39 @@ def analyze(
         list[str] | None,
         typer.Option(metavar="A,B", help="Hosts that share one clock (containers of a machine)."),
     ] = None,
+    align: Annotated[
+        str | None,
+        typer.Option(
+            metavar="causal|utc|none",
+            help="Put hosts on one clock by what waited for what (the default), by their UTC "
+            "clocks, or not at all.",
+        ),
+    ] = None,
+    parallel: Annotated[
+        str | None,
+        typer.Option(
+            metavar="tp=2,pp=4,dp=8",
+            help="How parallel the run is, with ranks numbered as Megatron does; told from the "
+            "data if not given.",
+        ),
+    ] = None,
     keep_export: Annotated[
         bool, typer.Option("--keep-export", help="Keep the exports made of .nsys-rep reports.")
     ] = False,
 ) -> None:
     """Measure the pipeline bubbles of one run: print a table, write the files asked for."""
+    from bubbleviz.choices import ALIGNMENTS, ROWS, one_of
     from bubbleviz.inputs import find_profiles
     from bubbleviz.outputs import check_outputs, write_outputs
-    from bubbleviz.selection import numbers, view_of
+    from bubbleviz.selection import numbers, parallel_of, view_of
 
     files = [file.path for file in find_profiles(profiles)]
     inputs = [*files, *(convention or ())]
     check_outputs(list(outputs), inputs, force=force)
     ordered = numbers(order, "--order") if order else ()
+    sizes = parallel_of(parallel) if parallel else None
+    one_of(align, ALIGNMENTS, "--align")
+    one_of(rows, ROWS, "--rows")
     from bubbleviz.api import analyze as run_analysis
 
     with progress_bar() as report_progress:
@@ -118,11 +145,18 @@ def analyze(
             cross_thread=cross_thread,
             order=ordered,
             same_clock=[group.split(",") for group in same_clock or ()],
+            align=align,
+            parallel=sizes,
             keep_export=keep_export,
             progress=report_progress,
         )
     view = view_of(
-        report, iteration=iteration, ranks=ranks, stages=stages, communication=communication
+        report,
+        iteration=iteration,
+        ranks=ranks,
+        stages=stages,
+        communication=communication,
+        rows=rows,
     )
     texts = {file: renderer.render(report, view) for file, renderer in outputs.items()}
     to_stdout = texts.pop("-", None)

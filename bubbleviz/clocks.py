@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
+from bubbleviz.columns import Ints
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model import Limitation
+from bubbleviz.offsets import Correction
 from bubbleviz.profile import Source
 
 #: Captures of one run overlap; what lies further apart in UTC is another run.
@@ -21,19 +25,42 @@ APART_NS = 60_000_000_000
 
 @dataclass(frozen=True)
 class Clock:
-    """A profile's clock against the report's: t becomes t + offset_ns.
+    """A profile's clock against the report's.
 
-    ``uncertainty_ns`` None: nothing but the host's own UTC clock speaks for the offset.
+    A time t becomes ``t + offset_ns + round((t - t0_ns) drift_ppm 1e-6)``. ``uncertainty_ns``
+    bounds the error of that at every instant of the capture; None where nothing does.
     """
 
     offset_ns: int
     uncertainty_ns: int | None
+    drift_ppm: float = 0.0
+    t0_ns: int = 0
+
+    def of(self, times_ns: Ints) -> Ints:
+        """Return these times of the profile on the report's clock."""
+        if self.drift_ppm == 0.0:
+            return times_ns + self.offset_ns
+        drifted = np.rint((times_ns - self.t0_ns) * self.drift_ppm * 1e-6).astype(np.int64)
+        return np.asarray(times_ns + self.offset_ns + drifted, np.int64)
+
+    def corrected(self, correction: Correction) -> Clock:
+        """Return this clock with a correction of the times that it gives."""
+        return Clock(
+            self.offset_ns + correction.offset_ns,
+            correction.uncertainty_ns,
+            # To a millionth of a ppm, so that the printed number gives the same times.
+            round(correction.drift * 1e6, 6),
+            correction.t0_ns - self.offset_ns if correction.drift else 0,
+        )
 
 
 def machines_of(
     sources: Sequence[Source], same_clock: Sequence[Sequence[str]] = ()
 ) -> tuple[str, ...]:
     """Return for each profile a name of the machine whose clock it has.
+
+    A profile that does not say when its session started has a clock of its own, unless it is the
+    first of its machine.
 
     Args:
         sources: the profiles.
@@ -50,43 +77,47 @@ def machines_of(
                 + ", ".join(sorted(hosts))
             )
     machine = {host: group[0] for group in same_clock for host in group}
-    return tuple(machine.get(source.host, source.host) for source in sources)
+    found: list[str] = []
+    for source in sources:
+        own = machine.get(source.host, source.host)
+        timeless = source.session_utc_ns is None and source.session_clock_ns is None
+        found.append(f"{own} ({source.path})" if timeless and own in found else own)
+    return tuple(found)
 
 
-def align(
-    sources: Sequence[Source], machines: Sequence[str]
-) -> tuple[tuple[Clock, ...], tuple[Limitation, ...]]:
-    """Return the clock of each profile and what could not be told about it.
+def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[Clock, ...]:
+    """Return the clock of each profile by when its session started; the first one's is 0.
+
+    Profiles of one machine share its clock. Across machines it is their UTC clocks, whose error
+    is not known.
 
     Args:
         sources: the profiles.
         machines: the machine of each.
     """
     clocks: list[Clock] = []
-    limitations: list[Limitation] = []
     for index, source in enumerate(sources):
         anchor = machines.index(machines[index])
         clock = _against(source, sources[anchor], clocks[anchor] if anchor < index else None)
         if clock is None:
             clock = _by_utc(source, sources[0]) if index else Clock(0, 0)
         clocks.append(clock)
-        if None in (source.session_utc_ns, sources[0].session_utc_ns):
-            limitations.append(
-                Limitation(
-                    "clock of a profile",
-                    f"{source.path} (or the first profile) does not say when its session started; "
-                    "its times are taken as they are",
-                )
-            )
-    if len(set(machines)) > 1:
-        limitations.append(
-            Limitation(
-                "clocks of several hosts",
-                f"the offsets of {len(set(machines))} hosts are by their own UTC clocks, whose "
-                "error (NTP) is not known; the ratios stage and period do not need them",
-            )
+    return tuple(clocks)
+
+
+def untimed(sources: Sequence[Source]) -> tuple[Limitation, ...]:
+    """Return a limitation for each profile whose start in UTC is not known, if there are several.
+
+    Without it a profile's times can only be taken as they are.
+    """
+    lacking = [source for source in sources if source.session_utc_ns is None]
+    return tuple(
+        Limitation(
+            "clock of a profile",
+            f"{source.path} does not say when its session started; its times are taken as they are",
         )
-    return tuple(clocks), tuple(limitations) if len(sources) > 1 else ()
+        for source in (lacking if len(sources) > 1 else ())
+    )
 
 
 def _against(source: Source, anchor: Source, clock: Clock | None) -> Clock | None:

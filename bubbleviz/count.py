@@ -13,7 +13,9 @@ from bubbleviz.align import Run
 from bubbleviz.columns import Ints
 from bubbleviz.completeness import Nature, natures
 from bubbleviz.phases import COMPUTE, COUNTED, WORK, Phase
+from bubbleviz.reach import Reach, reach_of
 from bubbleviz.statistics import Counted, Extents, Statistic, Windows, statistics
+from bubbleviz.stretches import DRIFT
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
 OVERLAP_SHARE = 0.01
@@ -53,6 +55,7 @@ class RankIteration:
         last_ns: last end of those.
         accounts: by name of the ratio, where the time of its window went.
         bubble_ratio: the rank's own ratio in the same window; None where it cannot be told.
+        bubble_interval: likewise between what the clocks of several hosts allow.
         missing: what the rank lacks to have a ratio, or None.
     """
 
@@ -64,6 +67,7 @@ class RankIteration:
     last_ns: int
     accounts: Mapping[str, Account]
     bubble_ratio: Mapping[str, float | None]
+    bubble_interval: Mapping[str, tuple[float, float]]
     missing: str | None = None
 
 
@@ -76,8 +80,10 @@ class Ratio:
         low: the same with unattributed compute counted as work.
         overhead: bubble / work.
         window_ns: length of the window (mean over the ranks for ``period``).
-        interval: bounds that the clocks' uncertainty allows; None where none is known or needed.
+        interval: between what the clocks' uncertainty allows; None where that is not known, or
+            the ratio needs no common clock.
         incomplete: whether a rank that takes part in training is known to be missing.
+        contradicted: whether it needs clocks that data dependencies contradict.
     """
 
     value: float | None
@@ -86,6 +92,7 @@ class Ratio:
     window_ns: int | None
     interval: tuple[float, float] | None = None
     incomplete: bool = False
+    contradicted: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,10 +138,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics over the averaged iterations, by name of the ratio."""
+    """Statistics over the averaged iterations, by name of the ratio.
+
+    ``bubble_interval`` is between what the clocks' uncertainty allows of the mean; None where that
+    is not known, or the ratio needs no common clock.
+    """
 
     iterations: int
     bubble_ratio: Mapping[str, Spread]
+    bubble_interval: Mapping[str, tuple[float, float] | None]
     bubble_low: Mapping[str, Spread]
     bubble_overhead: Mapping[str, Spread]
     window_ns: Mapping[str, Spread]
@@ -177,6 +189,7 @@ class _Table:
         windows: of each ratio.
         parts: where the time of these went.
         nature: what each iteration is.
+        reaches: between what lengths clocks allow the windows of each ratio that depends on them.
         phase_ns: busy time, shape (iterations, ranks, phases of COMPUTE).
         compute_ns: union of the work, shape (iterations, ranks).
     """
@@ -186,6 +199,7 @@ class _Table:
     windows: Mapping[str, Windows]
     parts: Mapping[str, Uses]
     nature: Sequence[Nature]
+    reaches: Mapping[str, Reach]
     phase_ns: Ints
     compute_ns: Ints
 
@@ -199,6 +213,9 @@ def _tabulate(run: Run) -> _Table:
         windows=windows,
         parts=accounts_of(run, windows),
         nature=natures(run, extents.present),
+        reaches={
+            s.name: reach_of(s, extents, run.timebase) for s in statistics() if s.common_clock
+        },
         phase_ns=busy_by_phase(run),
         compute_ns=compute_time(run),
     )
@@ -275,6 +292,8 @@ def _ratio(table: _Table, statistic: Statistic, k: int, present: Ints) -> Ratio:
     lacking = any(nature.missing[rank] for rank in present.tolist()) or not nature.complete
     lacking = lacking or (statistic.work is Counted.STEP and not nature.stepped)
     incomplete = table.run.stages_missing or nature.ranks_missing
+    reach = table.reaches.get(statistic.name)
+    lacking = lacking or (reach is not None and not reach.comparable[k])
     if not window.known[k] or lacking or not (table.run.paired and len(present)):
         return Ratio(None, None, None, None, incomplete=incomplete)
     length = window.end_ns[k, present] - window.start_ns[k, present]
@@ -286,8 +305,23 @@ def _ratio(table: _Table, statistic: Statistic, k: int, present: Ints) -> Ratio:
         low=_ratio_of(work + loose, total),
         overhead=(total - work) / work if work > 0 else None,
         window_ns=(2 * total + len(present)) // (2 * len(present)),
+        interval=_interval(reach, k, work, len(present)),
         incomplete=incomplete,
+        contradicted=reach is not None and bool(reach.contradicted[k]),
     )
+
+
+def _interval(reach: Reach | None, k: int, work_ns: int, ranks: int) -> tuple[float, float] | None:
+    """Return between what the ratio of so many ranks lies; None where no uncertainty is known.
+
+    Clocks that drift apart measure work in units that differ by so much, too.
+    """
+    if reach is None or not reach.bounded[k] or reach.low_ns[k] <= 0:
+        return None
+    units = DRIFT if reach.across[k] else 0.0
+    least, most = work_ns * (1 - units), work_ns * (1 + units)
+    low, high = int(reach.low_ns[k]) * ranks, int(reach.high_ns[k]) * ranks
+    return (low - most) / low, (high - least) / high
 
 
 def _rank_iteration(table: _Table, k: int, rank: int) -> RankIteration:
@@ -298,14 +332,20 @@ def _rank_iteration(table: _Table, k: int, rank: int) -> RankIteration:
     told = [
         s
         for s in statistics()
-        if table.windows[s.name].known[k] and (table.run.paired or not s.across_ranks)
+        if table.windows[s.name].known[k]
+        and (table.run.paired or not s.across_ranks)
+        and (s.name not in table.reaches or table.reaches[s.name].comparable[k])
     ]
     accounts = {s.name: _account(table, s, k, rank) for s in told}
     ratios: dict[str, float | None] = dict.fromkeys((s.name for s in statistics()), None)
-    if missing is None:
-        for s in told:
-            work = int(_work_ns(s, table.parts[s.name])[k, rank])
-            ratios[s.name] = _ratio_of(work, accounts[s.name].window_ns)
+    between: dict[str, tuple[float, float]] = {}
+    for s in told if missing is None else ():
+        work = int(_work_ns(s, table.parts[s.name])[k, rank])
+        ratios[s.name] = _ratio_of(work, accounts[s.name].window_ns)
+        reach = table.reaches.get(s.name)
+        interval = _interval(reach, k, work, 1)
+        if reach is not None and reach.across[k] and interval is not None:
+            between[s.name] = interval
     return RankIteration(
         rank=rank,
         busy_ns={p.label: int(table.phase_ns[k, rank, i]) for i, p in enumerate(COMPUTE)},
@@ -315,6 +355,7 @@ def _rank_iteration(table: _Table, k: int, rank: int) -> RankIteration:
         last_ns=int(table.extents.last_ns[k, rank]),
         accounts=accounts,
         bubble_ratio=ratios,
+        bubble_interval=between,
         missing=missing,
     )
 
@@ -376,10 +417,21 @@ def _summary(iterations: Sequence[Iteration]) -> Summary:
     return Summary(
         iterations=len(averaged),
         bubble_ratio=over("value"),
+        bubble_interval={name: _mean_interval(averaged, name) for name in names},
         bubble_low=over("low"),
         bubble_overhead=over("overhead"),
         window_ns=over("window_ns"),
     )
+
+
+def _mean_interval(averaged: Sequence[Iteration], name: str) -> tuple[float, float] | None:
+    """Return between what the mean lies: all clocks are off in the same direction at worst."""
+    known = [i.ratios[name] for i in averaged if i.ratios[name].value is not None]
+    between = [ratio.interval for ratio in known if ratio.interval is not None]
+    if not between or len(between) < len(known):
+        return None
+    low, high = np.array(between, np.float64).mean(axis=0).tolist()
+    return low, high
 
 
 def spread(values: Sequence[float | None]) -> Spread:

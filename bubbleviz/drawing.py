@@ -20,6 +20,7 @@ from bubbleviz.page import (
     UNKNOWN,
     WIDTH,
     Page,
+    at_most,
     box,
     clean,
     duration,
@@ -42,6 +43,8 @@ BRACKET_LINES = 3
 BRACKET_LINE = 15
 #: Limitations printed under the picture.
 MOST_LIMITATIONS = 5
+#: An error bar is drawn if it reaches so many px to each side.
+SMALLEST_ERROR_BAR = 1.5
 #: Two ratios are told apart from here on.
 RATIO_GRAIN = 0.01
 
@@ -71,6 +74,13 @@ def picture(report: Report, view: View) -> str:
     else:
         _Timeline(page, report, view, selection).draw()
     return page.svg()
+
+
+def _range(interval: tuple[float, float]) -> str:
+    """Return two ratios with as many digits as tell them apart."""
+    low, high = (100 * bound for bound in interval)
+    digits = next((n for n in (1, 2, 3) if f"{low:.{n}f}" != f"{high:.{n}f}"), 3)
+    return f"{low:.{digits}f}\u00a0% to {high:.{digits}f}\u00a0%"
 
 
 def _draw_nothing(page: Page, report: Report, view: View) -> None:
@@ -169,6 +179,7 @@ class _Timeline:
         self._hosts(layout)
         for row, top in enumerate(layout.tops):
             boxes.draw(row, layout.left, top)
+        self._error_bars(layout)
         self._boundaries(layout)
         self._axis(layout)
         self._legend(boxes, gaps)
@@ -269,10 +280,25 @@ class _Timeline:
 
     def _name(self, row: int) -> str:
         rank = self.selection.ranks[row]
-        label = rank.label
+        label, copies = rank.label, len(self.selection.rows[row].copies)
         if self.hosts and label.startswith((f"{rank.host} ", f"{rank.host}:")):
             label = label[len(rank.host) + 1 :]
-        return clean(label, 60)
+        if copies > 1:
+            label = f"1 of {copies}: {label}"
+        # Beside the first row of a host, if the host is not written on its own.
+        if not self.hosts and (row == 0 or self.selection.ranks[row - 1].host != rank.host):
+            label = f"{clean(label, 60)} {self._clock(row)}".rstrip()
+        return clean(label, 80)
+
+    def _clock(self, row: int) -> str:
+        """Return how far the clock of a row's host can be off, where there are several hosts."""
+        rank = self.selection.ranks[row]
+        if len({own.host for own in self.selection.ranks}) < 2:
+            return ""
+        uncertainty_ns = self.report.clock_uncertainty_ns(rank)
+        if not uncertainty_ns:
+            return "± ?" if uncertainty_ns is None else "± 0"
+        return f"± {at_most(uncertainty_ns)}"
 
     # Beside and behind the rows
 
@@ -328,24 +354,46 @@ class _Timeline:
     def _row_ratio(self, row: int) -> float | None:
         """Return the rank's own ratio in the iterations drawn, their mean where several.
 
-        Of several only those that are averaged count, as in the caption.
+        Of several only those that are averaged count, as in the caption. A row of several copies
+        has their mean.
         """
-        index, headline = self.selection.ranks[row].index, self.report.headline
+        copies, headline = set(self.selection.rows[row].copies), self.report.headline
         drawn = self.selection.iterations
         found = [
             value
             for iteration in [i for i in drawn if i.averaged] or drawn
             for rank in iteration.ranks
-            if rank.rank == index and (value := rank.bubble_ratio.get(headline)) is not None
+            if rank.rank in copies and (value := rank.bubble_ratio.get(headline)) is not None
         ]
         return sum(found) / len(found) if found else None
+
+    def _error_bars(self, layout: _Layout) -> None:
+        """Draw, where it can be seen, how far each row can be off: around its first window."""
+        path = ""
+        for row, top in enumerate(layout.tops):
+            uncertainty_ns = self.report.clock_uncertainty_ns(self.selection.ranks[row])
+            reach = layout.width * (uncertainty_ns or 0) / self._span_ns
+            spans = self._row_windows(row)
+            if not self._clock(row) or reach < SMALLEST_ERROR_BAR or not spans:
+                continue
+            middle = self._x(layout, spans[0][0])
+            left, right = max(middle - reach, layout.left), min(middle + reach, layout.right)
+            y, tick = top + layout.row / 2, layout.row / 5
+            path += f"M{px(left)} {px(y)}H{px(right)}"
+            path += "".join(f"M{px(x)} {px(y - tick)}V{px(y + tick)}" for x in (left, right))
+        if path:
+            look = {"stroke": LIGHT.text, "stroke_width": 1, "class_": "bv-mark"}
+            self.page.elements.append(drawsvg.Path(path, fill="none", **look))
 
     def _hosts(self, layout: _Layout) -> None:
         for host, rows in self.hosts:
             top, bottom = layout.tops[rows[0]], layout.tops[rows[-1]] + layout.row
             x, middle = MARGIN + 8, (top + bottom) / 2
+            clock = self._clock(rows[0])
+            room = bottom - top - text_width(f" {clock}", 10)
+            name = fitted(clean(host, 80), 10, room)
             self.page.text(
-                fitted(clean(host, 80), 10, bottom - top),
+                f"{name} {clock}" if name else fitted(clean(host, 80), 10, bottom - top),
                 x,
                 middle,
                 10,
@@ -542,8 +590,14 @@ class _Timeline:
             ),
         }
         texts = [text for text, applies in notes.items() if applies]
-        if interval is not None:
-            lowest, highest = map(percent, interval)
-            texts.append(f"The clocks allow ratios from {lowest} to {highest}.")
+        if len({rank.host for rank in self.selection.ranks}) > 1:
+            texts.append("± is how far the clock of a host can be off.")
+        if interval is not None and interval[0] < interval[1]:
+            texts.append(f"The clocks allow ratios from {_range(interval)}.")
+        if len(self.selection.rows) < sum(len(row.copies) for row in self.selection.rows):
+            texts.append(
+                "Copies of a stage share a row: it is drawn as the first of them ran, and its "
+                "ratio is their mean."
+            )
         if texts:
             self.page.paragraph(" ".join(texts), 9.5, lines=3)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz import intervals
+from bubbleviz.collectives import Collectives, collectives_of
 from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.conventions import Convention, Names
 from bubbleviz.coverage import Coverage, measure_coverage
@@ -72,6 +73,7 @@ class Recording:
     busy: BusyIntervals
     active: ActiveTime
     unattributed: RankIntervals
+    collectives: Collectives
     coverage: Coverage
     start_ns: int
     end_ns: int
@@ -135,6 +137,14 @@ def interpret(
             *intervals.group_union(
                 work.rank[loose], len(ranks), work.start_ns[loose], work.end_ns[loose]
             )
+        ),
+        collectives=collectives_of(
+            operations,
+            work,
+            owner,
+            profile.kernels.name_id,
+            profile.kernels.names,
+            kinds.collectives,
         ),
         coverage=measure_coverage(profile, links, work.communication, loose, rank, ranks, named),
         start_ns=int(min(profile.kernels.start_ns.min(), profile.calls.start_ns.min())),
@@ -257,6 +267,7 @@ def operations_of(named: Ranges, names: Names, parts: Parts) -> tuple[Operations
         kernels=zero.copy(),
         active_ns=zero.copy(),
         busy_ns=zero.copy(),
+        received_ns=zero + NONE,
         cut=cut,
         name_id=named.name_id[of_range],
         names=named.names,

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.clocks import Clock
+from bubbleviz.collectives import Collectives
 from bubbleviz.columns import NONE, Ints
 from bubbleviz.interpret import LocalRank, Recording
 from bubbleviz.model import BusyIntervals, Operations, RankIntervals
 from bubbleviz.spans import ActiveTime
+
+#: The columns of operations that depend on the clock.
+TIMES = ("start_ns", "end_ns", "received_ns", "host_start_ns", "host_end_ns")
 
 
 @dataclass(frozen=True)
@@ -30,21 +34,36 @@ class Joined:
 
     Attributes:
         ranks: by number.
+        machine_of_profile: the machine whose clock each profile has.
         operations: ``iteration`` still counts each rank's own.
         busy: their busy intervals.
         unattributed: compute outside every compute operation.
         active: how long compute kernels ran in each rank's own iterations.
+        collectives: of all ranks, ``iteration`` each rank's own.
         said_stage: virtual stage that names give each operation; -1 none.
         said_iteration: iteration that a range around it names; -1 none.
     """
 
     ranks: tuple[JoinedRank, ...]
+    machine_of_profile: tuple[str, ...]
     operations: Operations
     busy: BusyIntervals
     unattributed: RankIntervals
     active: ActiveTime
+    collectives: Collectives
     said_stage: Ints
     said_iteration: Ints
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The machines, in the order in which ranks first name them."""
+        return tuple(dict.fromkeys(rank.machine for rank in self.ranks))
+
+    @property
+    def machine_of_rank(self) -> Ints:
+        """Number of the machine of each rank."""
+        number = {machine: index for index, machine in enumerate(self.machines)}
+        return np.array([number[rank.machine] for rank in self.ranks], np.int64)
 
 
 def join(
@@ -60,26 +79,39 @@ def join(
             for i, (recording, machine) in enumerate(zip(recordings, machines, strict=True))
             for rank in recording.ranks
         ),
+        machine_of_profile=tuple(machines),
         operations=_operations(recordings, clocks, base_rank),
         busy=BusyIntervals(
             operation=np.concatenate([r.busy.operation + row for r, _, _, row in parts]),
-            start_ns=np.concatenate([r.busy.start_ns + c.offset_ns for r, c, _, _ in parts]),
-            end_ns=np.concatenate([r.busy.end_ns + c.offset_ns for r, c, _, _ in parts]),
+            start_ns=np.concatenate([c.of(r.busy.start_ns) for r, c, _, _ in parts]),
+            end_ns=np.concatenate([c.of(r.busy.end_ns) for r, c, _, _ in parts]),
         ),
         unattributed=RankIntervals(
             rank=np.concatenate([r.unattributed.rank + base for r, _, base, _ in parts]),
-            start_ns=np.concatenate(
-                [r.unattributed.start_ns + c.offset_ns for r, c, _, _ in parts]
-            ),
-            end_ns=np.concatenate([r.unattributed.end_ns + c.offset_ns for r, c, _, _ in parts]),
+            start_ns=np.concatenate([c.of(r.unattributed.start_ns) for r, c, _, _ in parts]),
+            end_ns=np.concatenate([c.of(r.unattributed.end_ns) for r, c, _, _ in parts]),
         ),
         active=ActiveTime(
             rank=np.concatenate([r.active.rank + base for r, _, base, _ in parts]),
             iteration=np.concatenate([r.active.iteration for r in recordings]),
             active_ns=np.concatenate([r.active.active_ns for r in recordings]),
         ),
+        collectives=_collectives(parts),
         said_stage=np.concatenate([r.said.stage for r in recordings]),
         said_iteration=np.concatenate([r.said.iteration for r in recordings]),
+    )
+
+
+def _collectives(parts: Sequence[tuple[Recording, Clock, int, int]]) -> Collectives:
+    columns = {
+        name: np.concatenate([getattr(r.collectives, name) for r, *_ in parts])
+        for name in ("iteration", "kind", "place", "count")
+    }
+    return Collectives(
+        rank=np.concatenate([r.collectives.rank + base for r, _, base, _ in parts]),
+        start_ns=np.concatenate([c.of(r.collectives.start_ns) for r, c, _, _ in parts]),
+        end_ns=np.concatenate([c.of(r.collectives.end_ns) for r, c, _, _ in parts]),
+        **columns,
     )
 
 
@@ -94,10 +126,11 @@ def _operations(
         tables.append(
             own.changed(
                 rank=own.rank + base,
-                start_ns=np.where(spanned, own.start_ns + clock.offset_ns, NONE),
-                end_ns=np.where(spanned, own.end_ns + clock.offset_ns, NONE),
-                host_start_ns=own.host_start_ns + clock.offset_ns,
-                host_end_ns=own.host_end_ns + clock.offset_ns,
+                start_ns=np.where(spanned, clock.of(own.start_ns), NONE),
+                end_ns=np.where(spanned, clock.of(own.end_ns), NONE),
+                received_ns=np.where(own.received_ns != NONE, clock.of(own.received_ns), NONE),
+                host_start_ns=clock.of(own.host_start_ns),
+                host_end_ns=clock.of(own.host_end_ns),
                 name_id=own.name_id + len(names),
             )
         )

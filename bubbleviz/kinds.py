@@ -21,11 +21,13 @@ class Kinds:
     Attributes:
         communication: of communication kernels, on the demangled name.
         receives: of those among them that wait for one peer's data.
+        collectives: of those among them that no member leaves before all have entered.
         helper_threads: of threads that never run backward.
     """
 
     communication: tuple[str, ...]
     receives: tuple[str, ...]
+    collectives: tuple[str, ...]
     helper_threads: tuple[str, ...]
 
     def extended(self, communication: Sequence[str], helper_threads: Sequence[str]) -> Kinds:
@@ -33,6 +35,7 @@ class Kinds:
         return Kinds(
             (*self.communication, *communication),
             self.receives,
+            self.collectives,
             (*self.helper_threads, *helper_threads),
         )
 
@@ -41,9 +44,7 @@ class Kinds:
 def default_kinds() -> Kinds:
     """Return the lists that come with bubbleviz."""
     data = load_toml(files("bubbleviz").joinpath("kinds.toml").read_text(encoding="utf-8"))
-    return Kinds(
-        tuple(data["communication"]), tuple(data["receives"]), tuple(data["helper_threads"])
-    )
+    return Kinds(**{kind: tuple(regexes) for kind, regexes in data.items()})
 
 
 def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:

@@ -34,7 +34,8 @@ class Rank:
         gpu: the GPU's product name.
         pci: the GPU's place on the bus.
         stage: virtual stage of its model chunk 0; None where unknown.
-        pipeline: index of the pipeline it belongs to.
+        pipeline: index of the pipeline it belongs to; None where copies of a stage cannot be
+            told apart.
         global_rank: rank that the names of ranges give (``iter_{rank}_{n}``), if any.
     """
 
@@ -48,7 +49,7 @@ class Rank:
     gpu: str | None = None
     pci: str | None = None
     stage: int | None = None
-    pipeline: int = 0
+    pipeline: int | None = 0
     global_rank: int | None = None
 
 
@@ -74,6 +75,7 @@ class Operations(Table):
         kernels: number of compute kernels.
         active_ns: length of the union of its compute kernels.
         busy_ns: span less the holes in which a receive of its own spins.
+        received_ns: end of the last receive that was launched from inside its ranges; -1 none.
         cut: 1 where a range was still open when the capture ended, 2 where the work that it
             had launched was not done by then, else 0.
         name_id: row of ``names``.
@@ -97,6 +99,7 @@ class Operations(Table):
     kernels: Ints
     active_ns: Ints
     busy_ns: Ints
+    received_ns: Ints
     cut: Ints
     name_id: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})

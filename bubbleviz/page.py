@@ -74,6 +74,15 @@ def duration(ns: float) -> str:
     return f"{value:.{digits}f}\u00a0{unit}"
 
 
+def at_most(ns: int) -> str:
+    """Return a duration rounded up to two significant digits."""
+    step = 10 ** max(0, len(str(ns)) - 2)
+    rounded = -(-ns // step) * step
+    unit_ns, unit = next(((n, u) for n, u in _UNITS if rounded >= n), _UNITS[-1])
+    digits = 1 if rounded % unit_ns and rounded < 10 * unit_ns else 0
+    return f"{rounded / unit_ns:.{digits}f}\u00a0{unit}"
+
+
 def ticks(span_ns: int, most: int) -> tuple[list[tuple[int, str]], str]:
     """Return at most ``most`` + 1 round times from 0 to ``span_ns``, as printed, and their unit."""
     least = span_ns / max(most, 1)

@@ -6,7 +6,7 @@ A plan holds no times. ``bubbleviz.schedules`` builds plans, ``bubbleviz.simulat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bubbleviz.phases import Phase
 
@@ -43,6 +43,7 @@ class Plan:
         chunks: model chunks a device, v.
         placement: device of each of the p v virtual stages.
         orders: one order a device.
+        replicas: how many pipelines with all this the plan holds, one after the other.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Plan:
     chunks: int
     placement: tuple[int, ...]
     orders: tuple[Order, ...]
+    replicas: int = 1
     _chunk: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -75,10 +77,31 @@ class Plan:
         """Return the index of the virtual stage among its device's, in the model's order."""
         return self._chunk[virtual_stage]
 
+    def replicated(self, replicas: int) -> Plan:
+        """Return the plan of that many pipelines, each with devices and virtual stages of its own.
+
+        Those of the second one follow those of the first, and so on.
+        """
+        copies = range(replicas)
+        return replace(
+            self,
+            stages=self.stages * replicas,
+            placement=tuple(d + n * self.stages for n in copies for d in self.placement),
+            orders=tuple(
+                tuple(
+                    replace(op, virtual_stage=op.virtual_stage + n * self.virtual_stages)
+                    for op in order
+                )
+                for n in copies
+                for order in self.orders
+            ),
+            replicas=replicas,
+        )
+
     def forward_only(self) -> Plan:
         """Return the plan of an evaluation iteration: the forwards alone, in the same order."""
         orders = tuple(tuple(op for op in order if op.phase is Phase.F) for order in self.orders)
-        return Plan(self.name, self.stages, self.microbatches, self.chunks, self.placement, orders)
+        return replace(self, orders=orders)
 
 
 @dataclass(frozen=True)

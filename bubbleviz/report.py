@@ -60,6 +60,10 @@ class Report:
     unattributed_kernels: tuple[UnattributedKernels, ...]
     limitations: tuple[Limitation, ...]
 
+    def clock_uncertainty_ns(self, rank: Rank) -> int | None:
+        """Return how far the clock of a rank's host can be off; None where nothing bounds it."""
+        return self.profiles[rank.profile].clock_uncertainty_ns
+
     def iteration(self, index: int) -> Iteration:
         """Return the iteration of that index.
 
@@ -106,8 +110,11 @@ class View:
             :meth:`Report.typical_iteration`.
         ranks: indices of the ranks to draw; empty for all.
         communication: whether to draw a thin lane of communication operations under each rank.
+        rows: ``"rank"`` for a row a rank, ``"stage"`` for one a stage with all its copies; None
+            for ranks, and stages where there are many ranks.
     """
 
     iterations: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
     communication: bool = False
+    rows: str | None = None

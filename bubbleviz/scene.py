@@ -17,6 +17,7 @@ from bubbleviz.count import Iteration
 from bubbleviz.model import Rank
 from bubbleviz.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report import Report, View
+from bubbleviz.rows import Row, rows_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,18 +53,23 @@ class Selection:
     """The part of a report that is drawn: rows, iterations, and the time they span.
 
     Attributes:
-        ranks: the rows, from top to bottom.
+        rows: from top to bottom.
         iterations: the iterations, ascending.
         windows: of each of these, by index of rank, the (start, end) that its ratio counts.
         start_ns: left edge.
         end_ns: right edge, after ``start_ns``.
     """
 
-    ranks: tuple[Rank, ...]
+    rows: tuple[Row, ...]
     iterations: tuple[Iteration, ...]
     windows: tuple[Mapping[int, tuple[int, int]], ...]
     start_ns: int
     end_ns: int
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The ranks that are drawn, by row."""
+        return tuple(row.rank for row in self.rows)
 
     @property
     def row_of_rank(self) -> Ints:
@@ -118,19 +124,18 @@ class Merged:
 
 def select(report: Report, view: View) -> Selection | None:
     """Return what ``view`` asks for of ``report``, or None where there is nothing to draw."""
-    wanted = set(view.ranks)
-    ranks = tuple(rank for rank in report.ranks if not wanted or rank.index in wanted)
+    rows = rows_of(report, view)
     chosen = set(view.iterations)
     iterations = tuple(it for it in report.iterations if it.index in chosen)
     if not chosen and (typical := report.typical_iteration()) is not None:
         iterations = (typical,)
-    if not ranks or not iterations:
+    if not rows or not iterations:
         return None
     windows = tuple(counted_windows(it, report.headline) for it in iterations)
     counted = [own for by_rank in windows for own in by_rank.values()]
     start = min(it.start_ns for it in iterations)
     end = max(*(it.end_ns for it in iterations), *(own[1] for own in counted), start + 1)
-    return Selection(ranks, iterations, windows, start, end)
+    return Selection(rows, iterations, windows, start, end)
 
 
 def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
+    from bubbleviz.pipelines import Parallel
     from bubbleviz.report import Report, View
 
 #: More ranks or iterations than any report holds.
 _MOST = 1_000_000
+_SIZE = re.compile(r"^\s*(tp|pp|dp)\s*=\s*([1-9][0-9]{0,6})\s*$")
 _RANGE = re.compile(r"^\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?$")
 
 
@@ -36,6 +38,23 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+def parallel_of(text: str) -> Parallel:
+    """Return the sizes of ``tp=2,pp=4,dp=8``; those that are not given are 1.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        match = _SIZE.match(part)
+        if match is None or match[1] in sizes:
+            raise UsageError(f"--parallel {text[:60]!r}: not of the form tp=2,pp=4,dp=8")
+        sizes[match[1]] = int(match[2])
+    from bubbleviz.pipelines import Parallel
+
+    return Parallel(**sizes)
+
+
 def view_of(
     report: Report,
     *,
@@ -43,6 +62,7 @@ def view_of(
     ranks: str | None,
     stages: str | None,
     communication: bool,
+    rows: str | None = None,
 ) -> View:
     """Return the view that options ask for.
 
@@ -55,6 +75,7 @@ def view_of(
         iterations=_iterations(report, iteration),
         ranks=_ranks(report, ranks, stages),
         communication=communication,
+        rows=rows,
     )
 
 

@@ -40,10 +40,12 @@ class Program:
     Attributes:
         placement: device of each virtual stage.
         tasks: one sequence a device.
+        length: number of virtual stages of one pipeline.
     """
 
     placement: tuple[int, ...]
     tasks: tuple[tuple[Task, ...], ...]
+    length: int
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def program_of(
         tuple(_device_tasks(plans, device, placement.index(device), optimizer, postponed))
         for device in range(plans[0].stages)
     )
-    return Program(placement, tasks)
+    return Program(placement, tasks, len(placement) // plans[0].replicas)
 
 
 def _device_tasks(
@@ -168,14 +170,14 @@ class _Run:
         program: Program,
         duration: Duration,
         *,
-        transfer_ns: int,
+        transfer_ns: int | Duration,
         barrier: bool,
         prelude: Duration | None,
         delay: Duration | None,
     ) -> None:
         self.program = program
         self.duration = duration
-        self.transfer_ns = transfer_ns
+        self.transfer_ns = transfer_ns if callable(transfer_ns) else lambda _: transfer_ns
         self.barrier = barrier
         self.prelude = prelude
         self.delay = delay
@@ -199,10 +201,10 @@ class _Run:
         )
         k = task.iteration
         if phase is Phase.F:
-            return [(k, Phase.F, stage - 1, mb)] if stage else []
+            return [(k, Phase.F, stage - 1, mb)] if stage % self.program.length else []
         if phase in (Phase.B, Phase.BW):
             needs = [(k, Phase.F, stage, mb)]
-            if stage + 1 < len(self.program.placement):
+            if (stage + 1) % self.program.length:
                 needs.append((k, Phase.B, stage + 1, mb))
             return needs
         return [(k, Phase.B, stage, mb)] if phase is Phase.W else []
@@ -217,7 +219,7 @@ class _Run:
             if self.program.placement[key[2]] == device:
                 local = max(local, end)
             else:
-                remote = max(remote, end + self.transfer_ns)
+                remote = max(remote, end + self.transfer_ns(task))
         if self.barrier and task.operation.phase is Phase.OPTIMIZER:
             if self.open.get(task.iteration):
                 return None
@@ -261,11 +263,12 @@ class _Run:
 
     def wakes(self, task: Task) -> list[int]:
         """Return the devices whose next task may have waited for this one."""
-        op, stages = task.operation, len(self.program.placement)
+        op, length = task.operation, self.program.length
         neighbour = op.virtual_stage + (1 if op.phase is Phase.F else -1)
         if self.barrier and not self.open.get(task.iteration):
             return list(range(len(self.program.tasks)))
-        return [self.program.placement[neighbour]] if 0 <= neighbour < stages else []
+        inside = neighbour // length == op.virtual_stage // length
+        return [self.program.placement[neighbour]] if inside else []
 
     def all(self) -> None:
         """Run every task, or raise where none can run."""
@@ -287,7 +290,7 @@ def simulate(
     program: Program | Plan,
     duration: Duration,
     *,
-    transfer_ns: int = 0,
+    transfer_ns: int | Duration = 0,
     barrier: bool = False,
     prelude: Duration | None = None,
     delay: Duration | None = None,
@@ -297,7 +300,8 @@ def simulate(
     Args:
         program: what runs; a plan stands for one iteration of it without Optimizer.
         duration: how long each task takes, in nanoseconds.
-        transfer_ns: latency of every edge between two devices (T_comm).
+        transfer_ns: latency of every edge between two devices (T_comm), one number or one by the
+            task that waits.
         barrier: an Optimizer waits until all devices ended the work of its iteration, as an
             all-reduce of the gradient norm makes it.
         prelude: the part of a task that runs before its remote input is needed; a task with

@@ -69,10 +69,19 @@ def spans_of(
             "kernels": np.bincount(owner[compute], minlength=count).astype(np.int64),
             "active_ns": kernel_ns,
             "busy_ns": intervals.group_sum(busy[0], count, busy[2] - busy[1]),
+            "received_ns": _received(count, work.end_ns[received], around),
         },
         names=operations.names,
     )
     return changed, BusyIntervals(*busy)
+
+
+def _received(count: int, end_ns: Ints, around: Ints) -> Ints:
+    """Return for each operation the latest end of the receives launched inside it; -1 none."""
+    latest = np.full(count, NONE, np.int64)
+    held = around >= 0
+    np.maximum.at(latest, around[held], end_ns[held])
+    return latest
 
 
 def _busy(

@@ -7,7 +7,9 @@ its F to the start of its B holds all that happens further down, and these times
     virtual stage 1      F├────────────────────┤B
     virtual stage 2         F├──────────────┤B
 
-One sort of (rank, chunk) by that time gives stages, chunks and the direction of a V.
+One sort of (rank, chunk) by that time gives stages, chunks and the direction of a V. What lies
+between two neighbours of one pipeline is at least the F and B of the lower one; copies of a stage
+(tensor or data parallel) wait equally long, and share their virtual stage.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
 from bubbleviz.phases import Phase
@@ -51,12 +53,27 @@ def forward_and_backward(
     )
 
 
-def waiting_times(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return (rank, chunk, microbatch, time from F's end to B's start) of every microbatch.
+@dataclass(frozen=True)
+class Waits(Table):
+    """How long a microbatch is away from a (rank, chunk): medians over the rank's iterations.
 
-    The time is the median over the rank's iterations. Only first occurrences with a device
-    span count.
+    Attributes:
+        rank: the rank.
+        chunk: model chunk, as named.
+        microbatch: the microbatch.
+        waited_ns: from the end of its F to the start of its B.
+        worked_ns: how long these two keep the rank busy.
     """
+
+    rank: Ints
+    chunk: Ints
+    microbatch: Ints
+    waited_ns: Ints
+    worked_ns: Ints
+
+
+def waiting_times(operations: Operations) -> Waits:
+    """Return the waits of every microbatch, of first occurrences with a device span."""
     usable = (operations.has_span == 1) & (operations.occurrence == 0)
     forward = np.flatnonzero(usable & np.isin(operations.phase, (Phase.F, Phase.FB)))
     backward = np.flatnonzero(usable & np.isin(operations.phase, (*_BACKWARD, Phase.FB)))
@@ -68,10 +85,19 @@ def waiting_times(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
     _, at_forward, at_backward = np.intersect1d(of_forward, of_backward, return_indices=True)
     forward, backward = forward[at_forward], backward[at_backward]
     waited = operations.start_ns[backward] - operations.end_ns[forward]
+    # Of an operation that overlaps both, half is one of them.
+    share = np.where(operations.phase == Phase.FB, 2, 1)
+    busy = operations.busy_ns // share
     key = key[:, at_forward]
     groups = groups_of(*key)
     rank, chunk, microbatch = key[:, groups.first]
-    return rank, chunk, microbatch, _medians(groups.of_row, waited, len(groups))
+    return Waits(
+        rank=rank,
+        chunk=chunk,
+        microbatch=microbatch,
+        waited_ns=_medians(groups.of_row, waited, len(groups)),
+        worked_ns=_medians(groups.of_row, busy[forward] + busy[backward], len(groups)),
+    )
 
 
 def _medians(group: Ints, values: Ints, groups: int) -> Ints:
@@ -85,25 +111,35 @@ def _medians(group: Ints, values: Ints, groups: int) -> Ints:
 def order_virtual_stages(operations: Operations) -> VirtualStages:
     """Return the virtual stage of every (rank, chunk) that ran forward and backward.
 
-    Compared are the microbatches that all of them have; without any, the order is unknown.
+    Compared are the microbatches that all of them have. The order is unknown where there are
+    none, and where some wait about equally long without being as many copies as all others.
     """
-    rank, chunk, microbatch, waited = waiting_times(operations)
-    groups = groups_of(rank, chunk)
-    pair, pairs = groups.of_row, np.stack((rank, chunk))[:, groups.first]
-    numbers, counts = np.unique(microbatch, return_counts=True)
-    shared = np.isin(microbatch, numbers[counts == pairs.shape[1]])
+    waits = waiting_times(operations)
+    groups = groups_of(waits.rank, waits.chunk)
+    pair = groups.of_row
+    rank, chunk = waits.rank[groups.first], waits.chunk[groups.first]
+    unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
+    numbers, counts = np.unique(waits.microbatch, return_counts=True)
+    shared = np.isin(waits.microbatch, numbers[counts == len(rank)])
     if not shared.any():
-        return VirtualStages(pairs[0], pairs[1], np.full(pairs.shape[1], NONE, np.int64))
-    total = np.zeros(pairs.shape[1], np.int64)
-    np.add.at(total, pair[shared], waited[shared])
-    order = np.lexsort((pairs[1], pairs[0], -total))
+        return unknown
+    waited, worked = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
+    np.add.at(waited, pair[shared], waits.waited_ns[shared])
+    np.add.at(worked, pair[shared], waits.worked_ns[shared])
+    order = np.lexsort((chunk, rank, -waited))
+    further = waited[order][:-1] - waited[order][1:]
+    level = np.concatenate(([0], np.cumsum(further >= worked[order][1:] // 2)))
+    copies = np.bincount(level)
+    distinct = len(groups_of(level, rank[order])) == len(rank)
+    if not distinct or (copies != copies[0]).any():
+        return unknown
     stage = np.empty(len(order), np.int64)
-    stage[order] = np.arange(len(order))
-    return VirtualStages(pairs[0], pairs[1], stage)
+    stage[order] = level
+    return VirtualStages(rank, chunk, stage)
 
 
 def contradicted(
-    operations: Operations, virtual_stage: Ints, iteration: Ints, machine_of_rank: Ints
+    operations: Operations, virtual_stage: Ints, iteration: Ints, machine: Ints, pipeline: Ints
 ) -> int:
     """Return how many neighbours in the order of stages cannot be neighbours of a pipeline.
 
@@ -117,7 +153,8 @@ def contradicted(
         operations: of all ranks on one clock.
         virtual_stage: of each operation; -1 unknown.
         iteration: of each operation over all ranks.
-        machine_of_rank: a number for each rank's clock.
+        machine: a number for each rank's clock.
+        pipeline: of each rank; -1 where copies cannot be told apart.
     """
     rows = np.flatnonzero(
         (operations.phase == Phase.F)
@@ -126,11 +163,14 @@ def contradicted(
         & (virtual_stage >= 0)
         & (iteration >= 0)
     )
-    machine = machine_of_rank[operations.rank[rows]]
-    key = (iteration[rows], operations.microbatch[rows], operations.sequence[rows])
+    rows = rows[pipeline[operations.rank[rows]] >= 0]
     if len(rows) == 0:
         return 0
-    microbatch = groups_of(*key).of_row
+    of_row = operations.rank[rows]
+    machine = machine[of_row]
+    microbatch = groups_of(
+        pipeline[of_row], iteration[rows], operations.microbatch[rows], operations.sequence[rows]
+    ).of_row
     place = np.lexsort((virtual_stage[rows], microbatch))
     above, below = place[:-1], place[1:]
     neighbours = (

@@ -1,7 +1,7 @@
 """Staging: which virtual stage each (rank, chunk) holds, and which iterations are the same.
 
 Both hang together: dependencies between stages tell which iterations pair, and paired iterations
-tell whether an order of stages can be right. Names decide where they say it, then the user, then
+tell whether an order of stages can be right. The user decides where he says it, then names, then
 the waiting times of each rank's own clock.
 """
 
@@ -16,10 +16,20 @@ from bubbleviz.columns import NONE, Ints
 from bubbleviz.grouping import distinct_rows
 from bubbleviz.joining import Joined
 from bubbleviz.model import Limitation, Operations
-from bubbleviz.pairing import Pairing, pair_iterations
+from bubbleviz.pairing import Pairing, Places, pair_iterations
 from bubbleviz.phases import COUNTED
+from bubbleviz.pipelines import (
+    Numbering,
+    Parallel,
+    numbering,
+    reducing,
+    refuse_misfit,
+    told_apart,
+)
 from bubbleviz.stages import VirtualStages, contradicted, order_virtual_stages, waiting_times
 
+#: Ranks that a limitation lists.
+_LISTED = 8
 _UNPAIRED = Limitation(
     "which iterations of the ranks belong together",
     "neither names nor counts and dependencies tell; ratios over ranks are left out",
@@ -27,12 +37,18 @@ _UNPAIRED = Limitation(
 _CONTRADICTED = Limitation(
     "stages of ranks",
     "the order that the waiting times give contradicts the data dependencies, as copies of one "
-    "stage (data or tensor parallel) do; say the order with --order",
+    "stage (data or tensor parallel) do; say the order with --order, or the copies with "
+    "--parallel",
 )
-_ORDER_CONTRADICTED = Limitation(
+_GIVEN_CONTRADICTED = Limitation(
     "stages of ranks",
-    "the order given with --order contradicts the data dependencies: forwards run downstream "
-    "before they end upstream",
+    "the order given with --order or --parallel contradicts the data dependencies: forwards run "
+    "downstream before they end upstream",
+)
+_COPIES = Limitation(
+    "pipelines",
+    "copies of each stage run the same microbatches, and neither names nor hosts tell which ranks "
+    "form one pipeline, so clocks are bounded less; say it with --parallel tp=,pp=,dp=",
 )
 
 
@@ -44,62 +60,130 @@ class Staging:
         operations: with chunks counted in the model's order.
         virtual_stage: of each operation; -1 unknown.
         stage_of_rank: smallest virtual stage of each rank; -1 unknown.
+        pipeline: of each rank; -1 where copies of a stage cannot be told apart.
+        reducing: a number for the ranks that reduce gradients together; -1 none.
         pairing: the iterations over all ranks.
-        stages_missing: whether names tell of virtual stages that no profile holds.
+        stages_missing: whether ranks or virtual stages are known to be missing.
         limitations: what could not be told.
     """
 
     operations: Operations
     virtual_stage: Ints
     stage_of_rank: Ints
+    pipeline: Ints
+    reducing: Ints
     pairing: Pairing
     stages_missing: bool
     limitations: tuple[Limitation, ...]
 
 
-def stage(joined: Joined, order: Sequence[int] = ()) -> Staging:
-    """Return stages and paired iterations.
+@dataclass(frozen=True)
+class _Given:
+    """What staging works on: the recordings, and what is known of their ranks beforehand."""
+
+    joined: Joined
+    machine: Ints
+    numbers: Numbering
+    parallel: Parallel | None
+
+
+def stage(joined: Joined, order: Sequence[int] = (), parallel: Parallel | None = None) -> Staging:
+    """Return stages, pipelines and paired iterations.
 
     Args:
         joined: the recordings.
         order: ranks in pipeline order by their numbers; empty to tell it from the data.
+        parallel: the sizes of the run; None to tell copies of stages from the data.
+
+    Raises:
+        MismatchError: the ranks cannot be those of a run of these sizes.
     """
+    given = _Given(joined, joined.machine_of_rank, numbering(joined.ranks), parallel)
+    if parallel is not None:
+        refuse_misfit(parallel, given.numbers)
     said = _said_stages(joined)
-    if order:
-        staging = _with(joined, _ordered_stages(joined, order))
-        if _is_contradicted(joined, staging):
-            return _noted(staging, (_ORDER_CONTRADICTED,))
+    if order or (parallel is not None and said is None):
+        stages, devices = _ordered_stages(given, order)
+        staging = _with(given, _virtual(joined, stages, devices))
+        if _is_contradicted(given, staging):
+            return _noted(given, staging, (_GIVEN_CONTRADICTED,))
     elif said is not None:
-        staging = _with(joined, said, by_name=True)
+        staging = _with(given, said, by_name=True)
     else:
-        staging = _with(joined, order_virtual_stages(joined.operations))
-        if _is_contradicted(joined, staging):
+        staging = _with(given, order_virtual_stages(joined.operations))
+        if _is_contradicted(given, staging):
             none = np.empty(0, np.int64)
-            unknown = _with(joined, VirtualStages(none, none, none))
-            return _noted(unknown, (_CONTRADICTED,))
+            unknown = _with(given, VirtualStages(none, none, none))
+            return _noted(given, unknown, (_CONTRADICTED,))
     gap = said is not None and len(np.unique(said.virtual_stage)) <= said.virtual_stage.max()
-    return _noted(staging, _unknown_stages(joined, staging), stages_missing=bool(gap))
+    return _noted(given, staging, _unknown_stages(joined, staging), stages_missing=bool(gap))
 
 
 def _noted(
-    staging: Staging, notes: tuple[Limitation, ...], *, stages_missing: bool = False
+    given: _Given, staging: Staging, notes: tuple[Limitation, ...], *, stages_missing: bool = False
 ) -> Staging:
     if not staging.pairing.known:
         notes = (*notes, _UNPAIRED)
     if stages_missing:
         because = "range names tell of virtual stages that no profile holds; ratios are incomplete"
         notes = (*notes, Limitation("stages without a profile", because))
-    return replace(staging, stages_missing=stages_missing, limitations=notes)
+    absent = _absent_ranks(given)
+    if len(absent):
+        listed = ", ".join(map(str, absent[:_LISTED].tolist()))
+        listed += ", …" if len(absent) > _LISTED else ""
+        because = f"no profile holds ranks {listed}; ratios are incomplete"
+        notes = (*notes, Limitation("ranks without a profile", because, len(absent)))
+    if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
+        notes = (*notes, _COPIES)
+    missing = stages_missing or len(absent) > 0
+    return replace(staging, stages_missing=missing, limitations=notes)
 
 
-def _with(joined: Joined, stages: VirtualStages, *, by_name: bool = False) -> Staging:
+def _absent_ranks(given: _Given) -> Ints:
+    """Return the ranks of the run that are known to be in no profile.
+
+    Without the sizes of the run these are gaps in the ranks that names give. Ranks that follow in
+    equal steps are taken for one of several pipelines.
+    """
+    number = np.sort(given.numbers.number)
+    if given.parallel is not None:
+        return np.setdiff1d(np.arange(given.parallel.ranks), number)
+    if not given.numbers.named or len(np.unique(np.diff(number))) <= 1:
+        return np.empty(0, np.int64)
+    step = np.diff(number).min()
+    return np.setdiff1d(np.arange(number[0], number[-1], step), number)
+
+
+def _with(given: _Given, stages: VirtualStages, *, by_name: bool = False) -> Staging:
     """Return what follows from these virtual stages."""
+    joined = given.joined
     operations, virtual_stage = _renamed_chunks(joined.operations, stages, by_name)
     first = _first_stages(stages, len(joined.ranks))
+    number = given.numbers.number
+    if given.parallel is not None:
+        pipeline = given.parallel.pipeline(number)
+        together = given.parallel.reducing(number)
+    else:
+        pipeline = told_apart(first, given.machine, given.numbers)
+        together = reducing(first, given.machine, given.numbers)
     known = np.where(first < 0, np.iinfo(np.int64).max, first)
-    ranked = np.argsort(known, kind="stable")
-    pairing = pair_iterations(operations, joined.said_iteration, virtual_stage, ranked)
-    return Staging(operations, virtual_stage, first, pairing, stages_missing=False, limitations=())
+    order = np.lexsort((known, pipeline))
+    pairing = pair_iterations(
+        operations,
+        joined.said_iteration,
+        virtual_stage,
+        Places(order, pipeline, first, given.machine),
+    )
+    return Staging(
+        operations,
+        virtual_stage,
+        first,
+        pipeline,
+        together,
+        pairing,
+        stages_missing=False,
+        limitations=(),
+    )
 
 
 def _unknown_stages(joined: Joined, staging: Staging) -> tuple[Limitation, ...]:
@@ -124,27 +208,37 @@ def _said_stages(joined: Joined) -> VirtualStages | None:
     return VirtualStages(rows[0], rows[1], rows[2])
 
 
-def _ordered_stages(joined: Joined, order: Sequence[int]) -> VirtualStages:
-    """Return the virtual stages of ranks in a given order.
+def _ordered_stages(given: _Given, order: Sequence[int]) -> tuple[Ints, int]:
+    """Return each rank's place in its pipeline, as the user gives it, and how many places."""
+    count = len(given.joined.ranks)
+    if not order and given.parallel is not None:
+        return given.parallel.stage(given.numbers.number), given.parallel.pp
+    place = np.empty(count, np.int64)
+    place[np.array(order)] = np.arange(count)
+    if given.parallel is not None:
+        copies = given.parallel.tp * given.parallel.dp
+        return place // copies, given.parallel.pp
+    return place, count
+
+
+def _virtual(joined: Joined, place: Ints, devices: int) -> VirtualStages:
+    """Return the virtual stages of ranks whose places in the pipeline are given.
 
     Further chunks run the same way or, in a V, back: there their waiting times shrink the other
     way than the order.
     """
-    count = len(joined.ranks)
-    place = np.empty(count, np.int64)
-    place[np.array(order)] = np.arange(count)
     work = np.isin(joined.operations.phase, COUNTED)
     pairs = distinct_rows(joined.operations.rank[work], joined.operations.chunk[work])
-    rank, chunk, _, waited = waiting_times(joined.operations)
+    waits = waiting_times(joined.operations)
     stages = np.empty(pairs.shape[1], np.int64)
     for index, name in enumerate(np.unique(pairs[1]).tolist()):
         rows = pairs[1] == name
-        own = chunk == name
-        at, wait = place[rank[own]], waited[own]
+        own = waits.chunk == name
+        at, wait = place[waits.rank[own]], waits.waited_ns[own]
         rising = len(at) > 1 and float(((at - at.mean()) * (wait - wait.mean())).sum()) > 0
         back = index > 0 and rising
         along = place[pairs[0, rows]]
-        stages[rows] = index * count + (count - 1 - along if back else along)
+        stages[rows] = index * devices + (devices - 1 - along if back else along)
     return VirtualStages(pairs[0], pairs[1], stages)
 
 
@@ -182,10 +276,12 @@ def _renamed_chunks(
     return operations.changed(chunk=chunk, second_chunk=second_chunk), virtual_stage
 
 
-def _is_contradicted(joined: Joined, staging: Staging) -> bool:
-    numbers = {machine: i for i, machine in enumerate({r.machine: None for r in joined.ranks})}
-    machine = np.array([numbers[rank.machine] for rank in joined.ranks], np.int64)
+def _is_contradicted(given: _Given, staging: Staging) -> bool:
     found = contradicted(
-        staging.operations, staging.virtual_stage, staging.pairing.iteration, machine
+        staging.operations,
+        staging.virtual_stage,
+        staging.pairing.iteration,
+        given.machine,
+        staging.pipeline,
     )
     return found > 0

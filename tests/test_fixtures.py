@@ -335,5 +335,5 @@ def test_a_wrong_option_is_refused_in_a_sentence(
         main([str(tmp_path), "--servers", "9"])
 
     assert refused.value.code == 2
-    assert "9 servers are too many for 4 stages" in capsys.readouterr().err
+    assert "9 servers are too many for 4 ranks" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

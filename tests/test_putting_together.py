@@ -133,7 +133,9 @@ def test_an_order_that_cannot_be_is_taken_and_told(tmp_path: Path) -> None:
     given = bubbleviz.analyze(paths, order=[3, 2, 1, 0])
 
     assert [r.pid for r in given.ranks] == [r.pid for r in told.ranks][::-1]
-    assert any("order given with --order contradicts" in n.because for n in given.limitations)
+    assert any(
+        "order given with --order or --parallel contradicts" in n.because for n in given.limitations
+    )
 
 
 def test_an_order_must_name_every_rank(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_an_order_must_name_every_rank(tmp_path: Path) -> None:
         bubbleviz.analyze([tmp_path / truth.files[0].path], order=[0, 1, 1, 2])
 
 
-def test_copies_of_one_stage_are_no_pipeline(tmp_path: Path) -> None:
+def test_copies_of_one_stage_share_it(tmp_path: Path) -> None:
     paths = []
     for pid in (1, 2):
         kernels = [K(100, 200 + pid, 1, pid=pid), K(300 + pid, 500, 2, pid=pid)]
@@ -155,9 +157,9 @@ def test_copies_of_one_stage_are_no_pipeline(tmp_path: Path) -> None:
 
     report = bubbleviz.analyze(paths)
 
-    assert [r.stage for r in report.ranks] == [None, None]
+    assert [r.stage for r in report.ranks] == [0, 0]
+    assert [r.pipeline for r in report.ranks] == [0, 1]
     assert [r.pid for r in report.ranks] == [1, 2]
-    assert any("contradicts the data dependencies" in n.because for n in report.limitations)
 
 
 def test_a_sending_kernel_inside_f_makes_no_hole(tmp_path: Path) -> None:

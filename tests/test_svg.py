@@ -15,7 +15,14 @@ import pytest
 
 from bubbleviz import palette
 from bubbleviz.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
-from bubbleviz.model import BusyIntervals, Limitation, Operations, Rank, RankIntervals
+from bubbleviz.model import (
+    BusyIntervals,
+    Limitation,
+    Operations,
+    ProfileSummary,
+    Rank,
+    RankIntervals,
+)
 from bubbleviz.page import WIDTH, clean, duration, fitted, text_width, ticks
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers.svg import RENDERER, render
@@ -81,6 +88,7 @@ def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
         kernels=np.ones(length, np.int64),
         active_ns=column(op.end - op.start for op in ops),
         busy_ns=column(op.end - op.start for op in ops),
+        received_ns=np.full(length, -1, np.int64),
         cut=column(int(op.cut) for op in ops),
         name_id=column(names.index(op.name) for op in ops),
         names=names,
@@ -119,10 +127,10 @@ def report_of(
         convention="zero_bubble",
         headline=headline,
         headline_reason="Iterations do not overlap, so each is looked at as if alone.",
-        profiles=(),
+        profiles=(ProfileSummary("p", "node1", "nsys", None, None, *[0] * 9),),
         ranks=ranks,
         iterations=iterations,
-        summary=Summary(len(known), {"schedule": spread}, {}, {}, {}),
+        summary=Summary(len(known), {"schedule": spread}, {}, {}, {}, {}),
         operations=operations,
         busy=busy,
         unattributed=RankIntervals(
@@ -168,7 +176,15 @@ def iteration_of(number: int, ops: Sequence[Op]) -> Iteration:
         first, final = min(op.start for op in own), max(op.end for op in own)
         ranks.append(
             RankIteration(
-                rank, {}, spent, spent, first, final, {"schedule": account}, {"schedule": own_value}
+                rank,
+                {},
+                spent,
+                spent,
+                first,
+                final,
+                {"schedule": account},
+                {"schedule": own_value},
+                {},
             )
         )
     value = sum(r.bubble_ratio["schedule"] or 0 for r in ranks) / len(ranks) if ranks else None
@@ -583,7 +599,7 @@ def test_hosts_are_grouped_where_there_are_several() -> None:
 
     texts = written(render(report_of(one_f_one_b(8, 8), ranks=ranks), View()))
 
-    assert {"node0", "node1", "3 GPU 3"} <= set(texts)
+    assert {"node0 ± 0", "node1 ± 0", "3 GPU 3"} <= set(texts)
 
 
 # Hostile input

@@ -49,10 +49,11 @@ def document(report: Report) -> dict[str, Any]:
             }
             for rank in report.ranks
         ],
-        "iterations": [_iteration(report, iteration) for iteration in report.iterations],
+        "iterations": [_iteration(iteration) for iteration in report.iterations],
         "summary": {
             "iterations": summary.iterations,
             "bubble_ratio": _spreads(summary.bubble_ratio),
+            "bubble_interval": _intervals(summary.bubble_interval),
             "bubble_low": _spreads(summary.bubble_low),
             "bubble_overhead": _spreads(summary.bubble_overhead),
             "window_ns": _spreads(summary.window_ns),
@@ -67,22 +68,17 @@ def _spreads(spreads: Mapping[str, Spread]) -> dict[str, Any]:
     return {name: asdict(spread) for name, spread in spreads.items()}
 
 
-def _intervals(report: Report, iteration: Iteration) -> dict[str, list[float] | None]:
-    """Return how far the clocks can move the ratios that need a common one; None for unknown."""
+def _intervals(
+    intervals: Mapping[str, tuple[float, float] | None],
+) -> dict[str, list[float] | None]:
+    """Return between what the clocks allow the ratios that need a common one; None unknown."""
     from bubbleviz.statistics import statistics
 
-    exact = all(profile.clock_uncertainty_ns == 0 for profile in report.profiles)
-    intervals: dict[str, list[float] | None] = {}
-    for name in (s.name for s in statistics() if s.common_clock):
-        ratio = iteration.ratios[name]
-        known = list(ratio.interval) if ratio.interval is not None else None
-        if known is None and exact and ratio.value is not None:
-            known = [ratio.value, ratio.value]
-        intervals[name] = known
-    return intervals
+    found = {s.name: intervals.get(s.name) for s in statistics() if s.common_clock}
+    return {name: None if own is None else list(own) for name, own in found.items()}
 
 
-def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
+def _iteration(iteration: Iteration) -> dict[str, Any]:
     ratios = iteration.ratios
     return {
         "index": iteration.index,
@@ -97,8 +93,9 @@ def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
         "bubble_ratio": {name: ratio.value for name, ratio in ratios.items()},
         "bubble_low": {name: ratio.low for name, ratio in ratios.items()},
         "bubble_overhead": {name: ratio.overhead for name, ratio in ratios.items()},
-        "bubble_interval": _intervals(report, iteration),
+        "bubble_interval": _intervals({name: ratio.interval for name, ratio in ratios.items()}),
         "incomplete": any(ratio.incomplete for ratio in ratios.values()),
+        "clocks_contradict": any(ratio.contradicted for ratio in ratios.values()),
         "ranks": [_rank(own) for own in iteration.ranks],
     }
 
@@ -115,6 +112,7 @@ def _rank(own: RankIteration) -> dict[str, Any]:
         "overlap_ns": schedule.overlap_ns if schedule else None,
         "bubble_ns": {name: account.bubble_ns for name, account in own.accounts.items()},
         "bubble_ratio": dict(own.bubble_ratio),
+        "bubble_interval": _intervals(own.bubble_interval),
         "missing": own.missing,
         "windows": {name: _account(account) for name, account in own.accounts.items()},
     }

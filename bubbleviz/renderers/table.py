@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bubbleviz.renderers import Renderer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -81,9 +82,10 @@ def parts(report: Report, view: View, width: int = WIDTH) -> Iterator[Renderable
     yield from _ratios(report)
     drawn = _shown_iteration(report, view)
     if drawn is not None and drawn.ranks:
-        yield from _ranks(report, drawn, width)
+        yield from _ranks(report, view, drawn, width)
     if any(not i.averaged for i in report.iterations):
         yield from _others(report)
+    yield from _clocks(report)
     yield from _coverage(report)
     if report.limitations:
         yield from _limitations(report)
@@ -152,6 +154,9 @@ def _headline(report: Report) -> RenderableType:
     text.append(f"bubble ratio ({report.headline}): {percent(spread.mean)}", style="bold")
     if spread.ci95 is not None:
         text.append(f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})")
+    interval = report.summary.bubble_interval.get(report.headline)
+    if interval is not None and interval[0] < interval[1]:
+        text.append(f", clocks allow {_between(interval)} %")
     text.append(f"\n{runs}\nheadline is {report.headline}: {clean(report.headline_reason, 400)}")
     return text
 
@@ -159,6 +164,15 @@ def _headline(report: Report) -> RenderableType:
 def _in_percent(value: float | None) -> str:
     """Return a ratio as percent without the sign, for columns whose header has it."""
     return "-" if value is None else f"{100 * value:.2f}"
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    """Return between what percentages a ratio lies; nothing where it is exact or unknown."""
+    if interval is None or interval[0] == interval[1]:
+        return ""
+    low, high = (100 * bound for bound in interval)
+    digits = next((n for n in (2, 3, 4) if f"{low:.{n}f}" != f"{high:.{n}f}"), 4)
+    return f"{low:.{digits}f} to {high:.{digits}f}"
 
 
 def _ratios(report: Report) -> Iterator[RenderableType]:
@@ -174,6 +188,7 @@ def _ratios(report: Report) -> Iterator[RenderableType]:
                 "ratio": statistic.name,
                 "mean": _in_percent(ratio.mean),
                 "low": _in_percent(low.mean) if low.mean != ratio.mean else "",
+                "by clocks": _between(summary.bubble_interval[statistic.name]),
                 "std": _in_percent(ratio.std),
                 "min": _in_percent(ratio.min),
                 "max": _in_percent(ratio.max),
@@ -184,7 +199,8 @@ def _ratios(report: Report) -> Iterator[RenderableType]:
                 "window": statistic.summary,
             }
         )
-    columns = [c for c in rows[0] if c != "low" or any(row[c] for row in rows)]
+    optional = ("low", "by clocks")
+    columns = [c for c in rows[0] if c not in optional or any(row[c] for row in rows)]
     table = _table(*columns, left=("ratio", "window"))
     for row in rows:
         table.add_row(*(row[column] for column in columns))
@@ -196,14 +212,23 @@ def _shown_iteration(report: Report, view: View) -> Iteration | None:
     return chosen[0] if chosen else report.typical_iteration()
 
 
-def _ranks(report: Report, iteration: Iteration, width: int) -> Iterator[RenderableType]:
+def _ranks(
+    report: Report, view: View, iteration: Iteration, width: int
+) -> Iterator[RenderableType]:
     from bubbleviz.phases import COMPUTE
+    from bubbleviz.rows import rows_of
 
     name = report.headline
     if all(name not in own.accounts for own in iteration.ranks):
         name = "schedule"
-    shown = iteration.ranks[:_RANKS]
-    cells = [_rank_cells(report, own, [p.label for p in COMPUTE], name) for own in shown]
+    own = {rank.rank: rank for rank in iteration.ranks}
+    rows = [row for row in rows_of(report, replace(view, ranks=())) if set(row.copies) & set(own)]
+    shown = rows[:_RANKS]
+    phases = [p.label for p in COMPUTE]
+    cells = [
+        _row_cells(report, [own[rank] for rank in row.copies if rank in own], phases, name)
+        for row in shown
+    ]
     kept = [
         column
         for column in cells[0]
@@ -211,33 +236,47 @@ def _ranks(report: Report, iteration: Iteration, width: int) -> Iterator[Rendera
     ]
     # What stands beside the label, with a blank and a rule's width between columns.
     beside = sum(max(len(column), *(len(row[column]) for row in cells)) + 2 for column in kept)
-    stages = ["-" if (s := report.ranks[own.rank].stage) is None else str(s) for own in shown]
-    labels = _labels(report, [own.rank for own in shown], width - beside - len("stage") - 8)
+    stages = ["-" if row.rank.stage is None else str(row.rank.stage) for row in shown]
+    labels = _labels(report, [row.rank.index for row in shown], width - beside - len("stage") - 8)
     table = _table("#", "stage", "rank", *kept, left=("rank",))
-    for own, stage, label, row in zip(shown, stages, labels, cells, strict=True):
-        table.add_row(str(own.rank), stage, label, *(row[column] for column in kept))
-    if len(iteration.ranks) > _RANKS:
-        table.add_row("", "", f"… and {len(iteration.ranks) - _RANKS} more in --json")
-    title = f"Iteration {clean(iteration.name)}: busy time and bubble by rank, ms ({name} window)"
+    for row, stage, label, values in zip(shown, stages, labels, cells, strict=True):
+        copies = len(row.copies)
+        text = label if copies == 1 else f"{copies} copies"
+        table.add_row(str(row.rank.index), stage, text, *(values[column] for column in kept))
+    if len(rows) > _RANKS:
+        table.add_row("", "", f"… and {len(rows) - _RANKS} more in --json")
+    by = "rank" if all(len(row.copies) == 1 for row in rows) else "stage (mean of its copies)"
+    title = f"Iteration {clean(iteration.name)}: busy time and bubble by {by}, ms ({name} window)"
     return _titled(title, table)
 
 
-def _rank_cells(report: Report, own: RankIteration, phases: list[str], name: str) -> dict[str, str]:
-    """Return a rank's cells by column, in the order of the columns."""
-    account = own.accounts.get(name)
-    hollow = 1 - own.active_ns / own.compute_ns if own.compute_ns else None
-    told = [
-        c.attributed_gpu_ns / c.gpu_ns for c in report.coverage if c.rank == own.rank and c.gpu_ns
-    ]
+def _row_cells(
+    report: Report, copies: list[RankIteration], phases: list[str], name: str
+) -> dict[str, str]:
+    """Return a row's cells by column, in the order of the columns: means over its ranks."""
+    accounts = [account for own in copies if (account := own.accounts.get(name)) is not None]
+    compute, active = (sum(getattr(own, f) for own in copies) for f in ("compute_ns", "active_ns"))
+    ratios = [own.bubble_ratio.get(name) for own in copies]
+    told = {own.rank for own in copies}
+    coverage = [own for own in report.coverage if own.rank in told]
+    gpu_ns = sum(own.gpu_ns for own in coverage)
     return {
-        **{phase: milliseconds(own.busy_ns[phase]) for phase in phases},
-        "overlap": milliseconds(account.overlap_ns if account else None),
-        "unattrib.": milliseconds(account.unattributed_ns if account else None),
-        "bubble": milliseconds(account.bubble_ns if account else None),
-        "ratio %": _in_percent(own.bubble_ratio.get(name)),
-        "hollow %": _in_percent(hollow),
-        "told %": _in_percent(told[0] if told else None),
+        **{p: milliseconds(_mean([own.busy_ns[p] for own in copies])) for p in phases},
+        "overlap": milliseconds(_mean([account.overlap_ns for account in accounts])),
+        "unattrib.": milliseconds(_mean([account.unattributed_ns for account in accounts])),
+        "bubble": milliseconds(_mean([account.bubble_ns for account in accounts])),
+        "ratio %": _in_percent(_mean(ratios)),
+        "hollow %": _in_percent(1 - active / compute if compute else None),
+        "told %": _in_percent(
+            sum(own.attributed_gpu_ns for own in coverage) / gpu_ns if gpu_ns else None
+        ),
     }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean, or None where any of them is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _labels(report: Report, ranks: list[int], width: int) -> list[str]:
@@ -284,6 +323,25 @@ def _others(report: Report) -> Iterator[RenderableType]:
     if len(others) > _LIMITATIONS:
         table.add_row(f"… {len(others) - _LIMITATIONS} more", "", "", "", "")
     return _titled("Iterations not averaged", table)
+
+
+def _clocks(report: Report) -> Iterator[RenderableType]:
+    """Yield how the hosts were put on one clock, where there are several."""
+    hosts = {profile.host: profile for profile in reversed(report.profiles)}
+    if len(hosts) < 2:
+        return
+    table = _table("host", "offset ms", "± us", "drift ppm", left=("host",))
+    for profile in list(reversed(hosts.values()))[:_RANKS]:
+        uncertainty_ns = profile.clock_uncertainty_ns
+        table.add_row(
+            shortened(clean(profile.host, 200), 28),
+            milliseconds(profile.clock_offset_ns),
+            "-" if uncertainty_ns is None else f"{uncertainty_ns / 1e3:,.1f}",
+            f"{profile.clock_drift_ppm:.3f}" if profile.clock_drift_ppm else "-",
+        )
+    if len(hosts) > _RANKS:
+        table.add_row(f"… and {len(hosts) - _RANKS} more")
+    yield from _titled("Clocks: offset of each host to the first, and how far it can be off", table)
 
 
 def _share(part: int, whole: int) -> str:

@@ -62,7 +62,7 @@ def plant(planting: Planting, directory: Path) -> Truth:
     captured: list[TrueOperation] = []
     unattributed: list[Unattributed] = []
     for place in places_of(planting):
-        units = units_of(planting, plan, simulation, place.rank)
+        units = units_of(planting, plan, simulation, place.simulated)
         recorder = Recorder(planting, place.rank)
         recorder.record(units)
         recording = recording_of(planting, recorder, place, cut)
@@ -76,6 +76,8 @@ def plant(planting: Planting, directory: Path) -> Truth:
     names = _file_names(planting, [recording.place for recording in recordings])
     files = []
     for file, name in enumerate(names):
+        if file in planting.absent:
+            continue
         of_file = [recording for recording in recordings if recording.place.file == file]
         clock = clock_of(planting, of_file[0].place)
         tables = export_of(planting, of_file, clock)
@@ -223,5 +225,6 @@ def _true_rank(place: Place, names: list[str]) -> TrueRank:
         pid=place.pid,
         device_id=place.device,
         uuid=place.uuid,
-        stage=place.rank,
+        stage=place.stage,
+        pipeline=place.pipeline,
     )

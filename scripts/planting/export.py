@@ -45,14 +45,19 @@ class Clock:
     drift_ppb: int
 
     @property
+    def started_ns(self) -> int:
+        """What the host's clock, right at global time 0, showed when the session started."""
+        return self.session_start_ns + self.session_start_ns * self.drift_ppb // 10**9
+
+    @property
     def utc_epoch_ns(self) -> int:
         """What the export says its session started at."""
-        return EPOCH_NS + self.session_start_ns + self.error_ns
+        return EPOCH_NS + self.started_ns + self.error_ns
 
     def of(self, times: Ints) -> Ints:
         """Return the file's times of global times."""
-        elapsed = times - self.session_start_ns
-        return np.asarray(elapsed + elapsed * self.drift_ppb // 10**9, dtype=np.int64)
+        shown = times + times * self.drift_ppb // 10**9
+        return np.asarray(shown - self.started_ns, dtype=np.int64)
 
     def of_one(self, time: int) -> int:
         """Return the file's time of one global time."""
@@ -61,9 +66,12 @@ class Clock:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs."""
+    """Where a rank runs, and what of the simulation it is: the device ``simulated``."""
 
     rank: int
+    stage: int
+    pipeline: int
+    simulated: int
     host: int
     file: int
     pid: int
@@ -86,14 +94,21 @@ class Place:
 
 
 def places_of(planting: Planting) -> list[Place]:
-    """Return where each rank runs: hosts take ranks in blocks, with the same process ids."""
+    """Return where each rank runs: hosts take ranks in blocks, with the same process ids.
+
+    Ranks are numbered as Megatron does: ``tp + TP (dp + DP pp)``.
+    """
     places: list[Place] = []
-    for rank in range(planting.stages):
-        host = rank * planting.servers // planting.stages
+    copies = planting.tensor * planting.replicas
+    for rank in range(planting.ranks):
+        stage, pipeline = divmod(rank, copies)
+        simulated = stage + planting.stages * (pipeline // planting.tensor)
+        host = rank * planting.servers // planting.ranks
         local = sum(place.host == host for place in places)
         file = host if planting.files == "server" else rank
         device = local if planting.devices == "local" else 0
-        places.append(Place(rank, host, file, 2001 + 64 * local, device, local))
+        pid = 2001 + 64 * local
+        places.append(Place(rank, stage, pipeline, simulated, host, file, pid, device, local))
     return places
 
 
@@ -467,7 +482,7 @@ def _gpus(places: Sequence[Place]) -> TableColumns:
 def _metadata(place: Place, clock: Clock) -> dict[str, TableColumns]:
     """Return the tables that say where, when and by what the export was made."""
     utc = datetime.fromtimestamp(clock.utc_epoch_ns // 10**9, tz=timezone.utc)
-    boot = _BOOT_NS + place.host * _BOOT_GAP_NS + clock.session_start_ns
+    boot = _BOOT_NS + place.host * _BOOT_GAP_NS + clock.started_ns
     export = {
         "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
         "EXPORT_PRODUCT_VERSION": "2026.2.1.210",

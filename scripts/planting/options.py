@@ -13,12 +13,16 @@ class Planting:
         schedule: name of a schedule of bubbleviz.
         stages: devices, p.
         microbatches: m.
+        replicas: data-parallel pipelines, with durations of their own.
+        tensor: tensor-parallel copies of each device, which do the same at the same time.
         chunks: model chunks a device; 0 for the schedule's own number.
         iterations: training iterations, back to back.
         forward_ns: T_F of a whole stage; a chunk takes its share.
         backward_ns: T_B, for the input alone.
         weight_ns: T_W; a fused backward takes both.
         transfer_ns: latency of every edge between devices, T_comm.
+        transfer_back_ns: the same for gradients; -1 for equally long.
+        transfer_jitter: each transfer takes up to so much of its length longer.
         optimizer_ns: length of the optimizer; 0 gives a range without device work, -1 no range.
         jitter: each duration is scaled by a number in [1 - jitter, 1 + jitter].
         slow_stage: device whose operations all take ``slow_factor`` longer; -1 for none.
@@ -45,13 +49,15 @@ class Planting:
         iteration_ranges: plant iter_{rank}_{n} around the work of each iteration.
         first_iteration: the n of the first one.
         w_clear: the W at the end of an iteration run in one range W_clear.{chunk}.0.
-        servers: number of hosts, which the devices are spread over in blocks.
+        servers: number of hosts, which the ranks are spread over in blocks, tensor-parallel ones
+            next to each other and stages farthest apart, as Megatron numbers them.
+        absent: files that are not written.
         files: one export a ``server`` or a ``rank``.
         devices: ``local`` (0, 1, .. on each host) or ``zero`` (CUDA_VISIBLE_DEVICES a process).
         correlation: ids of two processes are ``colliding`` or ``disjoint``.
         session_gap_ns: how much later each file's session starts than the one before.
         clock_error_ns: error of each host's UTC; missing ones are 0.
-        drift_ppb: how much each host's clock is fast, in 1e-9; missing ones are 0.
+        drift_ppb: how much each host's clock is fast, in 1e-9, UTC included; missing ones are 0.
         copies: plant a copy that ends after F's kernels, and a fill inside B.
         stray: compute kernels of no operation: ``none``, ``busy`` (while an operation runs),
             ``idle``, or ``recv`` (idle, launched inside a receive's range).
@@ -69,12 +75,16 @@ class Planting:
     schedule: str = "1f1b"
     stages: int = 4
     microbatches: int = 8
+    replicas: int = 1
+    tensor: int = 1
     chunks: int = 0
     iterations: int = 2
     forward_ns: int = 1_000_000
     backward_ns: int = 1_000_000
     weight_ns: int = 1_000_000
     transfer_ns: int = 0
+    transfer_back_ns: int = -1
+    transfer_jitter: float = 0.0
     optimizer_ns: int = 500_000
     jitter: float = 0.0
     slow_stage: int = -1
@@ -99,6 +109,7 @@ class Planting:
     first_iteration: int = 0
     w_clear: bool = False
     servers: int = 1
+    absent: tuple[int, ...] = ()
     files: str = "server"
     devices: str = "local"
     correlation: str = "colliding"
@@ -128,8 +139,13 @@ class Planting:
             raise ValueError("nested_receive_ns is at least 2000, and well below forward_ns")
         if self.nested_receive_ns and not self.communication:
             raise ValueError("nested_receive_ns needs communication, which plants receives")
-        if self.servers > self.stages:
-            raise ValueError(f"{self.servers} servers are too many for {self.stages} stages")
+        if self.servers > self.ranks:
+            raise ValueError(f"{self.servers} servers are too many for {self.ranks} ranks")
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.stages * self.replicas * self.tensor
 
 
 #: The words that the options of that type take.

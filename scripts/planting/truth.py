@@ -7,7 +7,7 @@ The file ``truth.json`` beside the exports::
      "files":  [{"path", "host", "session_start_ns", "utc_epoch_ns", "clock_error_ns",
                  "drift_ppb", "kernels", "unlinked_kernels", "cross_thread_kernels",
                  "unranged_kernels", "gpu_ns", "comm_ns", "copy_ns", "calls", "ranges"}],
-     "ranks":  [{"rank", "file", "host", "pid", "device_id", "uuid", "stage"}],
+     "ranks":  [{"rank", "file", "host", "pid", "device_id", "uuid", "stage", "pipeline"}],
      "operation_columns": [...], "operations": [[...], ...],
      "unattributed_columns": ["rank", "start_ns", "end_ns", "where"], "unattributed": [[...], ...],
      "overheads": [[rank, start_ns, end_ns], ...],
@@ -17,8 +17,9 @@ The file ``truth.json`` beside the exports::
                      "first_ns", "last_ns"}]}]}
 
 Times without a prefix are nanoseconds on the true global clock; ``file_`` times are the file's
-own. A file's time is ``e + e * drift_ppb // 10**9`` with ``e = t - session_start_ns``, and
-``utc_epoch_ns`` is the true UTC of the session start plus ``clock_error_ns``. ``busy`` lists the
+own. A host's clock shows ``c(t) = t + t * drift_ppb // 10**9`` at the true time t; a file's time is
+``c(t) - c(session_start_ns)``, and ``utc_epoch_ns`` is ``c(session_start_ns)`` after the epoch plus
+``clock_error_ns``. ``busy`` lists the
 busy intervals where the span has holes, else it is empty.
 An operation without device work has null times. ``unranged_kernels`` lie in no range at all;
 ``unattributed`` lists the compute kernels outside every compute operation.
@@ -70,6 +71,7 @@ class TrueRank:
     device_id: int
     uuid: str
     stage: int
+    pipeline: int = 0
 
 
 @dataclass(frozen=True)

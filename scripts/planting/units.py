@@ -30,7 +30,8 @@ def plan_of(planting: Planting) -> Plan:
     """Return the plan of one training iteration."""
     schedule = schedule_named(planting.schedule)
     chunks = planting.chunks or schedule.chunks
-    return schedule.plan(planting.stages, planting.microbatches, chunks)
+    plan = schedule.plan(planting.stages, planting.microbatches, chunks)
+    return plan.replicated(planting.replicas)
 
 
 def simulation_of(planting: Planting) -> Simulation:
@@ -47,13 +48,13 @@ def simulation_of(planting: Planting) -> Simulation:
         return planting.nested_receive_ns if task.operation.phase is Phase.F else 0
 
     def delay(task: Task) -> int:
-        late = plan.device_of(task.operation.virtual_stage) == planting.late_stage
+        late = _stage(planting, plan, task.operation.virtual_stage) == planting.late_stage
         return planting.late_ns if late and task.operation.phase is Phase.F else 0
 
     return simulate(
         program,
         _durations(planting, plan),
-        transfer_ns=planting.transfer_ns,
+        transfer_ns=_transfers(planting, plan),
         barrier=planting.barrier,
         prelude=prelude if planting.nested_receive_ns else None,
         delay=delay if planting.late_stage >= 0 else None,
@@ -82,11 +83,31 @@ def _durations(planting: Planting, plan: Plan) -> Duration:
             scale += (
                 planting.jitter * noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]
             )
-        if plan.device_of(op.virtual_stage) == planting.slow_stage:
+        if _stage(planting, plan, op.virtual_stage) == planting.slow_stage:
             scale *= planting.slow_factor
         return length if scale == 1.0 else round(length * scale)
 
     return duration
+
+
+def _stage(planting: Planting, plan: Plan, virtual_stage: int) -> int:
+    """Return the place in its pipeline of the device that holds a virtual stage."""
+    return plan.device_of(virtual_stage) % planting.stages
+
+
+def _transfers(planting: Planting, plan: Plan) -> Duration:
+    """Return how long the input of each task is on its way."""
+    back = planting.transfer_ns if planting.transfer_back_ns < 0 else planting.transfer_back_ns
+    shape = (planting.iterations, len(Phase), plan.virtual_stages, planting.microbatches)
+    noise = np.random.default_rng([planting.seed, 1]).uniform(0, planting.transfer_jitter, shape)
+
+    def transfer(task: Task) -> int:
+        op = task.operation
+        length = planting.transfer_ns if op.phase is Phase.F else back
+        more = noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]
+        return length + round(length * float(more))
+
+    return transfer
 
 
 @dataclass(frozen=True)
@@ -152,19 +173,20 @@ def _unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: i
         name=name,
         iteration=int(sim.iteration[row]),
         microbatch=microbatch if work else None,
-        virtual_stage=stage if work else None,
+        virtual_stage=stage % (plan.virtual_stages // plan.replicas) if work else None,
         chunk=chunk if work else None,
         previous_ns=previous,
         receives=receives,
         sends=sends,
-        late=plan.device_of(stage) == planting.late_stage and phase is Phase.F,
+        late=_stage(planting, plan, stage) == planting.late_stage and phase is Phase.F,
         **times,
     )
 
 
 def _other_device(plan: Plan, stage: int, other: int) -> bool:
     """Return whether the other virtual stage exists, on another device."""
-    return 0 <= other < plan.virtual_stages and plan.device_of(other) != plan.device_of(stage)
+    length = plan.virtual_stages // plan.replicas
+    return other // length == stage // length and plan.device_of(other) != plan.device_of(stage)
 
 
 def _cleared(units: Sequence[Unit]) -> list[Unit]:

@@ -1,0 +1,16 @@
+"""Choices: the words that options take."""
+
+from __future__ import annotations
+
+from bubbleviz.errors import UsageError
+
+#: How several hosts are put on one clock: by what waited for what, by their UTC, not at all.
+ALIGNMENTS = ("causal", "utc", "none")
+#: What a row of a picture or a table is.
+ROWS = ("rank", "stage")
+
+
+def one_of(value: str | None, choices: tuple[str, ...], option: str) -> None:
+    """Raise UsageError where an option is given and none of its choices."""
+    if value is not None and value not in choices:
+        raise UsageError(f"{option} {value[:60]!r}: not one of {', '.join(choices)}")

@@ -1,0 +1,340 @@
+"""Offsets: where clocks can stand against each other, by what happened before what.
+
+An event on one clock that cannot be later than an event on another bounds the difference of the
+clocks from one side; a pair the other way closes the interval::
+
+    clock 0   F ─────┤                     ├───── B
+    clock 1           ├───── F   B ──────┤
+                     └┘ moves left at most this far
+                                         └─┘ moves right at most this far
+
+All clocks are solved together, as difference constraints: the correction of a clock against
+another lies between two shortest paths (Cormen et al., Introduction to Algorithms, "Difference
+constraints and shortest paths"). The middle is the offset, half the width its uncertainty, which
+:mod:`bubbleviz.stretches` widens by what clocks may drift. A drift is applied only where no
+constant offset satisfies the bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.stretches import DRIFT, Floats, Stretches, bands, divided, feasible
+
+#: Bounds that miss each other by less are the grain of clocks, no contradiction.
+GRAIN_NS = 5_000.0
+
+
+@dataclass(frozen=True)
+class Precedences(Table):
+    """Pairs of events on two clocks of which the first is not later than the second.
+
+    Attributes:
+        before: clock of the first event.
+        after: clock of the second, another.
+        before_ns: time of the first on its own clock.
+        after_ns: time of the second on its own clock.
+        before_row: row of what the first event is; -1 none.
+        after_row: likewise of the second.
+    """
+
+    before: Ints
+    after: Ints
+    before_ns: Ints
+    after_ns: Ints
+    before_row: Ints
+    after_row: Ints
+
+
+def together(*parts: Precedences) -> Precedences:
+    """Return all of them as one table."""
+    empty = np.empty(0, np.int64)
+    return Precedences(
+        *(
+            np.concatenate([empty, *(getattr(part, name) for part in parts)])
+            for name in Precedences.column_names()
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What to add to a clock's time t: ``offset_ns + (t - t0_ns) drift``.
+
+    ``uncertainty_ns`` bounds the error of that at every instant of the clock's capture; None
+    where nothing bounds the clock from both sides.
+    """
+
+    offset_ns: int
+    drift: float
+    t0_ns: int
+    uncertainty_ns: int | None
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """A circle of precedences that no clocks can satisfy.
+
+    Attributes:
+        rows: rows of the precedences; the ``after`` clock of each is the ``before`` clock of the
+            next.
+        by_ns: by how much they miss each other.
+    """
+
+    rows: tuple[int, ...]
+    by_ns: int
+
+
+@dataclass(frozen=True)
+class Solution:
+    """One correction a clock, and the contradiction that was smoothed over, if any."""
+
+    corrections: tuple[Correction, ...]
+    contradiction: Contradiction | None = None
+
+
+def solve(precedences: Precedences, start_ns: Ints, end_ns: Ints, reference: int = 0) -> Solution:
+    """Return the corrections of all clocks against the reference.
+
+    Where no constant offsets satisfy the precedences, clocks that need it get a drift; where no
+    drift within ``DRIFT`` does either, every precedence gives by as much as the worst needs.
+
+    Args:
+        precedences: what was not later than what.
+        start_ns: where each clock's capture starts, on the clock itself.
+        end_ns: likewise its end.
+        reference: the clock whose correction is 0.
+    """
+    problem = _Problem(precedences, start_ns, end_ns, reference)
+    limit, row = _tightest(precedences, len(start_ns))
+    give = _give(limit)
+    if give <= GRAIN_NS / 2:
+        return _constant(problem, limit, give)
+    offset, known = _middles(limit + _rounded_up(give), reference)
+    stretches = _divided(problem, offset)
+    for slack in (0.0, GRAIN_NS / 2):
+        potential = feasible(stretches, slack)
+        if potential is not None:
+            low, high = bands(stretches, potential, slack, reference)
+            return _drifting(problem, offset, known, stretches, low, high, limit)
+    found = _constant(problem, limit, give)
+    return replace(found, contradiction=_contradiction(limit, row, give))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What :func:`solve` is given."""
+
+    precedences: Precedences
+    start_ns: Ints
+    end_ns: Ints
+    reference: int
+
+
+def _divided(problem: _Problem, offset: Floats) -> Stretches:
+    """Return the stretches, with every clock moved by its offset."""
+    given = problem.precedences
+    return divided(
+        given.before,
+        given.after,
+        given.before_ns + offset[given.before],
+        given.after_ns + offset[given.after],
+        problem.start_ns + offset,
+        problem.end_ns + offset,
+    )
+
+
+def _tightest(precedences: Precedences, clocks: int) -> tuple[Floats, Ints]:
+    """Return the least ``after - before`` of each pair (after, before) of clocks, and its row.
+
+    That is the most by which the correction of ``before`` can exceed that of ``after``.
+    """
+    limit = np.full((clocks, clocks), np.inf)
+    row = np.full((clocks, clocks), NONE, np.int64)
+    slack = precedences.after_ns - precedences.before_ns
+    order = np.lexsort((-np.arange(len(slack)), -slack))
+    pair = precedences.after[order], precedences.before[order]
+    # Of rows that share a pair the last one written stays: the tightest.
+    limit[pair], row[pair] = slack[order], order
+    np.fill_diagonal(limit, 0.0)
+    return limit, row
+
+
+def _give(limit: Floats) -> float:
+    """Return by how much each bound must give so that constant offsets exist; 0 or less: none.
+
+    It is the negative of the least mean length of a circle (Karp 1978, "A characterization of
+    the minimum cycle mean in a digraph"), with walks that may begin anywhere.
+    """
+    clocks = len(limit)
+    arcs = limit.copy()
+    np.fill_diagonal(arcs, np.inf)
+    walks = np.zeros((clocks + 1, clocks))
+    for length in range(clocks):
+        walks[length + 1] = (walks[length][:, None] + arcs).min(axis=0)
+    ends = np.isfinite(walks[clocks])
+    if not ends.any():
+        return -np.inf
+    steps = (clocks - np.arange(clocks))[:, None]
+    means = (walks[clocks][ends] - walks[:clocks, ends]) / steps
+    return -float(means.max(axis=0).min())
+
+
+def _rounded_up(give: float) -> float:
+    """Return the same, with what sums of it may lose by rounding; 0 where nothing has to give."""
+    return give + 0.5 if give > 0 else 0.0
+
+
+def _shortest(limit: Floats) -> Floats:
+    """Return the shortest paths between all clocks (Floyd and Warshall); no circle is negative."""
+    paths = limit.copy()
+    for via in range(len(paths)):
+        np.minimum(paths, paths[:, via, None] + paths[None, via, :], out=paths)
+    return paths
+
+
+def _middles(limit: Floats, reference: int) -> tuple[Floats, Bools]:
+    """Return the middle of each clock's interval, and whether it is bounded from both sides.
+
+    Clocks that are not bounded against the reference are put against the first of those that
+    they are bounded against, which keeps the time that it came with.
+    """
+    paths = _shortest(limit)
+    mutual = np.isfinite(paths) & np.isfinite(paths.T)
+    root = np.where(mutual[reference], reference, mutual.argmax(axis=0))
+    clock = np.arange(len(limit))
+    return (paths[root, clock] - paths[clock, root]) / 2, mutual[reference]
+
+
+def _constant(problem: _Problem, limit: Floats, give: float) -> Solution:
+    """Return constant corrections, every bound giving by ``give`` if that is more than 0."""
+    slack = _rounded_up(give)
+    offset, known = _middles(limit + slack, problem.reference)
+    stretches = _divided(problem, offset)
+    still = np.zeros(stretches.captured.shape)
+    low, high = bands(stretches, still, slack, problem.reference)
+    line = np.zeros(len(stretches.middle_ns))
+    return Solution(
+        tuple(
+            _correction(problem, stretches, clock, offset[clock], line, (low, high), known[clock])
+            for clock in range(len(offset))
+        )
+    )
+
+
+def _correction(
+    problem: _Problem,
+    stretches: Stretches,
+    clock: int,
+    offset: float,
+    line: Floats,
+    band: tuple[Floats, Floats],
+    known: bool,
+) -> Correction:
+    """Return a correction whose uncertainty covers the band over the clock's capture.
+
+    Args:
+        problem: what is asked.
+        stretches: the stretches of time.
+        clock: which clock.
+        offset: what its times were moved by before they were put into stretches.
+        line: what is added in the middle of each stretch.
+        band: the least and the largest addition of every clock in each stretch.
+        known: whether the band is finite.
+    """
+    drift = float(line[-1] - line[0]) / float(stretches.middle_ns[-1] - stretches.middle_ns[0])
+    t0_ns = round(float(stretches.middle_ns[0]) - offset) if drift else 0
+    moved = float(line[0]) + offset + drift * (t0_ns + offset - float(stretches.middle_ns[0]))
+    if clock == problem.reference:
+        return Correction(0, 0.0, 0, 0)
+    if not known:
+        return Correction(round(moved), drift, t0_ns, None)
+    within = stretches.captured[clock]
+    reach = np.maximum(band[1][clock] - line, line - band[0][clock])[within].max()
+    # Between the middles of stretches an offset can leave the line by what both may drift.
+    reach += (DRIFT + abs(drift)) * stretches.length_ns / 2 + abs(moved - round(moved))
+    return Correction(round(moved), drift, t0_ns, int(np.ceil(reach)) + (1 if drift else 0))
+
+
+def _drifting(
+    problem: _Problem,
+    offset: Floats,
+    known: Bools,
+    stretches: Stretches,
+    low: Floats,
+    high: Floats,
+    limit: Floats,
+) -> Solution:
+    """Return corrections with a drift for the clocks that need one.
+
+    These are the clocks that no constant offset puts right against the reference, or against
+    another clock that it exchanges data with.
+    """
+    apart = limit + limit.T < -GRAIN_NS
+    apart[problem.reference] = apart[:, problem.reference] = False
+    flat = np.where(np.isfinite(low), low, 0.0), np.where(np.isfinite(high), high, 0.0)
+    found = []
+    for clock in range(len(offset)):
+        least, most = flat[0][clock].max(), flat[1][clock].min()
+        if known[clock] and (least - most > GRAIN_NS or apart[clock].any()):
+            line = _line(stretches.middle_ns, flat[0][clock], flat[1][clock])
+        else:
+            line = np.full(len(stretches.middle_ns), (least + most) / 2 if known[clock] else 0.0)
+        found.append(
+            _correction(problem, stretches, clock, offset[clock], line, (low, high), known[clock])
+        )
+    return Solution(tuple(found))
+
+
+def _line(at_ns: Floats, low: Floats, high: Floats) -> Floats:
+    """Return the line whose farthest point of the band lies nearest, at most ``DRIFT`` steep.
+
+    That is a linear program in its height, its slope and the distance that is made small.
+    """
+    from scipy.optimize import linprog
+
+    length = float(np.ptp(at_ns))
+    place = (at_ns - at_ns.mean()) / length
+    # high - line and line - low are at most the distance.
+    above = np.stack((-np.ones(len(at_ns)), -place, -np.ones(len(at_ns))), axis=1)
+    below = np.stack((np.ones(len(at_ns)), place, -np.ones(len(at_ns))), axis=1)
+    found = linprog(
+        [0.0, 0.0, 1.0],
+        A_ub=np.concatenate((above, below)),
+        b_ub=np.concatenate((-high, low)),
+        bounds=[(None, None), (-DRIFT * length, DRIFT * length), (0, None)],
+    )
+    height, slope, _ = found.x
+    return np.asarray(height + slope * place, np.float64)
+
+
+def _contradiction(limit: Floats, row: Ints, give: float) -> Contradiction:
+    """Return the circle of bounds that misses by most for its length.
+
+    With bounds that give all but a little of what they must, that circle is still negative, and
+    following the shortest walks back must run into it.
+    """
+    clocks = len(limit)
+    arcs = limit + give * (1 - 1e-6)
+    np.fill_diagonal(arcs, np.inf)
+    reached, previous = np.zeros(clocks), np.zeros(clocks, np.int64)
+    for _ in range(clocks):
+        walks = reached[:, None] + arcs
+        shorter = walks.min(axis=0) < reached
+        previous = np.where(shorter, walks.argmin(axis=0), previous)
+        reached = np.minimum(walks.min(axis=0), reached)
+    clock = int(reached.argmin())
+    for _ in range(clocks):
+        clock = int(previous[clock])
+    circle = [clock]
+    while (clock := int(previous[clock])) != circle[0]:
+        circle.append(clock)
+    # ``previous`` leads from the clock of the earlier event to that of the later one.
+    pairs = list(zip([*circle[1:], circle[0]], circle, strict=True))
+    return Contradiction(
+        rows=tuple(int(row[pair]) for pair in pairs),
+        by_ns=round(-sum(float(limit[pair]) for pair in pairs)),
+    )

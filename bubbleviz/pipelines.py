@@ -1,0 +1,131 @@
+"""Pipelines: which ranks pass microbatches to each other, and which are copies of one stage.
+
+Tensor- and data-parallel copies of a stage run the same microbatches at the same time. Megatron
+numbers the ranks so that tensor-parallel ones are next to each other and pipeline stages farthest
+apart (megatron/core/parallel_state.py, order ``tp-dp-pp``)::
+
+    rank = tp + TP (dp + DP pp)           one pipeline for each (dp, tp)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Ints
+from bubbleviz.errors import MismatchError
+from bubbleviz.grouping import groups_of
+from bubbleviz.iterations import occurrences
+from bubbleviz.joining import JoinedRank
+from bubbleviz.ordering import natural_key
+from bubbleviz.profile import pid_of
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How many ways a run is parallel, its ranks numbered ``tp + TP (dp + DP pp)``.
+
+    Attributes:
+        tp: tensor-parallel ranks; context-parallel ones are copies, too, and count here.
+        pp: pipeline-parallel ranks.
+        dp: data-parallel replicas.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of the whole run."""
+        return self.tp * self.pp * self.dp
+
+    def stage(self, number: Ints) -> Ints:
+        """Return the pipeline rank of ranks by their numbers."""
+        return number // (self.tp * self.dp)
+
+    def pipeline(self, number: Ints) -> Ints:
+        """Return the pipeline of ranks by their numbers."""
+        return number % (self.tp * self.dp)
+
+    def reducing(self, number: Ints) -> Ints:
+        """Return a number for those ranks that reduce gradients together."""
+        return self.stage(number) * self.tp + number % self.tp
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The numbers of ranks in the run, and whether range names give them."""
+
+    number: Ints
+    named: bool
+
+
+def numbering(ranks: Sequence[JoinedRank]) -> Numbering:
+    """Return the ranks' numbers: those of names, else their places by host, device and process."""
+    named = [rank.local.global_rank for rank in ranks]
+    told = [number for number in named if number is not None]
+    if len(set(told)) == len(ranks):
+        return Numbering(np.array(told, np.int64), named=True)
+    keys = [(natural_key(r.host), r.local.device_id, pid_of(r.local.process)) for r in ranks]
+    place = np.empty(len(ranks), np.int64)
+    place[sorted(range(len(ranks)), key=lambda i: keys[i])] = np.arange(len(ranks))
+    return Numbering(place, named=False)
+
+
+def refuse_misfit(parallel: Parallel, numbers: Numbering) -> None:
+    """Raise MismatchError where these cannot be ranks of a run that is so parallel.
+
+    Some may be missing if the others' names say which they are.
+    """
+    count, largest = len(numbers.number), int(numbers.number.max(initial=0))
+    if largest >= parallel.ranks or (count < parallel.ranks and not numbers.named):
+        held = f"rank {largest}" if numbers.named else f"{count} ranks"
+        raise MismatchError(
+            f"--parallel makes {parallel.ranks} ranks (tp={parallel.tp}, pp={parallel.pp}, "
+            f"dp={parallel.dp}), and the profiles hold {held}; give the run's own sizes"
+        )
+
+
+def told_apart(stage: Ints, machine: Ints, numbers: Numbering) -> Ints:
+    """Return the pipeline of each rank without being told the run's sizes; -1 unknown.
+
+    Copies are told apart where names number the ranks and the stages follow in Megatron's order.
+    Where names do not, it makes no difference if all copies of each stage are on one machine.
+
+    Args:
+        stage: of each rank; -1 for ranks that take no part.
+        machine: of each rank.
+        numbers: of the ranks.
+    """
+    pipeline = np.zeros(len(stage), np.int64)
+    working = np.flatnonzero(stage >= 0)
+    of_stage = np.unique(stage[working], return_inverse=True)[1].reshape(-1)
+    sizes = np.bincount(of_stage)
+    if len(working) == 0 or sizes.max() == 1:
+        return pipeline
+    pipeline[:] = NONE
+    number = numbers.number[working]
+    place = np.empty(len(working), np.int64)
+    place[np.argsort(number)] = np.arange(len(working))
+    in_order = bool((sizes == sizes[0]).all() and (of_stage == place // sizes[0]).all())
+    apart = groups_of(of_stage, machine[working])
+    if in_order and (numbers.named or len(apart) == len(sizes)):
+        pipeline[working] = place % sizes[0]
+    return pipeline
+
+
+def reducing(stage: Ints, machine: Ints, numbers: Numbering) -> Ints:
+    """Return a number for ranks that reduce gradients together, without being told; -1 none.
+
+    They hold one stage. Copies on one machine may be tensor-parallel, so that the first one is
+    put with the first of every other machine, the second with the second, and so on.
+    """
+    group = np.full(len(stage), NONE, np.int64)
+    working = np.flatnonzero(stage >= 0)
+    working = working[np.argsort(numbers.number[working])]
+    place = occurrences((stage[working], machine[working]))
+    group[working] = groups_of(stage[working], place).of_row
+    return group

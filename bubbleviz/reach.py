@@ -1,0 +1,87 @@
+"""Reach: between what lengths the uncertainty of clocks allows the windows of a ratio.
+
+Ranks of one machine have one clock, so a window between two of them is exact. Between two
+machines both ends can move by the uncertainty of their clocks::
+
+    machine 0      ├── first start         ┤
+    machine 1      ┊          last end ───┤┊
+                   ┊              shortest ┊ longest
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.columns import Bools, Ints
+from bubbleviz.statistics import Extents, Statistic
+from bubbleviz.timebase import Timebase
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Lengths of the windows of one ratio, by iteration.
+
+    Attributes:
+        low_ns: the shortest that clocks allow.
+        high_ns: the longest.
+        across: whether the window lies on several machines.
+        comparable: whether the clocks of all ranks in it can be compared.
+        bounded: whether the uncertainty of these clocks is known.
+        contradicted: whether it needs clocks that contradict each other.
+    """
+
+    low_ns: Ints
+    high_ns: Ints
+    across: Bools
+    comparable: Bools
+    bounded: Bools
+    contradicted: Bools
+
+
+def reach_of(statistic: Statistic, extents: Extents, timebase: Timebase) -> Reach:
+    """Return the reach of the windows of a ratio that needs a common clock.
+
+    Args:
+        statistic: the ratio; all its ranks have one window.
+        extents: first starts and last ends.
+        timebase: how far the clocks can be off.
+    """
+    machines = len(timebase.comparable)
+    iterations = len(extents.present)
+    start_ns = np.zeros((iterations, machines), np.int64)
+    end_ns = np.zeros((iterations, machines), np.int64)
+    takes_part = np.zeros((iterations, machines), bool)
+    for machine in range(machines):
+        own = extents.present & (timebase.machine == machine)
+        windows = statistic.windows(replace(extents, present=own))
+        takes_part[:, machine] = own.any(axis=1)
+        # All ranks share the window, so that any of them shows it.
+        start_ns[:, machine] = windows.start_ns[:, 0]
+        end_ns[:, machine] = windows.end_ns[:, 0]
+    low_ns, high_ns = np.zeros(iterations, np.int64), np.zeros(iterations, np.int64)
+    for k in range(iterations):
+        at = np.flatnonzero(takes_part[k])
+        if len(at):
+            low_ns[k], high_ns[k] = _lengths(
+                start_ns[k, at], end_ns[k, at], np.maximum(timebase.uncertainty_ns[at], 0)
+            )
+    across = takes_part.sum(axis=1) > 1
+    unknown = timebase.uncertainty_ns < 0
+    return Reach(
+        low_ns=low_ns,
+        high_ns=high_ns,
+        across=across,
+        comparable=~across | ~(takes_part & ~timebase.comparable).any(axis=1),
+        bounded=~across | ~(takes_part & unknown).any(axis=1),
+        contradicted=across & timebase.contradicted,
+    )
+
+
+def _lengths(start_ns: Ints, end_ns: Ints, uncertainty_ns: Ints) -> tuple[int, int]:
+    """Return the shortest and the longest window over machines with these windows of their own."""
+    give = uncertainty_ns[:, None] + uncertainty_ns[None, :]
+    np.fill_diagonal(give, 0)
+    length = end_ns[:, None] - start_ns[None, :]
+    return int((length - give).max()), int((length + give).max())

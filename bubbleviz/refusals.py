@@ -1,0 +1,119 @@
+"""Refusals: profiles that are of no single run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+from bubbleviz.columns import Ints
+from bubbleviz.errors import MismatchError
+from bubbleviz.grouping import distinct_rows, groups_of
+from bubbleviz.interpret import Recording
+from bubbleviz.model import Operations
+from bubbleviz.phases import Phase
+from bubbleviz.profile import pid_of
+from bubbleviz.stages import forward_and_backward
+
+#: Limitations that tell of ranges whose names were lost.
+_NAMES_LOST = ("names of ranges", "names of kernels, and maybe of ranges")
+
+
+def refuse_other_runs(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError where the recordings cannot be of one run."""
+    # An export that lost names of ranges is not held to what these tell.
+    named = [r for r in recordings if not any(n.what in _NAMES_LOST for n in r.limitations)]
+    _refuse_other_shapes(named)
+    _refuse_other_namings(named)
+    _refuse_one_process_twice(recordings)
+
+
+def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError where profiles ran other numbers of microbatches or chunks.
+
+    Counted are a rank's iterations in which every forward has its backward.
+    """
+    shapes = [(r.source.path, _usual_shape(r.operations)) for r in recordings]
+    for place, what in enumerate(("microbatches an iteration", "model chunks a rank")):
+        first: dict[int, str] = {}
+        for path, shape in shapes:
+            if shape is not None:
+                first.setdefault(shape[place], path)
+        if len(first) > 1:
+            (one, path), (other, second), *_ = first.items()
+            raise MismatchError(
+                f"{path} and {second}: {one} and {other} {what}, so they are no single run; "
+                "give the profiles of one run"
+            )
+
+
+def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError where two profiles share no naming of forward or backward.
+
+    Which one leads may differ: ranks name their layers, or their transfers, more or less often.
+    """
+    differing = {(r.convention, r.namings): r for r in recordings}
+    for one, other in combinations(differing.values(), 2):
+        if one.convention != other.convention and not one.namings & other.namings:
+            raise MismatchError(
+                f"{one.source.path} and {other.source.path}: {one.convention} and "
+                f"{other.convention} as their naming convention, so they are no single run; give "
+                "the profiles of one run"
+            )
+
+
+def _refuse_one_process_twice(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError where two profiles hold the same process of the same host.
+
+    That is a process captured twice (``--capture-range-end=repeat``), or two runs.
+    """
+    held: dict[tuple[str, int], str] = {}
+    for recording in recordings:
+        for process in {rank.process for rank in recording.ranks}:
+            path = held.setdefault((recording.source.host, process), recording.source.path)
+            if path != recording.source.path and recording.source.host_known:
+                raise MismatchError(
+                    f"{path} and {recording.source.path}: both hold process {pid_of(process)} of "
+                    "the same host, so they are two captures or two runs; analyze each by itself"
+                )
+
+
+def _usual_shape(own: Operations) -> tuple[int, int] | None:
+    """Return microbatches and chunks of most whole iterations of most ranks; None unknown."""
+    forwards, chunks = _whole_iterations(own)
+    if len(forwards) == 0:
+        return None
+    return int(np.bincount(forwards // chunks).argmax()), int(np.bincount(chunks).argmax())
+
+
+def _whole_iterations(own: Operations) -> tuple[Ints, Ints]:
+    """Return forwards and chunks of the (rank, iteration) that a capture did not cut.
+
+    These begin with microbatch 0, every forward has its backward there, and vice versa, and an
+    Optimizer or another iteration follows.
+    """
+    first = (own.occurrence == 0) & (own.iteration >= 0)
+    cell = own.rank * (int(own.iteration.max(initial=0)) + 1) + own.iteration
+    cells = int(cell.max(initial=0)) + 1
+    forward = np.flatnonzero(first & np.isin(own.phase, (Phase.F, Phase.FB)))
+    backward = np.flatnonzero(first & np.isin(own.phase, (Phase.B, Phase.BW, Phase.FB)))
+    both = np.concatenate((forward, backward))
+    microbatch, chunk = forward_and_backward(own, forward, backward)
+    number = groups_of(cell[both], microbatch, chunk, own.sequence[both]).of_row
+    of_forward, of_backward = number[: len(forward)], number[len(forward) :]
+    cut = np.zeros(cells, bool)
+    cut[cell[forward[~np.isin(of_forward, of_backward)]]] = True
+    cut[cell[backward[~np.isin(of_backward, of_forward)]]] = True
+    begins = np.zeros(cells, bool)
+    begins[cell[forward[own.microbatch[forward] == 0]]] = True
+    pairs = distinct_rows(cell[forward], own.chunk[forward])
+    followed = np.zeros(cells + 1, bool)
+    followed[cell[first & (own.phase == Phase.OPTIMIZER)]] = True
+    later = cell[forward[own.iteration[forward] > 0]] - 1
+    followed[later] = True
+    whole = begins & ~cut & followed[:cells]
+    return (
+        np.bincount(cell[forward], minlength=cells)[whole],
+        np.bincount(pairs[0], minlength=cells)[whole],
+    )

@@ -1,0 +1,160 @@
+"""Stretches: clocks that drift, as difference constraints laid out in time.
+
+Any two clocks may drift apart by ``DRIFT`` at any time, that is each by half of it against a
+common mean. A node is a clock in a stretch of time; a step to the next stretch costs half of
+``DRIFT`` times its length; a bound is an arc from one clock to another, in the stretch in which
+it holds. Then a path between two clocks in one stretch bounds their difference there::
+
+    clock 0   o──o──o──o        ──  drift, both ways
+                 │     │         │  a bound, one way
+    clock 1   o──o──o──o
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.columns import Bools, Ints
+
+Floats = npt.NDArray[np.float64]
+
+#: By how much two clocks may drift apart.
+DRIFT = 50e-6
+_EACH = DRIFT / 2
+#: Stretches that a capture is divided into: fewer where there are many clocks.
+_MOST, _FEWEST, _NODES = 128, 32, 4096
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Bounds between clocks by stretch of time.
+
+    Attributes:
+        length_ns: of a stretch.
+        middle_ns: the middle of each.
+        after: clock of the later event of each arc; there is at most one arc for each pair of
+            clocks and stretch, the tightest.
+        before: clock of the earlier event.
+        stretch: the arc's stretch.
+        limit_ns: the most that the correction of ``before`` exceeds that of ``after``.
+        captured: which stretches each clock's capture touches, shape (clocks, stretches).
+    """
+
+    length_ns: float
+    middle_ns: Floats
+    after: Ints
+    before: Ints
+    stretch: Ints
+    limit_ns: Floats
+    captured: Bools
+
+
+def divided(
+    before: Ints, after: Ints, before_ns: Floats, after_ns: Floats, start_ns: Floats, end_ns: Floats
+) -> Stretches:
+    """Return the bounds that pairs of events give, by stretch.
+
+    Args:
+        before: clock of the first event of each pair.
+        after: clock of the second, another.
+        before_ns: when it was; all clocks are already about right.
+        after_ns: likewise.
+        start_ns: where each clock's capture starts.
+        end_ns: where it ends.
+    """
+    clocks = len(start_ns)
+    first = min(float(start_ns.min()), float(after_ns.min(initial=np.inf)))
+    last = max(float(end_ns.max()), float(after_ns.max(initial=-np.inf)))
+    count = max(_FEWEST, min(_MOST, _NODES // clocks))
+    length = max((last - first) / count, 1.0)
+    middle: Floats = first + length * np.arange(0.5, count, dtype=np.float64)
+    stretch = np.clip(((after_ns - first) / length).astype(np.int64), 0, count - 1)
+    # An event that is moved to the middle of its stretch may drift on the way.
+    away = np.abs(after_ns - middle[stretch]) + np.abs(before_ns - middle[stretch])
+    limit = after_ns - before_ns + _EACH * away
+    cell = (after * clocks + before) * count + stretch
+    order = np.lexsort((limit, cell))
+    tightest = order[np.unique(cell[order], return_index=True)[1]]
+    edges = np.stack((middle - length / 2, middle + length / 2))
+    return Stretches(
+        length_ns=length,
+        middle_ns=middle,
+        after=after[tightest],
+        before=before[tightest],
+        stretch=stretch[tightest],
+        limit_ns=limit[tightest],
+        captured=(edges[0] <= end_ns[:, None]) & (edges[1] >= start_ns[:, None]),
+    )
+
+
+def feasible(stretches: Stretches, slack_ns: float) -> Floats | None:
+    """Return corrections that satisfy all bounds, shape (clocks, stretches), or None.
+
+    Bellman and Ford's relaxation, all arcs at once; between relaxations every clock's corrections
+    are made to drift no faster than they may.
+
+    Args:
+        stretches: the bounds.
+        slack_ns: what every bound gives.
+    """
+    shape = stretches.captured.shape
+    found = np.zeros(shape)
+    tail = stretches.after, stretches.stretch
+    head = stretches.before, stretches.stretch
+    limit = stretches.limit_ns + slack_ns
+    for _ in range(shape[0] * shape[1] + 1):
+        relaxed = found.copy()
+        np.minimum.at(relaxed, head, found[tail] + limit)
+        relaxed = _slowed(relaxed, _EACH * stretches.length_ns)
+        # Less than a thousandth of a nanosecond is rounding.
+        if (found - relaxed).max(initial=0.0) < 1e-3:
+            return found
+        found = relaxed
+    return None
+
+
+def _slowed(values: Floats, step: float) -> Floats:
+    """Return the largest values below ``values`` that change by at most ``step`` a column."""
+    slope = step * np.arange(values.shape[1])
+    rising = np.minimum.accumulate(values - slope, axis=1) + slope
+    falling = np.minimum.accumulate((rising + slope)[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray(falling - slope, np.float64)
+
+
+def bands(
+    stretches: Stretches, potential: Floats, slack_ns: float, reference: int
+) -> tuple[Floats, Floats]:
+    """Return the least and the largest correction of each clock in each stretch.
+
+    Infinite where nothing bounds it. They are shortest paths from and to the reference in the
+    same stretch (Dijkstra's, on lengths that a feasible potential makes non-negative).
+
+    Args:
+        stretches: the bounds.
+        potential: corrections that satisfy them.
+        slack_ns: what every bound gives.
+        reference: the clock whose correction is 0.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    clocks, count = stretches.captured.shape
+    node = np.arange(clocks * count).reshape(clocks, count)
+    height = potential.reshape(-1)
+    tails = [node[stretches.after, stretches.stretch], node[:, :-1], node[:, 1:]]
+    heads = [node[stretches.before, stretches.stretch], node[:, 1:], node[:, :-1]]
+    steps = np.full(clocks * (count - 1), _EACH * stretches.length_ns)
+    tail = np.concatenate([part.reshape(-1) for part in tails])
+    head = np.concatenate([part.reshape(-1) for part in heads])
+    length = np.concatenate((stretches.limit_ns + slack_ns, steps, steps))
+    length = np.maximum(length + height[tail] - height[head], 0.0)
+    graph = csr_array((length, (tail, head)), shape=(len(height), len(height)))
+    own = node[reference]
+    there = dijkstra(graph, indices=own).reshape(count, clocks, count)
+    back = dijkstra(graph.T.tocsr(), indices=own).reshape(count, clocks, count)
+    at = np.arange(count)
+    above = potential - potential[reference]
+    return above - back[at, :, at].T, above + there[at, :, at].T

@@ -1,0 +1,201 @@
+"""Timebase: one clock for all machines, and how far it can be off.
+
+Profiles come on the clocks of their sessions (:mod:`bubbleviz.clocks`), whose UTC is off by what
+NTP leaves over. What happened before what bounds that from both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.causality import dependencies, overlaps
+from bubbleviz.clocks import Clock
+from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.joining import Joined
+from bubbleviz.model import Limitation
+from bubbleviz.offsets import Contradiction, Precedences, Solution, solve, together
+from bubbleviz.pairing import paired
+from bubbleviz.staging import Staging
+
+_COLLECTIVES_DROPPED = Limitation(
+    "collectives between copies",
+    "their kernels do not overlap in time as one collective's do, so they bound no clock",
+)
+
+
+@dataclass(frozen=True)
+class Timebase:
+    """One clock for all profiles.
+
+    Attributes:
+        clocks: of the profiles.
+        machine: number of the machine of each rank.
+        comparable: of each machine, whether its times can be compared with the reference's.
+        uncertainty_ns: of each machine; -1 where nothing bounds it.
+        contradicted: whether what happened before what contradicts itself.
+        limitations: what could not be told.
+    """
+
+    clocks: tuple[Clock, ...]
+    machine: Ints
+    comparable: Bools
+    uncertainty_ns: Ints
+    contradicted: bool
+    limitations: tuple[Limitation, ...]
+
+
+def timebase(
+    joined: Joined,
+    staging: Staging,
+    clocks: Sequence[Clock],
+    captures: Sequence[tuple[int, int]],
+    method: str,
+) -> Timebase:
+    """Return the clock of all profiles.
+
+    Args:
+        joined: the recordings, on the clocks of their sessions.
+        staging: their stages, pipelines and iterations.
+        clocks: of the profiles, by their sessions.
+        captures: first and last time of each profile, on its own clock.
+        method: one of :data:`bubbleviz.choices.ALIGNMENTS`.
+    """
+    machines = len(joined.machines)
+    if method != "causal" or machines == 1:
+        return _by_session(joined, clocks, method)
+    precedences, solution, dropped = _solve(joined, staging, _extents(joined, clocks, captures))
+    found = tuple(
+        clock.corrected(solution.corrections[joined.machines.index(machine)])
+        if machine in joined.machines
+        else clock
+        for clock, machine in zip(clocks, joined.machine_of_profile, strict=True)
+    )
+    uncertainty = [c.uncertainty_ns for c in solution.corrections]
+    known = np.array([u is not None for u in uncertainty])
+    notes = []
+    if not known.all():
+        notes.append(_unbounded(joined, known))
+    if dropped:
+        notes.append(_COLLECTIVES_DROPPED)
+    if solution.contradiction is not None:
+        notes.append(_contradicting(joined, staging, precedences, solution.contradiction))
+    return Timebase(
+        clocks=found,
+        machine=joined.machine_of_rank,
+        comparable=known,
+        uncertainty_ns=np.array([NONE if u is None else u for u in uncertainty], np.int64),
+        contradicted=solution.contradiction is not None,
+        limitations=tuple(notes),
+    )
+
+
+def _by_session(joined: Joined, clocks: Sequence[Clock], method: str) -> Timebase:
+    """Return the sessions' own clocks; those of other machines are trusted if UTC is asked for."""
+    count = len(joined.machines)
+    reference = np.arange(count) == 0
+    if method == "none":
+        # Each machine stays on the clock of its first profile.
+        own = joined.machine_of_profile
+        clocks = [
+            Clock(clock.offset_ns - clocks[own.index(machine)].offset_ns, clock.uncertainty_ns)
+            for clock, machine in zip(clocks, own, strict=True)
+        ]
+    notes = {
+        "utc": f"the offsets of {count} hosts are by their own UTC clocks, whose error (NTP) is "
+        "not known; the ratios stage and period do not need them",
+        "none": f"those of {count} hosts are left as they are (--align none), so ratios that need "
+        "a common clock are left out",
+    }
+    return Timebase(
+        clocks=tuple(clocks),
+        machine=joined.machine_of_rank,
+        comparable=reference | (method != "none"),
+        uncertainty_ns=np.where(reference, 0, NONE).astype(np.int64),
+        contradicted=False,
+        limitations=(Limitation("clocks of several hosts", notes[method]),) if count > 1 else (),
+    )
+
+
+def _extents(
+    joined: Joined, clocks: Sequence[Clock], captures: Sequence[tuple[int, int]]
+) -> tuple[Ints, Ints]:
+    """Return where each machine's captures start and end."""
+    bounds: dict[str, list[int]] = {machine: [] for machine in joined.machines}
+    for clock, machine, (start, end) in zip(
+        clocks, joined.machine_of_profile, captures, strict=True
+    ):
+        bounds.setdefault(machine, []).extend((start + clock.offset_ns, end + clock.offset_ns))
+    of_machine = [bounds[machine] for machine in joined.machines]
+    return (
+        np.array([min(times) for times in of_machine], np.int64),
+        np.array([max(times) for times in of_machine], np.int64),
+    )
+
+
+def _solve(
+    joined: Joined, staging: Staging, extents: tuple[Ints, Ints]
+) -> tuple[Precedences, Solution, bool]:
+    """Return the precedences, what they allow, and whether those of collectives do not fit."""
+    machine = joined.machine_of_rank
+    if not staging.pairing.known:
+        return together(), solve(together(), *extents), False
+    operations = staging.operations.changed(iteration=staging.pairing.iteration)
+    causal = dependencies(operations, staging.virtual_stage, staging.pipeline, machine)
+    own = joined.collectives
+    collectives = own.of_iterations(
+        paired(joined.operations, staging.pairing, own.rank, own.iteration)
+    )
+    reduced = overlaps(collectives, staging.reducing, machine)
+    both = together(causal, reduced)
+    solution = solve(both, *extents)
+    if solution.contradiction is None or len(reduced) == 0:
+        return both, solution, False
+    alone = solve(causal, *extents)
+    # What contradicts itself without them is not their fault.
+    return (both, solution, False) if alone.contradiction is not None else (causal, alone, True)
+
+
+def _unbounded(joined: Joined, known: Bools) -> Limitation:
+    """Return what is said of machines whose clocks nothing bounds from both sides."""
+    lacking = [machine for machine, told in zip(joined.machines, known, strict=True) if not told]
+    return Limitation(
+        "clocks of several hosts",
+        f"no data dependency bounds the clock of {', '.join(lacking)} against that of "
+        f"{joined.machines[0]} from both sides, so ratios that need a common clock are left out; "
+        "if their UTC can be trusted, --align utc does",
+        len(lacking),
+    )
+
+
+def _contradicting(
+    joined: Joined, staging: Staging, precedences: Precedences, found: Contradiction
+) -> Limitation:
+    """Return what is said of a circle of dependencies that no clocks satisfy."""
+    needs = [
+        f"{_called(joined, staging, int(precedences.after_row[row]))} needs "
+        f"{_called(joined, staging, int(precedences.before_row[row]))}"
+        if precedences.after_row[row] >= 0
+        else f"a collective of {joined.machines[int(precedences.after[row])]} holds "
+        f"{joined.machines[int(precedences.before[row])]}"
+        for row in found.rows
+    ]
+    hosts = dict.fromkeys(joined.machines[int(precedences.before[row])] for row in found.rows)
+    return Limitation(
+        "clocks of several hosts contradict each other",
+        f"{', and '.join(needs)}: no clocks of {' and '.join(hosts)} allow this, it misses by "
+        f"{found.by_ns / 1e3:,.1f} us; the clocks are those that break least, and every ratio "
+        "that needs them is marked",
+    )
+
+
+def _called(joined: Joined, staging: Staging, row: int) -> str:
+    """Return what people call an operation."""
+    operations = staging.operations
+    name = staging.pairing.names[int(staging.pairing.iteration[row])]
+    return (
+        f"{operations.names[int(operations.name_id[row])]!r} of iteration {name} on "
+        f"{joined.ranks[int(operations.rank[row])].host}"
+    )
