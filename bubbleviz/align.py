@@ -93,7 +93,7 @@ def put_together(recordings: Sequence[Recording], told: Told) -> Run:
     captures = [(r.start_ns, r.end_ns) for r in recordings]
     if told.method != "causal":
         refuse_unrelated(sources, captures, sessions)
-    refuse_other_runs(recordings)
+    refuse_other_runs(recordings, machines)
     joined = join(recordings, sessions, machines)
     staging, place = _staged(joined, told)
     time = timebase(joined, staging, sessions, captures, told.method or "causal")

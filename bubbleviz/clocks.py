@@ -19,6 +19,8 @@ from bubbleviz.model import Limitation
 from bubbleviz.offsets import Correction
 from bubbleviz.profile import Source
 
+#: UTC clocks are set by less than that; machines are switched on at more different times.
+REBOOT_NS = 10_000_000_000
 #: Captures of one run overlap; what lies further apart in UTC is another run.
 APART_NS = 60_000_000_000
 
@@ -59,8 +61,9 @@ def machines_of(
 ) -> tuple[str, ...]:
     """Return for each profile a name of the machine whose clock it has.
 
-    A profile that does not say when its session started has a clock of its own, unless it is the
-    first of its machine.
+    A profile has a clock of its own where it does not say when its session started, and where its
+    UTC and its steady clock tell that another machine goes by the same hostname: that was not
+    switched on at the same time.
 
     Args:
         sources: the profiles.
@@ -77,12 +80,28 @@ def machines_of(
                 + ", ".join(sorted(hosts))
             )
     machine = {host: group[0] for group in same_clock for host in group}
-    found: list[str] = []
+    found: dict[str, Source] = {}
+    machines = []
     for source in sources:
         own = machine.get(source.host, source.host)
-        timeless = source.session_utc_ns is None and source.session_clock_ns is None
-        found.append(f"{own} ({source.path})" if timeless and own in found else own)
-    return tuple(found)
+        joined = any(source.host in group for group in same_clock)
+        if not joined and own in found and not _may_share(source, found[own]):
+            own = f"{own} ({source.path})"
+        found.setdefault(own, source)
+        machines.append(own)
+    return tuple(machines)
+
+
+def _may_share(source: Source, other: Source) -> bool:
+    """Tell whether two profiles of one hostname can be of one machine."""
+    clocks = source.session_clock_ns, other.session_clock_ns
+    utc = source.session_utc_ns, other.session_utc_ns
+    if None in clocks:
+        return None not in utc
+    if None in utc:
+        return True
+    booted = [u - c for u, c in zip(utc, clocks, strict=True) if u is not None and c is not None]
+    return abs(booted[0] - booted[1]) < REBOOT_NS
 
 
 def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[Clock, ...]:

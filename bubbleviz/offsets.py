@@ -17,6 +17,7 @@ constant offset satisfies the bounds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,7 +80,7 @@ class Contradiction:
     """A circle of precedences that no clocks can satisfy.
 
     Attributes:
-        rows: rows of the precedences; the ``after`` clock of each is the ``before`` clock of the
+        rows: rows of the precedences; the ``before`` clock of each is the ``after`` clock of the
             next.
         by_ns: by how much they miss each other.
     """
@@ -110,7 +111,7 @@ def solve(precedences: Precedences, start_ns: Ints, end_ns: Ints, reference: int
     """
     problem = _Problem(precedences, start_ns, end_ns, reference)
     limit, row = _tightest(precedences, len(start_ns))
-    give = _give(limit)
+    give, circle = _worst(limit)
     if give <= GRAIN_NS / 2:
         return _constant(problem, limit, give)
     offset, known = _middles(limit + _rounded_up(give), reference)
@@ -120,8 +121,14 @@ def solve(precedences: Precedences, start_ns: Ints, end_ns: Ints, reference: int
         if potential is not None:
             low, high = bands(stretches, potential, slack, reference)
             return _drifting(problem, offset, known, stretches, low, high, limit)
-    found = _constant(problem, limit, give)
-    return replace(found, contradiction=_contradiction(limit, row, give))
+    # What the bounds had to give is error, too.
+    found = [
+        replace(own, uncertainty_ns=own.uncertainty_ns + math.ceil(give))
+        if own.uncertainty_ns is not None and clock != reference
+        else own
+        for clock, own in enumerate(_constant(problem, limit, give).corrections)
+    ]
+    return Solution(tuple(found), _contradiction(limit, row, circle))
 
 
 @dataclass(frozen=True)
@@ -163,24 +170,34 @@ def _tightest(precedences: Precedences, clocks: int) -> tuple[Floats, Ints]:
     return limit, row
 
 
-def _give(limit: Floats) -> float:
-    """Return by how much each bound must give so that constant offsets exist; 0 or less: none.
+def _worst(limit: Floats) -> tuple[float, list[int]]:
+    """Return by how much each bound must give so that constant offsets exist, and why.
 
     It is the negative of the least mean length of a circle (Karp 1978, "A characterization of
-    the minimum cycle mean in a digraph"), with walks that may begin anywhere.
+    the minimum cycle mean in a digraph"), with walks that may begin anywhere; 0 or less where no
+    bound has to give. The clocks of that circle are returned in the order of its arcs, which lead
+    from ``after`` to ``before``.
     """
     clocks = len(limit)
     arcs = limit.copy()
     np.fill_diagonal(arcs, np.inf)
-    walks = np.zeros((clocks + 1, clocks))
+    walks, previous = np.zeros((clocks + 1, clocks)), np.zeros((clocks + 1, clocks), np.int64)
     for length in range(clocks):
-        walks[length + 1] = (walks[length][:, None] + arcs).min(axis=0)
-    ends = np.isfinite(walks[clocks])
-    if not ends.any():
-        return -np.inf
+        longer = walks[length][:, None] + arcs
+        previous[length + 1] = longer.argmin(axis=0)
+        walks[length + 1] = longer.min(axis=0)
+    ends = np.flatnonzero(np.isfinite(walks[clocks]))
+    if len(ends) == 0:
+        return -np.inf, []
     steps = (clocks - np.arange(clocks))[:, None]
-    means = (walks[clocks][ends] - walks[:clocks, ends]) / steps
-    return -float(means.max(axis=0).min())
+    means = ((walks[clocks, ends] - walks[:clocks, ends]) / steps).max(axis=0)
+    # The longest walk to the clock with the least mean runs through that circle.
+    walk = [int(ends[means.argmin()])]
+    for length in range(clocks, 0, -1):
+        walk.append(int(previous[length, walk[-1]]))
+        if walk[-1] in walk[:-1]:
+            break
+    return -float(means.min()), walk[walk.index(walk[-1]) + 1 :][::-1]
 
 
 def _rounded_up(give: float) -> float:
@@ -311,29 +328,9 @@ def _line(at_ns: Floats, low: Floats, high: Floats) -> Floats:
     return np.asarray(height + slope * place, np.float64)
 
 
-def _contradiction(limit: Floats, row: Ints, give: float) -> Contradiction:
-    """Return the circle of bounds that misses by most for its length.
-
-    With bounds that give all but a little of what they must, that circle is still negative, and
-    following the shortest walks back must run into it.
-    """
-    clocks = len(limit)
-    arcs = limit + give * (1 - 1e-6)
-    np.fill_diagonal(arcs, np.inf)
-    reached, previous = np.zeros(clocks), np.zeros(clocks, np.int64)
-    for _ in range(clocks):
-        walks = reached[:, None] + arcs
-        shorter = walks.min(axis=0) < reached
-        previous = np.where(shorter, walks.argmin(axis=0), previous)
-        reached = np.minimum(walks.min(axis=0), reached)
-    clock = int(reached.argmin())
-    for _ in range(clocks):
-        clock = int(previous[clock])
-    circle = [clock]
-    while (clock := int(previous[clock])) != circle[0]:
-        circle.append(clock)
-    # ``previous`` leads from the clock of the earlier event to that of the later one.
-    pairs = list(zip([*circle[1:], circle[0]], circle, strict=True))
+def _contradiction(limit: Floats, row: Ints, circle: list[int]) -> Contradiction:
+    """Return what the bounds of a circle of clocks miss each other by."""
+    pairs = list(zip(circle, [*circle[1:], circle[0]], strict=True))
     return Contradiction(
         rows=tuple(int(row[pair]) for pair in pairs),
         by_ns=round(-sum(float(limit[pair]) for pair in pairs)),

@@ -20,13 +20,13 @@ from bubbleviz.stages import forward_and_backward
 _NAMES_LOST = ("names of ranges", "names of kernels, and maybe of ranges")
 
 
-def refuse_other_runs(recordings: Sequence[Recording]) -> None:
-    """Raise MismatchError where the recordings cannot be of one run."""
+def refuse_other_runs(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
+    """Raise MismatchError where the recordings, made on these machines, are of no one run."""
     # An export that lost names of ranges is not held to what these tell.
     named = [r for r in recordings if not any(n.what in _NAMES_LOST for n in r.limitations)]
     _refuse_other_shapes(named)
     _refuse_other_namings(named)
-    _refuse_one_process_twice(recordings)
+    _refuse_one_process_twice(recordings, machines)
 
 
 def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
@@ -63,15 +63,15 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
             )
 
 
-def _refuse_one_process_twice(recordings: Sequence[Recording]) -> None:
-    """Raise MismatchError where two profiles hold the same process of the same host.
+def _refuse_one_process_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
+    """Raise MismatchError where two profiles hold the same process of the same machine.
 
     That is a process captured twice (``--capture-range-end=repeat``), or two runs.
     """
     held: dict[tuple[str, int], str] = {}
-    for recording in recordings:
+    for recording, machine in zip(recordings, machines, strict=True):
         for process in {rank.process for rank in recording.ranks}:
-            path = held.setdefault((recording.source.host, process), recording.source.path)
+            path = held.setdefault((machine, process), recording.source.path)
             if path != recording.source.path and recording.source.host_known:
                 raise MismatchError(
                     f"{path} and {recording.source.path}: both hold process {pid_of(process)} of "

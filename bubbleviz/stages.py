@@ -127,8 +127,12 @@ def order_virtual_stages(operations: Operations) -> VirtualStages:
     np.add.at(waited, pair[shared], waits.waited_ns[shared])
     np.add.at(worked, pair[shared], waits.worked_ns[shared])
     order = np.lexsort((chunk, rank, -waited))
-    further = waited[order][:-1] - waited[order][1:]
-    level = np.concatenate(([0], np.cumsum(further >= worked[order][1:] // 2)))
+    level = _levels(waited[order], worked[order])
+    # Without a pipeline nothing comes between F and B of at least one microbatch.
+    alone = level[-1] == 0 < len(level) - 1
+    shortest = waits.waited_ns[shared].min()
+    if alone and shortest > waits.worked_ns[shared].min():
+        return unknown
     copies = np.bincount(level)
     distinct = len(groups_of(level, rank[order])) == len(rank)
     if not distinct or (copies != copies[0]).any():
@@ -136,6 +140,95 @@ def order_virtual_stages(operations: Operations) -> VirtualStages:
     stage = np.empty(len(order), np.int64)
     stage[order] = level
     return VirtualStages(rank, chunk, stage)
+
+
+def order_by_number(operations: Operations, number: Ints) -> VirtualStages | None:
+    """Return the same where the ranks' numbers tell which form a pipeline; None if they do not.
+
+    With some number of copies each pipeline (of ranks so far apart) must nest in the order of the
+    numbers, all of them alike. That holds where replicas are not equally fast, too.
+
+    Args:
+        operations: of all ranks.
+        number: of each rank, in Megatron's order: those of one stage follow each other.
+    """
+    place = np.empty(len(number), np.int64)
+    place[np.argsort(number)] = np.arange(len(number))
+    for copies in range(2, len(number) // 2 + 1):
+        if len(number) % copies:
+            continue
+        found = []
+        for pipeline in range(copies):
+            own = np.flatnonzero(place % copies == pipeline)
+            rows = np.isin(operations.rank, own)
+            found.append(order_virtual_stages(operations.take(rows)))
+        shapes = {_shape(stages, place // copies) for stages in found}
+        if len(shapes) == 1 and _is_pipeline(found[0], place // copies):
+            columns = ("rank", "chunk", "virtual_stage")
+            return VirtualStages(
+                *(np.concatenate([getattr(one, name) for one in found]) for name in columns)
+            )
+    return None
+
+
+def _shape(stages: VirtualStages, place: Ints) -> tuple[tuple[int, int, int], ...]:
+    """Return which (place in the pipeline, chunk) has which virtual stage, in order."""
+    columns = place[stages.rank].tolist(), stages.chunk.tolist(), stages.virtual_stage.tolist()
+    return tuple(sorted(zip(*columns, strict=True)))
+
+
+def _is_pipeline(stages: VirtualStages, place: Ints) -> bool:
+    """Tell whether virtual stages are all known and distinct, and first ones in order of places."""
+    known = np.unique(stages.virtual_stage)
+    order = np.argsort(stages.virtual_stage, kind="stable")
+    places = place[stages.rank[order]]
+    first = places[np.sort(np.unique(places, return_index=True)[1])]
+    return bool(
+        len(known) == len(stages.virtual_stage)
+        and (known >= 0).all()
+        and (np.diff(first) > 0).all()
+    )
+
+
+def _levels(waited: Ints, worked: Ints) -> Ints:
+    """Return numbers of those that wait about equally long: less apart than half of what they do.
+
+    Args:
+        waited: how long, from the longest to the shortest.
+        worked: how long they work meanwhile.
+    """
+    level = np.zeros(len(waited), np.int64)
+    longest = waited[0]
+    for place in range(1, len(waited)):
+        level[place] = level[place - 1]
+        if longest - waited[place] >= worked[place] // 2:
+            level[place] += 1
+            longest = waited[place]
+    return level
+
+
+def slacks(operations: Operations, virtual_stage: Ints) -> list[tuple[int, int, int]]:
+    """Return (virtual stage, how far the next one is, what one of them works).
+
+    How far, that is how long a microbatch is away from the one and neither away from nor worked
+    on by the next, of the microbatch for which it is least: two transfers if nobody is late.
+    Copies of a stage are taken together.
+
+    Args:
+        operations: of all ranks.
+        virtual_stage: of each operation; -1 unknown.
+    """
+    waits = waiting_times(operations.changed(chunk=virtual_stage))
+    found = []
+    for upper in range(int(virtual_stage.max(initial=0))):
+        above, below = waits.take(waits.chunk == upper), waits.take(waits.chunk == upper + 1)
+        _, i, j = np.intersect1d(above.microbatch, below.microbatch, return_indices=True)
+        # At the turn of a V one rank holds both, and may do other work in between.
+        if len(i) and not np.isin(above.rank, below.rank).any():
+            slack = above.waited_ns[i] - below.waited_ns[j] - below.worked_ns[j]
+            worked = np.minimum(above.worked_ns[i], below.worked_ns[j])
+            found.append((upper, int(slack.min()), int(worked.min())))
+    return found
 
 
 def contradicted(

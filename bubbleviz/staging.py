@@ -17,7 +17,7 @@ from bubbleviz.grouping import distinct_rows
 from bubbleviz.joining import Joined
 from bubbleviz.model import Limitation, Operations
 from bubbleviz.pairing import Pairing, Places, pair_iterations
-from bubbleviz.phases import COUNTED
+from bubbleviz.phases import COUNTED, Phase
 from bubbleviz.pipelines import (
     Numbering,
     Parallel,
@@ -26,7 +26,14 @@ from bubbleviz.pipelines import (
     refuse_misfit,
     told_apart,
 )
-from bubbleviz.stages import VirtualStages, contradicted, order_virtual_stages, waiting_times
+from bubbleviz.stages import (
+    VirtualStages,
+    contradicted,
+    order_by_number,
+    order_virtual_stages,
+    slacks,
+    waiting_times,
+)
 
 #: Ranks that a limitation lists.
 _LISTED = 8
@@ -84,6 +91,7 @@ class _Given:
     joined: Joined
     machine: Ints
     numbers: Numbering
+    said: VirtualStages | None
     parallel: Parallel | None
 
 
@@ -98,10 +106,10 @@ def stage(joined: Joined, order: Sequence[int] = (), parallel: Parallel | None =
     Raises:
         MismatchError: the ranks cannot be those of a run of these sizes.
     """
-    given = _Given(joined, joined.machine_of_rank, numbering(joined.ranks), parallel)
+    said = _said_stages(joined)
+    given = _Given(joined, joined.machine_of_rank, numbering(joined.ranks), said, parallel)
     if parallel is not None:
         refuse_misfit(parallel, given.numbers)
-    said = _said_stages(joined)
     if order or (parallel is not None and said is None):
         stages, devices = _ordered_stages(given, order)
         staging = _with(given, _virtual(joined, stages, devices))
@@ -110,7 +118,7 @@ def stage(joined: Joined, order: Sequence[int] = (), parallel: Parallel | None =
     elif said is not None:
         staging = _with(given, said, by_name=True)
     else:
-        staging = _with(given, order_virtual_stages(joined.operations))
+        staging = _with(given, _told_stages(given))
         if _is_contradicted(given, staging):
             none = np.empty(0, np.int64)
             unknown = _with(given, VirtualStages(none, none, none))
@@ -124,8 +132,12 @@ def _noted(
 ) -> Staging:
     if not staging.pairing.known:
         notes = (*notes, _UNPAIRED)
+    stages_missing = stages_missing or _reaches_beyond(staging)
     if stages_missing:
-        because = "range names tell of virtual stages that no profile holds; ratios are incomplete"
+        because = (
+            "range names tell of virtual stages that no profile holds, or of receives from them; "
+            "ratios are incomplete"
+        )
         notes = (*notes, Limitation("stages without a profile", because))
     absent = _absent_ranks(given)
     if len(absent):
@@ -135,8 +147,34 @@ def _noted(
         notes = (*notes, Limitation("ranks without a profile", because, len(absent)))
     if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
         notes = (*notes, _COPIES)
+    numbered = given.said is not None or given.numbers.named or given.parallel is not None
+    if not stages_missing and not numbered:
+        notes = (*notes, *_far_apart(staging))
     missing = stages_missing or len(absent) > 0
     return replace(staging, stages_missing=missing, limitations=notes)
+
+
+def _reaches_beyond(staging: Staging) -> bool:
+    """Tell whether the first virtual stage receives activations, or the last one gradients."""
+    operations, stage = staging.operations, staging.virtual_stage
+    first = (operations.phase == Phase.RECV_F) & (stage == 0)
+    last = (operations.phase == Phase.RECV_B) & (stage == stage.max(initial=NONE))
+    ran = (operations.has_span == 1) & (operations.microbatch >= 0) & (stage >= 0)
+    return bool((ran & (first | last)).any())
+
+
+def _far_apart(staging: Staging) -> tuple[Limitation, ...]:
+    """Return where every microbatch is away for so long that a stage seems to lie between."""
+    far = [
+        f"{upper} and {upper + 1}"
+        for upper, slack_ns, worked_ns in slacks(staging.operations, staging.virtual_stage)
+        if slack_ns > worked_ns
+    ]
+    because = (
+        f"between virtual stages {', '.join(far)} every microbatch is away for longer than an F "
+        "and a B take; if a server has no profile here, ratios and stages leave it out"
+    )
+    return (Limitation("stages that may be missing", because, len(far)),) if far else ()
 
 
 def _absent_ranks(given: _Given) -> Ints:
@@ -191,8 +229,8 @@ def _unknown_stages(joined: Joined, staging: Staging) -> tuple[Limitation, ...]:
     unknown = int((staging.stage_of_rank[working] < 0).sum())
     note = Limitation(
         "stages of ranks",
-        "they ran no microbatch both forward and backward that the others ran too; "
-        "say the order with --order",
+        "how long microbatches are away from them tells no order; say the order with --order, or "
+        "copies of a stage with --parallel",
         unknown,
     )
     return (note,) if unknown else ()
@@ -219,6 +257,15 @@ def _ordered_stages(given: _Given, order: Sequence[int]) -> tuple[Ints, int]:
         copies = given.parallel.tp * given.parallel.dp
         return place // copies, given.parallel.pp
     return place, count
+
+
+def _told_stages(given: _Given) -> VirtualStages:
+    """Return the virtual stages that waiting times tell, with the ranks' numbers where need be."""
+    operations = given.joined.operations
+    stages = order_virtual_stages(operations)
+    if given.numbers.named and (stages.virtual_stage < 0).any():
+        return order_by_number(operations, given.numbers.number) or stages
+    return stages
 
 
 def _virtual(joined: Joined, place: Ints, devices: int) -> VirtualStages:
