@@ -6,15 +6,15 @@ Laid out from the top down on a page of fixed width; as high as its rows need.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any
 
 import drawsvg
 
 from bubbleviz.boxes import LANE_GAP, Boxes
 from bubbleviz.count import Iteration
+from bubbleviz.legend import draw_legend
 from bubbleviz.page import (
     MARGIN,
     UNKNOWN,
@@ -30,10 +30,8 @@ from bubbleviz.page import (
     text_width,
     ticks,
 )
-from bubbleviz.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, paint
-from bubbleviz.phases import COMPUTE, Phase
+from bubbleviz.palette import LIGHT
 from bubbleviz.report import Report, View
-from bubbleviz.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
 from bubbleviz.scene import Selection, select
 
 #: Up to so many iterations have a bracket and a boundary.
@@ -53,16 +51,6 @@ _ROWS = ((4, 30.0, 7.0), (8, 26.0, 6.0), (16, 21.0, 5.0), (32, 16.0, 4.0), (64, 
 _SMALLEST_ROW = (7.0, 2.0)
 _WIDEST_NAME = 210.0
 _RATIO_COLUMN = 50
-
-_LONG_NAMES = {
-    Phase.F: "F  forward",
-    Phase.B: "B  backward, input",
-    Phase.W: "W  backward, weights",
-    Phase.BW: "BW  backward",
-    Phase.R: "R  recompute",
-    Phase.FB: "FB  forward and backward",
-    Phase.OPTIMIZER: "Optimizer",
-}
 
 
 def picture(report: Report, view: View) -> str:
@@ -144,16 +132,6 @@ class _Layout:
         return self.tops[-1] + self.row + (self.lane + LANE_GAP if self.lane else 0)
 
 
-@dataclass(frozen=True)
-class _Swatch:
-    """A box of the legend: width, presentation attributes, and its number and the colour of it."""
-
-    width: float
-    look: dict[str, Any]
-    number: str = ""
-    ink: str = ""
-
-
 class _Timeline:
     """Draws one selection of a report, from the title down to the limitations."""
 
@@ -182,7 +160,7 @@ class _Timeline:
         self._error_bars(layout)
         self._boundaries(layout)
         self._axis(layout)
-        self._legend(boxes, gaps)
+        draw_legend(self.page, boxes, gaps=gaps)
         self._notes(boxes)
         _draw_limitations(self.page, self.report)
 
@@ -232,9 +210,10 @@ class _Timeline:
         ratio = iteration.ratios.get(self.report.headline)
         if ratio is None or ratio.value is None:
             return UNKNOWN
+        mark = " !" if ratio.contradicted else ""
         if ratio.low is not None and ratio.value - ratio.low > RATIO_GRAIN:
-            return f"{100 * ratio.low:.1f} to {percent(ratio.value)}"
-        return percent(ratio.value)
+            return f"{100 * ratio.low:.1f} to {percent(ratio.value)}{mark}"
+        return percent(ratio.value) + mark
 
     # Place
 
@@ -285,8 +264,7 @@ class _Timeline:
             label = label[len(rank.host) + 1 :]
         if copies > 1:
             label = f"1 of {copies}: {label}"
-        # Beside the first row of a host, if the host is not written on its own.
-        if not self.hosts and (row == 0 or self.selection.ranks[row - 1].host != rank.host):
+        if row == 0 or self.selection.ranks[row - 1].host != rank.host:
             label = f"{clean(label, 60)} {self._clock(row)}".rstrip()
         return clean(label, 80)
 
@@ -346,7 +324,8 @@ class _Timeline:
                 page.text(stage, layout.stage_x, y, size)
             name = fitted(self._name(row), size * 0.9, layout.left - 12 - layout.name_x)
             page.text(name, layout.name_x, y, size * 0.9, ink="quiet")
-            ratio = percent(self._row_ratio(row))
+            mark = " !" if self.report.contradicted(self.report.headline) else ""
+            ratio = percent(self._row_ratio(row)) + mark
             page.text(ratio, WIDTH - MARGIN, y, size, text_anchor="end")
         y = layout.tops[0] - 8
         page.text("bubble", WIDTH - MARGIN, y, 10, ink="quiet", text_anchor="end")
@@ -368,17 +347,20 @@ class _Timeline:
         return sum(found) / len(found) if found else None
 
     def _error_bars(self, layout: _Layout) -> None:
-        """Draw, where it can be seen, how far each row can be off: around its first window."""
+        """Draw, where it can be seen, how far each row can be off: around its first start."""
+        first = {own.rank: own.first_ns for own in self.selection.iterations[0].ranks}
         path = ""
         for row, top in enumerate(layout.tops):
-            uncertainty_ns = self.report.clock_uncertainty_ns(self.selection.ranks[row])
-            reach = layout.width * (uncertainty_ns or 0) / self._span_ns
-            spans = self._row_windows(row)
-            if not self._clock(row) or reach < SMALLEST_ERROR_BAR or not spans:
+            rank = self.selection.ranks[row]
+            if not self._clock(row) or rank.index not in first:
                 continue
-            middle = self._x(layout, spans[0][0])
+            reach = layout.width * (self.report.clock_uncertainty_ns(rank) or 0) / self._span_ns
+            if reach < SMALLEST_ERROR_BAR:
+                continue
+            middle = self._x(layout, first[rank.index])
             left, right = max(middle - reach, layout.left), min(middle + reach, layout.right)
-            y, tick = top + layout.row / 2, layout.row / 5
+            tick = layout.row / 10
+            y = top + layout.row - tick - 1
             path += f"M{px(left)} {px(y)}H{px(right)}"
             path += "".join(f"M{px(x)} {px(y - tick)}V{px(y + tick)}" for x in (left, right))
         if path:
@@ -389,11 +371,8 @@ class _Timeline:
         for host, rows in self.hosts:
             top, bottom = layout.tops[rows[0]], layout.tops[rows[-1]] + layout.row
             x, middle = MARGIN + 8, (top + bottom) / 2
-            clock = self._clock(rows[0])
-            room = bottom - top - text_width(f" {clock}", 10)
-            name = fitted(clean(host, 80), 10, room)
             self.page.text(
-                f"{name} {clock}" if name else fitted(clean(host, 80), 10, bottom - top),
+                fitted(clean(host, 80), 10, bottom - top),
                 x,
                 middle,
                 10,
@@ -509,60 +488,6 @@ class _Timeline:
 
     # Below
 
-    def _legend(self, boxes: Boxes, gaps: bool) -> None:
-        page = self.page
-        x, height = float(MARGIN), 13.0
-        page.y += 4
-        for swatches, text in self._entries(boxes, gaps):
-            width = sum(swatch.width for swatch in swatches) + 6 + text_width(text, 10.5)
-            if x + width > WIDTH - MARGIN and x > MARGIN:
-                x, page.y = float(MARGIN), page.y + height + 7
-            for swatch in swatches:
-                path = box(x, page.y, x + swatch.width, page.y + height)
-                page.elements.append(drawsvg.Path(path, **swatch.look))
-                if swatch.number:
-                    page.text(
-                        swatch.number,
-                        x + swatch.width / 2,
-                        page.y + 10,
-                        9.5,
-                        ink=None,
-                        fill=swatch.ink,
-                        text_anchor="middle",
-                    )
-                x += swatch.width
-            page.text(text, x + 6, page.y + 10.2, 10.5)
-            x += 6 + text_width(text, 10.5) + 14
-        page.y += height + 6
-
-    def _entries(self, boxes: Boxes, gaps: bool) -> Iterable[tuple[list[_Swatch], str]]:
-        """Yield swatches and their text for whatever is in the picture."""
-        frame = {"stroke": LIGHT.frame, "stroke_width": 0.7, "class_": "bv-frame"}
-        for phase in COMPUTE:
-            if phase in boxes.kinds:
-                yield self._phase_swatches(boxes, phase, frame), _LONG_NAMES[phase]
-        yield [_Swatch(22, {"fill": self.page.hatch()})], "bubble"
-        if gaps:
-            yield [_Swatch(22, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
-        if UNATTRIBUTED_KIND in boxes.kinds:
-            yield [_Swatch(22, {"fill": UNATTRIBUTED})], "unattributed compute"
-        if boxes.communicates:
-            thin = {"fill": COMMUNICATION, **frame, "stroke_width": 0.3}
-            yield [_Swatch(22, thin)], "communication (thin lane)"
-
-    def _phase_swatches(self, boxes: Boxes, phase: Phase, frame: dict[str, Any]) -> list[_Swatch]:
-        if phase is Phase.OPTIMIZER or boxes.shades <= 1:
-            return [_Swatch(22, {"fill": self.page.fill(paint(phase)), **frame})]
-        swatches = []
-        for shade in range(boxes.shades):
-            look = paint(phase, shade, shade if phase is Phase.FB else -1, boxes.shades)
-            number = str(boxes.chunks[shade]) if boxes.shades == len(boxes.chunks) else ""
-            width = max(15, text_width(number, 9.5) + 6)
-            swatches.append(
-                _Swatch(width, {"fill": self.page.fill(look), **frame}, number, look.number)
-            )
-        return swatches
-
     def _notes(self, boxes: Boxes) -> None:
         drawn = self.selection.iterations
         spanless = sum(map(len, boxes.spanless.values()))
@@ -583,15 +508,17 @@ class _Timeline:
             "Dashed: first work of an iteration.": 1 < len(drawn) <= MOST_BRACKETS,
             "Torn edge: cut by the end of the capture.": boxes.cut,
             f"Hollow mark: {spanless:,} without GPU work and so without device time.": spanless,
-            f"{boxes.merged.count:,} intervals too narrow to be seen alone are merged: "
-            "the height of a colour is its share of time.": boxes.merged.count,
+            f"Merged: {boxes.merged.count:,} too narrow to be seen alone; the height of a colour "
+            "is its share of time.": boxes.merged.count,
             "The lower ratio counts unattributed compute as work.": (
                 value is not None and low is not None and value - low > RATIO_GRAIN
             ),
         }
         texts = [text for text, applies in notes.items() if applies]
         if len({rank.host for rank in self.selection.ranks}) > 1:
-            texts.append("± is how far the clock of a host can be off.")
+            texts.append("± and bars: how far the clock of a host can be off.")
+        if self.report.contradicted(self.report.headline):
+            texts.append("! needs clocks that contradict each other.")
         if interval is not None and interval[0] < interval[1]:
             texts.append(f"The clocks allow ratios from {_range(interval)}.")
         if len(self.selection.rows) < sum(len(row.copies) for row in self.selection.rows):

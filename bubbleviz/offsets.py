@@ -307,25 +307,43 @@ def _drifting(
 
 
 def _line(at_ns: Floats, low: Floats, high: Floats) -> Floats:
-    """Return the line whose farthest point of the band lies nearest, at most ``DRIFT`` steep.
+    """Return a line through a band, at most ``DRIFT`` steep.
+
+    It follows the middle of the band where that is narrow (least squares), unless its farthest
+    edge then lies much farther away than it must.
+    """
+    place = (at_ns - at_ns.mean()) / float(np.ptp(at_ns))
+    steepest = DRIFT * float(np.ptp(at_ns))
+    nearest, least = _nearest_line(place, low, high, steepest)
+    weight = 1 / np.maximum(high - low, 1.0)
+    fitted = np.polynomial.Polynomial.fit(place, (low + high) / 2, 1, w=weight, domain=[-1, 1])
+    slope = float(np.clip(fitted.convert().coef[-1], -steepest, steepest))
+    sloped = slope * place
+    line = sloped + (float((high - sloped).max()) + float((low - sloped).min())) / 2
+    reach = float(np.maximum(high - line, line - low).max())
+    return np.asarray(line if reach <= 1.05 * least else nearest, np.float64)
+
+
+def _nearest_line(
+    place: Floats, low: Floats, high: Floats, steepest: float
+) -> tuple[Floats, float]:
+    """Return the line whose farthest edge of the band lies nearest, and how far that is.
 
     That is a linear program in its height, its slope and the distance that is made small.
     """
     from scipy.optimize import linprog
 
-    length = float(np.ptp(at_ns))
-    place = (at_ns - at_ns.mean()) / length
     # high - line and line - low are at most the distance.
-    above = np.stack((-np.ones(len(at_ns)), -place, -np.ones(len(at_ns))), axis=1)
-    below = np.stack((np.ones(len(at_ns)), place, -np.ones(len(at_ns))), axis=1)
+    above = np.stack((-np.ones(len(place)), -place, -np.ones(len(place))), axis=1)
+    below = np.stack((np.ones(len(place)), place, -np.ones(len(place))), axis=1)
     found = linprog(
         [0.0, 0.0, 1.0],
         A_ub=np.concatenate((above, below)),
         b_ub=np.concatenate((-high, low)),
-        bounds=[(None, None), (-DRIFT * length, DRIFT * length), (0, None)],
+        bounds=[(None, None), (-steepest, steepest), (0, None)],
     )
-    height, slope, _ = found.x
-    return np.asarray(height + slope * place, np.float64)
+    height, slope, distance = found.x
+    return np.asarray(height + slope * place, np.float64), float(distance)
 
 
 def _contradiction(limit: Floats, row: Ints, circle: list[int]) -> Contradiction:

@@ -181,9 +181,9 @@ def _shift(
     """
     a, b = _events(operations, virtual_stage, before), _events(operations, virtual_stage, rank)
     count_a, count_b = _count(operations, before), _count(operations, rank)
-    if not one_clock:
-        return _shift_between(a, b, count_a, count_b)
     length_ns = _typical_length(operations, before)
+    if not one_clock:
+        return _shift_between(a, b, (count_a, count_b), length_ns)
     costs: dict[int, int] = {}
     for move in _candidates(count_a, count_b):
         bounds = _offsets(a, b, move)
@@ -201,18 +201,27 @@ def _shift(
     return cheapest[0]
 
 
-def _shift_between(a: _Events, b: _Events, count_a: int, count_b: int) -> int | None:
+def _shift_between(a: _Events, b: _Events, counts: tuple[int, int], length_ns: int) -> int | None:
     """Return the same for ranks of two machines.
 
     Of the moves that some offset of the clocks allows, it is the single one that needs no more
     than NTP may leave over; of several the one that keeps equal counts in order. Where clocks are
     farther apart than that, or not known at all, counts must agree or one move alone be possible.
+    What contradicts itself whatever the move, but less than a quarter of an iteration, is left in
+    order if the counts agree: that is for the clocks to tell.
     """
+    count_a, count_b = counts
     away: dict[int, int] = {}
+    missed: dict[int, int] = {}
     for move in _candidates(count_a, count_b):
         bounds = _offsets(a, b, move)
-        if bounds is not None and bounds[0] - bounds[1] <= _give(a):
+        if bounds is None:
+            continue
+        missed[move] = bounds[0] - bounds[1]
+        if missed[move] <= _give(a):
             away[move] = max(bounds[0], -bounds[1], 0)
+    if not away and count_a == count_b and missed.get(0, length_ns) <= length_ns // 4:
+        return 0
     near = [move for move, distance in away.items() if distance <= NTP_NS]
     for chosen in (near, list(away)):
         if len(chosen) == 1:

@@ -64,6 +64,13 @@ class Report:
         """Return how far the clock of a rank's host can be off; None where nothing bounds it."""
         return self.profiles[rank.profile].clock_uncertainty_ns
 
+    def contradicted(self, name: str) -> bool:
+        """Tell whether a ratio needs clocks that contradict each other, in any iteration."""
+        return any(
+            name in iteration.ratios and iteration.ratios[name].contradicted
+            for iteration in self.iterations
+        )
+
     def iteration(self, index: int) -> Iteration:
         """Return the iteration of that index.
 

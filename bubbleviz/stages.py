@@ -128,10 +128,8 @@ def order_virtual_stages(operations: Operations) -> VirtualStages:
     np.add.at(worked, pair[shared], waits.worked_ns[shared])
     order = np.lexsort((chunk, rank, -waited))
     level = _levels(waited[order], worked[order])
-    # Without a pipeline nothing comes between F and B of at least one microbatch.
-    alone = level[-1] == 0 < len(level) - 1
-    shortest = waits.waited_ns[shared].min()
-    if alone and shortest > waits.worked_ns[shared].min():
+    # Copies of a single stage wait for nobody.
+    if level[-1] == 0 < len(level) - 1 and waited.max() > worked.max():
         return unknown
     copies = np.bincount(level)
     distinct = len(groups_of(level, rank[order])) == len(rank)

@@ -187,7 +187,7 @@ def _contradicting(
         "clocks of several hosts contradict each other",
         f"{', and '.join(needs)}: no clocks of {' and '.join(hosts)} allow this, it misses by "
         f"{found.by_ns / 1e3:,.1f} us; the clocks are those that break least, and every ratio "
-        "that needs them is marked",
+        "that needs them is marked (!)",
     )
 
 

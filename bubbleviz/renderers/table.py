@@ -155,6 +155,8 @@ def _headline(report: Report) -> RenderableType:
     if spread.ci95 is not None:
         text.append(f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})")
     interval = report.summary.bubble_interval.get(report.headline)
+    if report.contradicted(report.headline):
+        text.append(" ! (clocks contradict each other)")
     if interval is not None and interval[0] < interval[1]:
         text.append(f", clocks allow {_between(interval)} %")
     text.append(f"\n{runs}\nheadline is {report.headline}: {clean(report.headline_reason, 400)}")
@@ -183,12 +185,15 @@ def _ratios(report: Report) -> Iterator[RenderableType]:
     for statistic in statistics():
         ratio, low = summary.bubble_ratio[statistic.name], summary.bubble_low[statistic.name]
         window = summary.window_ns[statistic.name]
+        mark = " !" if report.contradicted(statistic.name) else ""
         rows.append(
             {
                 "ratio": statistic.name,
-                "mean": _in_percent(ratio.mean),
+                "mean": _in_percent(ratio.mean) + mark,
                 "low": _in_percent(low.mean) if low.mean != ratio.mean else "",
-                "by clocks": _between(summary.bubble_interval[statistic.name]),
+                "by clocks": _between(summary.bubble_interval[statistic.name])
+                if statistic.common_clock
+                else "not needed",
                 "std": _in_percent(ratio.std),
                 "min": _in_percent(ratio.min),
                 "max": _in_percent(ratio.max),
@@ -199,8 +204,8 @@ def _ratios(report: Report) -> Iterator[RenderableType]:
                 "window": statistic.summary,
             }
         )
-    optional = ("low", "by clocks")
-    columns = [c for c in rows[0] if c not in optional or any(row[c] for row in rows)]
+    nothing = {"low": ("",), "by clocks": ("", "not needed")}
+    columns = [c for c in rows[0] if any(row[c] not in nothing.get(c, ()) for row in rows)]
     table = _table(*columns, left=("ratio", "window"))
     for row in rows:
         table.add_row(*(row[column] for column in columns))

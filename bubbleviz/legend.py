@@ -1,0 +1,96 @@
+"""The legend: a swatch and a word for whatever is in the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import drawsvg
+
+from bubbleviz.boxes import Boxes
+from bubbleviz.page import MARGIN, WIDTH, Page, box, text_width
+from bubbleviz.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, paint
+from bubbleviz.phases import COMPUTE, Phase
+from bubbleviz.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
+
+_LONG_NAMES = {
+    Phase.F: "F  forward",
+    Phase.B: "B  backward, input",
+    Phase.W: "W  backward, weights",
+    Phase.BW: "BW  backward",
+    Phase.R: "R  recompute",
+    Phase.FB: "FB  forward and backward",
+    Phase.OPTIMIZER: "Optimizer",
+}
+
+
+@dataclass(frozen=True)
+class _Swatch:
+    """A box of the legend: width, presentation attributes, and its number and the colour of it."""
+
+    width: float
+    look: dict[str, Any]
+    number: str = ""
+    ink: str = ""
+
+
+def draw_legend(page: Page, boxes: Boxes, *, gaps: bool) -> None:
+    """Draw the legend below what is on the page, on as many lines as it needs.
+
+    Args:
+        page: the page.
+        boxes: what the rows hold.
+        gaps: whether there are gaps between the windows of a row.
+    """
+    x, height = float(MARGIN), 13.0
+    page.y += 4
+    for swatches, text in _entries(page, boxes, gaps):
+        width = sum(swatch.width for swatch in swatches) + 6 + text_width(text, 10.5)
+        if x + width > WIDTH - MARGIN and x > MARGIN:
+            x, page.y = float(MARGIN), page.y + height + 7
+        for swatch in swatches:
+            path = box(x, page.y, x + swatch.width, page.y + height)
+            page.elements.append(drawsvg.Path(path, **swatch.look))
+            if swatch.number:
+                page.text(
+                    swatch.number,
+                    x + swatch.width / 2,
+                    page.y + 10,
+                    9.5,
+                    ink=None,
+                    fill=swatch.ink,
+                    text_anchor="middle",
+                )
+            x += swatch.width
+        page.text(text, x + 6, page.y + 10.2, 10.5)
+        x += 6 + text_width(text, 10.5) + 14
+    page.y += height + 6
+
+
+def _entries(page: Page, boxes: Boxes, gaps: bool) -> Iterable[tuple[list[_Swatch], str]]:
+    """Yield swatches and their text for whatever is in the picture."""
+    frame = {"stroke": LIGHT.frame, "stroke_width": 0.7, "class_": "bv-frame"}
+    for phase in COMPUTE:
+        if phase in boxes.kinds:
+            yield _phase_swatches(page, boxes, phase, frame), _LONG_NAMES[phase]
+    yield [_Swatch(22, {"fill": page.hatch()})], "bubble"
+    if gaps:
+        yield [_Swatch(22, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
+    if UNATTRIBUTED_KIND in boxes.kinds:
+        yield [_Swatch(22, {"fill": UNATTRIBUTED})], "unattributed compute"
+    if boxes.communicates:
+        thin = {"fill": COMMUNICATION, **frame, "stroke_width": 0.3}
+        yield [_Swatch(22, thin)], "communication (thin lane)"
+
+
+def _phase_swatches(page: Page, boxes: Boxes, phase: Phase, frame: dict[str, Any]) -> list[_Swatch]:
+    if phase is Phase.OPTIMIZER or boxes.shades <= 1:
+        return [_Swatch(22, {"fill": page.fill(paint(phase)), **frame})]
+    swatches = []
+    for shade in range(boxes.shades):
+        look = paint(phase, shade, shade if phase is Phase.FB else -1, boxes.shades)
+        number = str(boxes.chunks[shade]) if boxes.shades == len(boxes.chunks) else ""
+        width = max(15, text_width(number, 9.5) + 6)
+        swatches.append(_Swatch(width, {"fill": page.fill(look), **frame}, number, look.number))
+    return swatches

@@ -1,0 +1,476 @@
+"""Several hosts on one clock: planted jobs whose true clocks are known, and what contradicts."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import bubbleviz
+from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.report import Report
+from scripts.planting import plant
+from scripts.planting.options import Planting
+from scripts.planting.truth import TrueFile, TrueOperation, Truth
+from tests.building import C, K, R, profile
+
+SECOND = 1_000_000_000
+ERRORS = tuple(int(e) for e in np.random.default_rng(1).integers(-50_000_000, 50_000_000, 32))
+DRIFTS = tuple(int(d) for d in np.random.default_rng(2).integers(-20_000, 20_000, 32))
+
+SHORT = Planting(
+    servers=4,
+    iterations=3,
+    transfer_ns=60_000,
+    transfer_back_ns=150_000,
+    transfer_jitter=0.5,
+    jitter=0.1,
+    session_gap_ns=9 * SECOND,
+    clock_error_ns=ERRORS,
+)
+#: Captures of half a minute: what drift adds up to is more than what transfers leave open.
+LONG = replace(
+    SHORT,
+    forward_ns=SECOND // 5,
+    backward_ns=SECOND // 5,
+    weight_ns=SECOND // 6,
+    optimizer_ns=SECOND // 10,
+    iterations=4,
+    drift_ppb=DRIFTS,
+)
+JOBS = {
+    "1F1B": SHORT,
+    "1F1B, long, drifting": LONG,
+    "eight hosts": replace(SHORT, stages=8, servers=8, drift_ppb=DRIFTS),
+    "interleaved": replace(SHORT, schedule="interleaved-1f1b", chunks=2, drift_ppb=DRIFTS),
+    "interleaved, long": replace(LONG, schedule="interleaved-1f1b", chunks=2),
+    "V": replace(SHORT, schedule="zb-v", stages=6, servers=3, microbatches=12),
+    "V, long, drifting": replace(LONG, schedule="zb-v", microbatches=8, iterations=2),
+    "split backward": replace(SHORT, schedule="zb-h1", drift_ppb=DRIFTS),
+    "no transfers seen": replace(SHORT, communication=False),
+    "receives inside F": replace(SHORT, nested_receive_ns=100_000, kernels=4),
+    "a file a rank": replace(SHORT, stages=8, files="rank", drift_ppb=DRIFTS),
+    "named iterations": replace(SHORT, iteration_ranges=True),
+    "iterations shorter than NTP errors": replace(SHORT, microbatches=4, iterations=6),
+    "replicas, named": replace(
+        SHORT, replicas=2, servers=8, barrier=True, iteration_ranges=True, drift_ppb=DRIFTS
+    ),
+    "replicas, long": replace(LONG, replicas=2, servers=4, barrier=True, iteration_ranges=True),
+    "tensor parallel": replace(SHORT, tensor=2, drift_ppb=DRIFTS),
+    "replicas of tensor parallel": replace(
+        SHORT, replicas=2, tensor=2, servers=8, barrier=True, iteration_ranges=True
+    ),
+    "cut": replace(SHORT, iterations=4, cut_ns=100_000_000),
+}
+SIZES = {
+    "replicas, told": replace(SHORT, replicas=2, servers=8, barrier=True),
+    "replicas of tensor parallel, told": replace(
+        SHORT, tensor=2, replicas=2, servers=8, barrier=True, files="rank"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What the clocks of a planted job truly show."""
+
+    truth: Truth
+
+    def shown(self, file: TrueFile, time: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the file's times of true ones."""
+        start = file.session_start_ns
+        began = start + start * file.drift_ppb // 10**9
+        return np.asarray(time + time * file.drift_ppb // 10**9 - began, np.int64)
+
+    def permitted(self, host: str) -> float:
+        """Return the half width that all F and B dependencies permit a host, without drift."""
+        hosts = sorted({file.host for file in self.truth.files})
+        place = {rank.rank: hosts.index(rank.host) for rank in self.truth.ranks}
+        pipeline = {rank.rank: rank.pipeline for rank in self.truth.ranks}
+        found = {
+            (op.iteration, pipeline[op.rank], op.microbatch, op.virtual_stage, op.phase == "F"): op
+            for op in self.truth.operations
+            if op.phase in ("F", "B", "BW") and op.start_ns is not None and op.complete
+        }
+        least = np.full((len(hosts), len(hosts)), np.inf)
+        np.fill_diagonal(least, 0)
+        for (k, p, mb, stage, forward), op in found.items():
+            assert stage is not None
+            source = found.get((k, p, mb, stage - 1 if forward else stage + 1, forward))
+            if source is not None and op.start_ns is not None and source.end_ns is not None:
+                pair = place[op.rank], place[source.rank]
+                least[pair] = min(least[pair], op.start_ns - source.end_ns)
+        for via in range(len(hosts)):
+            least = np.minimum(least, least[:, [via]] + least[[via], :])
+        own, first = hosts.index(host), hosts.index(self.truth.files[0].host)
+        return float(least[own, first] + least[first, own]) / 2
+
+
+def spans(truth: Truth, rank: int | None = None) -> list[TrueOperation]:
+    return [
+        op
+        for op in truth.operations
+        if op.start_ns is not None and (rank is None or op.rank == rank)
+    ]
+
+
+def check(report: Report, truth: Truth) -> None:
+    """Hold every operation and ratio of a report against the truth."""
+    clocks = Clocks(truth)
+    files = {file.path: n for n, file in enumerate(truth.files)}
+    for rank in truth.ranks:
+        own = report.profiles[files[rank.file]]
+        assert own.clock_uncertainty_ns is not None
+        operations = spans(truth, rank.rank)
+        file_ns = np.array([op.file_start_ns for op in operations], np.int64)
+        true_ns = np.array([op.start_ns for op in operations], np.int64)
+        drifted = np.rint((file_ns - own.clock_t0_ns) * own.clock_drift_ppm * 1e-6)
+        error = file_ns + own.clock_offset_ns + drifted - clocks.shown(truth.files[0], true_ns)
+        assert np.abs(error).max() <= own.clock_uncertainty_ns + 2, rank
+    capture = max(op.end_ns or 0 for op in spans(truth)) - min(
+        op.start_ns or 0 for op in spans(truth)
+    )
+    for file, own in zip(truth.files, report.profiles, strict=True):
+        assert own.clock_uncertainty_ns is not None
+        if file.host == truth.files[0].host:
+            assert own.clock_uncertainty_ns == 0
+        elif not truth.planting["nested_receive_ns"]:  # such an F begins before it can
+            half = clocks.permitted(file.host)
+            assert own.clock_uncertainty_ns <= 1.1 * half + 50e-6 * capture
+    for iteration, true in zip(report.iterations, truth.iterations, strict=True):
+        ratio, right = iteration.ratios["schedule"], true.bubble_ratio["schedule"]
+        assert (ratio.value is None) == (right is None)
+        if ratio.value is not None and right is not None:
+            assert ratio.interval is not None
+            low, high = ratio.interval
+            assert low <= ratio.value <= high
+            assert low - 1e-9 <= right <= high + 1e-9
+
+
+def planted(planting: Planting, folder: Path) -> tuple[list[Path], Truth]:
+    truth = plant(planting, folder)
+    return [folder / file.path for file in truth.files], truth
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_operation_lies_within_the_uncertainty(name: str, tmp_path: Path) -> None:
+    paths, truth = planted(JOBS[name], tmp_path)
+
+    report = bubbleviz.analyze(paths, align="causal")
+
+    check(report, truth)
+    assert [r.stage for r in report.ranks] == [
+        r.stage for r in sorted(truth.ranks, key=lambda r: (r.pipeline, r.stage))
+    ]
+    assert [r.pipeline for r in report.ranks] == sorted(r.pipeline for r in truth.ranks)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_are_told_tell_pipelines_apart(name: str, tmp_path: Path) -> None:
+    planting = SIZES[name]
+    paths, truth = planted(planting, tmp_path)
+    sizes = bubbleviz.Parallel(tp=planting.tensor, pp=planting.stages, dp=planting.replicas)
+
+    check(bubbleviz.analyze(paths, align="causal", parallel=sizes), truth)
+
+
+def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
+    short, _ = planted(replace(SHORT, drift_ppb=DRIFTS), tmp_path / "short")
+    long, truth = planted(LONG, tmp_path / "long")
+
+    assert all(p.clock_drift_ppm == 0 for p in bubbleviz.analyze(short).profiles)
+    found = bubbleviz.analyze(long).profiles
+    for own, file in zip(found[1:], truth.files[1:], strict=True):
+        right = (truth.files[0].drift_ppb - file.drift_ppb) / 1000
+        assert own.clock_uncertainty_ns is not None
+        # Both ends of the capture can be off by the uncertainty.
+        ends = 2 * own.clock_uncertainty_ns / (truth.iterations[-1].end_ns or 0) * 1e6
+        assert own.clock_drift_ppm == pytest.approx(right, abs=ends)
+        assert ends < 20
+
+
+def test_the_first_profile_is_the_clock(tmp_path: Path) -> None:
+    paths, _ = planted(replace(SHORT, drift_ppb=DRIFTS), tmp_path)
+
+    for order in (paths, paths[::-1]):
+        first = bubbleviz.analyze(order).profiles[0]
+        assert (first.clock_offset_ns, first.clock_drift_ppm) == (0, 0.0)
+        assert (first.clock_t0_ns, first.clock_uncertainty_ns) == (0, 0)
+
+
+def test_the_order_of_profiles_moves_no_ratio_out_of_its_interval(tmp_path: Path) -> None:
+    paths, _ = planted(SHORT, tmp_path)
+
+    one, other = bubbleviz.analyze(paths), bubbleviz.analyze(paths[::-1])
+
+    for a, b in zip(one.iterations, other.iterations, strict=True):
+        for name in ("schedule", "step"):
+            (low, high), (lower, higher) = a.ratios[name].interval, b.ratios[name].interval  # type: ignore[misc]  # both are known
+            assert max(low, lower) <= min(high, higher)
+        assert a.ratios["stage"].value == pytest.approx(b.ratios["stage"].value, abs=1e-4)
+
+
+def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
+    paths, truth = planted(SHORT, tmp_path)
+
+    report = bubbleviz.analyze(paths, align="utc")
+
+    started = [file.utc_epoch_ns for file in truth.files]
+    assert [p.clock_offset_ns for p in report.profiles] == [s - started[0] for s in started]
+    assert [p.clock_uncertainty_ns for p in report.profiles] == [0, None, None, None]
+    assert report.iterations[0].ratios["schedule"].value is not None
+    assert report.iterations[0].ratios["schedule"].interval is None
+    assert any("NTP" in n.because for n in report.limitations)
+
+
+def test_no_alignment_leaves_out_what_needs_it(tmp_path: Path) -> None:
+    paths, _ = planted(SHORT, tmp_path)
+
+    report = bubbleviz.analyze(paths, align="none")
+
+    assert [p.clock_offset_ns for p in report.profiles] == [0, 0, 0, 0]
+    ratios = report.iterations[0].ratios
+    assert {n for n, r in ratios.items() if r.value is None} == {"schedule", "step"}
+    assert {n for n, v in report.iterations[0].ranks[0].bubble_ratio.items() if v is None} == {
+        "schedule",
+        "step",
+    }
+
+
+def test_an_alignment_is_one_of_three(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not one of causal, utc, none"):
+        bubbleviz.analyze([tmp_path], align="ptp")
+
+
+def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
+    paths, _ = planted(replace(SHORT, servers=1, files="rank"), tmp_path)
+
+    found = {
+        align: bubbleviz.analyze(paths, align=align).iterations[0].ratios["schedule"]
+        for align in ("causal", "utc", "none")
+    }
+
+    assert found["causal"] == found["utc"] == found["none"]
+    value = found["causal"].value
+    assert value is not None
+    assert found["causal"].interval == (value, value)
+
+
+def jumping(path: Path, at_ns: int, by_ns: int) -> None:
+    """Make the clock of an export jump."""
+    with closing(sqlite3.connect(path)) as db, db:
+        for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+            for column in ("start", "end"):
+                db.execute(
+                    f"UPDATE {table} SET {column} = {column} + ? WHERE {column} >= ?",
+                    (by_ns, at_ns),
+                )
+
+
+def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
+    paths, truth = planted(replace(SHORT, stages=4, servers=2), tmp_path)
+    middle = truth.operations[-1].file_start_ns
+    assert middle is not None
+    jumping(paths[1], middle // 2, 3_000_000)
+
+    report = bubbleviz.analyze(paths)
+
+    (note,) = (n for n in report.limitations if n.what.endswith("contradict each other"))
+    assert "node0" in note.because
+    assert "node1" in note.because
+    assert "needs 'B" in note.because
+    assert "needs 'F" in note.because
+    missed = float(note.because.split("misses by ")[1].split(" us")[0].replace(",", ""))
+    assert missed == pytest.approx(3_000, rel=0.1)
+    for iteration in report.iterations:
+        assert {n for n, r in iteration.ratios.items() if r.contradicted} == {"schedule", "step"}
+    uncertainty = report.profiles[1].clock_uncertainty_ns
+    assert uncertainty is not None
+    assert uncertainty > 1_300_000
+
+
+def test_a_clock_that_jumps_by_its_grain_is_no_contradiction(tmp_path: Path) -> None:
+    paths, truth = planted(replace(SHORT, stages=4, servers=2, transfer_ns=0), tmp_path)
+    middle = truth.operations[-1].file_start_ns
+    assert middle is not None
+    jumping(paths[1], middle // 2, 4_000)
+
+    report = bubbleviz.analyze(paths)
+
+    assert not any("contradict" in n.what for n in report.limitations)
+    assert report.profiles[1].clock_drift_ppm == 0
+
+
+def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
+    planting = replace(SHORT, stages=6, servers=3, absent=(1,))
+    named, truth = planted(replace(planting, iteration_ranges=True), tmp_path / "named")
+    unnamed, _ = planted(planting, tmp_path / "unnamed")
+
+    report = bubbleviz.analyze(named)
+
+    assert any(
+        n.what == "ranks without a profile" and "ranks 2, 3;" in n.because
+        for n in report.limitations
+    )
+    assert all(i.ratios["schedule"].incomplete for i in report.iterations)
+    # Causality reaches across the gap: looser bounds, and true ones.
+    last = report.profiles[1]
+    true_ns = np.array([o.start_ns for o in spans(truth, 4)], np.int64)
+    file_ns = np.array([o.file_start_ns for o in spans(truth, 4)], np.int64)
+    moved = file_ns + last.clock_offset_ns - Clocks(truth).shown(truth.files[0], true_ns)
+    assert np.abs(moved).max() <= (last.clock_uncertainty_ns or 0)
+    told = bubbleviz.analyze(unnamed)
+    assert any(n.what == "stages that may be missing" for n in told.limitations)
+
+
+@pytest.mark.parametrize("absent", [0, 2])
+def test_a_missing_server_at_an_end_is_told_by_receives(absent: int, tmp_path: Path) -> None:
+    paths, _ = planted(replace(SHORT, stages=6, servers=3, absent=(absent,)), tmp_path)
+
+    report = bubbleviz.analyze(paths)
+
+    assert any(n.what == "stages without a profile" for n in report.limitations)
+    assert all(i.ratios["schedule"].incomplete for i in report.iterations)
+
+
+def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
+    planting = replace(SHORT, replicas=2, servers=8, barrier=True)
+    paths, truth = planted(planting, tmp_path)
+
+    report = bubbleviz.analyze(paths, align="causal")
+
+    assert sorted(r.stage for r in report.ranks if r.stage is not None) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {r.pipeline for r in report.ranks} == {None}
+    assert any(n.what == "pipelines" for n in report.limitations)
+    assert {i.ratios["schedule"].value for i in report.iterations} == {None}
+    for rank in truth.ranks:
+        own = report.profiles[[f.path for f in truth.files].index(rank.file)]
+        if own.clock_uncertainty_ns is not None:
+            true_ns = np.array([o.start_ns for o in spans(truth, rank.rank)], np.int64)
+            file_ns = np.array([o.file_start_ns for o in spans(truth, rank.rank)], np.int64)
+            moved = file_ns + own.clock_offset_ns
+            error = moved - Clocks(truth).shown(truth.files[0], true_ns)
+            assert np.abs(error).max() <= own.clock_uncertainty_ns
+
+
+def test_a_replica_that_is_slower_is_a_copy_all_the_same(tmp_path: Path) -> None:
+    planting = replace(SHORT, replicas=2, servers=4, iteration_ranges=True, jitter=0.9, seed=3)
+    paths, truth = planted(planting, tmp_path)
+
+    report = bubbleviz.analyze(paths, align="causal")
+
+    assert [r.stage for r in report.ranks] == [0, 1, 2, 3] * 2
+    check(report, truth)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        (bubbleviz.Parallel(tp=2, pp=4, dp=2), "makes 16 ranks"),
+        (bubbleviz.Parallel(pp=2), "makes 2 ranks"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(
+    sizes: bubbleviz.Parallel, says: str, tmp_path: Path
+) -> None:
+    paths, _ = planted(SHORT, tmp_path)
+
+    with pytest.raises(MismatchError, match=says):
+        bubbleviz.analyze(paths, parallel=sizes)
+
+
+def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -> None:
+    hour = 3600 * SECOND
+    paths, truth = planted(replace(SHORT, clock_error_ns=(0, hour, 2 * hour, 3 * hour)), tmp_path)
+
+    with pytest.raises(MismatchError, match="no single run"):
+        bubbleviz.analyze(paths)
+    check(bubbleviz.analyze(paths, align="causal"), truth)
+
+
+def test_hosts_without_utc_are_aligned_by_causality(tmp_path: Path) -> None:
+    paths, truth = planted(SHORT, tmp_path)
+    for path in paths:
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("DROP TABLE TARGET_INFO_SESSION_START_TIME")
+
+    check(bubbleviz.analyze(paths), truth)
+
+
+def test_machines_of_one_name_have_clocks_of_their_own(tmp_path: Path) -> None:
+    paths, truth = planted(replace(SHORT, stages=4, servers=4), tmp_path)
+    for path in paths:
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(
+                "UPDATE TARGET_INFO_SYSTEM_ENV SET value = 'localhost' WHERE name = 'Hostname'"
+            )
+
+    report = bubbleviz.analyze(paths)
+
+    assert [p.clock_uncertainty_ns == 0 for p in report.profiles] == [True, False, False, False]
+    assert len({r.label for r in report.ranks}) == 4
+    check(report, truth)
+
+
+def test_bounds_are_those_of_the_events(tmp_path: Path) -> None:
+    # On host a: F [0, 100], B [400, 500]. On b: F [150, 250], B [260, 360].
+    paths = []
+    for pid, (f, b) in enumerate((((0, 100), (400, 500)), ((150, 250), (260, 360)))):
+        kernels = [K(*f, 1, pid=pid), K(*b, 2, pid=pid)]
+        calls = [C(-50, -49, 1, tid=pid, pid=pid), C(-30, -29, 2, tid=pid, pid=pid)]
+        ranges = [
+            R(-51, -48, "F0.0.0", tid=pid, pid=pid),
+            R(-31, -28, "B0.0.0", tid=pid, pid=pid),
+        ]
+        paths.append(
+            profile(tmp_path, kernels, calls, ranges, name=f"{pid}.sqlite", hostname=f"host{pid}")
+        )
+
+    report = bubbleviz.analyze(paths)
+
+    # b moves right by at least -50 and at most 40.
+    assert report.profiles[1].clock_offset_ns == -5
+    assert report.profiles[1].clock_uncertainty_ns == 46
+    ratio = report.iterations[0].ratios["schedule"]
+    # The window of host a alone holds the other for every clock.
+    assert ratio.window_ns == 500
+    assert ratio.interval == pytest.approx((1 - 400 / 1000, 1 - 400 / 1000), abs=1e-4)
+
+
+def test_a_receive_bounds_more_than_a_span_that_begins_before_it(tmp_path: Path) -> None:
+    """F of host b begins with a kernel that needs no input, and receives inside its range."""
+    kernels = [
+        [K(0, 100, 1, pid=0), K(400, 500, 2, pid=0)],
+        [
+            K(50, 70, 1, pid=1),
+            K(60, 160, 3, pid=1, name="ncclDevKernel_SendRecv", stream=9),
+            K(160, 250, 4, pid=1),
+            K(260, 360, 2, pid=1),
+        ],
+    ]
+    paths = []
+    for pid, own in enumerate(kernels):
+        calls = [
+            C(-50 + k.correlation, -50 + k.correlation, k.correlation, tid=pid, pid=pid)
+            for k in own
+            if k.correlation is not None and k.correlation != 2
+        ]
+        calls.append(C(-30, -29, 2, tid=pid, pid=pid))
+        ranges = [
+            R(-55, -40, "F0.0.0", tid=pid, pid=pid),
+            R(-31, -28, "B0.0.0", tid=pid, pid=pid),
+        ]
+        paths.append(
+            profile(tmp_path, own, calls, ranges, name=f"{pid}.sqlite", hostname=f"host{pid}")
+        )
+
+    report = bubbleviz.analyze(paths)
+
+    # The receive ends at 160: b moves right by at least -60, and at most 40.
+    assert report.profiles[1].clock_offset_ns == -10
+    assert report.profiles[1].clock_uncertainty_ns == 51
