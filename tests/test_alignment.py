@@ -191,7 +191,6 @@ def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
         # Both ends of the capture can be off by the uncertainty.
         ends = 2 * own.clock_uncertainty_ns / (truth.iterations[-1].end_ns or 0) * 1e6
         assert own.clock_drift_ppm == pytest.approx(right, abs=ends)
-        assert ends < 20
 
 
 def test_the_first_profile_is_the_clock(tmp_path: Path) -> None:
