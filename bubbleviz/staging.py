@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints
-from bubbleviz.grouping import distinct_rows
+from bubbleviz.grouping import distinct_rows, groups_of
+from bubbleviz.iterations import occurrences
 from bubbleviz.joining import Joined
 from bubbleviz.model import Limitation, Operations
 from bubbleviz.pairing import Pairing, Places, pair_iterations
@@ -305,22 +306,33 @@ def _renamed_chunks(
 
     Where names give stages (``by_name``), the chunk columns may hold these.
     """
-    virtual_stage = np.full(len(operations), NONE, np.int64)
-    chunk, second_chunk = operations.chunk.copy(), operations.second_chunk.copy()
-    for rank in np.unique(stages.rank).tolist():
-        own = np.flatnonzero(stages.rank == rank)
-        own = own[np.argsort(stages.virtual_stage[own], kind="stable")]
-        own = own[stages.virtual_stage[own] >= 0]
-        rows = operations.rank == rank
-        # Names that count the chunks in the model's order are kept, gaps and all.
-        in_order = not by_name and bool((np.diff(stages.chunk[own]) > 0).all())
-        for index, at in enumerate(own.tolist()):
-            same = rows & (operations.chunk == stages.chunk[at])
-            virtual_stage[same] = stages.virtual_stage[at]
-            renamed = stages.chunk[at] if in_order else index
-            chunk[same] = renamed
-            second_chunk[rows & (operations.second_chunk == stages.chunk[at])] = renamed
-    return operations.changed(chunk=chunk, second_chunk=second_chunk), virtual_stage
+    known = np.flatnonzero(stages.virtual_stage >= 0)
+    known = known[np.lexsort((stages.virtual_stage[known], stages.rank[known]))]
+    rank, name = stages.rank[known], stages.chunk[known]
+    index = occurrences((rank,))
+    # Names that count a rank's chunks in the model's order are kept, gaps and all.
+    falling = (rank[1:] == rank[:-1]) & (name[1:] <= name[:-1])
+    counted = np.isin(rank, rank[1:][falling]) | by_name
+    renamed = np.where(counted, index, name)
+    pairs = rank, name
+    chunk = _looked_up(pairs, renamed, (operations.rank, operations.chunk))
+    second_chunk = _looked_up(pairs, renamed, (operations.rank, operations.second_chunk))
+    return (
+        operations.changed(
+            chunk=np.where(chunk >= 0, chunk, operations.chunk),
+            second_chunk=np.where(second_chunk >= 0, second_chunk, operations.second_chunk),
+        ),
+        _looked_up(pairs, stages.virtual_stage[known], (operations.rank, operations.chunk)),
+    )
+
+
+def _looked_up(pairs: tuple[Ints, Ints], values: Ints, wanted: tuple[Ints, Ints]) -> Ints:
+    """Return the value of each wanted (rank, chunk); -1 for those that are not among the pairs."""
+    both = (np.concatenate(columns) for columns in zip(pairs, wanted, strict=True))
+    number = groups_of(*both).of_row
+    table = np.full(int(number.max(initial=-1)) + 1, NONE, np.int64)
+    table[number[: len(values)]] = values
+    return table[number[len(values) :]]
 
 
 def _is_contradicted(given: _Given, staging: Staging) -> bool:
