@@ -55,12 +55,14 @@ def forward_and_backward(
 
 @dataclass(frozen=True)
 class Waits(Table):
-    """How long a microbatch is away from a (rank, chunk): medians over the rank's iterations.
+    """How long a microbatch is away from a (rank, chunk).
 
     Attributes:
         rank: the rank.
         chunk: model chunk, as named.
         microbatch: the microbatch.
+        sequence: sequence split; -1 none.
+        iteration: the rank's own iteration; -1 where it is a median over these (and splits).
         waited_ns: from the end of its F to the start of its B.
         worked_ns: how long these two keep the rank busy.
     """
@@ -68,35 +70,59 @@ class Waits(Table):
     rank: Ints
     chunk: Ints
     microbatch: Ints
+    sequence: Ints
+    iteration: Ints
     waited_ns: Ints
     worked_ns: Ints
 
 
-def waiting_times(operations: Operations) -> Waits:
-    """Return the waits of every microbatch, of first occurrences with a device span."""
+def waits(operations: Operations) -> Waits:
+    """Return the waits of all first occurrences with a device span."""
     usable = (operations.has_span == 1) & (operations.occurrence == 0)
     forward = np.flatnonzero(usable & np.isin(operations.phase, (Phase.F, Phase.FB)))
     backward = np.flatnonzero(usable & np.isin(operations.phase, (*_BACKWARD, Phase.FB)))
     both = np.concatenate((forward, backward))
     microbatch, chunk = forward_and_backward(operations, forward, backward)
-    key = np.stack((operations.rank[both], chunk, microbatch))
-    number = groups_of(*key, operations.sequence[both], operations.iteration[both]).of_row
+    key = np.stack(
+        (
+            operations.rank[both],
+            chunk,
+            microbatch,
+            operations.sequence[both],
+            operations.iteration[both],
+        )
+    )
+    number = groups_of(*key).of_row
     of_forward, of_backward = number[: len(forward)], number[len(forward) :]
     _, at_forward, at_backward = np.intersect1d(of_forward, of_backward, return_indices=True)
     forward, backward = forward[at_forward], backward[at_backward]
-    waited = operations.start_ns[backward] - operations.end_ns[forward]
     # Of an operation that overlaps both, half is one of them.
-    share = np.where(operations.phase == Phase.FB, 2, 1)
-    busy = operations.busy_ns // share
-    key = key[:, at_forward]
-    groups = groups_of(*key)
-    rank, chunk, microbatch = key[:, groups.first]
+    busy_ns = operations.busy_ns // np.where(operations.phase == Phase.FB, 2, 1)
+    rank, chunk, microbatch, sequence, iteration = key[:, at_forward]
     return Waits(
         rank=rank,
         chunk=chunk,
         microbatch=microbatch,
-        waited_ns=_medians(groups.of_row, waited, len(groups)),
-        worked_ns=_medians(groups.of_row, busy[forward] + busy[backward], len(groups)),
+        sequence=sequence,
+        iteration=iteration,
+        waited_ns=operations.start_ns[backward] - operations.end_ns[forward],
+        worked_ns=busy_ns[forward] + busy_ns[backward],
+    )
+
+
+def usual_waits(operations: Operations) -> Waits:
+    """Return the median wait of every microbatch of each (rank, chunk)."""
+    found = waits(operations)
+    groups = groups_of(found.rank, found.chunk, found.microbatch)
+    none = np.full(len(groups), NONE, np.int64)
+    return Waits(
+        rank=found.rank[groups.first],
+        chunk=found.chunk[groups.first],
+        microbatch=found.microbatch[groups.first],
+        sequence=none,
+        iteration=none.copy(),
+        waited_ns=_medians(groups.of_row, found.waited_ns, len(groups)),
+        worked_ns=_medians(groups.of_row, found.worked_ns, len(groups)),
     )
 
 
@@ -114,18 +140,18 @@ def order_virtual_stages(operations: Operations) -> VirtualStages:
     Compared are the microbatches that all of them have. The order is unknown where there are
     none, and where some wait about equally long without being as many copies as all others.
     """
-    waits = waiting_times(operations)
-    groups = groups_of(waits.rank, waits.chunk)
+    found = usual_waits(operations)
+    groups = groups_of(found.rank, found.chunk)
     pair = groups.of_row
-    rank, chunk = waits.rank[groups.first], waits.chunk[groups.first]
+    rank, chunk = found.rank[groups.first], found.chunk[groups.first]
     unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
-    numbers, counts = np.unique(waits.microbatch, return_counts=True)
-    shared = np.isin(waits.microbatch, numbers[counts == len(rank)])
+    numbers, counts = np.unique(found.microbatch, return_counts=True)
+    shared = np.isin(found.microbatch, numbers[counts == len(rank)])
     if not shared.any():
         return unknown
     waited, worked = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
-    np.add.at(waited, pair[shared], waits.waited_ns[shared])
-    np.add.at(worked, pair[shared], waits.worked_ns[shared])
+    np.add.at(waited, pair[shared], found.waited_ns[shared])
+    np.add.at(worked, pair[shared], found.worked_ns[shared])
     order = np.lexsort((chunk, rank, -waited))
     level = _levels(waited[order], worked[order])
     # Copies of a single stage wait for nobody.
@@ -216,10 +242,10 @@ def slacks(operations: Operations, virtual_stage: Ints) -> list[tuple[int, int, 
         operations: of all ranks.
         virtual_stage: of each operation; -1 unknown.
     """
-    waits = waiting_times(operations.changed(chunk=virtual_stage))
+    every = usual_waits(operations.changed(chunk=virtual_stage))
     found = []
     for upper in range(int(virtual_stage.max(initial=0))):
-        above, below = waits.take(waits.chunk == upper), waits.take(waits.chunk == upper + 1)
+        above, below = every.take(every.chunk == upper), every.take(every.chunk == upper + 1)
         _, i, j = np.intersect1d(above.microbatch, below.microbatch, return_indices=True)
         # At the turn of a V one rank holds both, and may do other work in between.
         if len(i) and not np.isin(above.rank, below.rank).any():

@@ -16,6 +16,7 @@ from bubbleviz.columns import NONE, Ints
 from bubbleviz.grouping import distinct_rows, groups_of
 from bubbleviz.iterations import occurrences
 from bubbleviz.joining import Joined
+from bubbleviz.matching import matched
 from bubbleviz.model import Limitation, Operations
 from bubbleviz.pairing import Pairing, Places, pair_iterations
 from bubbleviz.phases import COUNTED, Phase
@@ -33,7 +34,7 @@ from bubbleviz.stages import (
     order_by_number,
     order_virtual_stages,
     slacks,
-    waiting_times,
+    usual_waits,
 )
 
 #: Ranks that a limitation lists.
@@ -55,7 +56,7 @@ _GIVEN_CONTRADICTED = Limitation(
 )
 _COPIES = Limitation(
     "pipelines",
-    "copies of each stage run the same microbatches, and neither names nor hosts tell which ranks "
+    "copies of each stage run the same microbatches, and neither names nor times tell which ranks "
     "form one pipeline, so clocks are bounded less; say it with --parallel tp=,pp=,dp=",
 )
 
@@ -204,6 +205,8 @@ def _with(given: _Given, stages: VirtualStages, *, by_name: bool = False) -> Sta
         together = given.parallel.reducing(number)
     else:
         pipeline = told_apart(first, given.machine, given.numbers)
+        if (pipeline[first >= 0] < 0).any():
+            pipeline = matched(operations, virtual_stage, first, number)
         together = reducing(first, given.machine, given.numbers)
     known = np.where(first < 0, np.iinfo(np.int64).max, first)
     order = np.lexsort((known, pipeline))
@@ -277,7 +280,7 @@ def _virtual(joined: Joined, place: Ints, devices: int) -> VirtualStages:
     """
     work = np.isin(joined.operations.phase, COUNTED)
     pairs = distinct_rows(joined.operations.rank[work], joined.operations.chunk[work])
-    waits = waiting_times(joined.operations)
+    waits = usual_waits(joined.operations)
     stages = np.empty(pairs.shape[1], np.int64)
     for index, name in enumerate(np.unique(pairs[1]).tolist()):
         rows = pairs[1] == name

@@ -60,6 +60,12 @@ JOBS = {
     "replicas, named": replace(
         SHORT, replicas=2, servers=8, barrier=True, iteration_ranges=True, drift_ppb=DRIFTS
     ),
+    "replicas, told by what fits": replace(
+        SHORT, replicas=3, stages=3, servers=9, barrier=True, jitter=0.3, drift_ppb=DRIFTS
+    ),
+    "replicas, interleaved, told by what fits": replace(
+        SHORT, schedule="interleaved-1f1b", replicas=2, servers=8, barrier=True, jitter=0.3
+    ),
     "replicas, long": replace(LONG, replicas=2, servers=4, barrier=True, iteration_ranges=True),
     "tensor parallel": replace(SHORT, tensor=2, drift_ppb=DRIFTS),
     "replicas of tensor parallel": replace(
@@ -338,7 +344,10 @@ def test_a_missing_server_at_an_end_is_told_by_receives(absent: int, tmp_path: P
 
 
 def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
-    planting = replace(SHORT, replicas=2, servers=8, barrier=True)
+    # In step to the nanosecond, either pair of ranks may be a pipeline.
+    planting = replace(
+        SHORT, replicas=2, servers=8, barrier=True, jitter=0, transfer_jitter=0, iterations=2
+    )
     paths, truth = planted(planting, tmp_path)
 
     report = bubbleviz.analyze(paths, align="causal")

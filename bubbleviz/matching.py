@@ -1,0 +1,101 @@
+"""Matching: which copies of neighbouring stages pass microbatches to each other.
+
+While a microbatch is away from one stage, the next one waits for it and works on it. So of a pair
+that belongs together the longer time holds the shorter one, of every microbatch, each on its own
+clock; copies that are not in step betray those that do not belong together::
+
+    stage 0, first copy     F├──────────────┤B
+    stage 1, first copy         F██├────┤██B       belongs there
+    stage 1, second copy      F██├─────────┤██B    does not fit
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.grouping import groups_of
+from bubbleviz.model import Operations
+from bubbleviz.offsets import GRAIN_NS
+from bubbleviz.stages import Waits, waits
+from bubbleviz.stretches import DRIFT
+
+#: With more copies than that the user is asked for the sizes of the run.
+_MOST_COPIES = 64
+
+
+def matched(operations: Operations, virtual_stage: Ints, stage: Ints, number: Ints) -> Ints:
+    """Return the pipeline of each rank, -1 for all where more than one matching is possible.
+
+    Args:
+        operations: of all ranks, with each rank's own iteration numbers.
+        virtual_stage: of each operation; -1 unknown.
+        stage: of each rank; -1 for ranks that take no part.
+        number: of each rank; pipelines are counted in its order, of their first ranks.
+    """
+    pipeline = np.full(len(stage), NONE, np.int64)
+    positions = [np.flatnonzero(stage == s) for s in np.unique(stage[stage >= 0]).tolist()]
+    sizes = {len(own) for own in positions}
+    if len(sizes) != 1 or sizes.pop() > _MOST_COPIES:
+        return pipeline
+    every = waits(operations.changed(chunk=virtual_stage))
+    every = every.take(every.chunk >= 0)
+    by_rank = [every.take(every.rank == rank) for rank in range(len(stage))]
+    above = positions[0][np.argsort(number[positions[0]])]
+    pipeline[above] = np.arange(len(above))
+    for below in positions[1:]:
+        fits = np.array([[_fits(by_rank[x], by_rank[y]) for y in below] for x in above])
+        partner = _only_matching(fits)
+        if partner is None:
+            return np.full(len(stage), NONE, np.int64)
+        above = below[partner]
+        pipeline[above] = np.arange(len(above))
+    return pipeline
+
+
+def _fits(one: Waits, other: Waits) -> bool:
+    """Tell whether what two ranks do can be neighbours of one pipeline.
+
+    Neighbours are all pairs of virtual stages that follow each other, in either direction, as the
+    second chunks of a V run back.
+    """
+    return _holds(one, other) and _holds(other, one)
+
+
+def _holds(upper: Waits, lower: Waits) -> bool:
+    """Tell whether every wait of a virtual stage holds those of the next one on the other rank."""
+    number = groups_of(
+        np.concatenate((upper.chunk + 1, lower.chunk)),
+        *(
+            np.concatenate((getattr(upper, name), getattr(lower, name)))
+            for name in ("iteration", "microbatch", "sequence")
+        ),
+    ).of_row
+    _, i, j = np.intersect1d(number[: len(upper)], number[len(upper) :], return_indices=True)
+    slack = upper.waited_ns[i] - lower.waited_ns[j] - lower.worked_ns[j]
+    return bool((slack >= -GRAIN_NS - DRIFT * upper.waited_ns[i]).all())
+
+
+def _only_matching(fits: Bools) -> Ints | None:
+    """Return the column of each row where just one perfect matching fits, else None.
+
+    Where there is just one, some row or column always has a single partner left.
+    """
+    fits = fits.copy()
+    partner = np.full(len(fits), NONE, np.int64)
+    for _ in range(len(fits)):
+        rows, columns = fits.sum(axis=1), fits.sum(axis=0)
+        open_rows = np.flatnonzero(partner < 0)
+        single = open_rows[rows[open_rows] == 1]
+        if len(single):
+            row = int(single[0])
+            column = int(fits[row].argmax())
+        else:
+            lone = np.flatnonzero(columns == 1)
+            if len(lone) == 0:
+                return None
+            column = int(lone[0])
+            row = int(fits[:, column].argmax())
+        partner[row] = column
+        fits[row], fits[:, column] = False, False
+    return partner
