@@ -58,7 +58,7 @@ def track_of(operations: Operations, virtual_stage: Ints) -> Track:
     """Return the track of the one rank whose operations these are."""
     spanned = (operations.has_span == 1) & (operations.iteration >= 0)
     count = int(operations.iteration.max(initial=-1)) + 1
-    starts = np.full(count, np.iinfo(np.int64).max)
+    starts: Ints = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(starts, operations.iteration[spanned], operations.start_ns[spanned])
     # An iteration without any span starts with the next one that has.
     starts = np.minimum.accumulate(starts[::-1])[::-1]

@@ -185,6 +185,23 @@ def test_sizes_that_are_told_tell_pipelines_apart(name: str, tmp_path: Path) -> 
     check(bubbleviz.analyze(paths, align="causal", parallel=sizes), truth)
 
 
+def test_files_of_a_server_and_of_ranks_mix(tmp_path: Path) -> None:
+    planting = replace(SHORT, servers=2, drift_ppb=DRIFTS)
+    _, truth = planted(planting, tmp_path / "server")
+    planted(replace(planting, files="rank"), tmp_path / "rank")
+    ranks = [tmp_path / "rank" / name for name in ("rank2.sqlite", "rank3.sqlite")]
+
+    report = bubbleviz.analyze([tmp_path / "server" / "node0.sqlite", *ranks])
+
+    assert [r.stage for r in report.ranks] == [0, 1, 2, 3]
+    uncertainty = [p.clock_uncertainty_ns for p in report.profiles]
+    assert uncertainty[0] == 0
+    assert uncertainty[1] == uncertainty[2] != 0
+    for iteration, true in zip(report.iterations, truth.iterations, strict=True):
+        low, high = iteration.ratios["schedule"].interval or (1, 0)
+        assert low <= (true.bubble_ratio["schedule"] or 0) <= high
+
+
 def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
     short, _ = planted(replace(SHORT, drift_ppb=DRIFTS), tmp_path / "short")
     long, truth = planted(LONG, tmp_path / "long")
