@@ -10,7 +10,7 @@ apart (megatron/core/parallel_state.py, order ``tp-dp-pp``)::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,6 +61,14 @@ class Numbering:
 
     number: Ints
     named: bool
+
+    def reordered(self, order: Sequence[int]) -> Numbering:
+        """Return the same numbers, rising in this order of ranks; as they are if it is empty."""
+        if not order:
+            return self
+        number = np.empty_like(self.number)
+        number[np.array(order)] = np.sort(self.number)
+        return replace(self, number=number)
 
 
 def numbering(ranks: Sequence[JoinedRank]) -> Numbering:

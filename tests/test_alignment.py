@@ -179,6 +179,25 @@ def test_sizes_that_are_told_tell_pipelines_apart(name: str, tmp_path: Path) -> 
     check(bubbleviz.analyze(paths, align="causal", parallel=sizes), truth)
 
 
+def test_an_order_tells_pipelines_apart_as_the_sizes_say(tmp_path: Path) -> None:
+    """Names of hosts are not in the order of ranks; the order is given, stage by stage."""
+    planting = replace(SHORT, stages=2, replicas=2, servers=4, barrier=True)
+    paths, truth = planted(planting, tmp_path)
+    for path, host in zip(paths, ("d", "b", "c", "a"), strict=True):
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'Hostname'", host)
+    sizes = bubbleviz.Parallel(pp=2, dp=2)
+    files = [file.path for file in truth.files]
+    true = {files.index(r.file): (r.stage, r.pipeline) for r in truth.ranks}
+    unordered = bubbleviz.analyze(paths, align="causal", parallel=sizes)
+    order = [r.index for r in sorted(unordered.ranks, key=lambda r: true[r.profile])]
+
+    report = bubbleviz.analyze(paths, align="causal", parallel=sizes, order=order)
+
+    assert {r.profile: (r.stage, r.pipeline) for r in report.ranks} == true
+    check(report, truth)
+
+
 def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
     short, _ = planted(replace(SHORT, drift_ppb=DRIFTS), tmp_path / "short")
     long, truth = planted(LONG, tmp_path / "long")
