@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate
 
 import numpy as np
 
@@ -166,14 +166,16 @@ def refuse_unrelated(
     Args:
         sources: the profiles.
         captures: first and last time of each on its own clock.
-        clocks: as aligned.
+        clocks: of the profiles, by their sessions.
     """
     moved = sorted(
         (start + clock.offset_ns, end + clock.offset_ns, source.path)
         for source, (start, end), clock in zip(sources, captures, clocks, strict=True)
         if source.session_utc_ns is not None
     )
-    for (_, end, before), (start, _, after) in pairwise(moved):
+    # A long capture can hold shorter ones, so that the latest end so far counts.
+    ended = [(end, path) for _, end, path in moved]
+    for (end, before), (start, _, after) in zip(accumulate(ended, max), moved[1:], strict=False):
         if start - end > APART_NS:
             raise MismatchError(
                 f"{before} and {after}: captured {(start - end) / 1e9:.0f} s apart by their "

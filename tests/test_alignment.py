@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pytest
 
 import bubbleviz
+from bubbleviz.clocks import Clock, refuse_unrelated
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.profile import Source
 from bubbleviz.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting
@@ -402,6 +404,14 @@ def test_sizes_that_cannot_be_are_refused(
         bubbleviz.analyze(paths, parallel=sizes)
 
 
+@pytest.mark.parametrize(
+    "sizes", [{"tp": 0}, {"pp": -4}, {"dp": 1_000_001}, {"tp": 10**9, "dp": 10**9}]
+)
+def test_sizes_that_no_run_has_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="not the sizes of a run of 1 to 1,000,000 ranks"):
+        bubbleviz.Parallel(**sizes)
+
+
 def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -> None:
     hour = 3600 * SECOND
     paths, truth = planted(replace(SHORT, clock_error_ns=(0, hour, 2 * hour, 3 * hour)), tmp_path)
@@ -409,6 +419,16 @@ def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -
     with pytest.raises(MismatchError, match="no single run"):
         bubbleviz.analyze(paths)
     check(bubbleviz.analyze(paths, align="causal"), truth)
+
+
+def test_a_capture_inside_a_longer_one_makes_no_gap() -> None:
+    sources = [Source(path, "host", True, "nsys", None, None, 0, None) for path in "abc"]
+    clocks = [Clock(0, None)] * 3
+    minute = 60 * SECOND
+
+    refuse_unrelated(sources, [(0, 10 * minute), (1, 2), (9 * minute, 10 * minute)], clocks)
+    with pytest.raises(MismatchError, match="a and c: captured 120 s apart"):
+        refuse_unrelated(sources, [(0, 2 * minute), (1, 2), (4 * minute, 5 * minute)], clocks)
 
 
 def test_hosts_without_utc_are_aligned_by_causality(tmp_path: Path) -> None:
