@@ -440,6 +440,37 @@ def test_hosts_without_utc_are_aligned_by_causality(tmp_path: Path) -> None:
     check(bubbleviz.analyze(paths), truth)
 
 
+def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
+    """Each counts its processes for itself, so the same number is not the same process."""
+    paths, truth = planted(replace(SHORT, clock_error_ns=()), tmp_path)
+    for path in paths:
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
+    hosts = [file.host for file in truth.files]
+    pids = {rank.pid for rank in bubbleviz.analyze(paths).ranks}
+
+    report = bubbleviz.analyze(paths, same_clock=[hosts[:2], hosts[2:]])
+
+    assert len(pids) < len(hosts)
+    assert [p.clock_uncertainty_ns == 0 for p in report.profiles] == [True, True, False, False]
+    assert report.profiles[2].clock_uncertainty_ns == report.profiles[3].clock_uncertainty_ns
+    check(report, truth)
+
+
+def test_a_container_that_does_not_say_when_it_started_is_bounded_by_causality(
+    tmp_path: Path,
+) -> None:
+    paths, truth = planted(SHORT, tmp_path)
+    with closing(sqlite3.connect(paths[1])) as db, db:
+        db.execute("DROP TABLE TARGET_INFO_SESSION_START_TIME")
+
+    report = bubbleviz.analyze(
+        paths, align="causal", same_clock=[[file.host for file in truth.files[:2]]]
+    )
+
+    check(report, truth)
+
+
 def test_machines_of_one_name_have_clocks_of_their_own(tmp_path: Path) -> None:
     paths, truth = planted(replace(SHORT, stages=4, servers=4), tmp_path)
     for path in paths:
