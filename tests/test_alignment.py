@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,8 @@ SHORT = Planting(
     session_gap_ns=9 * SECOND,
     clock_error_ns=ERRORS,
 )
+RowT = TypeVar("RowT", K, C, R)
+
 #: Captures of half a minute: what drift adds up to is more than what transfers leave open.
 LONG = replace(
     SHORT,
@@ -511,8 +514,19 @@ def test_bounds_are_those_of_the_events(tmp_path: Path) -> None:
     assert ratio.interval == pytest.approx((1 - 400 / 1000, 1 - 400 / 1000), abs=1e-4)
 
 
-def test_a_receive_bounds_more_than_a_span_that_begins_before_it(tmp_path: Path) -> None:
-    """F of host b begins with a kernel that needs no input, and receives inside its range."""
+def earlier(row: RowT, by_ns: int) -> RowT:
+    """Return a row of :mod:`tests.building` at times that are so much smaller."""
+    return replace(row, start=row.start - by_ns, end=(row.end or 0) - by_ns)
+
+
+@pytest.mark.parametrize("session_ns", [0, 1_000])
+def test_a_receive_bounds_more_than_a_span_that_begins_before_it(
+    session_ns: int, tmp_path: Path
+) -> None:
+    """F of host b begins with a kernel that needs no input, and receives inside its range.
+
+    All of it may be before the session's time 0.
+    """
     kernels = [
         [K(0, 100, 1, pid=0), K(400, 500, 2, pid=0)],
         [
@@ -535,7 +549,14 @@ def test_a_receive_bounds_more_than_a_span_that_begins_before_it(tmp_path: Path)
             R(-31, -28, "B0.0.0", tid=pid, pid=pid),
         ]
         paths.append(
-            profile(tmp_path, own, calls, ranges, name=f"{pid}.sqlite", hostname=f"host{pid}")
+            profile(
+                tmp_path,
+                [earlier(row, session_ns) for row in own],
+                [earlier(row, session_ns) for row in calls],
+                [earlier(row, session_ns) for row in ranges],
+                name=f"{pid}.sqlite",
+                hostname=f"host{pid}",
+            )
         )
 
     report = bubbleviz.analyze(paths)
