@@ -71,6 +71,16 @@ JOBS = {
         SHORT, replicas=2, tensor=2, servers=8, barrier=True, iteration_ranges=True
     ),
     "cut": replace(SHORT, iterations=4, cut_ns=100_000_000),
+    "cut while it receives inside F": replace(
+        SHORT,
+        schedule="zb-h1",
+        nested_receive_ns=100_000,
+        iterations=2,
+        cut_ns=30_000_000,
+        iteration_ranges=True,
+        drift_ppb=DRIFTS,
+        seed=25,
+    ),
 }
 SIZES = {
     "replicas, told": replace(SHORT, replicas=2, servers=8, barrier=True),
