@@ -261,6 +261,26 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
     assert any("NTP" in n.because for n in report.limitations)
 
 
+def test_a_profile_without_utc_is_told_where_utc_is_asked_for(tmp_path: Path) -> None:
+    paths, _ = planted(SHORT, tmp_path)
+    with closing(sqlite3.connect(paths[2])) as db, db:
+        db.execute("DROP TABLE TARGET_INFO_SESSION_START_TIME")
+
+    found = {
+        align: [
+            n.because
+            for n in bubbleviz.analyze(paths, align=align).limitations
+            if n.what == "clock of a profile"
+        ]
+        for align in ("utc", "causal")
+    }
+
+    assert found["utc"] == [
+        f"{paths[2]} does not say when its session started; its times are taken as they are"
+    ]
+    assert found["causal"] == []
+
+
 def test_no_alignment_leaves_out_what_needs_it(tmp_path: Path) -> None:
     paths, _ = planted(SHORT, tmp_path)
 
