@@ -23,7 +23,7 @@ from bubbleviz.model import (
     Rank,
     RankIntervals,
 )
-from bubbleviz.page import WIDTH, clean, duration, fitted, text_width, ticks
+from bubbleviz.page import WIDTH, at_most, clean, duration, fitted, text_width, ticks
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers.svg import RENDERER, render
 from bubbleviz.report import Report, View
@@ -904,6 +904,47 @@ def test_clocks_that_contradict_are_marked() -> None:
         *["33.3\u00a0% !"] * 2,
     ]
     assert "! needs clocks that contradict each other." in " ".join(texts)
+
+
+@pytest.mark.parametrize(
+    ("interval", "says"),
+    [
+        ((0.30, 0.36), "The clocks allow ratios from 30.0\u00a0% to 36.0\u00a0%."),
+        ((0.33331, 0.33333), "The clocks allow ratios from 33.331\u00a0% to 33.333\u00a0%."),
+        ((0.33333, 0.33333), None),
+        (None, None),
+    ],
+)
+def test_what_the_clocks_allow_is_noted(
+    interval: tuple[float, float] | None, says: str | None
+) -> None:
+    report = report_of(one_f_one_b(2, 2))
+    (iteration,) = report.iterations
+    ratio = replace(iteration.ratios["schedule"], interval=interval)
+    ratios = {**iteration.ratios, "schedule": ratio}
+
+    texts = " ".join(
+        written(render(replace(report, iterations=(replace(iteration, ratios=ratios),)), View()))
+    )
+
+    assert ("The clocks allow" in texts) == (says is not None)
+    assert says is None or says.replace("\u00a0", " ") in texts.replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (1, "1 ns"),
+        (123, "130 ns"),
+        (9_950, "10 µs"),
+        (1_010, "1.1 µs"),
+        (999_999, "1 ms"),
+        (12_000_001, "13 ms"),
+        (1_500_000_000, "1.5 s"),
+    ],
+)
+def test_an_error_is_rounded_up(ns: int, text: str) -> None:
+    assert at_most(ns).replace("\u00a0", " ") == text
 
 
 def copies() -> Report:
