@@ -97,7 +97,8 @@ def put_together(recordings: Sequence[Recording], told: Told) -> Run:
     joined = join(recordings, sessions, machines)
     staging, place = _staged(joined, told)
     time = timebase(joined, staging, sessions, captures, told.method or "causal")
-    joined = join(recordings, time.clocks, machines)
+    if time.clocks != sessions:
+        joined = join(recordings, time.clocks, machines)
     operations, busy = _sorted(
         staging.operations.changed(
             rank=place[joined.operations.rank],
@@ -119,7 +120,7 @@ def put_together(recordings: Sequence[Recording], told: Told) -> Run:
         paired=staging.pairing.known,
         stages_missing=staging.stages_missing,
         limitations=(
-            *(untimed(sources) if len(set(machines)) < 2 or told.method == "utc" else ()),
+            *(untimed(sources) if told.method == "utc" else ()),
             *time.limitations,
             *staging.limitations,
             *_idle_ranks(joined),

@@ -62,7 +62,8 @@ def dependencies(
     source = _sources(operations.end_ns[rows], clock[operations.rank[rows]], blocks.of_row)
     previous = blocks.of_row - 1
     hops = np.flatnonzero((previous >= 0) & (microbatch[blocks.first[previous]] == microbatch))
-    hops = hops[source[previous[hops]] >= 0]
+    # Of an operation that the end of the capture cut, the receive may not have been recorded.
+    hops = hops[(source[previous[hops]] >= 0) & (operations.cut[rows[hops]] == 0)]
     before, after = rows[source[previous[hops]]], rows[hops]
     apart = clock[operations.rank[before]] != clock[operations.rank[after]]
     return _precedences(operations, clock, before[apart], after[apart])

@@ -123,7 +123,7 @@ def analyze(
     ] = False,
 ) -> None:
     """Measure the pipeline bubbles of one run: print a table, write the files asked for."""
-    from bubbleviz.choices import ALIGNMENTS, ROWS, one_of
+    from bubbleviz.choices import ROWS, one_of
     from bubbleviz.inputs import find_profiles
     from bubbleviz.outputs import check_outputs, write_outputs
     from bubbleviz.selection import numbers, parallel_of, view_of
@@ -132,8 +132,7 @@ def analyze(
     inputs = [*files, *(convention or ())]
     check_outputs(list(outputs), inputs, force=force)
     ordered = numbers(order, "--order") if order else ()
-    sizes = parallel_of(parallel) if parallel else None
-    one_of(align, ALIGNMENTS, "--align")
+    sizes = None if parallel is None else parallel_of(parallel)
     one_of(rows, ROWS, "--rows")
     from bubbleviz.api import analyze as run_analysis
 

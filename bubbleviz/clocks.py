@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate
 
 import numpy as np
 
@@ -61,9 +61,9 @@ def machines_of(
 ) -> tuple[str, ...]:
     """Return for each profile a name of the machine whose clock it has.
 
-    A profile has a clock of its own where it does not say when its session started, and where its
-    UTC and its steady clock tell that another machine goes by the same hostname: that was not
-    switched on at the same time.
+    A profile has a clock of its own where it does not say when its session started. Nor does it
+    share one where its UTC and its steady clock tell that another machine goes by the same
+    hostname, which was not switched on at the same time; ``same_clock`` overrules that.
 
     Args:
         sources: the profiles.
@@ -84,24 +84,30 @@ def machines_of(
     machines = []
     for source in sources:
         own = machine.get(source.host, source.host)
-        joined = any(source.host in group for group in same_clock)
-        if not joined and own in found and not _may_share(source, found[own]):
+        share = _are_timed if source.host in machine else _may_share
+        if own in found and not share(source, found[own]):
             own = f"{own} ({source.path})"
         found.setdefault(own, source)
         machines.append(own)
     return tuple(machines)
 
 
+def _are_timed(source: Source, other: Source) -> bool:
+    """Tell whether it is known how long after the one session the other started."""
+    clocks = source.session_clock_ns, other.session_clock_ns
+    return None not in clocks or None not in (source.session_utc_ns, other.session_utc_ns)
+
+
 def _may_share(source: Source, other: Source) -> bool:
     """Tell whether two profiles of one hostname can be of one machine."""
-    clocks = source.session_clock_ns, other.session_clock_ns
-    utc = source.session_utc_ns, other.session_utc_ns
-    if None in clocks:
-        return None not in utc
-    if None in utc:
-        return True
-    booted = [u - c for u, c in zip(utc, clocks, strict=True) if u is not None and c is not None]
-    return abs(booted[0] - booted[1]) < REBOOT_NS
+    booted = [
+        own.session_utc_ns - own.session_clock_ns
+        for own in (source, other)
+        if own.session_utc_ns is not None and own.session_clock_ns is not None
+    ]
+    if len(booted) == 2 and abs(booted[0] - booted[1]) >= REBOOT_NS:
+        return False
+    return _are_timed(source, other)
 
 
 def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[Clock, ...]:
@@ -127,7 +133,7 @@ def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[
 def untimed(sources: Sequence[Source]) -> tuple[Limitation, ...]:
     """Return a limitation for each profile whose start in UTC is not known, if there are several.
 
-    Without it a profile's times can only be taken as they are.
+    Where UTC puts hosts on one clock, such a profile's times can only be taken as they are.
     """
     lacking = [source for source in sources if source.session_utc_ns is None]
     return tuple(
@@ -166,14 +172,16 @@ def refuse_unrelated(
     Args:
         sources: the profiles.
         captures: first and last time of each on its own clock.
-        clocks: as aligned.
+        clocks: of the profiles, by their sessions.
     """
     moved = sorted(
         (start + clock.offset_ns, end + clock.offset_ns, source.path)
         for source, (start, end), clock in zip(sources, captures, clocks, strict=True)
         if source.session_utc_ns is not None
     )
-    for (_, end, before), (start, _, after) in pairwise(moved):
+    # A long capture can hold shorter ones, so that the latest end so far counts.
+    ended = [(end, path) for _, end, path in moved]
+    for (end, before), (start, _, after) in zip(accumulate(ended, max), moved[1:], strict=False):
         if start - end > APART_NS:
             raise MismatchError(
                 f"{before} and {after}: captured {(start - end) / 1e9:.0f} s apart by their "

@@ -321,7 +321,7 @@ def _interval(reach: Reach | None, k: int, work_ns: int, ranks: int) -> tuple[fl
     units = DRIFT if reach.across[k] else 0.0
     least, most = work_ns * (1 - units), work_ns * (1 + units)
     low, high = int(reach.low_ns[k]) * ranks, int(reach.high_ns[k]) * ranks
-    return (low - most) / low, (high - least) / high
+    return max(low - most, 0.0) / low, (high - least) / high
 
 
 def _rank_iteration(table: _Table, k: int, rank: int) -> RankIteration:

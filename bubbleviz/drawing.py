@@ -139,6 +139,7 @@ class _Timeline:
         self.page = page
         self.report = report
         self.selection = selection
+        self.clocks = [report.clock(rank.profile) for rank in selection.ranks]
         self.communication = view.communication
         self.hosts = [
             (host, [row for row, _ in rows])
@@ -253,8 +254,9 @@ class _Timeline:
     def _stage(self, row: int) -> str:
         ranks = self.selection.ranks
         stage = "" if ranks[row].stage is None else f"stage {ranks[row].stage}"
-        if len({rank.pipeline for rank in ranks}) > 1:
-            return f"p{ranks[row].pipeline} {stage}".strip()
+        pipeline = ranks[row].pipeline
+        if pipeline is not None and len({rank.pipeline for rank in ranks}) > 1:
+            return f"p{pipeline} {stage}".strip()
         return stage
 
     def _name(self, row: int) -> str:
@@ -264,14 +266,14 @@ class _Timeline:
             label = label[len(rank.host) + 1 :]
         if copies > 1:
             label = f"1 of {copies}: {label}"
-        if row == 0 or self.selection.ranks[row - 1].host != rank.host:
+        if row == 0 or self.clocks[row - 1] != self.clocks[row]:
             label = f"{clean(label, 60)} {self._clock(row)}".rstrip()
         return clean(label, 80)
 
     def _clock(self, row: int) -> str:
-        """Return how far the clock of a row's host can be off, where there are several hosts."""
+        """Return how far the clock of a row's host can be off, where there are several."""
         rank = self.selection.ranks[row]
-        if len({own.host for own in self.selection.ranks}) < 2:
+        if len(set(self.clocks)) < 2:
             return ""
         uncertainty_ns = self.report.clock_uncertainty_ns(rank)
         if not uncertainty_ns:
@@ -318,13 +320,13 @@ class _Timeline:
 
     def _row_labels(self, layout: _Layout) -> None:
         page, size = self.page, layout.size
+        mark = " !" if self.report.contradicted(self.report.headline) else ""
         for row, top in enumerate(layout.tops):
             y = top + layout.row / 2 + size * 0.36
             if stage := self._stage(row):
                 page.text(stage, layout.stage_x, y, size)
             name = fitted(self._name(row), size * 0.9, layout.left - 12 - layout.name_x)
             page.text(name, layout.name_x, y, size * 0.9, ink="quiet")
-            mark = " !" if self.report.contradicted(self.report.headline) else ""
             ratio = percent(self._row_ratio(row)) + mark
             page.text(ratio, WIDTH - MARGIN, y, size, text_anchor="end")
         y = layout.tops[0] - 8
@@ -515,7 +517,7 @@ class _Timeline:
             ),
         }
         texts = [text for text, applies in notes.items() if applies]
-        if len({rank.host for rank in self.selection.ranks}) > 1:
+        if len(set(self.clocks)) > 1:
             texts.append("± and bars: how far the clock of a host can be off.")
         if self.report.contradicted(self.report.headline):
             texts.append("! needs clocks that contradict each other.")

@@ -10,22 +10,27 @@ apart (megatron/core/parallel_state.py, order ``tp-dp-pp``)::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints
-from bubbleviz.errors import MismatchError
+from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.grouping import groups_of
 from bubbleviz.iterations import occurrences
 from bubbleviz.joining import JoinedRank
 from bubbleviz.ordering import natural_key
 from bubbleviz.profile import pid_of
 
+#: More ranks than any run has.
+_MOST_RANKS = 1_000_000
+
 
 @dataclass(frozen=True)
 class Parallel:
     """How many ways a run is parallel, its ranks numbered ``tp + TP (dp + DP pp)``.
+
+    A size below 1, and a run of more than a million ranks, are refused with a UsageError.
 
     Attributes:
         tp: tensor-parallel ranks; context-parallel ones are copies, too, and count here.
@@ -36,6 +41,14 @@ class Parallel:
     tp: int = 1
     pp: int = 1
     dp: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no run has."""
+        if min(self.tp, self.pp, self.dp) < 1 or self.ranks > _MOST_RANKS:
+            raise UsageError(
+                f"--parallel tp={self.tp},pp={self.pp},dp={self.dp}: not the sizes of a run of 1 "
+                f"to {_MOST_RANKS:,} ranks"
+            )
 
     @property
     def ranks(self) -> int:
@@ -61,6 +74,14 @@ class Numbering:
 
     number: Ints
     named: bool
+
+    def reordered(self, order: Sequence[int]) -> Numbering:
+        """Return the same numbers, rising in this order of ranks; as they are if it is empty."""
+        if not order:
+            return self
+        number = np.empty_like(self.number)
+        number[np.array(order)] = np.sort(self.number)
+        return replace(self, number=number)
 
 
 def numbering(ranks: Sequence[JoinedRank]) -> Numbering:

@@ -68,10 +68,12 @@ def _refuse_one_process_twice(recordings: Sequence[Recording], machines: Sequenc
 
     That is a process captured twice (``--capture-range-end=repeat``), or two runs.
     """
-    held: dict[tuple[str, int], str] = {}
+    held: dict[tuple[str, str, int], str] = {}
     for recording, machine in zip(recordings, machines, strict=True):
         for process in {rank.process for rank in recording.ranks}:
-            path = held.setdefault((machine, process), recording.source.path)
+            # Containers of one machine count their processes each for itself.
+            key = (machine, recording.source.host, process)
+            path = held.setdefault(key, recording.source.path)
             if path != recording.source.path and recording.source.host_known:
                 raise MismatchError(
                     f"{path} and {recording.source.path}: both hold process {pid_of(process)} of "

@@ -64,6 +64,14 @@ class Report:
         """Return how far the clock of a rank's host can be off; None where nothing bounds it."""
         return self.profiles[rank.profile].clock_uncertainty_ns
 
+    def clock(self, profile: int) -> tuple[str, float, int | None]:
+        """Return what tells the clock of a profile from others, given the profile's place.
+
+        Machines of one hostname have clocks of their own, which are off by different times.
+        """
+        own = self.profiles[profile]
+        return own.host, own.clock_drift_ppm, own.clock_uncertainty_ns
+
     def contradicted(self, name: str) -> bool:
         """Tell whether a ratio needs clocks that contradict each other, in any iteration."""
         return any(

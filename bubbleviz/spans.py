@@ -78,10 +78,12 @@ def spans_of(
 
 def _received(count: int, end_ns: Ints, around: Ints) -> Ints:
     """Return for each operation the latest end of the receives launched inside it; -1 none."""
-    latest = np.full(count, NONE, np.int64)
+    # Times can lie before 0, so the largest of them is not found by starting from -1.
+    never = np.iinfo(np.int64).min
+    latest = np.full(count, never)
     held = around >= 0
     np.maximum.at(latest, around[held], end_ns[held])
-    return latest
+    return np.where(latest == never, NONE, latest)
 
 
 def _busy(

@@ -109,12 +109,12 @@ def stage(joined: Joined, order: Sequence[int] = (), parallel: Parallel | None =
         MismatchError: the ranks cannot be those of a run of these sizes.
     """
     said = _said_stages(joined)
-    given = _Given(joined, joined.machine_of_rank, numbering(joined.ranks), said, parallel)
+    numbers = numbering(joined.ranks)
+    given = _Given(joined, joined.machine_of_rank, numbers.reordered(order), said, parallel)
     if parallel is not None:
         refuse_misfit(parallel, given.numbers)
     if order or (parallel is not None and said is None):
-        stages, devices = _ordered_stages(given, order)
-        staging = _with(given, _virtual(joined, stages, devices))
+        staging = _with(given, _virtual(joined, *_places_in_pipeline(given)))
         if _is_contradicted(given, staging):
             return _noted(given, staging, (_GIVEN_CONTRADICTED,))
     elif said is not None:
@@ -250,17 +250,12 @@ def _said_stages(joined: Joined) -> VirtualStages | None:
     return VirtualStages(rows[0], rows[1], rows[2])
 
 
-def _ordered_stages(given: _Given, order: Sequence[int]) -> tuple[Ints, int]:
+def _places_in_pipeline(given: _Given) -> tuple[Ints, int]:
     """Return each rank's place in its pipeline, as the user gives it, and how many places."""
-    count = len(given.joined.ranks)
-    if not order and given.parallel is not None:
-        return given.parallel.stage(given.numbers.number), given.parallel.pp
-    place = np.empty(count, np.int64)
-    place[np.array(order)] = np.arange(count)
+    number = given.numbers.number
     if given.parallel is not None:
-        copies = given.parallel.tp * given.parallel.dp
-        return place // copies, given.parallel.pp
-    return place, count
+        return given.parallel.stage(number), given.parallel.pp
+    return np.searchsorted(np.sort(number), number), len(number)
 
 
 def _told_stages(given: _Given) -> VirtualStages:

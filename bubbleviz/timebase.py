@@ -67,10 +67,9 @@ def timebase(
     if method != "causal" or machines == 1:
         return _by_session(joined, clocks, method)
     precedences, solution, dropped = _solve(joined, staging, _extents(joined, clocks, captures))
+    corrections = dict(zip(joined.machines, solution.corrections, strict=True))
     found = tuple(
-        clock.corrected(solution.corrections[joined.machines.index(machine)])
-        if machine in joined.machines
-        else clock
+        clock.corrected(corrections[machine])
         for clock, machine in zip(clocks, joined.machine_of_profile, strict=True)
     )
     uncertainty = [c.uncertainty_ns for c in solution.corrections]
@@ -127,11 +126,10 @@ def _extents(
     for clock, machine, (start, end) in zip(
         clocks, joined.machine_of_profile, captures, strict=True
     ):
-        bounds.setdefault(machine, []).extend((start + clock.offset_ns, end + clock.offset_ns))
-    of_machine = [bounds[machine] for machine in joined.machines]
+        bounds[machine].extend((start + clock.offset_ns, end + clock.offset_ns))
     return (
-        np.array([min(times) for times in of_machine], np.int64),
-        np.array([max(times) for times in of_machine], np.int64),
+        np.array([min(times) for times in bounds.values()], np.int64),
+        np.array([max(times) for times in bounds.values()], np.int64),
     )
 
 
@@ -194,8 +192,8 @@ def _contradicting(
 def _called(joined: Joined, staging: Staging, row: int) -> str:
     """Return what people call an operation."""
     operations = staging.operations
-    name = staging.pairing.names[int(staging.pairing.iteration[row])]
+    name = operations.names[int(operations.name_id[row])]
+    iteration = staging.pairing.names[int(staging.pairing.iteration[row])]
     return (
-        f"{operations.names[int(operations.name_id[row])]!r} of iteration {name} on "
-        f"{joined.ranks[int(operations.rank[row])].host}"
+        f"{name[:60]!r} of iteration {iteration} on {joined.ranks[int(operations.rank[row])].host}"
     )

@@ -6,13 +6,16 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 import bubbleviz
+from bubbleviz.clocks import Clock, refuse_unrelated
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.profile import Source
 from bubbleviz.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting
@@ -33,6 +36,8 @@ SHORT = Planting(
     session_gap_ns=9 * SECOND,
     clock_error_ns=ERRORS,
 )
+RowT = TypeVar("RowT", K, C, R)
+
 #: Captures of half a minute: what drift adds up to is more than what transfers leave open.
 LONG = replace(
     SHORT,
@@ -72,6 +77,16 @@ JOBS = {
         SHORT, replicas=2, tensor=2, servers=8, barrier=True, iteration_ranges=True
     ),
     "cut": replace(SHORT, iterations=4, cut_ns=100_000_000),
+    "cut while it receives inside F": replace(
+        SHORT,
+        schedule="zb-h1",
+        nested_receive_ns=100_000,
+        iterations=2,
+        cut_ns=30_000_000,
+        iteration_ranges=True,
+        drift_ppb=DRIFTS,
+        seed=25,
+    ),
 }
 SIZES = {
     "replicas, told": replace(SHORT, replicas=2, servers=8, barrier=True),
@@ -202,6 +217,25 @@ def test_files_of_a_server_and_of_ranks_mix(tmp_path: Path) -> None:
         assert low <= (true.bubble_ratio["schedule"] or 0) <= high
 
 
+def test_an_order_tells_pipelines_apart_as_the_sizes_say(tmp_path: Path) -> None:
+    """Names of hosts are not in the order of ranks; the order is given, stage by stage."""
+    planting = replace(SHORT, stages=2, replicas=2, servers=4, barrier=True)
+    paths, truth = planted(planting, tmp_path)
+    for path, host in zip(paths, ("d", "b", "c", "a"), strict=True):
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'Hostname'", host)
+    sizes = bubbleviz.Parallel(pp=2, dp=2)
+    files = [file.path for file in truth.files]
+    true = {files.index(r.file): (r.stage, r.pipeline) for r in truth.ranks}
+    unordered = bubbleviz.analyze(paths, align="causal", parallel=sizes)
+    order = [r.index for r in sorted(unordered.ranks, key=lambda r: true[r.profile])]
+
+    report = bubbleviz.analyze(paths, align="causal", parallel=sizes, order=order)
+
+    assert {r.profile: (r.stage, r.pipeline) for r in report.ranks} == true
+    check(report, truth)
+
+
 def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
     short, _ = planted(replace(SHORT, drift_ppb=DRIFTS), tmp_path / "short")
     long, truth = planted(LONG, tmp_path / "long")
@@ -248,6 +282,26 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
     assert report.iterations[0].ratios["schedule"].value is not None
     assert report.iterations[0].ratios["schedule"].interval is None
     assert any("NTP" in n.because for n in report.limitations)
+
+
+def test_a_profile_without_utc_is_told_where_utc_is_asked_for(tmp_path: Path) -> None:
+    paths, _ = planted(SHORT, tmp_path)
+    with closing(sqlite3.connect(paths[2])) as db, db:
+        db.execute("DROP TABLE TARGET_INFO_SESSION_START_TIME")
+
+    found = {
+        align: [
+            n.because
+            for n in bubbleviz.analyze(paths, align=align).limitations
+            if n.what == "clock of a profile"
+        ]
+        for align in ("utc", "causal")
+    }
+
+    assert found["utc"] == [
+        f"{paths[2]} does not say when its session started; its times are taken as they are"
+    ]
+    assert found["causal"] == []
 
 
 def test_no_alignment_leaves_out_what_needs_it(tmp_path: Path) -> None:
@@ -409,6 +463,14 @@ def test_sizes_that_cannot_be_are_refused(
         bubbleviz.analyze(paths, parallel=sizes)
 
 
+@pytest.mark.parametrize(
+    "sizes", [{"tp": 0}, {"pp": -4}, {"dp": 1_000_001}, {"tp": 10**9, "dp": 10**9}]
+)
+def test_sizes_that_no_run_has_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="not the sizes of a run of 1 to 1,000,000 ranks"):
+        bubbleviz.Parallel(**sizes)
+
+
 def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -> None:
     hour = 3600 * SECOND
     paths, truth = planted(replace(SHORT, clock_error_ns=(0, hour, 2 * hour, 3 * hour)), tmp_path)
@@ -418,6 +480,16 @@ def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -
     check(bubbleviz.analyze(paths, align="causal"), truth)
 
 
+def test_a_capture_inside_a_longer_one_makes_no_gap() -> None:
+    sources = [Source(path, "host", True, "nsys", None, None, 0, None) for path in "abc"]
+    clocks = [Clock(0, None)] * 3
+    minute = 60 * SECOND
+
+    refuse_unrelated(sources, [(0, 10 * minute), (1, 2), (9 * minute, 10 * minute)], clocks)
+    with pytest.raises(MismatchError, match="a and c: captured 120 s apart"):
+        refuse_unrelated(sources, [(0, 2 * minute), (1, 2), (4 * minute, 5 * minute)], clocks)
+
+
 def test_hosts_without_utc_are_aligned_by_causality(tmp_path: Path) -> None:
     paths, truth = planted(SHORT, tmp_path)
     for path in paths:
@@ -425,6 +497,37 @@ def test_hosts_without_utc_are_aligned_by_causality(tmp_path: Path) -> None:
             db.execute("DROP TABLE TARGET_INFO_SESSION_START_TIME")
 
     check(bubbleviz.analyze(paths), truth)
+
+
+def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
+    """Each counts its processes for itself, so the same number is not the same process."""
+    paths, truth = planted(replace(SHORT, clock_error_ns=()), tmp_path)
+    for path in paths:
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
+    hosts = [file.host for file in truth.files]
+    pids = {rank.pid for rank in bubbleviz.analyze(paths).ranks}
+
+    report = bubbleviz.analyze(paths, same_clock=[hosts[:2], hosts[2:]])
+
+    assert len(pids) < len(hosts)
+    assert [p.clock_uncertainty_ns == 0 for p in report.profiles] == [True, True, False, False]
+    assert report.profiles[2].clock_uncertainty_ns == report.profiles[3].clock_uncertainty_ns
+    check(report, truth)
+
+
+def test_a_container_that_does_not_say_when_it_started_is_bounded_by_causality(
+    tmp_path: Path,
+) -> None:
+    paths, truth = planted(SHORT, tmp_path)
+    with closing(sqlite3.connect(paths[1])) as db, db:
+        db.execute("DROP TABLE TARGET_INFO_SESSION_START_TIME")
+
+    report = bubbleviz.analyze(
+        paths, align="causal", same_clock=[[file.host for file in truth.files[:2]]]
+    )
+
+    check(report, truth)
 
 
 def test_machines_of_one_name_have_clocks_of_their_own(tmp_path: Path) -> None:
@@ -467,8 +570,19 @@ def test_bounds_are_those_of_the_events(tmp_path: Path) -> None:
     assert ratio.interval == pytest.approx((1 - 400 / 1000, 1 - 400 / 1000), abs=1e-4)
 
 
-def test_a_receive_bounds_more_than_a_span_that_begins_before_it(tmp_path: Path) -> None:
-    """F of host b begins with a kernel that needs no input, and receives inside its range."""
+def earlier(row: RowT, by_ns: int) -> RowT:
+    """Return a row of :mod:`tests.building` at times that are so much smaller."""
+    return replace(row, start=row.start - by_ns, end=(row.end or 0) - by_ns)
+
+
+@pytest.mark.parametrize("session_ns", [0, 1_000])
+def test_a_receive_bounds_more_than_a_span_that_begins_before_it(
+    session_ns: int, tmp_path: Path
+) -> None:
+    """F of host b begins with a kernel that needs no input, and receives inside its range.
+
+    All of it may be before the session's time 0.
+    """
     kernels = [
         [K(0, 100, 1, pid=0), K(400, 500, 2, pid=0)],
         [
@@ -491,7 +605,14 @@ def test_a_receive_bounds_more_than_a_span_that_begins_before_it(tmp_path: Path)
             R(-31, -28, "B0.0.0", tid=pid, pid=pid),
         ]
         paths.append(
-            profile(tmp_path, own, calls, ranges, name=f"{pid}.sqlite", hostname=f"host{pid}")
+            profile(
+                tmp_path,
+                [earlier(row, session_ns) for row in own],
+                [earlier(row, session_ns) for row in calls],
+                [earlier(row, session_ns) for row in ranges],
+                name=f"{pid}.sqlite",
+                hostname=f"host{pid}",
+            )
         )
 
     report = bubbleviz.analyze(paths)

@@ -23,7 +23,7 @@ from bubbleviz.model import (
     Rank,
     RankIntervals,
 )
-from bubbleviz.page import WIDTH, clean, duration, fitted, text_width, ticks
+from bubbleviz.page import WIDTH, at_most, clean, duration, fitted, text_width, ticks
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers.svg import RENDERER, render
 from bubbleviz.report import Report, View
@@ -821,6 +821,167 @@ def small() -> Report:
     times = {Phase.F: 10 * MS, Phase.B: 11 * MS, Phase.W: 8 * MS}
     ops = simulated(orders, times, {(0, 0): 0, (1, 0): 1}, latency=MS, optimizer=6 * MS)
     return report_of(ops, limitations=(Limitation("no NIC metrics", "they were not recorded"),))
+
+
+# Several clocks, copies
+
+
+def on_clocks(report: Report, *uncertainties: int | None, host: str | None = None) -> Report:
+    """Return the report with a profile a rank, their clocks as uncertain as that."""
+    (profile,) = report.profiles
+    hosts = [host or f"node{number}" for number in range(len(uncertainties))]
+    return replace(
+        report,
+        profiles=tuple(
+            replace(profile, host=own, clock_uncertainty_ns=uncertainty)
+            for own, uncertainty in zip(hosts, uncertainties, strict=True)
+        ),
+        ranks=tuple(
+            replace(rank, host=own, profile=rank.index, label=f"{own} GPU {rank.index}")
+            for own, rank in zip(hosts, report.ranks, strict=True)
+        ),
+    )
+
+
+def error_bars(svg: str) -> list[tuple[float, float]]:
+    """Return (left, right) of the error bars, from the top down."""
+    return [
+        (float(left), float(right))
+        for path in parsed(svg).iter(f"{SVG}path")
+        if path.get("class") == "bv-mark" and path.get("fill") == "none"
+        for left, right in re.findall(r"M([0-9.]+) [0-9.]+H([0-9.]+)", path.get("d", ""))
+    ]
+
+
+def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
+    report = on_clocks(report_of(one_f_one_b(4, 4)), 0, 500_000, 1_000_000, None)
+
+    svg = render(report, View())
+
+    texts = written(svg)
+    assert [text for text in texts if text.startswith("node")] == [
+        "node0 GPU 0 ± 0",
+        "node1 GPU 1 ± 500 µs",
+        "node2 GPU 2 ± 1 ms",
+        "node3 GPU 3 ± ?",
+    ]
+    assert "± and bars: how far the clock of a host can be off." in " ".join(texts)
+    (left, right), (lower, higher) = error_bars(svg)
+    assert higher - lower == pytest.approx(2 * (right - left), abs=0.2)
+    # Around the first start of the rank, one F later a rank.
+    assert lower + higher > left + right
+    assert error_bars(render(on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000), View())) == []
+
+
+def test_machines_of_one_hostname_have_error_bars_of_their_own() -> None:
+    report = on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000_000, host="localhost")
+
+    svg = render(report, View())
+
+    assert len(error_bars(svg)) == 1
+    assert "localhost GPU 1 ± 1 ms" in written(svg)
+
+
+def test_one_clock_has_no_error_bar() -> None:
+    svg = render(report_of(one_f_one_b(2, 2)), View())
+
+    assert error_bars(svg) == []
+    assert not any("±" in text and "GPU" in text for text in written(svg))
+
+
+def test_clocks_that_contradict_are_marked() -> None:
+    report = report_of(one_f_one_b(2, 2))
+    (iteration,) = report.iterations
+    ratio = replace(iteration.ratios["schedule"], contradicted=True)
+    ratios = {**iteration.ratios, "schedule": ratio}
+
+    texts = written(
+        render(replace(report, iterations=(replace(iteration, ratios=ratios),)), View())
+    )
+
+    assert [text for text in texts if text.endswith("!")] == [
+        "schedule bubble ratio 33.3\u00a0% !",
+        *["33.3\u00a0% !"] * 2,
+    ]
+    assert "! needs clocks that contradict each other." in " ".join(texts)
+
+
+@pytest.mark.parametrize(
+    ("interval", "says"),
+    [
+        ((0.30, 0.36), "The clocks allow ratios from 30.0\u00a0% to 36.0\u00a0%."),
+        ((0.33331, 0.33333), "The clocks allow ratios from 33.331\u00a0% to 33.333\u00a0%."),
+        ((0.33333, 0.33333), None),
+        (None, None),
+    ],
+)
+def test_what_the_clocks_allow_is_noted(
+    interval: tuple[float, float] | None, says: str | None
+) -> None:
+    report = report_of(one_f_one_b(2, 2))
+    (iteration,) = report.iterations
+    ratio = replace(iteration.ratios["schedule"], interval=interval)
+    ratios = {**iteration.ratios, "schedule": ratio}
+
+    texts = " ".join(
+        written(render(replace(report, iterations=(replace(iteration, ratios=ratios),)), View()))
+    )
+
+    assert ("The clocks allow" in texts) == (says is not None)
+    assert says is None or says.replace("\u00a0", " ") in texts.replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (1, "1 ns"),
+        (123, "130 ns"),
+        (9_950, "10 µs"),
+        (1_010, "1.1 µs"),
+        (999_999, "1 ms"),
+        (12_000_001, "13 ms"),
+        (1_500_000_000, "1.5 s"),
+    ],
+)
+def test_an_error_is_rounded_up(ns: int, text: str) -> None:
+    assert at_most(ns).replace("\u00a0", " ") == text
+
+
+def copies() -> Report:
+    """Return two replicas of two stages."""
+    ranks = tuple(rank_of(i, pipeline=i // 2, stage=i % 2) for i in range(4))
+    ops = [
+        replace(op, rank=op.rank + 2 * replica, busy=())
+        for op in one_f_one_b(2, 2)
+        for replica in (0, 1)
+    ]
+    return report_of(ops, ranks=ranks)
+
+
+def test_copies_of_a_stage_share_a_row_if_asked() -> None:
+    texts = written(render(copies(), View(rows="stage")))
+
+    assert [text for text in texts if "GPU" in text] == [
+        "1 of 2: node1:0 GPU 0",
+        "1 of 2: node1:1 GPU 1",
+    ]
+    assert "Copies of a stage share a row" in " ".join(texts)
+    by_rank = written(render(copies(), View(rows="rank")))
+    assert len([text for text in by_rank if "GPU" in text]) == 4
+    assert "share a row" not in " ".join(by_rank)
+
+
+def test_a_rank_of_no_pipeline_names_none() -> None:
+    report = copies()
+    ranks = (*report.ranks[:3], replace(report.ranks[3], stage=None, pipeline=None))
+
+    texts = written(render(replace(report, ranks=ranks), View()))
+
+    assert [text for text in texts if text.startswith(("p", "stage"))] == [
+        "p0 stage 0",
+        "p0 stage 1",
+        "p1 stage 0",
+    ]
 
 
 def test_golden() -> None:

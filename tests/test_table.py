@@ -253,3 +253,119 @@ def test_an_interval_that_is_known_is_told(report: Report) -> None:
     changed = replace(report, iterations=(replace(first, ratios=ratios), *rest))
 
     assert json.document(changed)["iterations"][0]["bubble_interval"]["step"] == [0.1, 0.2]
+
+
+# --- clocks
+
+
+def with_clocks(report: Report, *clocks: tuple[str, int, float, int | None]) -> Report:
+    """Return the report with profiles of these (host, offset_ns, drift_ppm, uncertainty_ns)."""
+    (profile,) = report.profiles
+    return replace(
+        report,
+        profiles=tuple(
+            replace(
+                profile,
+                host=host,
+                clock_offset_ns=offset_ns,
+                clock_drift_ppm=drift_ppm,
+                clock_uncertainty_ns=uncertainty_ns,
+            )
+            for host, offset_ns, drift_ppm, uncertainty_ns in clocks
+        ),
+    )
+
+
+def test_every_clock_is_one_line(report: Report) -> None:
+    clocks = (
+        ("a", 0, 0.0, 0),
+        ("b", -5_250_000, 0.0, 12_340),
+        ("b", 9_000_000_000, 0.0, 12_340),
+        ("b", 7, 0.0, 99_000),
+        ("c", 1_000, -12.5, None),
+    )
+
+    header, _, *rows = section(render(with_clocks(report, *clocks), View()), "Clocks")
+
+    assert header.split() == ["host", "offset", "ms", "±", "us", "drift", "ppm"]
+    assert [row.split() for row in rows] == [
+        ["a", "0.000", "0.0", "-"],
+        ["b", "-5.250", "12.3", "-"],
+        ["b", "0.000", "99.0", "-"],
+        ["c", "0.001", "-", "-12.500"],
+    ]
+
+
+def test_one_clock_needs_no_line(report: Report) -> None:
+    assert "Clocks" not in render(report, View())
+
+
+def test_clocks_that_move_a_ratio_are_told_beside_it(report: Report) -> None:
+    summary = replace(
+        report.summary, bubble_interval={"schedule": (0.2718, 0.27182), "step": (0.25, 0.31)}
+    )
+
+    text = render(replace(report, summary=summary), View())
+
+    assert "clocks allow 27.180 to 27.182 %" in text.splitlines()[0]
+    header, _, *rows = section(text, "Bubble ratios")
+    place = header.index("by clocks") + len("by clocks") - len("27.180 to 27.182")
+    shown = [row[place : place + len("27.180 to 27.182")].strip() for row in rows]
+    assert shown == ["27.180 to 27.182", "not needed", "25.00 to 31.00", "not needed"]
+
+
+def test_clocks_that_contradict_mark_the_ratios_that_need_them(report: Report) -> None:
+    (first, *rest) = report.iterations
+    ratios = {
+        name: replace(ratio, contradicted=name in ("schedule", "step"))
+        for name, ratio in first.ratios.items()
+    }
+    changed = replace(report, iterations=(replace(first, ratios=ratios), *rest))
+
+    text = render(changed, View())
+
+    assert "! (clocks contradict each other)" in text.splitlines()[0]
+    rows = section(text, "Bubble ratios")[2:]
+    assert {row.split()[0] for row in rows if row.split()[2] == "!"} == {"schedule", "step"}
+    assert json.document(changed)["iterations"][0]["clocks_contradict"] is True
+    assert json.document(report)["iterations"][0]["clocks_contradict"] is False
+
+
+# --- copies
+
+
+def test_copies_of_a_stage_are_one_line_with_their_mean(report: Report) -> None:
+    ranks = tuple(
+        replace(rank, stage=rank.index % 2, pipeline=rank.index // 2) for rank in report.ranks
+    )
+    (first, *rest) = report.iterations
+    own = tuple(
+        replace(r, bubble_ratio={**r.bubble_ratio, "schedule": 0.1 * (1 + r.rank)})
+        for r in first.ranks
+    )
+    changed = replace(report, ranks=ranks, iterations=(replace(first, ranks=own), *rest))
+    view = View(iterations=(0,), rows="stage")
+
+    header, _, *rows = section(render(changed, view), "Iteration 0")
+
+    assert "by stage (mean of its copies), ms" in render(changed, view)
+    place = header.split().index("ratio")
+    assert [row.split()[:4] for row in rows] == [
+        ["0", "0", "2", "copies"],
+        ["1", "1", "2", "copies"],
+    ]
+    # "rank" is one word in the header and two in the rows.
+    assert [row.split()[place + 1] for row in rows] == ["20.00", "30.00"]
+
+
+def test_a_stage_of_which_one_copy_has_no_ratio_has_none(report: Report) -> None:
+    ranks = tuple(replace(rank, stage=0, pipeline=None) for rank in report.ranks)
+    (first, *rest) = report.iterations
+    lacking = replace(first.ranks[1], bubble_ratio=dict.fromkeys(first.ranks[1].bubble_ratio))
+    own = (first.ranks[0], lacking, *first.ranks[2:])
+    changed = replace(report, ranks=ranks, iterations=(replace(first, ranks=own), *rest))
+
+    header, _, row = section(render(changed, View(iterations=(0,), rows="stage")), "Iteration 0")
+
+    assert row.split()[header.split().index("ratio") + 1] == "-"
+    assert [r["pipeline"] for r in json.document(changed)["ranks"]] == [None] * 4

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from bubbleviz.count import Iteration, RankIteration
+    from bubbleviz.model import ProfileSummary
     from bubbleviz.report import Report, View
 
 #: Width of the table where it is not shown on a terminal.
@@ -332,11 +333,13 @@ def _others(report: Report) -> Iterator[RenderableType]:
 
 def _clocks(report: Report) -> Iterator[RenderableType]:
     """Yield how the hosts were put on one clock, where there are several."""
-    hosts = {profile.host: profile for profile in reversed(report.profiles)}
-    if len(hosts) < 2:
+    first: dict[tuple[str, float, int | None], ProfileSummary] = {}
+    for number, profile in enumerate(report.profiles):
+        first.setdefault(report.clock(number), profile)
+    if len(first) < 2:
         return
     table = _table("host", "offset ms", "± us", "drift ppm", left=("host",))
-    for profile in list(reversed(hosts.values()))[:_RANKS]:
+    for profile in list(first.values())[:_RANKS]:
         uncertainty_ns = profile.clock_uncertainty_ns
         table.add_row(
             shortened(clean(profile.host, 200), 28),
@@ -344,8 +347,8 @@ def _clocks(report: Report) -> Iterator[RenderableType]:
             "-" if uncertainty_ns is None else f"{uncertainty_ns / 1e3:,.1f}",
             f"{profile.clock_drift_ppm:.3f}" if profile.clock_drift_ppm else "-",
         )
-    if len(hosts) > _RANKS:
-        table.add_row(f"… and {len(hosts) - _RANKS} more")
+    if len(first) > _RANKS:
+        table.add_row(f"… and {len(first) - _RANKS} more")
     yield from _titled("Clocks: offset of each host to the first, and how far it can be off", table)
 
 

@@ -1,0 +1,94 @@
+"""What collectives over the copies of a stage say of their clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.causality import overlaps
+from bubbleviz.collectives import Collectives
+from bubbleviz.offsets import Precedences, solve
+
+#: (rank, iteration, kind, place, count, start_ns, end_ns)
+Row = tuple[int, int, int, int, int, int, int]
+
+
+def collectives(*rows: Row) -> Collectives:
+    return Collectives(*np.array(rows, np.int64).reshape(-1, 7).T.copy())
+
+
+def column(values: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def pairs(found: Precedences) -> set[tuple[int, int, int, int]]:
+    """Return (before clock, after clock, before_ns, after_ns)."""
+    return set(
+        zip(
+            found.before.tolist(),
+            found.after.tolist(),
+            found.before_ns.tolist(),
+            found.after_ns.tolist(),
+            strict=True,
+        )
+    )
+
+
+def test_every_member_enters_before_any_other_leaves() -> None:
+    own = collectives(*((rank, 0, 0, 0, 1, 10 * rank, 100 + rank) for rank in range(3)))
+
+    found = overlaps(own, column([5, 5, 5]), column([0, 1, 2]))
+
+    assert pairs(found) == {
+        (one, other, 10 * one, 100 + other) for one, other in permutations(range(3), 2)
+    }
+    assert set(found.before_row.tolist()) == set(found.after_row.tolist()) == {-1}
+
+
+def test_a_collective_bounds_two_replicas_that_nothing_else_links() -> None:
+    # Rank 1 enters at 480 on its own clock and leaves at 1_000, rank 0 at 0 and 500.
+    own = collectives((0, 0, 0, 0, 1, 0, 500), (1, 0, 0, 0, 1, 480, 1_000))
+
+    found = overlaps(own, column([0, 0]), column([0, 1]))
+
+    # Clock 1 moves by at least -1_000 and at most 20.
+    _, second = solve(found, column([0, 480]), column([500, 1_000])).corrections
+    assert second.offset_ns == -490
+    assert second.uncertainty_ns == 511  # 510, and what clocks drift meanwhile
+
+
+def test_only_the_same_collective_of_one_group_is_compared() -> None:
+    first: Row = (0, 0, 0, 0, 1, 0, 100)
+    others: list[Row] = [
+        (1, 1, 0, 0, 1, 10, 110),  # another iteration
+        (2, 0, 1, 0, 1, 20, 120),  # another kind
+        (3, 0, 0, 1, 1, 30, 130),  # another place
+        (4, 0, 0, 0, 2, 40, 140),  # an iteration that is cut, or has more of them
+        (5, 0, 0, 0, 1, 50, 150),  # another stage
+        (6, 0, 0, 0, 1, 60, 160),  # the same clock
+    ]
+    group, clock = column([0, 0, 0, 0, 0, 1, 0]), column([0, 1, 2, 3, 4, 5, 0])
+
+    assert len(overlaps(collectives(first, *others), group, clock)) == 0
+
+
+def test_ranks_without_a_group_and_kernels_of_no_iteration_say_nothing() -> None:
+    own = collectives((0, -1, 0, 0, 1, 0, 100), (1, -1, 0, 0, 1, 0, 100))
+
+    assert len(overlaps(own, column([0, 0]), column([0, 1]))) == 0
+    own = collectives((0, 0, 0, 0, 1, 0, 100), (1, 0, 0, 0, 1, 0, 100))
+    assert len(overlaps(own, column([-1, -1]), column([0, 1]))) == 0
+    assert len(overlaps(collectives(), column([0, 0]), column([0, 1]))) == 0
+
+
+def test_the_number_of_pairs_grows_with_the_members_alone() -> None:
+    members = 100
+    own = collectives(*((rank, 0, 0, 0, 1, 0, 100) for rank in range(members)))
+    every = column(range(members))
+
+    found = overlaps(own, every * 0, every)
+
+    assert len(found) == 2 * sum(members - step for step in range(1, 17))

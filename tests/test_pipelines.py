@@ -1,0 +1,122 @@
+"""Which ranks form a pipeline, which are copies of one stage, and which rows they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bubbleviz.errors import UsageError
+from bubbleviz.pipelines import Numbering, Parallel, reducing, told_apart
+from bubbleviz.report import Report, View
+from bubbleviz.rows import MOST_RANKS, by_stage, rows_of
+from tests.test_svg import rank_of, report_of
+
+
+def column(values: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def numbered(count: int, *, named: bool = False) -> Numbering:
+    return Numbering(column(range(count)), named)
+
+
+def test_sizes_place_ranks_as_megatron_does() -> None:
+    sizes = Parallel(tp=2, pp=2, dp=2)
+    number = column(range(8))
+
+    assert sizes.ranks == 8
+    assert sizes.stage(number).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert sizes.pipeline(number).tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+    # Those of one stage and one tensor-parallel place reduce together.
+    assert sizes.reducing(number).tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
+
+
+def test_an_order_gives_the_ranks_the_same_numbers_anew() -> None:
+    numbers = Numbering(column([4, 0, 6, 2]), named=True)
+
+    assert numbers.reordered(()) is numbers
+    # The rank that comes first has the smallest number.
+    assert numbers.reordered([3, 2, 1, 0]).number.tolist() == [6, 4, 2, 0]
+    assert numbers.reordered([2, 0, 1, 3]).number.tolist() == [2, 4, 0, 6]
+
+
+@pytest.mark.parametrize(
+    ("stage", "machine", "named", "pipeline"),
+    [
+        # No copies: one pipeline, whoever takes part.
+        ([0, 1, 2], [0, 1, 2], False, [0, 0, 0]),
+        ([1, -1, 0], [0, 0, 0], False, [0, 0, 0]),
+        ([-1, -1], [0, 0], False, [0, 0]),
+        ([], [], False, []),
+        # Copies on several machines: names must number the ranks.
+        ([0, 0, 1, 1], [0, 1, 2, 3], True, [0, 1, 0, 1]),
+        ([0, 0, 1, 1], [0, 1, 2, 3], False, [-1, -1, -1, -1]),
+        # Copies of each stage on one machine may be taken for either.
+        ([0, 0, 1, 1], [0, 0, 1, 1], False, [0, 1, 0, 1]),
+        # Not in Megatron's order, or not as many of each stage.
+        ([0, 1, 0, 1], [0, 0, 0, 0], True, [-1, -1, -1, -1]),
+        ([0, 0, 1], [0, 0, 0], True, [-1, -1, -1]),
+        # Ranks that take no part belong to no pipeline beside copies.
+        ([0, 0, -1, 1, 1], [0, 0, 0, 0, 0], True, [0, 1, -1, 0, 1]),
+    ],
+)
+def test_copies_are_told_apart_where_numbers_or_machines_do(
+    stage: list[int], machine: list[int], named: bool, pipeline: list[int]
+) -> None:
+    found = told_apart(column(stage), column(machine), numbered(len(stage), named=named))
+
+    assert found.tolist() == pipeline
+
+
+def test_copies_reduce_with_those_of_the_same_place_on_other_machines() -> None:
+    stage, machine = [0, 0, -1, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0, 1]
+
+    found = reducing(column(stage), column(machine), numbered(len(stage)))
+
+    assert found.tolist() == [0, 1, -1, 0, 1, 2, 2]
+
+
+def test_ranks_of_no_stage_reduce_with_nobody() -> None:
+    assert reducing(column([-1, -1]), column([0, 1]), numbered(2)).tolist() == [-1, -1]
+
+
+# --- rows
+
+
+def run_of(stages: Sequence[int | None]) -> Report:
+    ranks = tuple(replace(rank_of(index), stage=stage) for index, stage in enumerate(stages))
+    return report_of([], ranks=ranks)
+
+
+def shown(report: Report, view: View) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the rank that is drawn and what it stands for, by row."""
+    return [(row.rank.index, row.copies) for row in rows_of(report, view)]
+
+
+def test_a_row_is_a_rank_unless_asked() -> None:
+    assert shown(run_of([0, 0, 1]), View()) == [(0, (0,)), (1, (1,)), (2, (2,))]
+
+
+def test_copies_share_a_row_and_ranks_of_no_stage_stand_alone() -> None:
+    report = run_of([0, 1, 0, None, None, 1])
+
+    assert shown(report, View(rows="stage")) == [(0, (0, 2)), (1, (1, 5)), (3, (3,)), (4, (4,))]
+    assert shown(report, View(rows="stage", ranks=(2, 3, 5))) == [(2, (2,)), (3, (3,)), (5, (5,))]
+
+
+def test_many_ranks_are_shown_by_stage() -> None:
+    few, many = run_of([0] * MOST_RANKS), run_of([0] * (MOST_RANKS + 1))
+
+    assert not by_stage(few, View())
+    assert by_stage(many, View())
+    assert not by_stage(many, View(rows="rank"))
+    assert not by_stage(many, View(ranks=tuple(range(MOST_RANKS))))
+
+
+def test_rows_are_of_two_kinds() -> None:
+    with pytest.raises(UsageError, match="--rows 'host': not one of rank, stage"):
+        rows_of(run_of([0]), View(rows="host"))
