@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bubbleviz.arrivals import NEVER, arrivals
 from bubbleviz.collectives import Collectives
 from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.grouping import groups_of
@@ -24,8 +25,6 @@ from bubbleviz.offsets import Precedences, together
 from bubbleviz.phases import Phase
 
 _WAITING = (Phase.F, Phase.B, Phase.BW)
-#: No time at all.
-_NEVER = np.iinfo(np.int64).min
 #: Each member of a collective is compared with so many others, which bounds the number of pairs.
 _PARTNERS = 16
 
@@ -66,7 +65,10 @@ def dependencies(
     hops = hops[(source[previous[hops]] >= 0) & (operations.cut[rows[hops]] == 0)]
     before, after = rows[source[previous[hops]]], rows[hops]
     apart = clock[operations.rank[before]] != clock[operations.rank[after]]
-    return _precedences(operations, clock, before[apart], after[apart])
+    before, after = before[apart], after[apart]
+    # Of copies that cannot be told apart it may be another one's send that was received.
+    sure = pipeline[operations.rank[after]] >= 0
+    return _precedences(operations, clock, before, after, sure)
 
 
 def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
@@ -84,93 +86,41 @@ def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
     return np.where(low == high, source, NONE)
 
 
-def _precedences(operations: Operations, clock: Ints, before: Ints, after: Ints) -> Precedences:
-    """Return what is known of these pairs of an operation and the one that waits for it."""
-    received_ns, keyed = _received(operations, after)
-    send, sent = _sends(operations, before)
-    both = np.flatnonzero(keyed & sent)
+def _precedences(
+    operations: Operations, clock: Ints, before: Ints, after: Ints, sure: Bools
+) -> Precedences:
+    """Return what is known of these pairs of an operation and the one that waits for it.
+
+    Args:
+        operations: of all ranks.
+        clock: of each rank.
+        before: rows of operations.
+        after: rows of those that wait for them.
+        sure: whether these wait for each other, and no copies of them.
+    """
+    known = arrivals(operations)
+    exact_ns, latest_ns = known.exact_ns[after], known.latest_ns[after]
+    # Where receives are seen, and not this one, it was not recorded: a span says nothing then.
+    told = np.flatnonzero((latest_ns != NEVER) | ~known.receives[after])
+    ready_ns = np.maximum(operations.start_ns[after], latest_ns)
+    send, receive = known.send[before], known.receive[after]
+    both = (send >= 0) & (receive >= 0) & sure
+    both &= np.append(operations.has_span, 0)[send] == 1
+    both &= np.append(operations.has_span, 0)[receive] == 1
+    pair = np.flatnonzero(both)
     # The input was there when the operation started, or when its receive ended; and a receive
     # never ends before its send starts.
-    row = np.concatenate((np.arange(len(before)), both))
-    ready_ns = np.maximum(operations.start_ns[after], received_ns)
+    row = np.concatenate((told, pair))
     return Precedences(
         before=clock[operations.rank[before]][row],
         after=clock[operations.rank[after]][row],
-        before_ns=np.concatenate((operations.end_ns[before], operations.start_ns[send[both]])),
-        after_ns=np.concatenate((ready_ns, received_ns[both])),
+        before_ns=np.concatenate(
+            (operations.end_ns[before[told]], operations.start_ns[send[pair]])
+        ),
+        after_ns=np.concatenate((ready_ns[told], exact_ns[pair])),
         before_row=before[row],
         after_row=after[row],
     )
-
-
-def _received(operations: Operations, waiting: Ints) -> tuple[Ints, Bools]:
-    """Return when the input of these operations was there at the latest, as receives tell.
-
-    That is the end of the receive of its name (the second value tells where there is one) and of
-    those inside its ranges; where receives do not say what they receive, the latest end of all
-    that the host launched before it. ``_NEVER`` where no receive is seen.
-    """
-    inside = operations.received_ns[waiting]
-    found = np.where(inside == NONE, _NEVER, inside)
-    forward = operations.phase[waiting] == Phase.F
-    at, keyed = _transfers(operations, waiting, np.where(forward, Phase.RECV_F, Phase.RECV_B))
-    found[keyed] = np.maximum(found[keyed], operations.end_ns[at[keyed]])
-    for own, phase in ((forward, Phase.RECV_F), (~forward, Phase.RECV_B)):
-        rows = np.flatnonzero(own & ~keyed)
-        latest_ns = _latest_receive(operations, waiting[rows], phase)
-        found[rows] = np.maximum(found[rows], latest_ns)
-    return found, keyed
-
-
-def _latest_receive(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
-    """Return the latest end of what a rank may have received for each of these operations.
-
-    That is every transfer of no single microbatch, launched before it. ``_NEVER`` for none.
-    """
-    receives = np.flatnonzero(
-        ((operations.phase == phase) & (operations.microbatch < 0) & (operations.has_span == 1))
-        | ((operations.phase == Phase.SEND_RECV) & (operations.has_span == 1))
-    )
-    found = np.full(len(waiting), _NEVER)
-    for rank in np.unique(operations.rank[receives]).tolist():
-        own = receives[operations.rank[receives] == rank]
-        own = own[np.argsort(operations.host_start_ns[own], kind="stable")]
-        latest_ns = np.maximum.accumulate(operations.end_ns[own])
-        rows = np.flatnonzero(operations.rank[waiting] == rank)
-        launched = np.searchsorted(
-            operations.host_start_ns[own], operations.host_start_ns[waiting[rows]], side="right"
-        )
-        found[rows] = np.where(launched > 0, latest_ns[launched - 1], _NEVER)
-    return found
-
-
-def _sends(operations: Operations, sources: Ints) -> tuple[Ints, Bools]:
-    """Return the row of the send of each operation's name, and whether there is one."""
-    forward = operations.phase[sources] == Phase.F
-    return _transfers(operations, sources, np.where(forward, Phase.SEND_F, Phase.SEND_B))
-
-
-def _transfers(operations: Operations, rows: Ints, phase: Ints) -> tuple[Ints, Bools]:
-    """Return the transfer of that phase with the key of each row, and whether there is one."""
-    transfers = np.flatnonzero(
-        np.isin(operations.phase, phase)
-        & (operations.has_span == 1)
-        & (operations.occurrence == 0)
-        & (operations.microbatch >= 0)
-    )
-    both = np.concatenate((transfers, rows))
-    number = groups_of(
-        operations.rank[both],
-        operations.iteration[both],
-        np.concatenate((operations.phase[transfers], phase)),
-        operations.microbatch[both],
-        operations.chunk[both],
-        operations.sequence[both],
-    ).of_row
-    at = np.full(int(number.max(initial=-1)) + 1, NONE, np.int64)
-    at[number[: len(transfers)]] = transfers
-    wanted = at[number[len(transfers) :]]
-    return wanted, wanted >= 0
 
 
 def overlaps(collectives: Collectives, group: Ints, clock: Ints) -> Precedences:

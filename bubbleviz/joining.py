@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.clocks import Clock
 from bubbleviz.collectives import Collectives
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.interpret import LocalRank, Recording
 from bubbleviz.model import BusyIntervals, Operations, RankIntervals
 from bubbleviz.spans import ActiveTime
@@ -35,6 +35,7 @@ class Joined:
     Attributes:
         ranks: by number.
         machine_of_profile: the machine whose clock each profile has.
+        timed: whether the UTC of each rank's profile is known.
         operations: ``iteration`` still counts each rank's own.
         busy: their busy intervals.
         unattributed: compute outside every compute operation.
@@ -46,6 +47,7 @@ class Joined:
 
     ranks: tuple[JoinedRank, ...]
     machine_of_profile: tuple[str, ...]
+    timed: Bools
     operations: Operations
     busy: BusyIntervals
     unattributed: RankIntervals
@@ -80,6 +82,7 @@ def join(
             for rank in recording.ranks
         ),
         machine_of_profile=tuple(machines),
+        timed=np.array([r.source.session_utc_ns is not None for r in recordings for _ in r.ranks]),
         operations=_operations(recordings, clocks, base_rank),
         busy=BusyIntervals(
             operation=np.concatenate([r.busy.operation + row for r, _, _, row in parts]),

@@ -37,12 +37,14 @@ class Places:
         pipeline: of each rank; -1 where copies of a stage cannot be told apart.
         stage: of each rank; -1 unknown.
         machine: a number for the clock of each rank.
+        timed: whether the UTC of each rank's profile is known.
     """
 
     order: Ints
     pipeline: Ints
     stage: Ints
     machine: Ints
+    timed: Bools
 
 
 def pair_iterations(
@@ -108,7 +110,12 @@ def _moves(
         before = order[0] if first else above
         same = bool(places.machine[before] == places.machine[rank])
         beside = first or places.stage[before] == places.stage[rank] >= 0
-        found = (shift_beside if beside else shift)(tracks[before], tracks[rank], one_clock=same)
+        found = (shift_beside if beside else shift)(
+            tracks[before],
+            tracks[rank],
+            one_clock=same,
+            timed=bool(places.timed[before] and places.timed[rank]),
+        )
         known = known and found is not None
         moves[rank] = moves[before] + (found or 0)
     return moves, known

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.clocks import APART_NS
 from bubbleviz.columns import Ints, Table
 from bubbleviz.model import Operations
 from bubbleviz.offsets import GRAIN_NS
@@ -82,7 +83,7 @@ def track_of(operations: Operations, virtual_stage: Ints) -> Track:
     return Track(events, starts, length_ns)
 
 
-def shift(a: Track, b: Track, *, one_clock: bool) -> int | None:
+def shift(a: Track, b: Track, *, one_clock: bool, timed: bool = True) -> int | None:
     """Return what to add to the iteration numbers of b to get those of a; None unknown.
 
     Every microbatch's F ends upstream before it ends downstream, and its B likewise the other way
@@ -92,16 +93,18 @@ def shift(a: Track, b: Track, *, one_clock: bool) -> int | None:
         a: a rank.
         b: one that passes microbatches to it or gets them from it.
         one_clock: whether they are on one machine.
+        timed: whether the UTC of both is known.
     """
+    timed = timed and not _far_apart(a, b)
     bounds = {}
-    for move in _candidates(len(a.start_ns), len(b.start_ns)):
+    for move in _candidates(a, b, timed=timed):
         found = _offsets(a.events, b.events, move)
         if found is not None:
             bounds[move] = found
     equal = len(a.start_ns) == len(b.start_ns)
     if one_clock:
         return _least_broken(bounds, equal, a.length_ns)
-    return _allowed(bounds, equal, a)
+    return _allowed(bounds, equal, a, timed)
 
 
 def _least_broken(bounds: dict[int, tuple[int, int]], equal: bool, length_ns: int) -> int | None:
@@ -122,55 +125,78 @@ def _least_broken(bounds: dict[int, tuple[int, int]], equal: bool, length_ns: in
     return cheapest[0]
 
 
-def _allowed(bounds: dict[int, tuple[int, int]], equal: bool, a: Track) -> int | None:
+def _allowed(bounds: dict[int, tuple[int, int]], equal: bool, a: Track, timed: bool) -> int | None:
     """Return the shift of ranks of two machines.
 
     Of those that some offset of the clocks allows, it is the single one that needs no more than
-    NTP may leave over; of several the one that keeps equal counts in order. Where clocks are
-    farther apart than that, or not known at all, counts must agree or one shift alone be allowed.
-    What contradicts itself in order, but by less than a quarter of an iteration, stays in order
-    if the counts agree: that is for the clocks to tell.
+    NTP may leave over; of several the one that keeps equal counts in order. Without UTC any offset
+    will do. If keeping equal counts in order contradicts itself, but by less than a quarter of an
+    iteration, and needs less of the clocks than what is allowed, it is for the clocks to tell: one
+    was set during the capture.
     """
     give_ns = GRAIN_NS + DRIFT * float(np.ptp(a.events.end_ns)) if len(a.events) else 0.0
-    away = {
-        move: max(low, -high, 0) for move, (low, high) in bounds.items() if low - high <= give_ns
-    }
-    if not away and equal and 0 in bounds and bounds[0][0] - bounds[0][1] <= a.length_ns // 4:
-        return 0
-    near = [move for move, distance in away.items() if distance <= NTP_NS]
-    chosen = near or list(away)
-    if len(chosen) == 1:
-        return chosen[0]
-    return 0 if equal and 0 in chosen else None
+    reach_ns = NTP_NS if timed else np.iinfo(np.int64).max
+    missed = {move: low - high for move, (low, high) in bounds.items()}
+    away = {move: max(low, -high, 0) for move, (low, high) in bounds.items()}
+    near = [move for move in bounds if missed[move] <= give_ns and away[move] <= reach_ns]
+    in_order = equal and away.get(0, reach_ns + 1) <= reach_ns
+    if in_order and 0 not in near and missed[0] <= a.length_ns // 4:
+        return 0 if all(away[0] < away[move] for move in near) else None
+    if len(near) == 1:
+        return near[0]
+    return 0 if equal and 0 in near else None
 
 
-def shift_beside(a: Track, b: Track, *, one_clock: bool) -> int | None:
+def shift_beside(a: Track, b: Track, *, one_clock: bool, timed: bool = True) -> int | None:
     """Return the same for ranks that do not wait for each other, as replicas of a pipeline.
 
     They step together, so their iterations start at about the same time.
     """
+    timed = timed and not _far_apart(a, b)
     away = {}
-    for move in _candidates(len(a.start_ns), len(b.start_ns)):
+    for move in _candidates(a, b, timed=timed):
         low, high = max(0, move), min(len(a.start_ns), len(b.start_ns) + move)
         if high > low:
             apart = np.abs(a.start_ns[low:high] - b.start_ns[low - move : high - move])
             away[move] = int(np.median(apart))
-    if not away:
-        return None
-    nearest = min(away, key=lambda move: (away[move], abs(move)))
-    if away[nearest] <= a.length_ns // 4 and (one_clock or a.length_ns > 4 * NTP_NS):
-        return nearest
-    return 0 if len(a.start_ns) == len(b.start_ns) else None
+    reach_ns = a.length_ns // 4 if one_clock else NTP_NS if timed else np.iinfo(np.int64).max
+    near = [move for move, distance in away.items() if distance <= reach_ns]
+    if len(near) == 1:
+        return near[0]
+    # On one clock nothing else is possible for replicas that are not in step.
+    in_order = 0 in near or (one_clock and not near and bool(away))
+    return 0 if len(a.start_ns) == len(b.start_ns) and in_order else None
 
 
-def _candidates(count_a: int, count_b: int) -> list[int]:
-    """Return the shifts to try, small ones first, that leave at least half of the iterations."""
+def _far_apart(a: Track, b: Track) -> bool:
+    """Tell whether UTC is wrong: captures of one run do not lie so far apart."""
+    if len(a.start_ns) == 0 or len(b.start_ns) == 0:
+        return False
+    gaps = (
+        int(later.start_ns[0]) - int(sooner.start_ns[-1]) - sooner.length_ns
+        for later, sooner in ((a, b), (b, a))
+    )
+    return max(gaps) > APART_NS
+
+
+def _candidates(a: Track, b: Track, *, timed: bool) -> list[int]:
+    """Return the shifts to try, small ones first.
+
+    They leave at least half of the iterations, or lie about where UTC puts the captures.
+    """
+    count_a, count_b = len(a.start_ns), len(b.start_ns)
     most = abs(count_a - count_b) + _MOVES
-    return [
+    found = {
         move
-        for move in sorted(range(-most, most + 1), key=abs)
+        for move in range(-most, most + 1)
         if 2 * (min(count_a, count_b + move) - max(0, move)) >= min(count_a, count_b)
-    ]
+    }
+    if timed and count_a and count_b:
+        for place in (0, count_b - 1):
+            at = int(np.searchsorted(a.start_ns, b.start_ns[place]))
+            found |= {at - place + step for step in range(-_MOVES, _MOVES + 1)}
+    shared = (move for move in found if min(count_a, count_b + move) > max(0, move))
+    return sorted(shared, key=lambda move: (abs(move), move))
 
 
 def _offsets(a: Events, b: Events, move: int) -> tuple[int, int] | None:

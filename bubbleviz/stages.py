@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.arrivals import arrivals
 from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
@@ -63,7 +64,7 @@ class Waits(Table):
         microbatch: the microbatch.
         sequence: sequence split; -1 none.
         iteration: the rank's own iteration; -1 where it is a median over these (and splits).
-        waited_ns: from the end of its F to the start of its B.
+        waited_ns: from the end of its F until its gradient is there, else to the start of its B.
         worked_ns: how long these two keep the rank busy.
     """
 
@@ -96,8 +97,11 @@ def waits(operations: Operations) -> Waits:
     of_forward, of_backward = number[: len(forward)], number[len(forward) :]
     _, at_forward, at_backward = np.intersect1d(of_forward, of_backward, return_indices=True)
     forward, backward = forward[at_forward], backward[at_backward]
+    # What a span begins with before its input is there is neither waiting nor work on it.
+    ready_ns = np.maximum(operations.start_ns, arrivals(operations).exact_ns)
+    busy_ns = np.minimum(operations.busy_ns, np.maximum(operations.end_ns - ready_ns, 0))
     # Of an operation that overlaps both, half is one of them.
-    busy_ns = operations.busy_ns // np.where(operations.phase == Phase.FB, 2, 1)
+    busy_ns //= np.where(operations.phase == Phase.FB, 2, 1)
     rank, chunk, microbatch, sequence, iteration = key[:, at_forward]
     return Waits(
         rank=rank,
@@ -105,7 +109,7 @@ def waits(operations: Operations) -> Waits:
         microbatch=microbatch,
         sequence=sequence,
         iteration=iteration,
-        waited_ns=operations.start_ns[backward] - operations.end_ns[forward],
+        waited_ns=ready_ns[backward] - operations.end_ns[forward],
         worked_ns=busy_ns[forward] + busy_ns[backward],
     )
 

@@ -214,7 +214,7 @@ def _with(given: _Given, stages: VirtualStages, *, by_name: bool = False) -> Sta
         operations,
         joined.said_iteration,
         virtual_stage,
-        Places(order, pipeline, first, given.machine),
+        Places(order, pipeline, first, given.machine, joined.timed),
     )
     return Staging(
         operations,

@@ -1,0 +1,121 @@
+"""Arrivals: when the input of an operation was there, as far as its receives tell.
+
+A span may begin with kernels that need no input (recompute, copies): then the end of the receive
+tells when the input was there, and not the start of the span::
+
+    RECV_F3  ├▒▒▒▒▒▒▒▒▒▒──┤             launched before F3, or inside its range
+    F3           ├██ waits ├████████┤
+                          arrival
+
+Transfers find their operation by the order in which the host launched them, for a receive may be
+launched long before the iteration of its operation begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.grouping import groups_of
+from bubbleviz.model import Operations
+from bubbleviz.phases import Phase
+
+#: No time at all.
+NEVER = np.iinfo(np.int64).min
+_WAITING = (Phase.F, Phase.B, Phase.BW)
+
+
+@dataclass(frozen=True)
+class Arrivals(Table):
+    """One row an operation; only those of F, B and BW tell something.
+
+    Attributes:
+        exact_ns: end of its own receives: the one of its name, and those inside its ranges;
+            ``NEVER`` where none is seen.
+        latest_ns: the same, or the latest end of all receives without a microbatch that the host
+            launched before it.
+        receives: whether any receive is seen on its rank, of its direction.
+        receive: row of the receive of its name; -1 none.
+        send: row of the send of its name; -1 none.
+    """
+
+    exact_ns: Ints
+    latest_ns: Ints
+    receives: Bools
+    receive: Ints
+    send: Ints
+
+
+def arrivals(operations: Operations) -> Arrivals:
+    """Return when the inputs of operations were there."""
+    count = len(operations)
+    rows = np.flatnonzero(np.isin(operations.phase, _WAITING))
+    forward = operations.phase[rows] == Phase.F
+    receive, send = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64)
+    receive[rows] = _named(operations, rows, np.where(forward, Phase.RECV_F, Phase.RECV_B), -1)
+    send[rows] = _named(operations, rows, np.where(forward, Phase.SEND_F, Phase.SEND_B), 1)
+    exact = np.where(operations.received_ns == NONE, NEVER, operations.received_ns)
+    named = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
+    exact[named] = np.maximum(exact[named], operations.end_ns[receive[named]])
+    latest, seen = exact.copy(), np.zeros(count, bool)
+    for own, phase in ((rows[forward], Phase.RECV_F), (rows[~forward], Phase.RECV_B)):
+        unnamed = own[~named[own]]
+        latest[unnamed] = np.maximum(latest[unnamed], _latest(operations, unnamed, phase))
+        ranks = (
+            operations.rank[np.isin(operations.phase, (phase, Phase.SEND_RECV))],
+            operations.rank[own[operations.received_ns[own] != NONE]],
+        )
+        seen[own] = np.isin(operations.rank[own], np.concatenate(ranks))
+    return Arrivals(exact, latest, seen, receive, send)
+
+
+def _named(operations: Operations, rows: Ints, phase: Ints, side: int) -> Ints:
+    """Return the row of the transfer of that phase with the key of each row; -1 for none.
+
+    It is the last one that was launched before the operation ended on the host (``side`` -1), or
+    the first one after it started (1), unless another operation of that key lies between.
+    """
+    transfers = np.flatnonzero(np.isin(operations.phase, phase) & (operations.microbatch >= 0))
+    both = np.concatenate((transfers, rows))
+    group = groups_of(
+        operations.rank[both],
+        np.concatenate((operations.phase[transfers], phase)),
+        operations.microbatch[both],
+        operations.chunk[both],
+        operations.sequence[both],
+    ).of_row
+    host_ns = operations.host_end_ns if side < 0 else operations.host_start_ns
+    time_ns = np.concatenate((operations.host_start_ns[transfers], host_ns[rows])) * -side
+    is_row = np.arange(len(both)) >= len(transfers)
+    # Transfers and operations of one key in the order in which an operation looks for them.
+    order = np.lexsort((is_row, time_ns, group))
+    found = np.full(len(both), NONE, np.int64)
+    if len(order) > 1:
+        next_to = (group[order][1:] == group[order][:-1]) & is_row[order][1:]
+        next_to &= ~is_row[order][:-1]
+        found[order[1:][next_to]] = both[order[:-1][next_to]]
+    return found[len(transfers) :]
+
+
+def _latest(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
+    """Return the latest end of what a rank may have received for each of these operations.
+
+    That is every transfer of no single microbatch, launched before it. ``NEVER`` for none.
+    """
+    receives = np.flatnonzero(
+        ((operations.phase == phase) & (operations.microbatch < 0) & (operations.has_span == 1))
+        | ((operations.phase == Phase.SEND_RECV) & (operations.has_span == 1))
+    )
+    found = np.full(len(waiting), NEVER)
+    for rank in np.unique(operations.rank[receives]).tolist():
+        own = receives[operations.rank[receives] == rank]
+        own = own[np.argsort(operations.host_start_ns[own], kind="stable")]
+        latest_ns = np.maximum.accumulate(operations.end_ns[own])
+        rows = np.flatnonzero(operations.rank[waiting] == rank)
+        launched = np.searchsorted(
+            operations.host_start_ns[own], operations.host_start_ns[waiting[rows]], side="right"
+        )
+        found[rows] = np.where(launched > 0, latest_ns[launched - 1], NEVER)
+    return found
