@@ -20,11 +20,15 @@ from bubbleviz.arrivals import NEVER, arrivals
 from bubbleviz.collectives import Collectives
 from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.grouping import groups_of
+from bubbleviz.intervals import group_extents
 from bubbleviz.model import Operations
 from bubbleviz.offsets import Precedences, together
 from bubbleviz.phases import Phase
+from bubbleviz.stretches import DRIFT
 
 _WAITING = (Phase.F, Phase.B, Phase.BW)
+#: Ranks leave a collective within so long of each other.
+_LEAVE_NS = 50_000
 #: Each member of a collective is compared with so many others, which bounds the number of pairs.
 _PARTNERS = 16
 
@@ -127,22 +131,19 @@ def overlaps(collectives: Collectives, group: Ints, clock: Ints) -> Precedences:
     """Return what collectives over the copies of a stage say of pairs of clocks.
 
     All members must have entered before any can leave (all-reduce, all-gather, reduce-scatter),
-    so each one's kernel starts before each other one's ends.
+    so each one's kernel starts before each other one's ends. And all leave together: where they
+    do not, iteration after iteration, it is no collective of theirs.
 
     Args:
-        collectives: outside of forward and backward, ``iteration`` counted over all ranks.
+        collectives: at most one a rank and iteration, counted over all ranks.
         group: of each rank, those that reduce together; -1 for none.
         clock: of each rank.
     """
     rows = np.flatnonzero((group[collectives.rank] >= 0) & (collectives.iteration >= 0))
     event = groups_of(
-        group[collectives.rank[rows]],
-        collectives.iteration[rows],
-        collectives.kind[rows],
-        collectives.count[rows],
-        collectives.place[rows],
+        group[collectives.rank[rows]], collectives.iteration[rows], collectives.kind[rows]
     ).of_row
-    order = np.argsort(event, kind="stable")
+    order = np.lexsort((collectives.rank[rows], event))
     rows, event = rows[order], event[order]
     members = int(np.bincount(event, minlength=1).max())
     parts = []
@@ -151,8 +152,10 @@ def overlaps(collectives: Collectives, group: Ints, clock: Ints) -> Precedences:
         same = np.flatnonzero(event[:-step] == event[step:])
         one, other = rows[same], rows[same + step]
         apart = clock[collectives.rank[one]] != clock[collectives.rank[other]]
-        before = np.concatenate((one[apart], other[apart]))
-        after = np.concatenate((other[apart], one[apart]))
+        one, other = one[apart], other[apart]
+        leaving = _leave_together(collectives, one, other)
+        one, other = one[leaving], other[leaving]
+        before, after = np.concatenate((one, other)), np.concatenate((other, one))
         none = np.full(len(before), NONE, np.int64)
         parts.append(
             Precedences(
@@ -165,3 +168,20 @@ def overlaps(collectives: Collectives, group: Ints, clock: Ints) -> Precedences:
             )
         )
     return together(*parts)
+
+
+def _leave_together(collectives: Collectives, one: Ints, other: Ints) -> Bools:
+    """Tell which pairs are of ranks whose kernels end at a constant distance, clocks' drift apart.
+
+    Args:
+        collectives: of all ranks.
+        one: rows of them.
+        other: rows of the other members.
+    """
+    pair = groups_of(collectives.rank[one], collectives.rank[other])
+    end_ns = collectives.end_ns
+    apart = end_ns[one] - end_ns[other]
+    low, high = group_extents(pair.of_row, len(pair), apart, apart)
+    first, last = group_extents(pair.of_row, len(pair), end_ns[one], end_ns[one])
+    steady = high - low <= _LEAVE_NS + DRIFT * (last - first)
+    return np.asarray(steady[pair.of_row], bool)

@@ -1,8 +1,9 @@
 """Collectives: when the kernels ran that hold all copies of a stage together.
 
-Kept are all-reduces, all-gathers and reduce-scatters outside of forward and backward: the
-gradients of data-parallel copies, reduced before the Optimizer. Those inside a forward or a
-backward belong to tensor parallelism, whose copies share a host.
+Kept is, of each iteration of a rank, the first all-reduce, all-gather or reduce-scatter that the
+host launched after its last backward: there the gradients of data-parallel copies are reduced,
+before norms and embeddings are, in other groups. What runs inside a forward or a backward belongs
+to tensor parallelism, or to buckets that nothing tells apart from it.
 """
 
 from __future__ import annotations
@@ -14,24 +15,22 @@ import numpy as np
 
 from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.grouping import groups_of
-from bubbleviz.iterations import occurrences
 from bubbleviz.kinds import matching
 from bubbleviz.model import Operations
-from bubbleviz.phases import COUNTED, WORK
+from bubbleviz.phases import COUNTED, WORK, Phase
+from bubbleviz.profile import Kernels
 from bubbleviz.spans import owned_by
 from bubbleviz.work import Work
 
 
 @dataclass(frozen=True)
 class Collectives(Table):
-    """Kernels of collectives, in order of (rank, start).
+    """Kernels of collectives, in order of (rank, iteration): at most one each.
 
     Attributes:
         rank: rank that it ran on.
-        iteration: the rank's iteration, that of the last forward or backward that began before.
+        iteration: the rank's iteration, in the order of the host.
         kind: row of the list of collectives in ``kinds.toml``.
-        place: 0, 1, .. of its kind in that iteration.
-        count: how many of its kind that iteration has.
         start_ns: start on the device.
         end_ns: end on the device.
     """
@@ -39,8 +38,6 @@ class Collectives(Table):
     rank: Ints
     iteration: Ints
     kind: Ints
-    place: Ints
-    count: Ints
     start_ns: Ints
     end_ns: Ints
 
@@ -53,8 +50,8 @@ def collectives_of(
     operations: Operations,
     work: Work,
     owner: Ints,
-    kernel_name: Ints,
-    names: Sequence[str],
+    launched_ns: Ints,
+    kernels: Kernels,
     kinds: Sequence[str],
 ) -> Collectives:
     """Return the collectives of a profile.
@@ -63,40 +60,47 @@ def collectives_of(
         operations: of the profile, with their spans.
         work: kernels, then copies.
         owner: operation of each.
-        kernel_name: row of ``names`` of each kernel.
-        names: demangled names of kernels.
+        launched_ns: when the host launched each.
+        kernels: the first of ``work``, with their names.
         kinds: a regular expression for each kind of collective.
     """
-    kind_of_name = np.full(len(names) + 1, NONE, np.int64)
+    kind_of_name = np.full(len(kernels.names), NONE, np.int64)
     for number, regex in enumerate(kinds):
-        kind_of_name[:-1][matching(names, (regex,))] = number
+        kind_of_name[matching(kernels.names, (regex,))] = number
     kind = np.full(len(work), NONE, np.int64)
-    kind[: len(kernel_name)] = kind_of_name[kernel_name]
+    kind[: len(kernels)] = kind_of_name[kernels.name_id]
     held: Bools = work.communication & (kind >= 0) & ~owned_by(operations, owner, WORK)
     rows = np.flatnonzero(held)
-    rows = rows[np.lexsort((work.start_ns[rows], work.rank[rows]))]
-    iteration = _iterations(operations, work.rank[rows], work.start_ns[rows])
-    of_kind = work.rank[rows], iteration, kind[rows]
-    group = groups_of(*of_kind).of_row
+    rows = rows[np.lexsort((work.start_ns[rows], launched_ns[rows], work.rank[rows]))]
+    iteration = _iterations(operations, work.rank[rows], launched_ns[rows])
+    rows, iteration = rows[iteration >= 0], iteration[iteration >= 0]
+    first = groups_of(work.rank[rows], iteration).first
+    rows = rows[first]
     return Collectives(
         rank=work.rank[rows],
-        iteration=iteration,
+        iteration=iteration[first],
         kind=kind[rows],
-        place=occurrences(of_kind),
-        count=np.bincount(group, minlength=1)[group],
         start_ns=work.start_ns[rows],
         end_ns=work.end_ns[rows],
     )
 
 
-def _iterations(operations: Operations, rank: Ints, start_ns: Ints) -> Ints:
-    """Return the iteration of the last forward or backward that began before; -1 none."""
-    begun = np.flatnonzero(np.isin(operations.phase, COUNTED) & (operations.has_span == 1))
+def _iterations(operations: Operations, rank: Ints, launched_ns: Ints) -> Ints:
+    """Return the iteration whose last backward a rank launched just before; -1 none.
+
+    That is -1 too where the next iteration has begun, or the backward goes on.
+    """
+    counted = np.flatnonzero(np.isin(operations.phase, COUNTED) & (operations.iteration >= 0))
     found = np.full(len(rank), NONE, np.int64)
     for number in np.unique(rank).tolist():
-        own = begun[operations.rank[begun] == number]
-        own = own[np.argsort(operations.start_ns[own], kind="stable")]
+        own = counted[operations.rank[counted] == number]
+        if len(own) == 0:
+            continue
+        own = own[np.argsort(operations.host_start_ns[own], kind="stable")]
+        iteration = operations.iteration[own]
         rows = np.flatnonzero(rank == number)
-        at = np.searchsorted(operations.start_ns[own], start_ns[rows], side="right") - 1
-        found[rows] = np.where(at >= 0, operations.iteration[own][at], NONE) if len(own) else NONE
+        at = np.searchsorted(operations.host_start_ns[own], launched_ns[rows], side="right") - 1
+        last = np.append(iteration[1:] != iteration[:-1], True)
+        backward = ~np.isin(operations.phase[own], (Phase.F, Phase.FB))
+        found[rows] = np.where((at >= 0) & (last & backward)[at], iteration[at], NONE)
     return found

@@ -108,7 +108,7 @@ def join(
 def _collectives(parts: Sequence[tuple[Recording, Clock, int, int]]) -> Collectives:
     columns = {
         name: np.concatenate([getattr(r.collectives, name) for r, *_ in parts])
-        for name in ("iteration", "kind", "place", "count")
+        for name in ("iteration", "kind")
     }
     return Collectives(
         rank=np.concatenate([r.collectives.rank + base for r, _, base, _ in parts]),

@@ -22,6 +22,8 @@ from bubbleviz.stretches import DRIFT
 
 #: With more copies than that the user is asked for the sizes of the run.
 _MOST_COPIES = 64
+#: A span may end a little after what the next stage waits for was sent: so much of it.
+_GIVE = 0.25
 
 
 def matched(operations: Operations, virtual_stage: Ints, stage: Ints, number: Ints) -> Ints:
@@ -53,6 +55,24 @@ def matched(operations: Operations, virtual_stage: Ints, stage: Ints, number: In
     return pipeline
 
 
+def nests(operations: Operations, virtual_stage: Ints) -> bool:
+    """Tell whether each virtual stage of a single pipeline can be the one before the next.
+
+    Unequally fast copies that were taken for stages of one pipeline betray themselves here: of
+    some microbatch the shorter wait is not inside the longer one.
+
+    Args:
+        operations: of all ranks, with each rank's own iteration numbers.
+        virtual_stage: of each operation; -1 unknown.
+    """
+    every = waits(operations.changed(chunk=virtual_stage))
+    for upper in range(int(virtual_stage.max(initial=0))):
+        above, below = every.take(every.chunk == upper), every.take(every.chunk == upper + 1)
+        if not _holds(above, below, give=_GIVE):
+            return False
+    return True
+
+
 def _fits(one: Waits, other: Waits) -> bool:
     """Tell whether what two ranks do can be neighbours of one pipeline.
 
@@ -62,8 +82,11 @@ def _fits(one: Waits, other: Waits) -> bool:
     return _holds(one, other) and _holds(other, one)
 
 
-def _holds(upper: Waits, lower: Waits) -> bool:
-    """Tell whether every wait of a virtual stage holds those of the next one on the other rank."""
+def _holds(upper: Waits, lower: Waits, give: float = 0.0) -> bool:
+    """Tell whether every wait of a virtual stage holds those of the next one on the other rank.
+
+    It may miss by ``give`` of what the other works.
+    """
     number = groups_of(
         np.concatenate((upper.chunk + 1, lower.chunk)),
         *(
@@ -73,7 +96,8 @@ def _holds(upper: Waits, lower: Waits) -> bool:
     ).of_row
     _, i, j = np.intersect1d(number[: len(upper)], number[len(upper) :], return_indices=True)
     slack = upper.waited_ns[i] - lower.waited_ns[j] - lower.worked_ns[j]
-    return bool((slack >= -GRAIN_NS - DRIFT * upper.waited_ns[i]).all())
+    grain = GRAIN_NS + DRIFT * upper.waited_ns[i] + give * lower.worked_ns[j]
+    return bool((slack >= -grain).all())
 
 
 def _only_matching(fits: Bools) -> Ints | None:

@@ -115,15 +115,15 @@ def solve(precedences: Precedences, start_ns: Ints, end_ns: Ints, reference: int
     if give <= GRAIN_NS / 2:
         return _constant(problem, limit, give)
     offset, known = _middles(limit + _rounded_up(give), reference)
-    stretches = _divided(problem, offset)
+    stretches = _divided(problem, offset, known)
     for slack in (0.0, GRAIN_NS / 2):
         potential = feasible(stretches, slack)
         if potential is not None:
             low, high = bands(stretches, potential, slack, reference)
             return _drifting(problem, offset, known, stretches, low, high, limit)
-    # What the bounds had to give is error, too.
+    # What the bounds miss each other by is error, too: on either side one of two may be right.
     found = [
-        replace(own, uncertainty_ns=own.uncertainty_ns + math.ceil(give))
+        replace(own, uncertainty_ns=own.uncertainty_ns + math.ceil(2 * give))
         if own.uncertainty_ns is not None and clock != reference
         else own
         for clock, own in enumerate(_constant(problem, limit, give).corrections)
@@ -141,16 +141,22 @@ class _Problem:
     reference: int
 
 
-def _divided(problem: _Problem, offset: Floats) -> Stretches:
-    """Return the stretches, with every clock moved by its offset."""
-    given = problem.precedences
+def _divided(problem: _Problem, offset: Floats, known: Bools) -> Stretches:
+    """Return the stretches, with every clock moved by its offset.
+
+    Clocks that nothing bounds have no part in them: they may be anywhere.
+    """
+    given = problem.precedences.take(
+        known[problem.precedences.before] & known[problem.precedences.after]
+    )
+    at = np.where(known, np.arange(len(known)), problem.reference)
     return divided(
         given.before,
         given.after,
         given.before_ns + offset[given.before],
         given.after_ns + offset[given.after],
-        problem.start_ns + offset,
-        problem.end_ns + offset,
+        (problem.start_ns + offset)[at],
+        (problem.end_ns + offset)[at],
     )
 
 
@@ -230,7 +236,7 @@ def _constant(problem: _Problem, limit: Floats, give: float) -> Solution:
     """Return constant corrections, every bound giving by ``give`` if that is more than 0."""
     slack = _rounded_up(give)
     offset, known = _middles(limit + slack, problem.reference)
-    stretches = _divided(problem, offset)
+    stretches = _divided(problem, offset, known)
     still = np.zeros(stretches.captured.shape)
     low, high = bands(stretches, still, slack, problem.reference)
     line = np.zeros(len(stretches.middle_ns))

@@ -110,15 +110,13 @@ def refuse_misfit(parallel: Parallel, numbers: Numbering) -> None:
         )
 
 
-def told_apart(stage: Ints, machine: Ints, numbers: Numbering) -> Ints:
+def told_apart(stage: Ints, numbers: Numbering) -> Ints:
     """Return the pipeline of each rank without being told the run's sizes; -1 unknown.
 
     Copies are told apart where names number the ranks and the stages follow in Megatron's order.
-    Where names do not, it makes no difference if all copies of each stage are on one machine.
 
     Args:
         stage: of each rank; -1 for ranks that take no part.
-        machine: of each rank.
         numbers: of the ranks.
     """
     pipeline = np.zeros(len(stage), np.int64)
@@ -132,8 +130,7 @@ def told_apart(stage: Ints, machine: Ints, numbers: Numbering) -> Ints:
     place = np.empty(len(working), np.int64)
     place[np.argsort(number)] = np.arange(len(working))
     in_order = bool((sizes == sizes[0]).all() and (of_stage == place // sizes[0]).all())
-    apart = groups_of(of_stage, machine[working])
-    if in_order and (numbers.named or len(apart) == len(sizes)):
+    if in_order and numbers.named:
         pipeline[working] = place % sizes[0]
     return pipeline
 

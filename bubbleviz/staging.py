@@ -16,7 +16,7 @@ from bubbleviz.columns import NONE, Ints
 from bubbleviz.grouping import distinct_rows, groups_of
 from bubbleviz.iterations import occurrences
 from bubbleviz.joining import Joined
-from bubbleviz.matching import matched
+from bubbleviz.matching import matched, nests
 from bubbleviz.model import Limitation, Operations
 from bubbleviz.pairing import Pairing, Places, pair_iterations
 from bubbleviz.phases import COUNTED, Phase
@@ -41,7 +41,9 @@ from bubbleviz.stages import (
 _LISTED = 8
 _UNPAIRED = Limitation(
     "which iterations of the ranks belong together",
-    "neither names nor counts and dependencies tell; ratios over ranks are left out",
+    "neither names nor counts and dependencies tell; ratios over ranks are left out, and nothing "
+    "bounds the clocks of several hosts; ranges that name iterations, or captures that begin with "
+    "the same one, would tell",
 )
 _CONTRADICTED = Limitation(
     "stages of ranks",
@@ -51,8 +53,9 @@ _CONTRADICTED = Limitation(
 )
 _GIVEN_CONTRADICTED = Limitation(
     "stages of ranks",
-    "the order given with --order or --parallel contradicts the data dependencies: forwards run "
-    "downstream before they end upstream",
+    "the order given with --order or --parallel contradicts the data dependencies, or how long "
+    "microbatches are away from the ranks; --parallel counts ranks as names do, else by host, "
+    "device and process",
 )
 _COPIES = Limitation(
     "pipelines",
@@ -115,7 +118,7 @@ def stage(joined: Joined, order: Sequence[int] = (), parallel: Parallel | None =
         refuse_misfit(parallel, given.numbers)
     if order or (parallel is not None and said is None):
         staging = _with(given, _virtual(joined, *_places_in_pipeline(given)))
-        if _is_contradicted(given, staging):
+        if _is_contradicted(given, staging) or _is_other(given, staging):
             return _noted(given, staging, (_GIVEN_CONTRADICTED,))
     elif said is not None:
         staging = _with(given, said, by_name=True)
@@ -134,7 +137,8 @@ def _noted(
 ) -> Staging:
     if not staging.pairing.known:
         notes = (*notes, _UNPAIRED)
-    stages_missing = stages_missing or _reaches_beyond(staging)
+    doubtful = _GIVEN_CONTRADICTED in notes
+    stages_missing = stages_missing or (_reaches_beyond(staging) and not doubtful)
     if stages_missing:
         because = (
             "range names tell of virtual stages that no profile holds, or of receives from them; "
@@ -150,7 +154,7 @@ def _noted(
     if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
         notes = (*notes, _COPIES)
     numbered = given.said is not None or given.numbers.named or given.parallel is not None
-    if not stages_missing and not numbered:
+    if not stages_missing and not numbered and not doubtful:
         notes = (*notes, *_far_apart(staging))
     missing = stages_missing or len(absent) > 0
     return replace(staging, stages_missing=missing, limitations=notes)
@@ -204,7 +208,7 @@ def _with(given: _Given, stages: VirtualStages, *, by_name: bool = False) -> Sta
         pipeline = given.parallel.pipeline(number)
         together = given.parallel.reducing(number)
     else:
-        pipeline = told_apart(first, given.machine, given.numbers)
+        pipeline = told_apart(first, given.numbers)
         if (pipeline[first >= 0] < 0).any():
             pipeline = matched(operations, virtual_stage, first, number)
         together = reducing(first, given.machine, given.numbers)
@@ -262,8 +266,14 @@ def _told_stages(given: _Given) -> VirtualStages:
     """Return the virtual stages that waiting times tell, with the ranks' numbers where need be."""
     operations = given.joined.operations
     stages = order_virtual_stages(operations)
-    if given.numbers.named and (stages.virtual_stage < 0).any():
-        return order_by_number(operations, given.numbers.number) or stages
+    known = bool((stages.virtual_stage >= 0).all())
+    single = len(np.unique(stages.virtual_stage)) == len(stages.virtual_stage)
+    if known and not (single and not nests(*_renamed_chunks(operations, stages, by_name=False))):
+        return stages
+    if given.numbers.named:
+        by_number = order_by_number(operations, given.numbers.number)
+        if by_number is not None:
+            return by_number
     return stages
 
 
@@ -331,6 +341,14 @@ def _looked_up(pairs: tuple[Ints, Ints], values: Ints, wanted: tuple[Ints, Ints]
     table = np.full(int(number.max(initial=-1)) + 1, NONE, np.int64)
     table[number[: len(values)]] = values
     return table[number[len(values) :]]
+
+
+def _is_other(given: _Given, staging: Staging) -> bool:
+    """Tell whether the waiting times give an order, and another one than the user."""
+    told = _told_stages(given)
+    if (told.virtual_stage < 0).any() or not len(told.virtual_stage):
+        return False
+    return bool((_first_stages(told, len(given.machine)) != staging.stage_of_rank).any())
 
 
 def _is_contradicted(given: _Given, staging: Staging) -> bool:

@@ -185,6 +185,11 @@ def test_every_operation_lies_within_the_uncertainty(name: str, tmp_path: Path) 
     report = bubbleviz.analyze(paths, align="causal")
 
     check(report, truth)
+    if {r.pipeline for r in report.ranks} == {None}:
+        # Copies in step on one machine: either may be of either pipeline.
+        assert name == "tensor parallel"
+        assert [r.stage for r in report.ranks] == sorted(r.stage for r in truth.ranks)
+        return
     assert [r.stage for r in report.ranks] == [
         r.stage for r in sorted(truth.ranks, key=lambda r: (r.pipeline, r.stage))
     ]

@@ -12,12 +12,12 @@ from bubbleviz.causality import overlaps
 from bubbleviz.collectives import Collectives
 from bubbleviz.offsets import Precedences, solve
 
-#: (rank, iteration, kind, place, count, start_ns, end_ns)
-Row = tuple[int, int, int, int, int, int, int]
+#: (rank, iteration, kind, start_ns, end_ns)
+Row = tuple[int, int, int, int, int]
 
 
 def collectives(*rows: Row) -> Collectives:
-    return Collectives(*np.array(rows, np.int64).reshape(-1, 7).T.copy())
+    return Collectives(*np.array(rows, np.int64).reshape(-1, 5).T.copy())
 
 
 def column(values: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -38,7 +38,7 @@ def pairs(found: Precedences) -> set[tuple[int, int, int, int]]:
 
 
 def test_every_member_enters_before_any_other_leaves() -> None:
-    own = collectives(*((rank, 0, 0, 0, 1, 10 * rank, 100 + rank) for rank in range(3)))
+    own = collectives(*((rank, 0, 0, 10 * rank, 100 + rank) for rank in range(3)))
 
     found = overlaps(own, column([5, 5, 5]), column([0, 1, 2]))
 
@@ -50,7 +50,7 @@ def test_every_member_enters_before_any_other_leaves() -> None:
 
 def test_a_collective_bounds_two_replicas_that_nothing_else_links() -> None:
     # Rank 1 enters at 480 on its own clock and leaves at 1_000, rank 0 at 0 and 500.
-    own = collectives((0, 0, 0, 0, 1, 0, 500), (1, 0, 0, 0, 1, 480, 1_000))
+    own = collectives((0, 0, 0, 0, 500), (1, 0, 0, 480, 1_000))
 
     found = overlaps(own, column([0, 0]), column([0, 1]))
 
@@ -61,34 +61,43 @@ def test_a_collective_bounds_two_replicas_that_nothing_else_links() -> None:
 
 
 def test_only_the_same_collective_of_one_group_is_compared() -> None:
-    first: Row = (0, 0, 0, 0, 1, 0, 100)
+    first: Row = (0, 0, 0, 0, 100)
     others: list[Row] = [
-        (1, 1, 0, 0, 1, 10, 110),  # another iteration
-        (2, 0, 1, 0, 1, 20, 120),  # another kind
-        (3, 0, 0, 1, 1, 30, 130),  # another place
-        (4, 0, 0, 0, 2, 40, 140),  # an iteration that is cut, or has more of them
-        (5, 0, 0, 0, 1, 50, 150),  # another stage
-        (6, 0, 0, 0, 1, 60, 160),  # the same clock
+        (1, 1, 0, 10, 110),  # another iteration
+        (2, 0, 1, 20, 120),  # another kind
+        (3, 0, 0, 50, 150),  # another stage
+        (4, 0, 0, 60, 160),  # the same clock
     ]
-    group, clock = column([0, 0, 0, 0, 0, 1, 0]), column([0, 1, 2, 3, 4, 5, 0])
+    group, clock = column([0, 0, 0, 1, 0]), column([0, 1, 2, 3, 0])
 
     assert len(overlaps(collectives(first, *others), group, clock)) == 0
 
 
 def test_ranks_without_a_group_and_kernels_of_no_iteration_say_nothing() -> None:
-    own = collectives((0, -1, 0, 0, 1, 0, 100), (1, -1, 0, 0, 1, 0, 100))
+    own = collectives((0, -1, 0, 0, 100), (1, -1, 0, 0, 100))
 
     assert len(overlaps(own, column([0, 0]), column([0, 1]))) == 0
-    own = collectives((0, 0, 0, 0, 1, 0, 100), (1, 0, 0, 0, 1, 0, 100))
+    own = collectives((0, 0, 0, 0, 100), (1, 0, 0, 0, 100))
     assert len(overlaps(own, column([-1, -1]), column([0, 1]))) == 0
     assert len(overlaps(collectives(), column([0, 0]), column([0, 1]))) == 0
 
 
 def test_the_number_of_pairs_grows_with_the_members_alone() -> None:
     members = 100
-    own = collectives(*((rank, 0, 0, 0, 1, 0, 100) for rank in range(members)))
+    own = collectives(*((rank, 0, 0, 0, 100) for rank in range(members)))
     every = column(range(members))
 
     found = overlaps(own, every * 0, every)
 
     assert len(found) == 2 * sum(members - step for step in range(1, 17))
+
+
+def test_ranks_that_do_not_leave_together_are_in_no_collective() -> None:
+    rows: list[Row] = []
+    for iteration, late in enumerate((0, 40_000, 90_000)):
+        at = iteration * 1_000_000
+        rows.append((0, iteration, 0, at, at + 500_000))
+        rows.append((1, iteration, 0, at, at + 500_000 + late))
+
+    assert len(overlaps(collectives(*rows[:4]), column([0, 0]), column([0, 1]))) == 4
+    assert len(overlaps(collectives(*rows), column([0, 0]), column([0, 1]))) == 0

@@ -45,29 +45,27 @@ def test_an_order_gives_the_ranks_the_same_numbers_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "machine", "named", "pipeline"),
+    ("stage", "named", "pipeline"),
     [
         # No copies: one pipeline, whoever takes part.
-        ([0, 1, 2], [0, 1, 2], False, [0, 0, 0]),
-        ([1, -1, 0], [0, 0, 0], False, [0, 0, 0]),
-        ([-1, -1], [0, 0], False, [0, 0]),
-        ([], [], False, []),
-        # Copies on several machines: names must number the ranks.
-        ([0, 0, 1, 1], [0, 1, 2, 3], True, [0, 1, 0, 1]),
-        ([0, 0, 1, 1], [0, 1, 2, 3], False, [-1, -1, -1, -1]),
-        # Copies of each stage on one machine may be taken for either.
-        ([0, 0, 1, 1], [0, 0, 1, 1], False, [0, 1, 0, 1]),
+        ([0, 1, 2], False, [0, 0, 0]),
+        ([1, -1, 0], False, [0, 0, 0]),
+        ([-1, -1], False, [0, 0]),
+        ([], False, []),
+        # Copies: names must number the ranks.
+        ([0, 0, 1, 1], True, [0, 1, 0, 1]),
+        ([0, 0, 1, 1], False, [-1, -1, -1, -1]),
         # Not in Megatron's order, or not as many of each stage.
-        ([0, 1, 0, 1], [0, 0, 0, 0], True, [-1, -1, -1, -1]),
-        ([0, 0, 1], [0, 0, 0], True, [-1, -1, -1]),
+        ([0, 1, 0, 1], True, [-1, -1, -1, -1]),
+        ([0, 0, 1], True, [-1, -1, -1]),
         # Ranks that take no part belong to no pipeline beside copies.
-        ([0, 0, -1, 1, 1], [0, 0, 0, 0, 0], True, [0, 1, -1, 0, 1]),
+        ([0, 0, -1, 1, 1], True, [0, 1, -1, 0, 1]),
     ],
 )
-def test_copies_are_told_apart_where_numbers_or_machines_do(
-    stage: list[int], machine: list[int], named: bool, pipeline: list[int]
+def test_copies_are_told_apart_where_numbers_do(
+    stage: list[int], named: bool, pipeline: list[int]
 ) -> None:
-    found = told_apart(column(stage), column(machine), numbered(len(stage), named=named))
+    found = told_apart(column(stage), numbered(len(stage), named=named))
 
     assert found.tolist() == pipeline
 
