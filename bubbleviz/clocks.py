@@ -100,14 +100,17 @@ def _are_timed(source: Source, other: Source) -> bool:
 
 def _may_share(source: Source, other: Source) -> bool:
     """Tell whether two profiles of one hostname can be of one machine."""
+    return _boots_apart_ns(source, other) < REBOOT_NS and _are_timed(source, other)
+
+
+def _boots_apart_ns(source: Source, other: Source) -> int:
+    """Return how far apart two profiles' machines were switched on; 0 where that is not known."""
     booted = [
         own.session_utc_ns - own.session_clock_ns
         for own in (source, other)
         if own.session_utc_ns is not None and own.session_clock_ns is not None
     ]
-    if len(booted) == 2 and abs(booted[0] - booted[1]) >= REBOOT_NS:
-        return False
-    return _are_timed(source, other)
+    return abs(booted[0] - booted[1]) if len(booted) == 2 else 0
 
 
 def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[Clock, ...]:
@@ -149,8 +152,11 @@ def _against(source: Source, anchor: Source, clock: Clock | None) -> Clock | Non
     """Return the clock of a profile by another one of its host; None where that says nothing."""
     if clock is None:
         return None
-    if source.session_clock_ns is not None and anchor.session_clock_ns is not None:
-        step = source.session_clock_ns - anchor.session_clock_ns
+    # Machines that are said to share a clock need not have been switched on together.
+    together = _boots_apart_ns(source, anchor) < REBOOT_NS
+    clocks = source.session_clock_ns, anchor.session_clock_ns
+    if together and clocks[0] is not None and clocks[1] is not None:
+        step = clocks[0] - clocks[1]
     elif source.session_utc_ns is not None and anchor.session_utc_ns is not None:
         step = source.session_utc_ns - anchor.session_utc_ns
     else:

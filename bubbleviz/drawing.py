@@ -89,8 +89,8 @@ def _draw_nothing(page: Page, report: Report, view: View) -> None:
 def _draw_limitations(page: Page, report: Report) -> None:
     for limitation in report.limitations[:MOST_LIMITATIONS]:
         times = f" ({limitation.count:,} times)" if limitation.count > 1 else ""
-        what, because = clean(limitation.what, 160), clean(limitation.because, 160)
-        page.paragraph(f"{what}{times}: {because}", 9.5, lines=1)
+        what, because = clean(limitation.what, 160), clean(limitation.because, 500)
+        page.paragraph(f"{what}{times}: {because}", 9.5, lines=2)
     if (more := len(report.limitations) - MOST_LIMITATIONS) > 0:
         page.paragraph(f"and {more:,} more limitation{'s' if more > 1 else ''}", 9.5, lines=1)
 

@@ -38,6 +38,18 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+def _listed(held: set[int | None]) -> str:
+    """Return numbers as ``0-3, 6``."""
+    known = sorted(number for number in held if number is not None)
+    runs: list[list[int]] = []
+    for number in known:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs) or "none"
+
+
 def parallel_of(text: str) -> Parallel:
     """Return the sizes of ``tp=2,pp=4,dp=8``; those that are not given are 1.
 
@@ -48,7 +60,8 @@ def parallel_of(text: str) -> Parallel:
     for part in text.split(","):
         match = _SIZE.match(part)
         if match is None or match[1] in sizes:
-            raise UsageError(f"--parallel {text[:60]!r}: not of the form tp=2,pp=4,dp=8")
+            wrong = "twice" if match else "not of the form tp=2,pp=4,dp=8"
+            raise UsageError(f"--parallel: {part[:60]!r} is {wrong}")
         sizes[match[1]] = int(match[2])
     from bubbleviz.pipelines import Parallel
 
@@ -103,7 +116,8 @@ def _ranks(report: Report, ranks: str | None, stages: str | None) -> tuple[int, 
         kept = [i for i in chosen if getattr(report.ranks[i], of) in wanted]
         held = {getattr(rank, of) for rank in report.ranks}
         if not wanted <= held or not kept:
-            known = ", ".join(str(n) for n in sorted(n for n in held if n is not None)) or "none"
-            raise UsageError(f"{option} {text}: selects nothing; the report holds {known}")
+            lacking = min(wanted - held, default=None)
+            lost = "selects nothing" if lacking is None else f"there is no {lacking}"
+            raise UsageError(f"{option} {text}: {lost}; the report holds {_listed(held)}")
         chosen = kept
     return () if ranks is None and stages is None else tuple(chosen)

@@ -16,7 +16,7 @@ from bubbleviz.clocks import Clock
 from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.joining import Joined
 from bubbleviz.model import Limitation
-from bubbleviz.offsets import Contradiction, Precedences, Solution, solve, together
+from bubbleviz.offsets import GRAIN_NS, Contradiction, Precedences, Solution, solve, together
 from bubbleviz.pairing import paired
 from bubbleviz.staging import Staging
 
@@ -63,9 +63,8 @@ def timebase(
         captures: first and last time of each profile, on its own clock.
         method: one of :data:`bubbleviz.choices.ALIGNMENTS`.
     """
-    machines = len(joined.machines)
-    if method != "causal" or machines == 1:
-        return _by_session(joined, clocks, method)
+    if method != "causal" or len(joined.machines) == 1:
+        return _by_session(joined, staging, clocks, method)
     precedences, solution, dropped = _solve(joined, staging, _extents(joined, clocks, captures))
     corrections = dict(zip(joined.machines, solution.corrections, strict=True))
     found = tuple(
@@ -75,7 +74,7 @@ def timebase(
     uncertainty = [c.uncertainty_ns for c in solution.corrections]
     known = np.array([u is not None for u in uncertainty])
     notes = []
-    if not known.all():
+    if not known.all() and staging.pairing.known:
         notes.append(_unbounded(joined, known))
     if dropped:
         notes.append(_COLLECTIVES_DROPPED)
@@ -91,7 +90,7 @@ def timebase(
     )
 
 
-def _by_session(joined: Joined, clocks: Sequence[Clock], method: str) -> Timebase:
+def _by_session(joined: Joined, staging: Staging, clocks: Sequence[Clock], method: str) -> Timebase:
     """Return the sessions' own clocks; those of other machines are trusted if UTC is asked for."""
     count = len(joined.machines)
     reference = np.arange(count) == 0
@@ -108,13 +107,33 @@ def _by_session(joined: Joined, clocks: Sequence[Clock], method: str) -> Timebas
         "none": f"those of {count} hosts are left as they are (--align none), so ratios that need "
         "a common clock are left out",
     }
+    limitations = [Limitation("clocks of several hosts", notes[method])] if count > 1 else []
+    broken = _broken(joined, staging) if method == "utc" and count > 1 else None
+    if broken is not None:
+        limitations.append(broken)
     return Timebase(
         clocks=tuple(clocks),
         machine=joined.machine_of_rank,
         comparable=reference | (method != "none"),
         uncertainty_ns=np.where(reference, 0, NONE).astype(np.int64),
-        contradicted=False,
-        limitations=(Limitation("clocks of several hosts", notes[method]),) if count > 1 else (),
+        contradicted=broken is not None,
+        limitations=tuple(limitations),
+    )
+
+
+def _broken(joined: Joined, staging: Staging) -> Limitation | None:
+    """Return what is said of a data dependency that the sessions' own clocks break most."""
+    precedences = _causal(joined, staging)
+    early = precedences.before_ns - precedences.after_ns
+    if early.max(initial=0) <= GRAIN_NS:
+        return None
+    row = int(early.argmax())
+    return Limitation(
+        "clocks of several hosts contradict each other",
+        f"{_called(joined, staging, int(precedences.after_row[row]))} needs "
+        f"{_called(joined, staging, int(precedences.before_row[row]))}, and by UTC it ran "
+        f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked (!), "
+        "and --align causal finds better ones",
     )
 
 
@@ -137,16 +156,14 @@ def _solve(
     joined: Joined, staging: Staging, extents: tuple[Ints, Ints]
 ) -> tuple[Precedences, Solution, bool]:
     """Return the precedences, what they allow, and whether those of collectives do not fit."""
-    machine = joined.machine_of_rank
-    if not staging.pairing.known:
-        return together(), solve(together(), *extents), False
-    operations = staging.operations.changed(iteration=staging.pairing.iteration)
-    causal = dependencies(operations, staging.virtual_stage, staging.pipeline, machine)
+    causal = _causal(joined, staging)
     own = joined.collectives
     collectives = own.of_iterations(
         paired(joined.operations, staging.pairing, own.rank, own.iteration)
     )
-    reduced = overlaps(collectives, staging.reducing, machine)
+    reduced = overlaps(collectives, staging.reducing, joined.machine_of_rank)
+    if not staging.pairing.known:
+        reduced = together()
     both = together(causal, reduced)
     solution = solve(both, *extents)
     if solution.contradiction is None or len(reduced) == 0:
@@ -154,6 +171,18 @@ def _solve(
     alone = solve(causal, *extents)
     # What contradicts itself without them is not their fault.
     return (both, solution, False) if alone.contradiction is not None else (causal, alone, True)
+
+
+def _causal(joined: Joined, staging: Staging) -> Precedences:
+    """Return what data dependencies say; nothing where iterations are not known to be the same."""
+    if not staging.pairing.known:
+        return together()
+    return dependencies(
+        staging.operations.changed(iteration=staging.pairing.iteration),
+        staging.virtual_stage,
+        staging.pipeline,
+        joined.machine_of_rank,
+    )
 
 
 def _unbounded(joined: Joined, known: Bools) -> Limitation:
@@ -184,8 +213,9 @@ def _contradicting(
     return Limitation(
         "clocks of several hosts contradict each other",
         f"{', and '.join(needs)}: no clocks of {' and '.join(hosts)} allow this, it misses by "
-        f"{found.by_ns / 1e3:,.1f} us; the clocks are those that break least, and every ratio "
-        "that needs them is marked (!)",
+        f"{found.by_ns / 1e3:,.1f} us; a clock was set during the capture, or the profiles are "
+        "not of one run; the clocks are those that break least, and every ratio that needs them "
+        "is marked (!)",
     )
 
 

@@ -248,7 +248,8 @@ def _ranks(
     for row, stage, label, values in zip(shown, stages, labels, cells, strict=True):
         copies = len(row.copies)
         text = label if copies == 1 else f"{copies} copies"
-        table.add_row(str(row.rank.index), stage, text, *(values[column] for column in kept))
+        index = str(row.rank.index) if copies == 1 else ""
+        table.add_row(index, stage, text, *(values[column] for column in kept))
     if len(rows) > _RANKS:
         table.add_row("", "", f"… and {len(rows) - _RANKS} more in --json")
     by = "rank" if all(len(row.copies) == 1 for row in rows) else "stage (mean of its copies)"
