@@ -625,3 +625,122 @@ def test_a_receive_bounds_more_than_a_span_that_begins_before_it(
     # The receive ends at 160: b moves right by at least -60, and at most 40.
     assert report.profiles[1].clock_offset_ns == -10
     assert report.profiles[1].clock_uncertainty_ns == 51
+
+
+def keep(path: Path, low_ns: int, high_ns: int) -> None:
+    """Leave of an export what starts in [low, high)."""
+    with closing(sqlite3.connect(path)) as db, db:
+        for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+            db.execute(
+                f"DELETE FROM {table} WHERE start < ? OR start >= ?",
+                (low_ns, high_ns),
+            )
+
+
+def first_start(truth: Truth, file: TrueFile, iteration: int) -> int:
+    """Return when the first F of an iteration starts on a file's clock."""
+    ranks = {rank.rank for rank in truth.ranks if rank.file == file.path}
+    return min(
+        op.file_start_ns
+        for op in truth.operations
+        if op.rank in ranks and op.iteration == iteration and op.file_start_ns is not None
+    )
+
+
+def test_captures_that_are_shifted_pair_by_utc(tmp_path: Path) -> None:
+    """One host holds iterations 0 to 4, the other 3 to 7: as many of both, and unnamed."""
+    planting = replace(
+        LONG, stages=2, servers=2, microbatches=3, iterations=8, drift_ppb=(), barrier=True
+    )
+    paths, truth = planted(planting, tmp_path)
+    lead_ns = 1_000_000
+    keep(paths[0], 0, first_start(truth, truth.files[0], 5) - lead_ns)
+    keep(paths[1], first_start(truth, truth.files[1], 3) - lead_ns, 1 << 60)
+
+    report = bubbleviz.analyze(paths)
+
+    held = {i.index: {own.rank for own in i.ranks} for i in report.iterations}
+    assert held == {
+        **{key: {0} for key in (0, 1, 2)},
+        **{key: {0, 1} for key in (3, 4)},
+        **{key: {1} for key in (5, 6, 7)},
+    }
+    for rank in (0, 1):
+        own = report.profiles[rank]
+        assert own.clock_uncertainty_ns is not None
+        true_ns = np.array([op.start_ns for op in spans(truth, rank)], np.int64)
+        file_ns = np.array([op.file_start_ns for op in spans(truth, rank)], np.int64)
+        error = file_ns + own.clock_offset_ns - Clocks(truth).shown(truth.files[0], true_ns)
+        assert np.abs(error).max() <= own.clock_uncertainty_ns
+
+
+def test_a_clock_that_is_set_moves_no_iteration(tmp_path: Path) -> None:
+    planting = replace(
+        SHORT, servers=2, iterations=10, jitter=0.005, transfer_jitter=0, clock_error_ns=(0, 10**6)
+    )
+    paths, truth = planted(planting, tmp_path)
+    jumping(paths[1], first_start(truth, truth.files[1], 2) - 2_000_000, -5_000_000)
+
+    report = bubbleviz.analyze(paths)
+
+    assert len(report.iterations) == 10
+    assert report.contradicted("schedule")
+    uncertainty = report.profiles[1].clock_uncertainty_ns
+    assert uncertainty is not None
+    assert uncertainty > 2_500_000
+
+
+def test_utc_that_contradicts_dependencies_is_told(tmp_path: Path) -> None:
+    paths, _ = planted(SHORT, tmp_path)
+
+    report = bubbleviz.analyze(paths, align="utc")
+
+    (note,) = (n for n in report.limitations if n.what.endswith("contradict each other"))
+    assert "by UTC it ran" in note.because
+    assert report.contradicted("schedule")
+    assert not report.contradicted("stage")
+
+
+def test_a_host_that_counts_its_devices_otherwise_mixes_no_pipelines(tmp_path: Path) -> None:
+    planting = replace(SHORT, replicas=2, servers=4, jitter=0.1, barrier=True)
+    paths, truth = planted(planting, tmp_path)
+    with closing(sqlite3.connect(paths[1])) as db, db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 - deviceId")
+        db.execute("UPDATE TARGET_INFO_CUDA_DEVICE SET cudaId = 1 - cudaId")
+
+    report = bubbleviz.analyze(paths, align="causal")
+
+    true = {(r.file, r.pid): r.pipeline for r in truth.ranks}
+    found = {
+        (truth.files[r.profile].path, r.pid): r.pipeline
+        for r in report.ranks
+        if r.pipeline is not None
+    }
+    assert found in ({}, true, {key: 1 - own for key, own in true.items()})
+    for rank in truth.ranks:
+        own = report.profiles[[f.path for f in truth.files].index(rank.file)]
+        assert own.clock_uncertainty_ns is not None
+        true_ns = np.array([op.start_ns for op in spans(truth, rank.rank)], np.int64)
+        file_ns = np.array([op.file_start_ns for op in spans(truth, rank.rank)], np.int64)
+        error = file_ns + own.clock_offset_ns - Clocks(truth).shown(truth.files[0], true_ns)
+        assert np.abs(error).max() <= own.clock_uncertainty_ns
+
+
+@pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 0, 2, 3]])
+def test_an_order_that_waits_speak_against_is_told(order: list[int], tmp_path: Path) -> None:
+    paths, _ = planted(SHORT, tmp_path)
+
+    report = bubbleviz.analyze(paths, order=order)
+
+    assert any("given with --order" in n.because for n in report.limitations)
+
+
+def test_containers_that_share_a_clock_by_word_are_put_by_utc(tmp_path: Path) -> None:
+    paths, truth = planted(replace(SHORT, clock_error_ns=()), tmp_path)
+    hosts = sorted({file.host for file in truth.files})
+
+    report = bubbleviz.analyze(paths, same_clock=[hosts])
+
+    started = [file.utc_epoch_ns for file in truth.files]
+    assert [p.clock_offset_ns for p in report.profiles] == [s - started[0] for s in started]
+    assert {p.clock_uncertainty_ns for p in report.profiles} == {0}

@@ -1,0 +1,146 @@
+"""When the input of an operation was there, and which collectives hold copies together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bubbleviz.api import _record_export
+from bubbleviz.arrivals import NEVER, arrivals
+from bubbleviz.interpret import Recording
+from bubbleviz.phases import Phase
+from bubbleviz.stages import waits
+from tests.building import C, K, R, profile
+
+SEND_RECV = "ncclDevKernel_SendRecv"
+
+
+class Job:
+    """One rank, written operation by operation: each range launches its kernels in order."""
+
+    def __init__(self) -> None:
+        self.kernels: list[K] = []
+        self.calls: list[C] = []
+        self.ranges: list[R] = []
+        self.host = 0
+
+    def run(self, name: str, *spans: tuple[int, int], kernel: str = "gemm") -> Job:
+        """Add a range with kernels of these spans."""
+        first = self.host
+        for span in spans:
+            self.host += 2
+            number = len(self.calls)
+            self.calls.append(C(self.host, self.host + 1, number))
+            self.kernels.append(K(*span, number, name=kernel))
+        self.host += 3
+        self.ranges.append(R(first + 1, self.host - 1, name))
+        return self
+
+    def receive(self, name: str, *spans: tuple[int, int]) -> Job:
+        return self.run(name, *spans, kernel=SEND_RECV)
+
+    def recorded(self, folder: Path) -> Recording:
+        path = profile(folder, self.kernels, self.calls, self.ranges)
+        return _record_export(str(path), (), cross_thread=True)
+
+
+def told(recording: Recording) -> dict[str, tuple[int | None, int | None, bool]]:
+    """Return (exact_ns, latest_ns, receives) of each F and B, by its name and iteration."""
+    operations = recording.operations
+    found = arrivals(operations)
+    rows = [n for n, p in enumerate(operations.phase.tolist()) if p in (Phase.F, Phase.BW)]
+
+    def time(value: int) -> int | None:
+        return None if value == NEVER else value
+
+    return {
+        f"{operations.names[operations.name_id[n]]} {operations.iteration[n]}": (
+            time(int(found.exact_ns[n])),
+            time(int(found.latest_ns[n])),
+            bool(found.receives[n]),
+        )
+        for n in rows
+    }
+
+
+def test_the_receive_of_its_name_tells(tmp_path: Path) -> None:
+    job = Job().receive("RECV_FORWARD.0.0.0", (100, 150)).run("F0.0.0", (120, 200))
+    job.run("B0.0.0", (300, 400)).run("Optimizer", (400, 450))
+
+    assert told(job.recorded(tmp_path)) == {
+        "F0.0.0 0": (150, 150, True),
+        "B0.0.0 0": (None, None, False),
+    }
+
+
+def test_a_receive_that_was_not_recorded_is_missed(tmp_path: Path) -> None:
+    job = Job().receive("RECV_FORWARD.0.0.0", (100, 150)).run("F0.0.0", (150, 200))
+    job.receive("RECV_FORWARD.1.0.0").run("F1.0.0", (200, 210)).run("B0.0.0", (300, 400))
+
+    found = told(job.recorded(tmp_path))
+
+    assert found["F1.0.0 0"] == (None, None, True)
+
+
+def test_a_receive_before_its_iteration_belongs_to_it(tmp_path: Path) -> None:
+    """Both iterations' first receives are launched before an Optimizer, or before any F."""
+    job = Job().receive("RECV_FORWARD.0.0.0", (90, 100)).run("F0.0.0", (100, 200))
+    job.run("B0.0.0", (300, 400)).receive("RECV_FORWARD.0.0.0", (400, 600))
+    job.run("Optimizer", (450, 500)).run("F0.0.0", (510, 700)).run("B0.0.0", (800, 900))
+
+    found = told(job.recorded(tmp_path))
+
+    assert found["F0.0.0 0"] == (100, 100, True)
+    assert found["F0.0.0 1"] == (600, 600, True)
+
+
+def test_receives_without_a_name_bound_by_the_latest(tmp_path: Path) -> None:
+    job = Job().receive("RECV_FORWARD", (0, 100)).receive("RECV_FORWARD", (100, 260))
+    job.run("F0.0.0", (100, 200)).run("F1.0.0", (270, 300)).run("B0.0.0", (300, 400))
+    job.run("B1.0.0", (400, 450))
+
+    found = told(job.recorded(tmp_path))
+
+    assert found["F0.0.0 0"] == (None, 260, True)
+    assert found["F1.0.0 0"] == (None, 260, True)
+
+
+def test_what_runs_before_the_gradient_is_there_is_neither_wait_nor_work(tmp_path: Path) -> None:
+    """B begins with recompute, and receives its gradient inside its range."""
+    job = Job().run("F0.0.0", (100, 200))
+    first = job.host
+    for span, name in (((210, 300), "gemm"), ((300, 500), SEND_RECV), ((500, 600), "gemm")):
+        job.host += 2
+        job.calls.append(C(job.host, job.host + 1, len(job.calls)))
+        job.kernels.append(K(*span, len(job.kernels), name=name))
+    job.host += 3
+    job.ranges.append(R(first + 1, job.host - 1, "B0.0.0"))
+
+    found = waits(job.recorded(tmp_path).operations)
+
+    assert found.waited_ns.tolist() == [300]
+    assert found.worked_ns.tolist() == [100 + 100]
+
+
+def test_the_first_collective_after_the_last_backward_is_kept(tmp_path: Path) -> None:
+    reduce, norm = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ncclDevKernel_AllReduce_Sum_f32"
+    job = Job()
+    for base in (0, 1_000):
+        job.run("F0.0.0", (base + 100, base + 200))
+        # Inside a backward it may be tensor parallelism's.
+        job.run("B0.0.0", (base + 300, base + 400), kernel="gemm")
+        job.run("Optimizer", (base + 400, base + 450), kernel=reduce)
+        job.run("Optimizer", (base + 450, base + 470), kernel=norm)
+        job.run("Optimizer", (base + 470, base + 480), kernel="adam")
+
+    found = job.recorded(tmp_path).collectives
+
+    assert found.iteration.tolist() == [0, 1]
+    assert found.start_ns.tolist() == [400, 1_400]
+    assert found.end_ns.tolist() == [450, 1_450]
+
+
+def test_collectives_inside_the_work_are_not_kept(tmp_path: Path) -> None:
+    job = Job().run("F0.0.0", (100, 200)).run("B0.0.0", (300, 400))
+    job.run("B1.0.0", (400, 450), kernel="ncclDevKernel_AllGather_RING_LL")
+
+    assert len(job.recorded(tmp_path).collectives) == 0
