@@ -14,6 +14,7 @@ between two neighbours of one pipeline is at least the F and B of the lower one;
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ from bubbleviz.arrivals import arrivals
 from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
-from bubbleviz.phases import Phase
+from bubbleviz.phases import COUNTED, Phase
 
 _BACKWARD = (Phase.B, Phase.BW)
 
@@ -79,7 +80,14 @@ class Waits(Table):
 
 def waits(operations: Operations) -> Waits:
     """Return the waits of all first occurrences with a device span."""
+    # What a span begins with before its input is there is neither waiting nor work on it; if a
+    # receive of unknown microbatch ends after the span, it is another one's, and nothing tells.
+    ready_ns = np.maximum(operations.start_ns, arrivals(operations).latest_ns)
     usable = (operations.has_span == 1) & (operations.occurrence == 0)
+    usable &= ready_ns <= operations.end_ns
+    busy_ns = np.minimum(operations.busy_ns, operations.end_ns - ready_ns)
+    # Of an operation that overlaps both, half is one of them.
+    busy_ns //= np.where(operations.phase == Phase.FB, 2, 1)
     forward = np.flatnonzero(usable & np.isin(operations.phase, (Phase.F, Phase.FB)))
     backward = np.flatnonzero(usable & np.isin(operations.phase, (*_BACKWARD, Phase.FB)))
     both = np.concatenate((forward, backward))
@@ -97,11 +105,6 @@ def waits(operations: Operations) -> Waits:
     of_forward, of_backward = number[: len(forward)], number[len(forward) :]
     _, at_forward, at_backward = np.intersect1d(of_forward, of_backward, return_indices=True)
     forward, backward = forward[at_forward], backward[at_backward]
-    # What a span begins with before its input is there is neither waiting nor work on it.
-    ready_ns = np.maximum(operations.start_ns, arrivals(operations).exact_ns)
-    busy_ns = np.minimum(operations.busy_ns, np.maximum(operations.end_ns - ready_ns, 0))
-    # Of an operation that overlaps both, half is one of them.
-    busy_ns //= np.where(operations.phase == Phase.FB, 2, 1)
     rank, chunk, microbatch, sequence, iteration = key[:, at_forward]
     return Waits(
         rank=rank,
@@ -151,7 +154,10 @@ def order_virtual_stages(operations: Operations) -> VirtualStages:
     unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
     numbers, counts = np.unique(found.microbatch, return_counts=True)
     shared = np.isin(found.microbatch, numbers[counts == len(rank)])
-    if not shared.any():
+    # One that never has a microbatch back could stand anywhere among the others.
+    work = np.isin(operations.phase, (Phase.F, *_BACKWARD, Phase.FB)) & (operations.has_span == 1)
+    everyone = groups_of(operations.rank[work], operations.chunk[work])
+    if not shared.any() or len(everyone) > len(rank):
         return unknown
     waited, worked = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
     np.add.at(waited, pair[shared], found.waited_ns[shared])
@@ -167,7 +173,36 @@ def order_virtual_stages(operations: Operations) -> VirtualStages:
         return unknown
     stage = np.empty(len(order), np.int64)
     stage[order] = level
+    if copies[0] > 1 and not _run_alike(operations, rank, stage):
+        return unknown
     return VirtualStages(rank, chunk, stage)
+
+
+def _run_alike(operations: Operations, rank: Ints, stage: Ints) -> bool:
+    """Tell whether ranks that share a stage run the same operations in the same order.
+
+    Copies do; neighbours of a pipeline begin with fewer forwards the further down they are.
+
+    Args:
+        operations: of all ranks.
+        rank: ranks.
+        stage: what those of them share that should run alike.
+    """
+    counted = np.isin(operations.phase, COUNTED) & (operations.iteration >= 0)
+    rows = np.flatnonzero(counted & (operations.occurrence == 0))
+    rows = rows[
+        np.lexsort(
+            (operations.host_start_ns[rows], operations.iteration[rows], operations.rank[rows])
+        )
+    ]
+    what = np.stack((operations.phase, operations.microbatch, operations.chunk), axis=1)[rows]
+    groups = groups_of(operations.rank[rows], operations.iteration[rows])
+    orders: dict[int, Counter[bytes]] = {}
+    for first, own in zip(groups.first, np.split(what, groups.first[1:]), strict=True):
+        orders.setdefault(int(operations.rank[rows[first]]), Counter())[own.tobytes()] += 1
+    usual = {own: found.most_common(1)[0][0] for own, found in orders.items()}
+    alike = {(s, usual[r]) for r, s in zip(rank.tolist(), stage.tolist(), strict=True)}
+    return len(alike) == len(np.unique(stage))
 
 
 def order_by_number(operations: Operations, number: Ints) -> VirtualStages | None:
@@ -191,11 +226,14 @@ def order_by_number(operations: Operations, number: Ints) -> VirtualStages | Non
             rows = np.isin(operations.rank, own)
             found.append(order_virtual_stages(operations.take(rows)))
         shapes = {_shape(stages, place // copies) for stages in found}
-        if len(shapes) == 1 and _is_pipeline(found[0], place // copies):
-            columns = ("rank", "chunk", "virtual_stage")
-            return VirtualStages(
-                *(np.concatenate([getattr(one, name) for one in found]) for name in columns)
-            )
+        if len(shapes) != 1 or not _is_pipeline(found[0], place // copies):
+            continue
+        columns = ("rank", "chunk", "virtual_stage")
+        every = VirtualStages(
+            *(np.concatenate([getattr(one, name) for one in found]) for name in columns)
+        )
+        if _run_alike(operations, every.rank, place[every.rank] // copies):
+            return every
     return None
 
 

@@ -209,8 +209,10 @@ def _with(given: _Given, stages: VirtualStages, *, by_name: bool = False) -> Sta
         together = given.parallel.reducing(number)
     else:
         pipeline = told_apart(first, given.numbers)
-        if (pipeline[first >= 0] < 0).any():
-            pipeline = matched(operations, virtual_stage, first, number)
+        comparable = _comparable(given)
+        if (pipeline[first >= 0] < 0).any() and comparable is not None:
+            same = operations.changed(iteration=comparable.iteration)
+            pipeline = matched(same, virtual_stage, first, number)
         together = reducing(first, given.machine, given.numbers)
     known = np.where(first < 0, np.iinfo(np.int64).max, first)
     order = np.lexsort((known, pipeline))
@@ -268,13 +270,36 @@ def _told_stages(given: _Given) -> VirtualStages:
     stages = order_virtual_stages(operations)
     known = bool((stages.virtual_stage >= 0).all())
     single = len(np.unique(stages.virtual_stage)) == len(stages.virtual_stage)
-    if known and not (single and not nests(*_renamed_chunks(operations, stages, by_name=False))):
+    if known and not (single and _does_not_nest(given, stages)):
         return stages
     if given.numbers.named:
         by_number = order_by_number(operations, given.numbers.number)
         if by_number is not None:
             return by_number
     return stages
+
+
+def _does_not_nest(given: _Given, stages: VirtualStages) -> bool:
+    """Tell whether an order of stages is none, as far as iterations can be compared."""
+    numbered = _comparable(given)
+    if numbered is None:
+        return False
+    operations, virtual_stage = _renamed_chunks(numbered, stages, by_name=False)
+    return not nests(operations, virtual_stage)
+
+
+def _comparable(given: _Given) -> Operations | None:
+    """Return the operations with iterations that are the same on all ranks; None unknown.
+
+    They are if they are named, or if all ranks ran as many.
+    """
+    operations, said = given.joined.operations, given.joined.said_iteration
+    work = np.isin(operations.phase, COUNTED)
+    if work.any() and (said[work] >= 0).all():
+        return operations.changed(iteration=said)
+    pairs = distinct_rows(operations.rank[work], operations.iteration[work])
+    counts = np.bincount(pairs[0], minlength=1)
+    return operations if len(np.unique(counts[counts > 0])) == 1 else None
 
 
 def _virtual(joined: Joined, place: Ints, devices: int) -> VirtualStages:
