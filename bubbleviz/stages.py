@@ -78,14 +78,21 @@ class Waits(Table):
     worked_ns: Ints
 
 
-def waits(operations: Operations) -> Waits:
-    """Return the waits of all first occurrences with a device span."""
-    # What a span begins with before its input is there is neither waiting nor work on it; if a
-    # receive of unknown microbatch ends after the span, it is another one's, and nothing tells.
-    ready_ns = np.maximum(operations.start_ns, arrivals(operations).latest_ns)
+def waits(operations: Operations, *, doubtful: bool = False) -> Waits:
+    """Return the waits of all first occurrences with a device span.
+
+    Args:
+        operations: of all ranks.
+        doubtful: whether to take the start of a span for the arrival of its input where a receive
+            that may be its own ends later.
+    """
+    # What a span begins with before its input is there is neither waiting nor work on it. Where a
+    # receive that may be its own, or another one's, ends after its start, nothing tells.
+    found = arrivals(operations)
+    ready_ns = np.maximum(operations.start_ns, found.exact_ns)
+    busy_ns = np.clip(operations.end_ns - ready_ns, 0, operations.busy_ns)
     usable = (operations.has_span == 1) & (operations.occurrence == 0)
-    usable &= ready_ns <= operations.end_ns
-    busy_ns = np.minimum(operations.busy_ns, operations.end_ns - ready_ns)
+    usable &= (found.latest_ns <= ready_ns) | doubtful
     # Of an operation that overlaps both, half is one of them.
     busy_ns //= np.where(operations.phase == Phase.FB, 2, 1)
     forward = np.flatnonzero(usable & np.isin(operations.phase, (Phase.F, Phase.FB)))
@@ -117,9 +124,9 @@ def waits(operations: Operations) -> Waits:
     )
 
 
-def usual_waits(operations: Operations) -> Waits:
-    """Return the median wait of every microbatch of each (rank, chunk)."""
-    found = waits(operations)
+def usual_waits(operations: Operations, *, doubtful: bool = False) -> Waits:
+    """Return the median wait of every microbatch of each (rank, chunk), as :func:`waits` do."""
+    found = waits(operations, doubtful=doubtful)
     groups = groups_of(found.rank, found.chunk, found.microbatch)
     none = np.full(len(groups), NONE, np.int64)
     return Waits(
@@ -147,7 +154,17 @@ def order_virtual_stages(operations: Operations) -> VirtualStages:
     Compared are the microbatches that all of them have. The order is unknown where there are
     none, and where some wait about equally long without being as many copies as all others.
     """
-    found = usual_waits(operations)
+    told = _order(operations, usual_waits(operations))
+    if (told.virtual_stage >= 0).all() and len(told.virtual_stage):
+        return told
+    # Receives that do not say what they receive may leave no wait that is sure. What the others
+    # tell is an order if it tells all stages apart.
+    guessed = _order(operations, usual_waits(operations, doubtful=True))
+    return guessed if len(np.unique(guessed.virtual_stage)) == len(guessed.rank) else told
+
+
+def _order(operations: Operations, found: Waits) -> VirtualStages:
+    """Return the virtual stages that these waits give; unknown where they give no order."""
     groups = groups_of(found.rank, found.chunk)
     pair = groups.of_row
     rank, chunk = found.rank[groups.first], found.chunk[groups.first]
@@ -217,14 +234,16 @@ def order_by_number(operations: Operations, number: Ints) -> VirtualStages | Non
     """
     place = np.empty(len(number), np.int64)
     place[np.argsort(number)] = np.arange(len(number))
+    if len(np.unique(operations.microbatch[np.isin(operations.phase, COUNTED)])) < 2:
+        return None  # with one microbatch all ranks run alike
     for copies in range(2, len(number) // 2 + 1):
         if len(number) % copies:
             continue
         found = []
         for pipeline in range(copies):
             own = np.flatnonzero(place % copies == pipeline)
-            rows = np.isin(operations.rank, own)
-            found.append(order_virtual_stages(operations.take(rows)))
+            rows = operations.take(np.isin(operations.rank, own))
+            found.append(_order(rows, usual_waits(rows)))
         shapes = {_shape(stages, place // copies) for stages in found}
         if len(shapes) != 1 or not _is_pipeline(found[0], place // copies):
             continue
