@@ -16,16 +16,25 @@ from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
 from bubbleviz.phases import COUNTED
-from bubbleviz.shifts import shift, shift_beside, track_of
+from bubbleviz.shifts import NTP_NS, shift, shift_beside, track_of
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Number of each operation's iteration over all ranks, the names, and whether it is known."""
+    """Which iterations of the ranks are the same.
+
+    Attributes:
+        iteration: number of each operation's iteration over all ranks; -1 none.
+        names: of the iterations.
+        known: whether it is known.
+        by_count: whether only equal counts tell it: iterations are shorter than the clocks of
+            several machines may be apart.
+    """
 
     iteration: Ints
     names: tuple[str, ...]
     known: bool
+    by_count: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,11 +71,12 @@ def pair_iterations(
     unnamed = np.setdiff1d(operations.rank[counted], operations.rank[counted & (named >= 0)])
     if counted.any() and len(unnamed) == 0:
         return _by_name(operations, named, counted)
-    moves, known = _moves(operations, virtual_stage, places, counted)
+    moves, known, by_count = _moves(operations, virtual_stage, places, counted)
     iteration = operations.iteration + moves[operations.rank]
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
     present = np.unique(iteration[counted & (operations.iteration >= 0)])
-    return Pairing(_renumbered(iteration, present), tuple(map(str, range(len(present)))), known)
+    names = tuple(map(str, range(len(present))))
+    return Pairing(_renumbered(iteration, present), names, known, by_count)
 
 
 def paired(operations: Operations, pairing: Pairing, rank: Ints, own: Ints) -> Ints:
@@ -90,14 +100,14 @@ def paired(operations: Operations, pairing: Pairing, rank: Ints, own: Ints) -> I
 
 def _moves(
     operations: Operations, virtual_stage: Ints, places: Places, counted: Bools
-) -> tuple[Ints, bool]:
-    """Return what to add to each rank's iteration numbers, and whether all of it is known.
+) -> tuple[Ints, bool, bool]:
+    """Return what to add to each rank's iteration numbers, whether that is known, and by counts.
 
     Each rank is put beside the one before it in its pipeline, a pipeline's first rank beside the
     first rank of all, and a copy beside the copy before it.
     """
     moves = np.zeros(len(places.order), np.int64)
-    known = True
+    known, by_count = True, False
     order = places.order[np.isin(places.order, operations.rank[counted])].tolist()
     by_rank = np.argsort(operations.rank, kind="stable")
     bounds = np.searchsorted(operations.rank[by_rank], np.arange(len(places.order) + 1))
@@ -117,8 +127,9 @@ def _moves(
             timed=bool(places.timed[before] and places.timed[rank]),
         )
         known = known and found is not None
+        by_count |= not same and len(tracks[rank].start_ns) > 1 and tracks[rank].length_ns <= NTP_NS
         moves[rank] = moves[before] + (found or 0)
-    return moves, known
+    return moves, known, by_count and known
 
 
 def _by_name(operations: Operations, named: Ints, counted: Bools) -> Pairing:

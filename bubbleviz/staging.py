@@ -45,6 +45,11 @@ _UNPAIRED = Limitation(
     "bounds the clocks of several hosts; ranges that name iterations, or captures that begin with "
     "the same one, would tell",
 )
+_BY_COUNT = Limitation(
+    "which iterations of the hosts belong together",
+    "they are shorter than clocks may be off (0.1 s), and paired in order because all ranks hold "
+    "as many; ranges that name iterations would tell",
+)
 _CONTRADICTED = Limitation(
     "stages of ranks",
     "the order that the waiting times give contradicts the data dependencies, as copies of one "
@@ -138,6 +143,8 @@ def _noted(
     if not staging.pairing.known:
         notes = (*notes, _UNPAIRED)
     doubtful = _GIVEN_CONTRADICTED in notes
+    if staging.pairing.by_count:
+        notes = (*notes, _BY_COUNT)
     stages_missing = stages_missing or (_reaches_beyond(staging) and not doubtful)
     if stages_missing:
         because = (

@@ -690,6 +690,16 @@ def test_a_clock_that_is_set_moves_no_iteration(tmp_path: Path) -> None:
     assert uncertainty > 2_500_000
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_short_iterations_pair_by_their_count_and_say_so(named: bool, tmp_path: Path) -> None:
+    paths, _ = planted(replace(SHORT, iteration_ranges=named), tmp_path)
+
+    report = bubbleviz.analyze(paths)
+
+    said = any("paired in order" in note.because for note in report.limitations)
+    assert said is not named
+
+
 def test_utc_that_contradicts_dependencies_is_told(tmp_path: Path) -> None:
     paths, _ = planted(SHORT, tmp_path)
 
