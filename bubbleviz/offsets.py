@@ -275,11 +275,31 @@ def _correction(
         return Correction(0, 0.0, 0, 0)
     if not known:
         return Correction(round(moved), drift, t0_ns, None)
-    within = stretches.captured[clock]
-    reach = np.maximum(band[1][clock] - line, line - band[0][clock])[within].max()
-    # Between the middles of stretches an offset can leave the line by what both may drift.
-    reach += (DRIFT + abs(drift)) * stretches.length_ns / 2 + abs(moved - round(moved))
-    return Correction(round(moved), drift, t0_ns, int(np.ceil(reach)) + (1 if drift else 0))
+    bounds = problem.start_ns[clock] + offset, problem.end_ns[clock] + offset
+    sides = (band[1][clock] - line, line - band[0][clock])
+    reach = max(_highest(stretches, clock, side, bounds, DRIFT + abs(drift)) for side in sides)
+    reach += abs(moved - round(moved))
+    return Correction(round(moved), drift, t0_ns, math.ceil(reach) + (1 if drift else 0))
+
+
+def _highest(
+    stretches: Stretches, clock: int, height: Floats, bounds: tuple[float, float], slope: float
+) -> float:
+    r"""Return the most of a height over a capture, of which the middles of stretches are known.
+
+    It changes by at most ``slope``, so that between two middles it is below a tent, and beyond the
+    outer ones below its sides::
+
+              /\         /
+        \    /  \       /
+         o--/    \--o--/
+    """
+    within = np.flatnonzero(stretches.captured[clock])
+    known, middle_ns = height[within], stretches.middle_ns[within]
+    tents = (known[1:] + known[:-1] + slope * stretches.length_ns) / 2
+    first = known[0] + slope * abs(bounds[0] - middle_ns[0])
+    last = known[-1] + slope * abs(bounds[1] - middle_ns[-1])
+    return float(max(first, last, known.max(), tents.max(initial=known[0])))
 
 
 def _drifting(
