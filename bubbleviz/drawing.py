@@ -340,12 +340,13 @@ class _Timeline:
         """
         copies, headline = set(self.selection.rows[row].copies), self.report.headline
         drawn = self.selection.iterations
-        found = [
-            value
-            for iteration in [i for i in drawn if i.averaged] or drawn
-            for rank in iteration.ranks
-            if rank.rank in copies and (value := rank.bubble_ratio.get(headline)) is not None
-        ]
+        found = []
+        for iteration in [i for i in drawn if i.averaged] or drawn:
+            own = [r.bubble_ratio.get(headline) for r in iteration.ranks if r.rank in copies]
+            known = [value for value in own if value is not None]
+            # As in the table: what one copy lacks, their mean lacks.
+            if known and len(known) == len(own):
+                found.append(sum(known) / len(known))
         return sum(found) / len(found) if found else None
 
     def _error_bars(self, layout: _Layout) -> None:
