@@ -402,7 +402,9 @@ def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
         if not iteration.averaged or any(i.kind != "training" for i in beside):
             continue
         for own in iteration.ranks:
-            account = own.accounts.get("schedule")
+            # Where clocks leave no window over hosts, the longest rank's own tells as well.
+            trusted = "schedule" in own.accounts and not iteration.ratios["schedule"].contradicted
+            account = own.accounts.get("schedule" if trusted else "stage")
             if account is not None and account.window_ns > 0:
                 yield account.overlap_ns / account.window_ns, iteration.name
 

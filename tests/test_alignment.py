@@ -707,6 +707,7 @@ def test_utc_that_contradicts_dependencies_is_told(tmp_path: Path) -> None:
 
     (note,) = (n for n in report.limitations if n.what.endswith("contradict each other"))
     assert "by UTC it ran" in note.because
+    assert report.headline == "schedule"  # what overlaps by these clocks does not overlap
     assert report.contradicted("schedule")
     assert not report.contradicted("stage")
 
