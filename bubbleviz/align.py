@@ -10,6 +10,7 @@ import numpy as np
 from bubbleviz.clocks import Clock, machines_of, refuse_unrelated, session_clocks, untimed
 from bubbleviz.columns import Ints
 from bubbleviz.errors import UsageError
+from bubbleviz.grouping import places_in
 from bubbleviz.interpret import LocalRank, Recording
 from bubbleviz.joining import TIMES, Joined, join
 from bubbleviz.model import BusyIntervals, Limitation, Operations, Rank, RankIntervals
@@ -179,9 +180,7 @@ def _places(joined: Joined, staging: Staging) -> Ints:
             )
         )
     ]
-    place = np.empty(len(keys), np.int64)
-    place[sorted(range(len(keys)), key=lambda i: keys[i])] = np.arange(len(keys))
-    return place
+    return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
 
 
 def _idle_ranks(joined: Joined) -> tuple[Limitation, ...]:
@@ -213,9 +212,7 @@ def _sorted(operations: Operations, busy: BusyIntervals) -> tuple[Operations, Bu
     """Order operations by (rank, start), those without a span by their host start."""
     start = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
     order = np.lexsort((operations.host_start_ns, start, operations.rank))
-    moved = np.empty(len(order), np.int64)
-    moved[order] = np.arange(len(order))
-    owner = moved[busy.operation]
+    owner = places_in(order)[busy.operation]
     rows = np.lexsort((busy.start_ns, owner))
     return operations.take(order), BusyIntervals(
         owner[rows], busy.start_ns[rows], busy.end_ns[rows]

@@ -20,11 +20,10 @@ import numpy as np
 from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
-from bubbleviz.phases import Phase
+from bubbleviz.phases import PASSED_ON, Phase
 
 #: No time at all.
 NEVER = np.iinfo(np.int64).min
-_WAITING = (Phase.F, Phase.B, Phase.BW)
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Arrivals(Table):
 def arrivals(operations: Operations) -> Arrivals:
     """Return when the inputs of operations were there."""
     count = len(operations)
-    rows = np.flatnonzero(np.isin(operations.phase, _WAITING))
+    rows = np.flatnonzero(np.isin(operations.phase, PASSED_ON))
     forward = operations.phase[rows] == Phase.F
     receive, send = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64)
     receive[rows] = _named(operations, rows, np.where(forward, Phase.RECV_F, Phase.RECV_B), -1)

@@ -23,10 +23,9 @@ from bubbleviz.grouping import groups_of
 from bubbleviz.intervals import group_extents
 from bubbleviz.model import Operations
 from bubbleviz.offsets import Precedences, together
-from bubbleviz.phases import Phase
+from bubbleviz.phases import PASSED_ON, Phase
 from bubbleviz.stretches import DRIFT
 
-_WAITING = (Phase.F, Phase.B, Phase.BW)
 #: Ranks leave a collective within so long of each other.
 _LEAVE_NS = 50_000
 #: Each member of a collective is compared with so many others, which bounds the number of pairs.
@@ -45,7 +44,7 @@ def dependencies(
         clock: of each rank.
     """
     rows = np.flatnonzero(
-        np.isin(operations.phase, _WAITING)
+        np.isin(operations.phase, PASSED_ON)
         & (operations.has_span == 1)
         & (operations.occurrence == 0)
         & (operations.iteration >= 0)
@@ -84,9 +83,7 @@ def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
     order = np.lexsort((end_ns, block))
     blocks = int(block.max(initial=-1)) + 1
     source = order[np.searchsorted(block[order], np.arange(blocks))]
-    low, high = np.full(blocks, np.iinfo(np.int64).max), np.full(blocks, NONE)
-    np.minimum.at(low, block, clock)
-    np.maximum.at(high, block, clock)
+    low, high = group_extents(block, blocks, clock, clock)
     return np.where(low == high, source, NONE)
 
 

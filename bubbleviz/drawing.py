@@ -31,7 +31,7 @@ from bubbleviz.page import (
     ticks,
 )
 from bubbleviz.palette import LIGHT
-from bubbleviz.report import Report, View
+from bubbleviz.report import Report, View, told_apart
 from bubbleviz.scene import Selection, select
 
 #: Up to so many iterations have a bracket and a boundary.
@@ -62,13 +62,6 @@ def picture(report: Report, view: View) -> str:
     else:
         _Timeline(page, report, view, selection).draw()
     return page.svg()
-
-
-def _range(interval: tuple[float, float]) -> str:
-    """Return two ratios with as many digits as tell them apart."""
-    low, high = (100 * bound for bound in interval)
-    digits = next((n for n in (1, 2, 3) if f"{low:.{n}f}" != f"{high:.{n}f}"), 3)
-    return f"{low:.{digits}f}\u00a0% to {high:.{digits}f}\u00a0%"
 
 
 def _draw_nothing(page: Page, report: Report, view: View) -> None:
@@ -523,7 +516,8 @@ class _Timeline:
         if self.report.contradicted(self.report.headline):
             texts.append("! needs clocks that contradict each other.")
         if interval is not None and interval[0] < interval[1]:
-            texts.append(f"The clocks allow ratios from {_range(interval)}.")
+            ends = " to ".join(f"{end}\u00a0%" for end in told_apart(interval, 1, 3))
+            texts.append(f"The clocks allow ratios from {ends}.")
         if len(self.selection.rows) < sum(len(row.copies) for row in self.selection.rows):
             texts.append(
                 "Copies of a stage share a row: it is drawn as the first of them ran, and its "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.columns import NONE, Ints
 
 _ROOM = 1 << 62
 
@@ -53,6 +54,27 @@ def groups_of(*columns: Ints) -> Groups:
 def distinct_rows(*columns: Ints) -> Ints:
     """Return the distinct rows in lexicographic order, shape (columns, groups)."""
     return np.stack(columns)[:, groups_of(*columns).first]
+
+
+def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Ints:
+    """Return the value of each wanted row of key columns; -1 for those not among the keys.
+
+    Args:
+        keys: columns; where rows agree, so do their values.
+        values: of each of these rows.
+        wanted: as many columns.
+    """
+    number = groups_of(*(np.concatenate(pair) for pair in zip(keys, wanted, strict=True))).of_row
+    table = np.full(int(number.max(initial=-1)) + 1, NONE, np.int64)
+    table[number[: len(values)]] = values
+    return table[number[len(values) :]]
+
+
+def places_in(order: Ints) -> Ints:
+    """Return the place of each number in an order of them all."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
 
 
 def _digit(column: Ints) -> tuple[Ints, int]:

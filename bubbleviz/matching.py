@@ -14,10 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.columns import NONE, Bools, Ints
-from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
 from bubbleviz.offsets import GRAIN_NS
-from bubbleviz.stages import Waits, waits
+from bubbleviz.stages import Waits, following, waits
 from bubbleviz.stretches import DRIFT
 
 #: With more copies than that the user is asked for the sizes of the run.
@@ -87,14 +86,7 @@ def _holds(upper: Waits, lower: Waits, give: float = 0.0) -> bool:
 
     It may miss by ``give`` of what the other works.
     """
-    number = groups_of(
-        np.concatenate((upper.chunk + 1, lower.chunk)),
-        *(
-            np.concatenate((getattr(upper, name), getattr(lower, name)))
-            for name in ("iteration", "microbatch", "sequence")
-        ),
-    ).of_row
-    _, i, j = np.intersect1d(number[: len(upper)], number[len(upper) :], return_indices=True)
+    i, j = following(upper, lower)
     slack = upper.waited_ns[i] - lower.waited_ns[j] - lower.worked_ns[j]
     grain = GRAIN_NS + DRIFT * upper.waited_ns[i] + give * lower.worked_ns[j]
     return bool((slack >= -grain).all())

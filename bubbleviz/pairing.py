@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from bubbleviz.columns import NONE, Bools, Ints
-from bubbleviz.grouping import groups_of
+from bubbleviz.grouping import groups_of, looked_up
 from bubbleviz.model import Operations
 from bubbleviz.phases import COUNTED
 from bubbleviz.shifts import NTP_NS, shift, shift_beside, track_of
@@ -88,14 +88,8 @@ def paired(operations: Operations, pairing: Pairing, rank: Ints, own: Ints) -> I
         rank: ranks.
         own: an iteration of each.
     """
-    row = groups_of(operations.rank, operations.iteration).first
-    width = int(max(operations.iteration.max(initial=0), own.max(initial=0))) + 2
-    code = operations.rank[row] * width + operations.iteration[row] + 1
-    wanted = rank * width + own + 1
-    at = np.minimum(np.searchsorted(code, wanted), max(len(code) - 1, 0))
-    if len(code) == 0:
-        return np.full(len(wanted), NONE, np.int64)
-    return np.where(code[at] == wanted, pairing.iteration[row][at], NONE)
+    held = operations.rank, operations.iteration
+    return looked_up(held, pairing.iteration, (rank, own))
 
 
 def _moves(

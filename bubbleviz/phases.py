@@ -40,6 +40,8 @@ COMPUTE = (*WORK, Phase.OPTIMIZER)
 BACKWARD = (Phase.B, Phase.W, Phase.BW, Phase.R)
 #: A rank takes part in an iteration's ratios when it has one of these.
 COUNTED = (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.FB)
+#: What each virtual stage waits for from the one before or behind it.
+PASSED_ON = (Phase.F, Phase.B, Phase.BW)
 #: Communication that ranges name.
 COMMUNICATION = (
     Phase.SEND_F,

@@ -16,7 +16,7 @@ import numpy as np
 
 from bubbleviz.columns import NONE, Ints
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.grouping import groups_of
+from bubbleviz.grouping import groups_of, places_in
 from bubbleviz.iterations import occurrences
 from bubbleviz.joining import JoinedRank
 from bubbleviz.ordering import natural_key
@@ -91,9 +91,8 @@ def numbering(ranks: Sequence[JoinedRank]) -> Numbering:
     if len(set(told)) == len(ranks):
         return Numbering(np.array(told, np.int64), named=True)
     keys = [(natural_key(r.host), r.local.device_id, pid_of(r.local.process)) for r in ranks]
-    place = np.empty(len(ranks), np.int64)
-    place[sorted(range(len(ranks)), key=lambda i: keys[i])] = np.arange(len(ranks))
-    return Numbering(place, named=False)
+    order = sorted(range(len(ranks)), key=lambda i: keys[i])
+    return Numbering(places_in(np.array(order, np.int64)), named=False)
 
 
 def refuse_misfit(parallel: Parallel, numbers: Numbering) -> None:
@@ -126,9 +125,7 @@ def told_apart(stage: Ints, numbers: Numbering) -> Ints:
     if len(working) == 0 or sizes.max() == 1:
         return pipeline
     pipeline[:] = NONE
-    number = numbers.number[working]
-    place = np.empty(len(working), np.int64)
-    place[np.argsort(number)] = np.arange(len(working))
+    place = places_in(np.argsort(numbers.number[working]))
     in_order = bool((sizes == sizes[0]).all() and (of_stage == place // sizes[0]).all())
     if in_order and numbers.named:
         pipeline[working] = place % sizes[0]

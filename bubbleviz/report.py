@@ -116,6 +116,21 @@ class Report:
         return next(i for i in ordered if i.end_ns - i.start_ns == length_ns)
 
 
+def told_apart(interval: tuple[float, float], fewest: int, most: int) -> tuple[str, str]:
+    """Return both ends in percent, with as many digits as tell them apart.
+
+    Args:
+        interval: fractions of 1.
+        fewest: digits that they have at least.
+        most: and at most.
+    """
+    for digits in range(fewest, most + 1):
+        low, high = (f"{100 * end:.{digits}f}" for end in interval)
+        if low != high:
+            break
+    return low, high
+
+
 @dataclass(frozen=True)
 class View:
     """What part of a report a picture shows; ratios are never affected.

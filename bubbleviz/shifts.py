@@ -15,7 +15,7 @@ from bubbleviz.clocks import APART_NS
 from bubbleviz.columns import Ints, Table
 from bubbleviz.model import Operations
 from bubbleviz.offsets import GRAIN_NS
-from bubbleviz.phases import Phase
+from bubbleviz.phases import PASSED_ON, Phase
 from bubbleviz.stretches import DRIFT
 
 #: By how many iterations more than their counts differ two captures may be moved.
@@ -69,7 +69,7 @@ def track_of(operations: Operations, virtual_stage: Ints) -> Track:
         length_ns = span // count
     rows = np.flatnonzero(
         spanned
-        & np.isin(operations.phase, (Phase.F, Phase.B, Phase.BW))
+        & np.isin(operations.phase, PASSED_ON)
         & (operations.occurrence == 0)
         & (virtual_stage >= 0)
     )

@@ -21,7 +21,7 @@ import numpy as np
 
 from bubbleviz.arrivals import arrivals
 from bubbleviz.columns import NONE, Ints, Table
-from bubbleviz.grouping import groups_of
+from bubbleviz.grouping import groups_of, places_in
 from bubbleviz.model import Operations
 from bubbleviz.phases import COUNTED, Phase
 
@@ -232,8 +232,7 @@ def order_by_number(operations: Operations, number: Ints) -> VirtualStages | Non
         operations: of all ranks.
         number: of each rank, in Megatron's order: those of one stage follow each other.
     """
-    place = np.empty(len(number), np.int64)
-    place[np.argsort(number)] = np.arange(len(number))
+    place = places_in(np.argsort(number))
     if len(np.unique(operations.microbatch[np.isin(operations.phase, COUNTED)])) < 2:
         return None  # with one microbatch all ranks run alike
     for copies in range(2, len(number) // 2 + 1):
@@ -292,6 +291,22 @@ def _levels(waited: Ints, worked: Ints) -> Ints:
     return level
 
 
+def following(upper: Waits, lower: Waits) -> tuple[Ints, Ints]:
+    """Return rows of waits, ``chunk`` a virtual stage, and those of the next one that they hold.
+
+    That is, of the same microbatch, sequence split and iteration.
+    """
+    number = groups_of(
+        np.concatenate((upper.chunk + 1, lower.chunk)),
+        *(
+            np.concatenate((getattr(upper, name), getattr(lower, name)))
+            for name in ("iteration", "microbatch", "sequence")
+        ),
+    ).of_row
+    _, i, j = np.intersect1d(number[: len(upper)], number[len(upper) :], return_indices=True)
+    return i, j
+
+
 def slacks(operations: Operations, virtual_stage: Ints) -> list[tuple[int, int, int]]:
     """Return (virtual stage, how far the next one is, what one of them works).
 
@@ -307,7 +322,7 @@ def slacks(operations: Operations, virtual_stage: Ints) -> list[tuple[int, int, 
     found = []
     for upper in range(int(virtual_stage.max(initial=0))):
         above, below = every.take(every.chunk == upper), every.take(every.chunk == upper + 1)
-        _, i, j = np.intersect1d(above.microbatch, below.microbatch, return_indices=True)
+        i, j = following(above, below)
         # At the turn of a V one rank holds both, and may do other work in between.
         if len(i) and not np.isin(above.rank, below.rank).any():
             slack = above.waited_ns[i] - below.waited_ns[j] - below.worked_ns[j]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints
-from bubbleviz.grouping import distinct_rows, groups_of
+from bubbleviz.grouping import distinct_rows, looked_up
 from bubbleviz.iterations import occurrences
 from bubbleviz.joining import Joined
 from bubbleviz.matching import matched, nests
@@ -216,8 +216,8 @@ def _with(given: _Given, stages: VirtualStages, *, by_name: bool = False) -> Sta
         together = given.parallel.reducing(number)
     else:
         pipeline = told_apart(first, given.numbers)
-        comparable = _comparable(given)
-        if (pipeline[first >= 0] < 0).any() and comparable is not None:
+        unknown = (pipeline[first >= 0] < 0).any()
+        if unknown and (comparable := _comparable(given)) is not None:
             same = operations.changed(iteration=comparable.iteration)
             pipeline = matched(same, virtual_stage, first, number)
         together = reducing(first, given.machine, given.numbers)
@@ -355,24 +355,15 @@ def _renamed_chunks(
     counted = np.isin(rank, rank[1:][falling]) | by_name
     renamed = np.where(counted, index, name)
     pairs = rank, name
-    chunk = _looked_up(pairs, renamed, (operations.rank, operations.chunk))
-    second_chunk = _looked_up(pairs, renamed, (operations.rank, operations.second_chunk))
+    chunk = looked_up(pairs, renamed, (operations.rank, operations.chunk))
+    second_chunk = looked_up(pairs, renamed, (operations.rank, operations.second_chunk))
     return (
         operations.changed(
             chunk=np.where(chunk >= 0, chunk, operations.chunk),
             second_chunk=np.where(second_chunk >= 0, second_chunk, operations.second_chunk),
         ),
-        _looked_up(pairs, stages.virtual_stage[known], (operations.rank, operations.chunk)),
+        looked_up(pairs, stages.virtual_stage[known], (operations.rank, operations.chunk)),
     )
-
-
-def _looked_up(pairs: tuple[Ints, Ints], values: Ints, wanted: tuple[Ints, Ints]) -> Ints:
-    """Return the value of each wanted (rank, chunk); -1 for those that are not among the pairs."""
-    both = (np.concatenate(columns) for columns in zip(pairs, wanted, strict=True))
-    number = groups_of(*both).of_row
-    table = np.full(int(number.max(initial=-1)) + 1, NONE, np.int64)
-    table[number[: len(values)]] = values
-    return table[number[len(values) :]]
 
 
 def _is_other(given: _Given, staging: Staging) -> bool:

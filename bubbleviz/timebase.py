@@ -130,8 +130,7 @@ def _broken(joined: Joined, staging: Staging) -> Limitation | None:
     row = int(early.argmax())
     return Limitation(
         "clocks of several hosts contradict each other",
-        f"{_called(joined, staging, int(precedences.after_row[row]))} needs "
-        f"{_called(joined, staging, int(precedences.before_row[row]))}, and by UTC it ran "
+        f"{_need(joined, staging, precedences, row)}, and by UTC it ran "
         f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked (!), "
         "and --align causal finds better ones",
     )
@@ -202,8 +201,7 @@ def _contradicting(
 ) -> Limitation:
     """Return what is said of a circle of dependencies that no clocks satisfy."""
     needs = [
-        f"{_called(joined, staging, int(precedences.after_row[row]))} needs "
-        f"{_called(joined, staging, int(precedences.before_row[row]))}"
+        _need(joined, staging, precedences, row)
         if precedences.after_row[row] >= 0
         else f"a collective of {joined.machines[int(precedences.after[row])]} holds "
         f"{joined.machines[int(precedences.before[row])]}"
@@ -217,6 +215,12 @@ def _contradicting(
         "not of one run; the clocks are those that break least, and every ratio that needs them "
         "is marked (!)",
     )
+
+
+def _need(joined: Joined, staging: Staging, precedences: Precedences, row: int) -> str:
+    """Return which operation needs which."""
+    after, before = int(precedences.after_row[row]), int(precedences.before_row[row])
+    return f"{_called(joined, staging, after)} needs {_called(joined, staging, before)}"
 
 
 def _called(joined: Joined, staging: Staging, row: int) -> str:

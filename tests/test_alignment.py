@@ -15,6 +15,7 @@ import pytest
 import bubbleviz
 from bubbleviz.clocks import Clock, refuse_unrelated
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.model import ProfileSummary
 from bubbleviz.profile import Source
 from bubbleviz.report import Report
 from scripts.planting import plant
@@ -108,6 +109,18 @@ class Clocks:
         began = start + start * file.drift_ppb // 10**9
         return np.asarray(time + time * file.drift_ppb // 10**9 - began, np.int64)
 
+    def error_ns(self, own: ProfileSummary, rank: int) -> float:
+        """Return by how much a rank's operations are off at most, as its profile's clock is told.
+
+        True is the first profile's clock.
+        """
+        operations = spans(self.truth, rank)
+        file_ns = np.array([op.file_start_ns for op in operations], np.int64)
+        true_ns = np.array([op.start_ns for op in operations], np.int64)
+        drifted = np.rint((file_ns - own.clock_t0_ns) * own.clock_drift_ppm * 1e-6)
+        told_ns = file_ns + own.clock_offset_ns + drifted
+        return float(np.abs(told_ns - self.shown(self.truth.files[0], true_ns)).max())
+
     def permitted(self, host: str) -> float:
         """Return the half width that all F and B dependencies permit a host, without drift."""
         hosts = sorted({file.host for file in self.truth.files})
@@ -147,12 +160,7 @@ def check(report: Report, truth: Truth) -> None:
     for rank in truth.ranks:
         own = report.profiles[files[rank.file]]
         assert own.clock_uncertainty_ns is not None
-        operations = spans(truth, rank.rank)
-        file_ns = np.array([op.file_start_ns for op in operations], np.int64)
-        true_ns = np.array([op.start_ns for op in operations], np.int64)
-        drifted = np.rint((file_ns - own.clock_t0_ns) * own.clock_drift_ppm * 1e-6)
-        error = file_ns + own.clock_offset_ns + drifted - clocks.shown(truth.files[0], true_ns)
-        assert np.abs(error).max() <= own.clock_uncertainty_ns + 2, rank
+        assert clocks.error_ns(own, rank.rank) <= own.clock_uncertainty_ns + 2, rank
     capture = max(op.end_ns or 0 for op in spans(truth)) - min(
         op.start_ns or 0 for op in spans(truth)
     )
@@ -401,10 +409,7 @@ def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
     # Causality reaches across the gap: looser bounds, and true ones.
     last = report.profiles[1]
-    true_ns = np.array([o.start_ns for o in spans(truth, 4)], np.int64)
-    file_ns = np.array([o.file_start_ns for o in spans(truth, 4)], np.int64)
-    moved = file_ns + last.clock_offset_ns - Clocks(truth).shown(truth.files[0], true_ns)
-    assert np.abs(moved).max() <= (last.clock_uncertainty_ns or 0)
+    assert Clocks(truth).error_ns(last, 4) <= (last.clock_uncertainty_ns or 0)
     told = bubbleviz.analyze(unnamed)
     assert any(n.what == "stages that may be missing" for n in told.limitations)
 
@@ -435,11 +440,7 @@ def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
     for rank in truth.ranks:
         own = report.profiles[[f.path for f in truth.files].index(rank.file)]
         if own.clock_uncertainty_ns is not None:
-            true_ns = np.array([o.start_ns for o in spans(truth, rank.rank)], np.int64)
-            file_ns = np.array([o.file_start_ns for o in spans(truth, rank.rank)], np.int64)
-            moved = file_ns + own.clock_offset_ns
-            error = moved - Clocks(truth).shown(truth.files[0], true_ns)
-            assert np.abs(error).max() <= own.clock_uncertainty_ns
+            assert Clocks(truth).error_ns(own, rank.rank) <= own.clock_uncertainty_ns
 
 
 def test_a_replica_that_is_slower_is_a_copy_all_the_same(tmp_path: Path) -> None:
@@ -668,10 +669,7 @@ def test_captures_that_are_shifted_pair_by_utc(tmp_path: Path) -> None:
     for rank in (0, 1):
         own = report.profiles[rank]
         assert own.clock_uncertainty_ns is not None
-        true_ns = np.array([op.start_ns for op in spans(truth, rank)], np.int64)
-        file_ns = np.array([op.file_start_ns for op in spans(truth, rank)], np.int64)
-        error = file_ns + own.clock_offset_ns - Clocks(truth).shown(truth.files[0], true_ns)
-        assert np.abs(error).max() <= own.clock_uncertainty_ns
+        assert Clocks(truth).error_ns(own, rank) <= own.clock_uncertainty_ns
 
 
 def test_a_clock_that_is_set_moves_no_iteration(tmp_path: Path) -> None:
@@ -731,10 +729,7 @@ def test_a_host_that_counts_its_devices_otherwise_mixes_no_pipelines(tmp_path: P
     for rank in truth.ranks:
         own = report.profiles[[f.path for f in truth.files].index(rank.file)]
         assert own.clock_uncertainty_ns is not None
-        true_ns = np.array([op.start_ns for op in spans(truth, rank.rank)], np.int64)
-        file_ns = np.array([op.file_start_ns for op in spans(truth, rank.rank)], np.int64)
-        error = file_ns + own.clock_offset_ns - Clocks(truth).shown(truth.files[0], true_ns)
-        assert np.abs(error).max() <= own.clock_uncertainty_ns
+        assert Clocks(truth).error_ns(own, rank.rank) <= own.clock_uncertainty_ns
 
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 0, 2, 3]])

@@ -173,9 +173,9 @@ def _between(interval: tuple[float, float] | None) -> str:
     """Return between what percentages a ratio lies; nothing where it is exact or unknown."""
     if interval is None or interval[0] == interval[1]:
         return ""
-    low, high = (100 * bound for bound in interval)
-    digits = next((n for n in (2, 3, 4) if f"{low:.{n}f}" != f"{high:.{n}f}"), 4)
-    return f"{low:.{digits}f} to {high:.{digits}f}"
+    from bubbleviz.report import told_apart
+
+    return " to ".join(told_apart(interval, 2, 4))
 
 
 def _ratios(report: Report) -> Iterator[RenderableType]:
