@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,23 +18,18 @@ from bubbleviz.conventions import (
     find_convention,
     globs_of,
     recognise,
-    rounds,
-    understand,
-    with_iterations,
 )
 from bubbleviz.count import Counts, count
-from bubbleviz.errors import MismatchError, NothingToAnalyseError, ProfileError
+from bubbleviz.errors import MismatchError, ProfileError
 from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.inspection import Inspection, look_over
-from bubbleviz.interpret import Recording, interpret
-from bubbleviz.kinds import default_kinds
+from bubbleviz.interpret import Recording
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
-from bubbleviz.phases import BACKWARD, COUNTED, Phase
+from bubbleviz.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
-from bubbleviz.raw_reports import exported
-from bubbleviz.readers import Reader, reader_of
+from bubbleviz.readers import reader_of
+from bubbleviz.record import How, export_of, record
 from bubbleviz.report import Report
-from bubbleviz.suggestion import folded
 
 #: Where unattributed compute can move a ratio by more than this, the report says so.
 LOW_MATTERS = 0.01
@@ -54,6 +48,7 @@ def analyze(
     align: str | None = None,
     parallel: Parallel | None = None,
     keep_export: bool = False,
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> Report:
     """Return the report on one run, recorded in one or many profiles.
@@ -74,6 +69,7 @@ def analyze(
         parallel: how many ways the run is tensor-, pipeline- and data-parallel; None to tell it
             from the data.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
+        jobs: how many processes read at once, this one among them.
         progress: called with (profiles done, profiles in all, path) as work goes on.
 
     Raises:
@@ -84,23 +80,14 @@ def analyze(
     files = find_profiles([str(path) for path in given])
     _refuse_twins([file.path for file in files])
     chosen = _conventions(convention)
-    how = _How(chosen, cross_thread, keep_export)
+    how = How(chosen, cross_thread, keep_export, jobs)
     recordings, unreadable = _record_all(files, how, progress)
     run = put_together(recordings, Told(order, parallel, same_clock, align))
     return _report(recordings, run, count(run, skip=skip), unreadable)
 
 
-@dataclass(frozen=True)
-class _How:
-    """How profiles are to be read: the options that every one of them gets."""
-
-    conventions: tuple[Convention, ...]
-    cross_thread: bool
-    keep_export: bool
-
-
 def _record_all(
-    files: Sequence[Found], how: _How, progress: Progress | None
+    files: Sequence[Found], how: How, progress: Progress | None
 ) -> tuple[list[Recording], tuple[Limitation, ...]]:
     """Return the recordings, and of a directory's files those that could not be read.
 
@@ -113,7 +100,7 @@ def _record_all(
         if progress:
             progress(index, len(files), file.path)
         try:
-            recordings.append(_record(file.path, how))
+            recordings.append(record(file.path, how))
         except ProfileError as error:
             if file.named:
                 raise
@@ -144,11 +131,11 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
     file = find_profiles([str(path)])[0].path
     chosen = _conventions(convention)
     known = chosen or tuple(built_in().values())
-    with _export_of(file) as export:
-        reader = reader_of(export)
-        contents = reader.inspect(export, globs_of(known))
+    with export_of(file) as export:
+        with reader_of(export).open_file(export, 1) as opened:
+            contents = opened.inspect(globs_of(known))
+            sample = opened.sample(("*",))
         contents = replace(contents, source=replace(contents.source, path=file))
-        sample = reader.sample(export)
         return look_over(contents, known, sample, chosen or recognise(sample))
 
 
@@ -170,64 +157,6 @@ def _refuse_twins(files: Sequence[str]) -> None:
                     "profile once"
                 )
             seen[content.digest()] = path
-
-
-@contextmanager
-def _export_of(path: str, *, keep: bool = False) -> Iterator[str]:
-    """Yield the export of a profile; what is wrong with a temporary one is said of its report."""
-    with exported(path, keep=keep) as file:
-        try:
-            yield file
-        except ProfileError as error:
-            if file == path:
-                raise
-            raise type(error)(str(error).replace(file, path)) from error
-
-
-def _record(path: str, how: _How) -> Recording:
-    """Read and interpret one profile; its kernels are dropped when this returns."""
-    with _export_of(path, keep=how.keep_export) as file:
-        recording = _record_export(file, how.conventions, how.cross_thread)
-    if file == path:
-        return recording
-    return replace(
-        recording,
-        source=replace(recording.source, path=path),
-        limitations=tuple(
-            replace(note, because=note.because.replace(file, path))
-            for note in recording.limitations
-        ),
-    )
-
-
-def _record_export(path: str, chosen: Sequence[Convention], cross_thread: bool) -> Recording:
-    """Read and interpret one export.
-
-    Raises:
-        NothingToAnalyseError: no range follows a convention that names forward or backward.
-    """
-    reader = reader_of(path)
-    candidates = chosen or recognise(reader.sample(path))
-    last: tuple[Convention, ...] = ()
-    for conventions in (chosen,) if chosen else rounds(candidates):
-        last = with_iterations(conventions)
-        profile = reader.read(path, globs_of(last))
-        names = understand(profile.ranges.names, *last)
-        if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
-            return interpret(profile, last, names, default_kinds(), cross_thread=cross_thread)
-    raise NothingToAnalyseError(f"{path}: {_nothing_named(reader, path, candidates)}")
-
-
-def _nothing_named(reader: Reader, path: str, candidates: Sequence[Convention]) -> str:
-    """Return why a profile gives nothing, and what to do."""
-    shapes = folded(reader.sample(path), 5)
-    frequent = ", ".join(f"{name[:60]!r} ({count})" for name, count in shapes)
-    names = " or ".join(c.name for c in candidates or built_in().values())
-    return (
-        f"no range is named as {names} would name forward and backward; the most frequent names "
-        f"(# for numbers) are {frequent or 'none at all'}; "
-        "give your own naming with --convention FILE.toml, which bubbleviz inspect drafts"
-    )
 
 
 def _report(

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.grouping import groups_of
 from bubbleviz.kinds import matching
 from bubbleviz.model import Operations
 from bubbleviz.phases import COUNTED, WORK, Phase
-from bubbleviz.profile import Kernels
 from bubbleviz.spans import owned_by
 from bubbleviz.work import Work
 
@@ -49,10 +48,9 @@ class Collectives(Table):
 def collectives_of(
     operations: Operations,
     work: Work,
-    owner: Ints,
+    owner: Codes | Ints,
     launched_ns: Ints,
-    kernels: Kernels,
-    kinds: Sequence[str],
+    kind: Codes | Ints,
 ) -> Collectives:
     """Return the collectives of a profile.
 
@@ -60,32 +58,38 @@ def collectives_of(
         operations: of the profile, with their spans.
         work: kernels, then copies.
         owner: operation of each.
-        launched_ns: when the host launched each.
-        kernels: the first of ``work``, with their names.
-        kinds: a regular expression for each kind of collective.
+        launched_ns: when the host launched each; meaningless where it is not known.
+        kind: of each, what kind of collective it is; -1 none, or launched at no known time.
     """
-    kind_of_name = np.full(len(kernels.names), NONE, np.int64)
-    for number, regex in enumerate(kinds):
-        kind_of_name[matching(kernels.names, (regex,))] = number
-    kind = np.full(len(work), NONE, np.int64)
-    kind[: len(kernels)] = kind_of_name[kernels.name_id]
     held: Bools = work.communication & (kind >= 0) & ~owned_by(operations, owner, WORK)
     rows = np.flatnonzero(held)
     rows = rows[np.lexsort((work.start_ns[rows], launched_ns[rows], work.rank[rows]))]
     iteration = _iterations(operations, work.rank[rows], launched_ns[rows])
     rows, iteration = rows[iteration >= 0], iteration[iteration >= 0]
-    first = groups_of(work.rank[rows], iteration).first
+    first = groups_of(work.rank[rows].astype(np.int64), iteration).first
     rows = rows[first]
     return Collectives(
-        rank=work.rank[rows],
+        rank=work.rank[rows].astype(np.int64),
         iteration=iteration[first],
-        kind=kind[rows],
+        kind=kind[rows].astype(np.int64),
         start_ns=work.start_ns[rows],
         end_ns=work.end_ns[rows],
     )
 
 
-def _iterations(operations: Operations, rank: Ints, launched_ns: Ints) -> Ints:
+def kinds_of(names: Sequence[str], kinds: Sequence[str]) -> Codes:
+    """Return for each name the regular expression that finds a kind of collective in it; -1 none.
+
+    Of several it is the last.
+    """
+    found = np.full(len(names) + 1, NONE, np.int32)
+    for number, regex in enumerate(kinds):
+        found[:-1][matching(names, (regex,))] = number
+    # The last place is that of no name (-1).
+    return found
+
+
+def _iterations(operations: Operations, rank: Codes | Ints, launched_ns: Ints) -> Ints:
     """Return the iteration whose last backward a rank launched just before; -1 none.
 
     That is -1 too where the next iteration has begun, or the backward goes on.

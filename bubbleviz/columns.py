@@ -1,11 +1,13 @@
 """Tables as equal-length columns: the only shape in which bulk data travels.
 
 Times are integer nanoseconds, identifiers are integers, and ``-1`` stands for "none" in every
-identifier column. Columns are made read-only, so that a table can be shared freely.
+identifier column. Columns are made read-only, so that a table can be shared freely. Where there is
+one row a kernel, identifiers take 32 bits: such tables are what memory goes to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
@@ -13,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 #: "None" in an identifier column, and in a time column of an operation without device time.
@@ -43,11 +46,22 @@ class Table:
     def __len__(self) -> int:
         return len(getattr(self, self.column_names()[0]))
 
-    def take(self: TableT, rows: Ints | Bools) -> TableT:
-        """Return the given rows (indices or mask) as a new table; shared fields are kept."""
+    def take(self: TableT, rows: Ints | Codes | Bools | slice) -> TableT:
+        """Return the given rows (indices, mask or stretch) as a new table; shared fields stay."""
         names = set(self.column_names())
         values = {
             f.name: getattr(self, f.name)[rows] if f.name in names else getattr(self, f.name)
             for f in fields(self)
         }
         return type(self)(**values)
+
+
+def joined(tables: Sequence[TableT]) -> TableT:
+    """Return the rows of some tables (at least one) as one; shared fields are the first's."""
+    first = tables[0]
+    shared = {f.name: getattr(first, f.name) for f in fields(first)}
+    values = {
+        name: np.concatenate([getattr(table, name) for table in tables])
+        for name in first.column_names()
+    }
+    return type(first)(**{**shared, **values})

@@ -77,8 +77,13 @@ class Innermost:
 
         In one layer only the last interval that starts at or before a query can hold it.
         """
+        ascending = bool((start_ns[1:] >= start_ns[:-1]).all())
         for layer in self.layers:
-            at = np.searchsorted(self.start_ns[layer], start_ns, side="right") - 1
+            starts = self.start_ns[layer]
+            if ascending and len(starts) < len(start_ns):
+                at = _merged(starts, start_ns)
+            else:
+                at = np.searchsorted(starts, start_ns, side="right") - 1
             row = layer[np.maximum(at, 0)]
             query = np.flatnonzero((at >= 0) & (end_ns <= self.end_ns[row]))
             yield query, row[query]
@@ -92,3 +97,12 @@ class Innermost:
             best[query[deeper]] = row[deeper]
             best_depth[query[deeper]] = self.depth[row[deeper]]
         return best
+
+
+def _merged(starts: Ints, queries: Ints) -> Ints:
+    """Return the last of ``starts`` at or before each query, -1 none; both ascend.
+
+    The few are looked up among the many, which then count how many have gone by.
+    """
+    first = np.searchsorted(queries, starts, side="left")
+    return np.cumsum(np.bincount(first, minlength=len(queries) + 1)[:-1]) - 1

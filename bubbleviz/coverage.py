@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from intervaltree import IntervalTree
 
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.columns import NONE, Bools, Codes, Ints
 from bubbleviz.intervals import group_sum
 from bubbleviz.link import Links, Rule
 from bubbleviz.model import RankCoverage, UnattributedKernels
 from bubbleviz.profile import Profile, Ranges, tid_of
+from bubbleviz.work import Work
 
 #: How many unattributed kernel names are listed for each rank.
 LISTED = 5
@@ -30,94 +32,107 @@ class Coverage:
     unattributed: tuple[UnattributedKernels, ...]
 
 
+@dataclass(frozen=True)
+class Loose:
+    """Unattributed compute kernels of one rank and one name.
+
+    ``longest`` is the row of the longest of them, whose launch stands for all.
+    """
+
+    rank: int
+    name: str
+    count: int
+    gpu_ns: int
+    longest: int
+
+
+def rank_coverage(rank: int, work: Work, loose: Bools) -> RankCoverage:
+    """Return how long a rank's kernels and copies ran.
+
+    Args:
+        rank: the rank within its profile.
+        work: all that ran on it.
+        loose: which are compute kernels outside every compute operation.
+    """
+    duration = work.end_ns - work.start_ns
+    told = work.communication & (work.range != NONE)
+    sums = (
+        work.compute,
+        work.compute & ~loose,
+        work.communication,
+        told,
+        work.copy,
+    )
+    return RankCoverage(rank, *(int(duration[which].sum()) for which in sums))
+
+
+def largest(
+    rank: int, work: Work, loose: Bools, name_id: Codes, names: Sequence[str], rows: Ints
+) -> Iterator[Loose]:
+    """Yield the unattributed kernels of a rank with the most time, by name.
+
+    Args:
+        rank: the rank within its profile.
+        work: all that ran on it.
+        loose: which are compute kernels outside every compute operation.
+        name_id: row of ``names`` of each.
+        names: of kernels.
+        rows: number of each in the profile.
+    """
+    at = np.flatnonzero(loose)
+    duration, name = (work.end_ns - work.start_ns)[at], name_id[at]
+    total = group_sum(name, len(names), duration)
+    for i in np.argsort(-total, kind="stable")[:LISTED].tolist():
+        own = np.flatnonzero(name == i)
+        if len(own):
+            longest = int(rows[at[own[np.argmax(duration[own])]]])
+            yield Loose(rank, names[i], len(own), int(total[i]), longest)
+
+
 def measure_coverage(
     profile: Profile,
     links: Links,
-    communication: Bools,
-    loose: Bools,
-    rank: Ints,
-    ranks: Ints,
+    ranks: Sequence[RankCoverage],
+    loose: Sequence[Loose],
     named: Ranges,
 ) -> Coverage:
     """Return the coverage of one profile.
 
     Args:
-        profile: the profile.
+        profile: the profile, which can still be read.
         links: of its kernels, then copies.
-        communication: which of these are communication kernels.
-        loose: which are compute kernels outside every compute operation.
-        rank: rank of each within the profile.
-        ranks: the (process, device) pairs.
+        ranks: the coverage of each rank.
+        loose: the unattributed kernels with the most time.
         named: the ranges of operations.
     """
-    kernels = len(profile.kernels)
-    duration = np.concatenate(
-        (
-            profile.kernels.end_ns - profile.kernels.start_ns,
-            profile.copies.end_ns - profile.copies.start_ns,
-        )
-    )
-    is_kernel = np.arange(len(links)) < kernels
-    compute = is_kernel & ~communication
-    explained = communication & (links.range >= 0)
-
-    def by_rank(which: Bools) -> list[int]:
-        total: list[int] = group_sum(rank[which], len(ranks), duration[which]).tolist()
-        return total
-
-    sums = zip(
-        by_rank(compute),
-        by_rank(compute & ~loose),
-        by_rank(communication),
-        by_rank(explained),
-        by_rank(~is_kernel),
-        strict=True,
-    )
-    rule = links.rule[:kernels]
+    kernels = profile.activities.kernels
+    rule = np.bincount(links.rule[:kernels], minlength=len(Rule)).tolist()
+    where = _Whereabouts(profile, links, named, [one.longest for one in loose])
     return Coverage(
         kernels=kernels,
         linked_kernels=int((links.call[:kernels] >= 0).sum()),
         attributed_kernels=int((links.range[:kernels] >= 0).sum()),
-        cross_thread_kernels=int((rule == Rule.CROSS_THREAD).sum()),
-        ambiguous_kernels=int((rule == Rule.AMBIGUOUS).sum()),
-        ranks=tuple(RankCoverage(i, *values) for i, values in enumerate(sums)),
-        unattributed=_largest(profile, links, loose[:kernels], rank[:kernels], named),
-    )
-
-
-def _largest(
-    profile: Profile, links: Links, loose: Bools, rank: Ints, named: Ranges
-) -> tuple[UnattributedKernels, ...]:
-    """Return the unattributed kernels with the most time, by rank and name."""
-    found = []
-    duration = profile.kernels.end_ns - profile.kernels.start_ns
-    where = _Whereabouts(profile, named)
-    for index in np.unique(rank[loose]).tolist():
-        rows = np.flatnonzero(loose & (rank == index))
-        name = profile.kernels.name_id[rows]
-        total = group_sum(name, len(profile.kernels.names), duration[rows])
-        for i in np.argsort(-total, kind="stable")[:LISTED].tolist():
-            of_name = rows[name == i]
-            if len(of_name) == 0:
-                continue
-            longest = int(of_name[np.argmax(duration[of_name])])
-            found.append(
-                UnattributedKernels(
-                    rank=index,
-                    name=profile.kernels.names[i],
-                    count=len(of_name),
-                    gpu_ns=int(total[i]),
-                    where=where.of(int(links.call[longest]), int(links.rule[longest])),
-                )
+        cross_thread_kernels=rule[Rule.CROSS_THREAD],
+        ambiguous_kernels=rule[Rule.AMBIGUOUS],
+        ranks=tuple(ranks),
+        unattributed=tuple(
+            UnattributedKernels(
+                one.rank, one.name, one.count, one.gpu_ns, where=where.of(one.longest)
             )
-    return tuple(found)
+            for one in loose
+        ),
+    )
 
 
 class _Whereabouts:
     """Says in words where a call was made; asked for a handful of kernels only."""
 
-    def __init__(self, profile: Profile, named: Ranges) -> None:
-        self._calls = profile.calls
+    def __init__(
+        self, profile: Profile, links: Links, named: Ranges, activities: Sequence[int]
+    ) -> None:
+        rows = np.unique(links.call[np.array(activities, np.int64)]).astype(np.int64)
+        self._calls = profile.calls.at(rows[rows != NONE])
+        self._links = links
         self._named = named
         self._threads = {t.thread: t.name for t in profile.threads}
         self._trees: dict[int, IntervalTree] = {}
@@ -136,17 +151,19 @@ class _Whereabouts:
             )
         return self._trees[thread]
 
-    def of(self, call: int, rule: int) -> str:
-        """Return the place of a call (row, -1 none) that was treated by a rule."""
-        if call == NONE:
+    def of(self, activity: int) -> str:
+        """Return the place of the call that launched an activity (one of those given)."""
+        row = int(self._links.call[activity])
+        if row == NONE:
             return "launching call not in the profile"
+        call = int(np.searchsorted(self._calls.row, row))
         thread = int(self._calls.thread[call])
         name = self._threads.get(thread, "")
         place = f"thread {tid_of(thread)}{f' ({name})' if name else ''}"
         start_ns, end_ns = int(self._calls.start_ns[call]), int(self._calls.end_ns[call])
         around = [r for r in self._tree(thread)[start_ns] if r.end > end_ns]
         around.sort(key=lambda r: (r.begin - r.end, r.begin, r.data))
-        if rule == Rule.AMBIGUOUS:
+        if self._links.rule[activity] == Rule.AMBIGUOUS:
             return f"{place}, while several threads ran backward"
         if around:
             return f"{place}, in {around[-1].data}"

@@ -14,17 +14,15 @@ import numpy as np
 
 from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.grouping import groups_of
+from bubbleviz.link import VainCalls
 from bubbleviz.model import Operations
 from bubbleviz.phases import COMPUTE, Phase
-from bubbleviz.profile import Calls, process_of
 
 #: Codes of ``Operations.cut``: a range was still open, or launched work is not in the capture.
 OPEN, UNRECORDED = 1, 2
 
 
-def mark_unrecorded(
-    operations: Operations, calls: Calls, launched: Ints, owner: Ints
-) -> Operations:
+def mark_unrecorded(operations: Operations, vain: VainCalls, owner: Ints) -> Operations:
     """Return the operations with ``cut`` set where the capture ended before their work did.
 
     These are at the end of their rank, without any GPU work though they made calls, and of a
@@ -34,8 +32,7 @@ def mark_unrecorded(
 
     Args:
         operations: of one profile, in order of (rank, host start), with their spans.
-        calls: CUDA calls of the profile.
-        launched: rows of calls whose work is in the profile.
+        vain: calls without work in the profile.
         owner: process of each rank.
     """
     compute = np.flatnonzero(np.isin(operations.phase, COMPUTE))
@@ -43,27 +40,21 @@ def mark_unrecorded(
     last = np.full(len(owner), NONE, np.int64)
     np.maximum.at(last, rank[spanned], np.flatnonzero(spanned))
     tail = (np.arange(len(compute)) > last[rank]) & (last[rank] >= 0)
-    vain = _calls_in_vain(operations, compute, calls, launched, owner)
-    tail &= (vain > 0) & ~_always_idle(operations, compute, tail)
+    in_vain = _calls_in_vain(operations, compute, vain, owner)
+    tail &= (in_vain > 0) & ~_always_idle(operations, compute, tail)
     short = last[last >= 0]
-    short = short[_cut_short(operations, compute, short, vain)]
+    short = short[_cut_short(operations, compute, short, in_vain)]
     cut = operations.cut.copy()
     lost = compute[np.concatenate((np.flatnonzero(tail), short))]
     cut[lost[cut[lost] == 0]] = UNRECORDED
     return operations.changed(cut=cut)
 
 
-def _calls_in_vain(
-    operations: Operations, rows: Ints, calls: Calls, launched: Ints, owner: Ints
-) -> Ints:
+def _calls_in_vain(operations: Operations, rows: Ints, vain: VainCalls, owner: Ints) -> Ints:
     """Return how many calls without work in the profile each operation's process made in it."""
-    # Only of threads that launch: a watchdog asks, again and again, and launches nothing.
-    idle = np.isin(calls.thread, np.unique(calls.thread[launched]))
-    idle[launched] = False
-    process, start_ns = process_of(calls.thread[idle]), calls.start_ns[idle]
     count = np.zeros(len(rows), np.int64)
     for index, own in enumerate(owner.tolist()):
-        starts = np.sort(start_ns[process == own])
+        starts = np.sort(vain.start_ns[vain.process == own])
         at = operations.rank[rows] == index
         since, until = operations.host_start_ns[rows[at]], operations.host_end_ns[rows[at]]
         count[at] = np.searchsorted(starts, until, "right") - np.searchsorted(starts, since)

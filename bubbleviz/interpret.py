@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz import intervals
-from bubbleviz.collectives import Collectives, collectives_of
-from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.collectives import Collectives
+from bubbleviz.columns import NONE, Ints, Table, joined
 from bubbleviz.conventions import Convention, Names
 from bubbleviz.coverage import Coverage, measure_coverage
 from bubbleviz.cuts import OPEN, UNRECORDED, mark_unrecorded
@@ -22,11 +22,12 @@ from bubbleviz.iterations import occurrences
 from bubbleviz.kinds import Kinds
 from bubbleviz.link import Links, Rule, launched_inside, link
 from bubbleviz.model import BusyIntervals, Limitation, Operations, RankIntervals
-from bubbleviz.parts import Parts, owners, parts_of
+from bubbleviz.on_rank import Linkage, on_ranks
+from bubbleviz.parts import Parts, parts_of
 from bubbleviz.phases import COMPUTE, COUNTED, Phase
-from bubbleviz.profile import Device, Profile, Ranges, Source, pid_of, process_of
-from bubbleviz.spans import ActiveTime, active_time, owned_by, spans_of
-from bubbleviz.work import activities_of, ranks_of, work_of
+from bubbleviz.profile import Device, Profile, Ranges, Source, impossible_times, pid_of, process_of
+from bubbleviz.spans import ActiveTime
+from bubbleviz.work import work_of
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,8 @@ def interpret(
         kinds = kinds.extended(convention.communication, convention.helper_threads)
     named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
     phase = names.phase[named.name_id]
-    activities = activities_of(profile)
-    links = link(
-        activities,
+    linked = link(
+        profile.activities,
         profile.calls,
         named,
         phase,
@@ -111,17 +111,17 @@ def interpret(
         kinds.helper_threads,
         cross_thread=cross_thread,
     )
-    ranks, rank = ranks_of(activities)
-    work = work_of(profile, links, rank, named, names, kinds)
+    links, ranks = linked.links, profile.activities.ranks
+    work = work_of(profile.activities, links, named, names, kinds)
     parts, homeless = parts_of(profile, named, names, work, ranks)
-    operations, said = operations_of(named, names, parts)
-    owner = owners(parts, work.range, work.rank, len(ranks))
+    planned, said = operations_of(named, names, parts)
     inside = launched_inside(np.flatnonzero(work.receive), links, profile.calls, named, phase)
-    around = owners(parts, inside.range, work.rank[inside.activity], len(ranks))
-    operations, busy = spans_of(operations, work, owner, inside.activity, around)
-    launched = links.call[links.call >= 0]
-    operations = mark_unrecorded(operations, profile.calls, launched, ranks[:, 0])
-    loose = work.compute & ~owned_by(operations, owner, COMPUTE)
+    linkage = Linkage(profile.activities, work, links, parts, inside, len(named))
+    found = list(on_ranks(linkage, planned, kinds))
+    operations = joined([one.operations for one in found])
+    operations = mark_unrecorded(operations, linked.vain, ranks[:, 0])
+    loose = [name for one in found for name in one.loose]
+    kernels = slice(0, profile.activities.kernels)
     return Recording(
         source=profile.source,
         convention=conventions[0].name,
@@ -131,26 +131,25 @@ def interpret(
         ranks=_named_ranks(ranks, profile, names),
         operations=operations,
         said=said,
-        busy=busy,
-        active=active_time(operations, work, owner),
-        unattributed=RankIntervals(
-            *intervals.group_union(
-                work.rank[loose], len(ranks), work.start_ns[loose], work.end_ns[loose]
-            )
+        busy=joined([one.busy for one in found]),
+        active=joined([one.active for one in found]),
+        unattributed=joined([one.unattributed for one in found]),
+        collectives=joined([one.collectives for one in found]),
+        coverage=measure_coverage(profile, links, [one.coverage for one in found], loose, named),
+        start_ns=min(int(profile.activities.start_ns[kernels].min()), linked.start_ns),
+        end_ns=max(int(profile.activities.end_ns[kernels].max()), linked.end_ns),
+        limitations=(
+            *profile.limitations,
+            *_impossible_calls(profile, linked.impossible),
+            *homeless,
+            *_notes(profile, links, operations, parts),
         ),
-        collectives=collectives_of(
-            operations,
-            work,
-            owner,
-            np.append(profile.calls.start_ns, np.iinfo(np.int64).max)[links.call],
-            profile.kernels,
-            kinds.collectives,
-        ),
-        coverage=measure_coverage(profile, links, work.communication, loose, rank, ranks, named),
-        start_ns=int(min(profile.kernels.start_ns.min(), profile.calls.start_ns.min())),
-        end_ns=int(max(profile.kernels.end_ns.max(), profile.calls.end_ns.max())),
-        limitations=(*profile.limitations, *homeless, *_notes(profile, links, operations, parts)),
     )
+
+
+def _impossible_calls(profile: Profile, count: int) -> tuple[Limitation, ...]:
+    note = impossible_times(profile.source.path, "CUDA API calls", count)
+    return (note,) if count else ()
 
 
 def _named_ranks(ranks: Ints, profile: Profile, names: Names) -> tuple[LocalRank, ...]:
@@ -177,7 +176,7 @@ def _notes(
     profile: Profile, links: Links, operations: Operations, parts: Parts
 ) -> tuple[Limitation, ...]:
     """Return what this profile could not tell."""
-    kernels = links.rule[: len(profile.kernels)]
+    kernels = links.rule[: profile.activities.kernels]
     path = profile.source.path
     compute = np.isin(operations.phase, COMPUTE)
     candidates = (

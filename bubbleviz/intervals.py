@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Ints
+from bubbleviz.columns import Bools, Codes, Ints
 
 Intervals = tuple[Ints, Ints]
 
@@ -34,8 +34,10 @@ def union(start_ns: Ints, end_ns: Ints) -> Intervals:
     start_ns, end_ns = start_ns[real], end_ns[real]
     if len(start_ns) == 0:
         return empty()
-    order = np.argsort(start_ns, kind="stable")
-    start_ns, latest_ns = start_ns[order], np.maximum.accumulate(end_ns[order])
+    if not (start_ns[1:] >= start_ns[:-1]).all():
+        order = np.argsort(start_ns, kind="stable")
+        start_ns, end_ns = start_ns[order], end_ns[order]
+    latest_ns = np.maximum.accumulate(end_ns)
     first = np.concatenate(([True], start_ns[1:] > latest_ns[:-1]))
     last = np.concatenate((first[1:], [True]))
     return start_ns[first], latest_ns[last]
@@ -55,9 +57,12 @@ def _covered(intervals: Intervals, points: Ints) -> Bools:
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return what ``a`` covers and ``b`` does not, by cutting time at every boundary."""
+    # Mostly a few intervals of many touch the others.
+    near = np.searchsorted(a[1], b[0], side="right") < np.searchsorted(a[0], b[1], side="left")
+    if not near.any():
+        return a
+    b = b[0][near], b[1][near]
     points = np.unique(np.concatenate((*a, *b)))
-    if len(points) < 2:
-        return empty()
     keep = _covered(a, points[:-1]) & ~_covered(b, points[:-1])
     return union(points[:-1][keep], points[1:][keep])
 
@@ -104,7 +109,7 @@ class Packing:
         width = high_ns - low_ns + 1
         return Packing(low_ns, np.concatenate(([0], np.cumsum(width))))
 
-    def place(self, group: Ints, time_ns: Ints) -> Ints:
+    def place(self, group: Codes | Ints, time_ns: Ints) -> Ints:
         """Return the place on the line of a time of a group."""
         return time_ns - self.origin_ns[group] + self.offset_ns[group]
 
@@ -119,18 +124,23 @@ class Packing:
         return group, intervals[0] + shift, intervals[1] + shift
 
 
-def group_extents(group: Ints, groups: int, low_ns: Ints, high_ns: Ints) -> Intervals:
+def group_extents(group: Codes | Ints, groups: int, low_ns: Ints, high_ns: Ints) -> Intervals:
     """Return the earliest low and latest high of each group; (0, -1) for groups without rows."""
     low = np.full(groups, np.iinfo(np.int64).max)
     high = np.full(groups, np.iinfo(np.int64).min)
-    np.minimum.at(low, group, low_ns)
-    np.maximum.at(high, group, high_ns)
+    if len(group):
+        # Rows of a group mostly follow each other: first each such run, then the few runs.
+        run = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
+        np.minimum.at(low, group[run], np.minimum.reduceat(low_ns, run))
+        np.maximum.at(high, group[run], np.maximum.reduceat(high_ns, run))
     none = low > high
     low[none], high[none] = 0, -1
     return low, high
 
 
-def group_union(group: Ints, groups: int, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints, Ints]:
+def group_union(
+    group: Codes | Ints, groups: int, start_ns: Ints, end_ns: Ints
+) -> tuple[Ints, Ints, Ints]:
     """Return (group, start_ns, end_ns): the union of each group's intervals."""
     packing = Packing.of(*group_extents(group, groups, start_ns, end_ns))
     return packing.unpack(union(packing.place(group, start_ns), packing.place(group, end_ns)))
@@ -142,7 +152,7 @@ def group_measure(group: Ints, groups: int, start_ns: Ints, end_ns: Ints) -> Int
     return group_sum(owner, groups, high_ns - low_ns)
 
 
-def group_sum(group: Ints, groups: int, values: Ints) -> Ints:
+def group_sum(group: Codes | Ints, groups: int, values: Ints) -> Ints:
     """Return exact int64 sums by group (bincount's weights would pass through float64)."""
     total = np.zeros(groups, np.int64)
     np.add.at(total, group, values)

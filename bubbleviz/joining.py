@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bubbleviz.clocks import Clock
 from bubbleviz.collectives import Collectives
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.columns import NONE, Bools, Ints, joined
 from bubbleviz.interpret import LocalRank, Recording
 from bubbleviz.model import BusyIntervals, Operations, RankIntervals
 from bubbleviz.spans import ActiveTime
@@ -138,8 +138,4 @@ def _operations(
             )
         )
         names.extend(own.names)
-    columns = {
-        name: np.concatenate([getattr(table, name) for table in tables])
-        for name in Operations.column_names()
-    }
-    return Operations(**columns, names=tuple(names))
+    return replace(joined(tables), names=tuple(names))

@@ -6,23 +6,33 @@
 3. A call with no such range on its own thread belongs to the innermost backward range open at
    its start on another thread: PyTorch runs backward on a thread of its own.
 
-Nothing else is linked, and what is not linked is counted.
+Nothing else is linked, and what is not linked is counted. Calls come in blocks and are not kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.containment import Innermost
-from bubbleviz.grouping import groups_of
+from bubbleviz.grouping import Coding
 from bubbleviz.phases import BACKWARD, COMPUTE, Phase
-from bubbleviz.profile import Calls, Ranges, Thread, is_main, process_of
+from bubbleviz.profile import (
+    UNCORRELATED,
+    Activities,
+    CallLog,
+    Calls,
+    Ranges,
+    Thread,
+    is_main,
+    process_of,
+)
 
 
 class Rule(IntEnum):
@@ -38,172 +48,241 @@ class Rule(IntEnum):
 
 @dataclass(frozen=True)
 class Links(Table):
-    """For each activity (kernel or copy): its call and its ranges; -1 is none.
+    """For each activity (kernel or copy): its call and its range; -1 is none.
 
     Attributes:
         call: row of the launching call.
+        launched_ns: when the host entered it.
+        thread: row of ``threads``: the one that made it.
         range: row of the range whose operation it belongs to.
         rule: code of :class:`Rule`.
+        threads: all threads that made calls.
     """
 
-    call: Ints
-    range: Ints
-    rule: Ints
+    call: Codes | Ints
+    launched_ns: Ints
+    thread: Codes
+    range: Codes
+    rule: npt.NDArray[np.int8]
+    threads: Ints = field(metadata={"shared": True})
 
 
 @dataclass(frozen=True)
-class Activities(Table):
-    """What ran on devices and can have been launched: kernels, then copies."""
+class VainCalls(Table):
+    """Calls without work in the profile, of threads that launched some.
 
-    process: Ints
-    correlation_id: Ints
-    device_id: Ints
-    is_kernel: Bools
-
-
-def launching_calls(activities: Activities, calls: Calls) -> Ints:
-    """Return the row of each activity's launching call; -1 where it is not in the profile.
-
-    Of several rows of one call (runtime API and driver API) the one that started first counts;
-    of two that start together the earlier row.
+    Attributes:
+        start_ns: when the host entered the call.
+        process: that made it.
     """
-    processes, code = np.unique(
-        np.concatenate((activities.process, process_of(calls.thread))), return_inverse=True
-    )
-    if len(processes) == 0:
-        return np.empty(0, np.int64)
-    # Correlation ids have 32 bits, so that process and id fit one integer.
-    key = (code.astype(np.int64) << 32) | np.concatenate(
-        (activities.correlation_id, calls.correlation_id)
-    )
-    wanted, key = key[: len(activities)], key[len(activities) :]
-    order = np.lexsort((calls.start_ns, key))
-    key = key[order]
-    first = np.concatenate(([True], key[1:] != key[:-1])) if len(key) else np.zeros(0, bool)
-    key, order = key[first], order[first]
-    at = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
-    if len(key) == 0:
-        return np.full(len(wanted), NONE, np.int64)
-    found = (key[at] == wanted) & (activities.correlation_id >= 0)
-    return np.where(found, order[at], NONE)
+
+    start_ns: Ints
+    process: Ints
+
+
+@dataclass(frozen=True)
+class Linked:
+    """What the calls of a profile have told.
+
+    Attributes:
+        links: of each activity.
+        vain: calls without work.
+        start_ns: when the first call began.
+        end_ns: when the last one ended.
+        impossible: how many calls were left out for their times.
+    """
+
+    links: Links
+    vain: VainCalls
+    start_ns: int
+    end_ns: int
+    impossible: int
 
 
 def _by_group(group: Ints) -> list[tuple[int, Ints]]:
     """Return (value, rows) for each distinct value, rows ascending."""
     if len(group) == 0:
         return []
+    if group.min() == group.max():
+        return [(int(group[0]), np.arange(len(group)))]
     order = np.argsort(group, kind="stable")
     values, starts = np.unique(group[order], return_index=True)
     return list(zip(values.tolist(), np.split(order, starts[1:]), strict=True))
 
 
-def _by_thread(ranges: Ranges) -> tuple[dict[int, Ints], dict[int, Ints]]:
-    """Return the rows of ranges by their thread, and of those that cover a process by process."""
-    wide = ranges.start_end & (ranges.end_thread != NONE) & (ranges.end_thread != ranges.thread)
-    on_thread = dict(_by_group(np.where(wide, NONE, ranges.thread)))
-    on_process = dict(_by_group(np.where(wide, process_of(ranges.thread), NONE)))
-    on_thread.pop(NONE, None)
-    on_process.pop(NONE, None)
-    return on_thread, on_process
+class _Launches:
+    """Finds what calls launched, by process and correlation id."""
+
+    def __init__(self, activities: Activities) -> None:
+        self._activities = activities
+        self._of_process: dict[int, tuple[npt.NDArray[np.uint32], Codes]] = {}
+
+    def _sorted(self, process: int) -> tuple[npt.NDArray[np.uint32], Codes]:
+        """Return the correlation ids of a process's activities, ascending, and their rows."""
+        if process not in self._of_process:
+            ranks = np.flatnonzero(self._activities.ranks[:, 0] == process)
+            own = (
+                np.isin(self._activities.rank, ranks)
+                if len(ranks) != 1
+                else (self._activities.rank == ranks[0])
+            )
+            rows = np.flatnonzero(own).astype(np.int32)
+            ids = self._activities.correlation_id[rows]
+            order = np.argsort(ids, kind="stable")
+            ids, rows = ids[order], rows[order]
+            known = int(np.searchsorted(ids, np.uint32(UNCORRELATED)))
+            self._of_process[process] = ids[:known], rows[:known]
+        return self._of_process[process]
+
+    def of(self, calls: Calls) -> tuple[Codes, Ints]:
+        """Return pairs (activity, call): rows of what was launched, and of its call.
+
+        Of several rows of one call (runtime API and driver API) the one that started first counts;
+        of two that start together the earlier row.
+        """
+        found = [
+            self._of_one(process, rows, calls)
+            for process, rows in _by_group(process_of(calls.thread))
+        ]
+        activity, call = zip(*found, strict=True)
+        return np.concatenate(activity), np.concatenate(call)
+
+    def _of_one(self, process: int, rows: Ints, calls: Calls) -> tuple[Codes, Ints]:
+        ids, activities = self._sorted(process)
+        asked = calls.correlation_id[rows]
+        # Where the thread that calls is the only one of its process, ids ascend already.
+        if not (asked[1:] > asked[:-1]).all():
+            rows = rows[np.lexsort((calls.start_ns[rows], asked))]
+            asked = calls.correlation_id[rows]
+            first = np.append(True, asked[1:] != asked[:-1])
+            rows, asked = rows[first], asked[first]
+        low, high = np.searchsorted(ids, asked[0]), np.searchsorted(ids, asked[-1], side="right")
+        within = slice(int(low), int(high))
+        at = np.minimum(np.searchsorted(asked, ids[within]), len(asked) - 1)
+        hit = asked[at] == ids[within]
+        return activities[within][hit], rows[at[hit]]
 
 
-def enclosing_ranges(calls: Calls, ranges: Ranges) -> Ints:
-    """Return the row of the innermost range around each call by its own thread; -1 none.
+class _Open:
+    """The ranges that are open around calls, or at an instant; push/pop before start/end ones."""
 
-    Where a push/pop range holds the call, no start/end range can take it.
-    """
-    on_thread, on_process = _by_thread(ranges)
-    best = np.full(len(calls), NONE, np.int64)
-    for thread, rows in _by_group(calls.thread):
-        own = on_thread.get(thread, np.empty(0, np.int64))
-        shared = on_process.get(thread >> 24, np.empty(0, np.int64))
-        pushed = own[~ranges.start_end[own]]
-        free = np.sort(np.concatenate((own[ranges.start_end[own]], shared)))
-        for candidates in (pushed, free):
-            open_rows = rows[best[rows] == NONE]
-            if len(candidates) and len(open_rows):
-                best[open_rows] = _innermost(candidates, ranges, calls, open_rows)
-    return best
+    def __init__(self, ranges: Ranges, rows: Ints, shared: Ints) -> None:
+        started = ranges.start_end[rows]
+        free = np.sort(np.concatenate((rows[started], shared)))
+        self._layers = [
+            (own, Innermost.of(ranges.start_ns[own], ranges.end_ns[own]))
+            for own in (rows[~started], free)
+            if len(own)
+        ]
 
+    def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
+        """Return the row of the innermost range around each [start, end]; -1 none."""
+        best = np.full(len(start_ns), NONE, np.int64)
+        for rows, index in self._layers:
+            asked = np.flatnonzero(best == NONE)
+            if len(asked):
+                found = index.around(start_ns[asked], end_ns[asked])
+                best[asked] = np.where(found >= 0, rows[found], NONE)
+        return best
 
-def _innermost(candidates: Ints, ranges: Ranges, calls: Calls, rows: Ints) -> Ints:
-    index = Innermost.of(ranges.start_ns[candidates], ranges.end_ns[candidates])
-    found = index.around(calls.start_ns[rows], calls.end_ns[rows])
-    return np.where(found >= 0, candidates[found], NONE)
-
-
-def _open_at(ranges: Ranges, candidates: Ints, time_ns: Ints) -> Ints:
-    """Return the innermost of one thread's candidates open at each time, push/pop first."""
-    best = np.full(len(time_ns), NONE, np.int64)
-    for free in (False, True):
-        held = candidates[ranges.start_end[candidates] == free]
-        asked = np.flatnonzero(best == NONE)
-        if len(held) and len(asked):
-            index = Innermost.of(ranges.start_ns[held], ranges.end_ns[held])
-            found = index.around(time_ns[asked], time_ns[asked])
-            best[asked] = np.where(found >= 0, held[found], NONE)
-    return best
+    def all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
+        """Yield (query, row) pairs of every range around each [start, end]."""
+        for rows, index in self._layers:
+            for query, held in index.all_around(start_ns, end_ns):
+                yield query, rows[held]
 
 
-@dataclass(frozen=True)
+class _OpenByThread:
+    """The ranges of each thread, with start/end ranges that cover its whole process."""
+
+    def __init__(self, ranges: Ranges, rows: Ints) -> None:
+        self._ranges, self._rows = ranges, rows
+        own = ranges.take(rows)
+        wide = own.start_end & (own.end_thread != NONE) & (own.end_thread != own.thread)
+        self._on_thread = dict(_by_group(np.where(wide, NONE, own.thread)))
+        self._on_process = dict(_by_group(np.where(wide, process_of(own.thread), NONE)))
+        self._on_thread.pop(NONE, None)
+        self._on_process.pop(NONE, None)
+        self._open: dict[int, _Open] = {}
+
+    def of(self, thread: int) -> _Open:
+        """Return the ranges for the calls of a thread."""
+        if thread not in self._open:
+            none = np.empty(0, np.int64)
+            own = self._rows[self._on_thread.get(thread, none)]
+            shared = self._rows[self._on_process.get(thread >> 24, none)]
+            self._open[thread] = _Open(self._ranges, own, shared)
+        return self._open[thread]
+
+    def around(self, calls: Calls) -> Ints:
+        """Return the row of the innermost range around each call by its own thread; -1 none.
+
+        Where a push/pop range holds the call, no start/end range can take it.
+        """
+        best = np.full(len(calls), NONE, np.int64)
+        for thread, at in _by_group(calls.thread):
+            best[at] = self.of(thread).around(calls.start_ns[at], calls.end_ns[at])
+        return best
+
+
 class _Backward:
-    """The outcome of the cross-thread rule for each call asked about."""
-
-    range: Ints
-    ambiguous: Bools
-
-
-def _cross_thread(
-    calls: Calls, device_id: Ints, ranges: Ranges, phase: Ints, uses: frozenset[tuple[int, int]]
-) -> _Backward:
-    """Apply the cross-thread rule.
+    """The cross-thread rule.
 
     ::
 
         main thread      ├─B3────────────────┤  (pushed here)
         autograd thread      call call call     (launched here)  -> B3
-
-    Args:
-        calls: calls without an operation on their own thread.
-        device_id: the device that each call launched on.
-        ranges: the profile's ranges.
-        phase: phase of each range.
-        uses: (thread, device) pairs that threads' own kernels ran on.
     """
-    found = np.full(len(calls), NONE, np.int64)
-    candidates = np.zeros(len(calls), np.int64)
-    on_device = np.full(len(calls), NONE, np.int64)
-    candidates_on_device = np.zeros(len(calls), np.int64)
-    backward = np.flatnonzero(np.isin(phase, BACKWARD))
-    processes = dict(_by_group(process_of(calls.thread)))
-    for thread, at in _by_group(ranges.thread[backward]):
-        rows = processes.get(thread >> 24, np.empty(0, np.int64))
-        rows = rows[calls.thread[rows] != thread]
-        if len(rows) == 0:
-            continue
-        inside = _open_at(ranges, backward[at], calls.start_ns[rows])
-        rows, inside = rows[inside >= 0], inside[inside >= 0]
-        found[rows] = inside
-        candidates[rows] += 1
-        devices = np.array([d for t, d in sorted(uses) if t == thread], np.int64)
-        same = np.isin(device_id[rows], devices)
-        on_device[rows[same]] = inside[same]
-        candidates_on_device[rows[same]] += 1
-    several = candidates > 1
-    decided = several & (candidates_on_device == 1)
-    found[several] = NONE
-    found[decided] = on_device[decided]
-    return _Backward(found, several & ~decided)
+
+    def __init__(self, ranges: Ranges, phase: Ints) -> None:
+        backward = np.flatnonzero(np.isin(phase, BACKWARD))
+        none = np.empty(0, np.int64)
+        self._open = {
+            thread: _Open(ranges, backward[at], none)
+            for thread, at in _by_group(ranges.thread[backward])
+        }
+
+    def candidates(self, thread: Ints, time_ns: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+        """Yield (thread, asked, range): the innermost backward that it had open on another thread.
+
+        Args:
+            thread: of each call asked about.
+            time_ns: when each began.
+        """
+        processes = dict(_by_group(process_of(thread)))
+        for owner, opened in self._open.items():
+            rows = processes.get(owner >> 24, np.empty(0, np.int64))
+            rows = rows[thread[rows] != owner]
+            if len(rows):
+                inside = opened.around(time_ns[rows], time_ns[rows])
+                yield owner, rows[inside >= 0], inside[inside >= 0]
+
+    def only(self, thread: Ints, time_ns: Ints) -> tuple[Ints, Bools]:
+        """Return the backward open on just one other thread, -1 none, and where it is several."""
+        found = np.full(len(thread), NONE, np.int64)
+        count = np.zeros(len(thread), np.int64)
+        for _, rows, inside in self.candidates(thread, time_ns):
+            found[rows] = inside
+            count[rows] += 1
+        found[count > 1] = NONE
+        return found, count > 1
+
+    def on_device(
+        self, thread: Ints, time_ns: Ints, device_id: Ints, uses: frozenset[tuple[int, int]]
+    ) -> Ints:
+        """Return the backward open on just one other thread that used the device; -1 none."""
+        found = np.full(len(thread), NONE, np.int64)
+        count = np.zeros(len(thread), np.int64)
+        for owner, rows, inside in self.candidates(thread, time_ns):
+            devices = np.array([d for t, d in sorted(uses) if t == owner], np.int64)
+            same = np.isin(device_id[rows], devices)
+            found[rows[same]] = inside[same]
+            count[rows[same]] += 1
+        return np.where(count == 1, found, NONE)
 
 
-def _opens_forward(calls: Calls, ranges: Ranges, phase: Ints) -> Bools:
-    """Tell for each call whether its thread opens F, FB or Optimizer itself."""
-    forward = np.isin(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
-    return np.isin(calls.thread, np.unique(ranges.thread[forward]))
-
-
-def _is_helper(calls: Calls, threads: Sequence[Thread], helpers: Sequence[str]) -> Bools:
-    """Tell for each call whether its thread has a name of threads that never run backward.
+def _helper_threads(threads: Sequence[Thread], helpers: Sequence[str]) -> Ints:
+    """Return the threads that have a name of threads that never run backward.
 
     A name that the process's main thread has too says nothing: threads inherit it.
     """
@@ -215,20 +294,154 @@ def _is_helper(calls: Calls, threads: Sequence[Thread], helpers: Sequence[str]) 
         if helper.search(t.name)
         and (is_main(t.thread) or (t.thread >> 24, t.name) not in inherited)
     }
-    return np.isin(calls.thread, np.array(sorted(named), np.int64))
+    return np.array(sorted(named), np.int64)
+
+
+class _Linker:
+    """Links activities as the blocks of calls come; columns as of :class:`Links`."""
+
+    def __init__(
+        self,
+        activities: Activities,
+        ranges: Ranges,
+        phase: Ints,
+        helpers: Ints,
+        *,
+        cross_thread: bool,
+    ) -> None:
+        count = len(activities)
+        self._activities = activities
+        self._launches = _Launches(activities)
+        self._own = _OpenByThread(ranges, np.arange(len(ranges)))
+        self._backward = _Backward(ranges, phase) if cross_thread else None
+        # Threads that open these themselves launch no backward of another thread.
+        forward = np.isin(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
+        self._forward_threads = np.unique(ranges.thread[forward])
+        self._helpers = helpers
+        self._threads = Coding()
+        self._call: Codes | Ints = np.full(count, NONE, np.int32)
+        self._launched_ns = np.zeros(count, np.int64)
+        self._thread = np.full(count, NONE, np.int32)
+        self._range = np.full(count, NONE, np.int32)
+        self._rule = np.full(count, Rule.UNLINKED, np.int8)
+        self._idle: list[tuple[Ints, Codes]] = []
+        self._first_ns, self._last_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+        self._impossible = 0
+
+    def add(self, calls: Calls) -> None:
+        """Link what these calls launched."""
+        self._impossible += calls.impossible
+        if len(calls) == 0:
+            return
+        self._first_ns = min(self._first_ns, int(calls.start_ns.min()))
+        self._last_ns = max(self._last_ns, int(calls.end_ns.max()))
+        thread = self._threads.of(calls.thread)
+        activity, call = self._launches.of(calls)
+        wins = self._wins(activity, calls.start_ns[call])
+        activity, call = activity[wins], call[wins]
+        launched = np.zeros(len(calls), bool)
+        launched[call] = True
+        self._idle.append((calls.start_ns[~launched], thread[~launched]))
+        held, rule = self._told(calls.take(launched))
+        told = (np.cumsum(launched) - 1)[call]
+        row = calls.row[call]
+        if len(row) and row.max() > np.iinfo(self._call.dtype).max:
+            self._call = self._call.astype(np.int64)
+        self._call[activity] = row
+        self._launched_ns[activity] = calls.start_ns[call]
+        self._thread[activity] = thread[call]
+        self._range[activity] = held[told]
+        self._rule[activity] = rule[told]
+
+    def _wins(self, activity: Codes, start_ns: Ints) -> Bools:
+        """Tell which activities get this call; one that they had before is idle after all."""
+        taken = self._call[activity] != NONE
+        wins: Bools = ~taken | (start_ns < self._launched_ns[activity])
+        lost = activity[taken & wins]
+        lost = lost[np.unique(self._call[lost], return_index=True)[1]]
+        if len(lost):
+            self._idle.append((self._launched_ns[lost], self._thread[lost]))
+        return wins
+
+    def _told(self, calls: Calls) -> tuple[Ints, Ints]:
+        """Return the range of each call, and by which rule."""
+        held = self._own.around(calls)
+        rule = np.where(held >= 0, Rule.OWN_THREAD, Rule.OUTSIDE).astype(np.int64)
+        if self._backward is None:
+            return held, rule
+        asked = np.flatnonzero((held < 0) & ~np.isin(calls.thread, self._forward_threads))
+        found, several = self._backward.only(calls.thread[asked], calls.start_ns[asked])
+        rule[asked[found >= 0]] = Rule.CROSS_THREAD
+        rule[asked[several]] = Rule.AMBIGUOUS
+        helper = np.isin(calls.thread[asked], self._helpers)
+        rule[asked[helper & ((found >= 0) | several)]] = Rule.HELPER_THREAD
+        held[asked[~helper]] = found[~helper]
+        return held, rule
+
+    def done(self) -> Linked:
+        """Return the links, once all calls have come."""
+        self._decide_by_device()
+        launching = np.zeros(len(self._threads), bool)
+        launching[self._thread[self._thread != NONE]] = True
+        starts, threads = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        for start_ns, thread in self._idle:
+            # A watchdog asks, again and again, and launches nothing.
+            keep = launching[thread]
+            starts.append(start_ns[keep])
+            threads.append(thread[keep])
+        process = process_of(self._threads.values)[np.concatenate(threads)]
+        vain = VainCalls(np.concatenate(starts), process)
+        links = Links(
+            self._call,
+            self._launched_ns,
+            self._thread,
+            self._range,
+            self._rule,
+            self._threads.values,
+        )
+        return Linked(links, vain, self._first_ns, self._last_ns, self._impossible)
+
+    def _decide_by_device(self) -> None:
+        """Settle what several threads' backward could own, where one of them used the device."""
+        rows = np.flatnonzero(self._rule == Rule.AMBIGUOUS)
+        if self._backward is None or len(rows) == 0:
+            return
+        device_id = self._activities.ranks[:, 1]
+        found = self._backward.on_device(
+            self._threads.values[self._thread[rows]],
+            self._launched_ns[rows],
+            device_id[self._activities.rank[rows]],
+            self._uses(),
+        )
+        self._range[rows] = found
+        self._rule[rows[found >= 0]] = Rule.CROSS_THREAD
+
+    def _uses(self) -> frozenset[tuple[int, int]]:
+        """Return the (thread, device) pairs that threads' own kernels ran on."""
+        kernels = slice(0, self._activities.kernels)
+        linked = self._thread[kernels] != NONE
+        count = len(self._activities.ranks)
+        codes = np.unique(
+            self._thread[kernels][linked].astype(np.int64) * count
+            + self._activities.rank[kernels][linked]
+        )
+        thread = self._threads.values[codes // count].tolist()
+        return frozenset(
+            zip(thread, self._activities.ranks[codes % count, 1].tolist(), strict=True)
+        )
 
 
 def link(
     activities: Activities,
-    calls: Calls,
+    calls: CallLog,
     ranges: Ranges,
     phase: Ints,
     threads: Sequence[Thread],
     helpers: Sequence[str],
     *,
     cross_thread: bool = True,
-) -> Links:
-    """Return each activity's call, ranges and rule.
+) -> Linked:
+    """Return each activity's call, range and rule, and what calls launched nothing.
 
     Args:
         activities: kernels and copies.
@@ -239,35 +452,11 @@ def link(
         helpers: regexes of names of threads that never run backward.
         cross_thread: whether to apply rule 3.
     """
-    call = launching_calls(activities, calls)
-    found = np.flatnonzero(call >= 0)
-    # One call may launch on several devices (rarely more than one): each is asked about.
-    launches = groups_of(call[found], activities.device_id[found])
-    back = launches.of_row
-    device_id = activities.device_id[found[launches.first]]
-    used = calls.take(call[found[launches.first]])
-
-    held = enclosing_ranges(used, ranges)
-    rule = np.where(held >= 0, Rule.OWN_THREAD, Rule.OUTSIDE).astype(np.int64)
-    if cross_thread:
-        kernels = back[activities.is_kernel[found]]
-        one = kernels[groups_of(used.thread[kernels], device_id[kernels]).first]
-        uses = frozenset(zip(used.thread[one].tolist(), device_id[one].tolist(), strict=True))
-        asked = np.flatnonzero((held < 0) & ~_opens_forward(used, ranges, phase))
-        other = _cross_thread(used.take(asked), device_id[asked], ranges, phase, uses)
-        helper = _is_helper(used.take(asked), threads, helpers)
-        told = other.range >= 0
-        rule[asked[told]] = Rule.CROSS_THREAD
-        rule[asked[other.ambiguous]] = Rule.AMBIGUOUS
-        rule[asked[helper & (told | other.ambiguous)]] = Rule.HELPER_THREAD
-        held[asked[~helper]] = other.range[~helper]
-
-    def spread(of_call: Ints, missing: int) -> Ints:
-        result = np.full(len(activities), missing, np.int64)
-        result[found] = of_call[back]
-        return result
-
-    return Links(call, spread(held, NONE), spread(rule, Rule.UNLINKED))
+    names = _helper_threads(threads, helpers)
+    linker = _Linker(activities, ranges, phase, names, cross_thread=cross_thread)
+    for block in calls.blocks():
+        linker.add(block)
+    return linker.done()
 
 
 @dataclass(frozen=True)
@@ -278,7 +467,9 @@ class Inside(Table):
     range: Ints
 
 
-def launched_inside(rows: Ints, links: Links, calls: Calls, ranges: Ranges, phase: Ints) -> Inside:
+def launched_inside(
+    rows: Ints, links: Links, calls: CallLog, ranges: Ranges, phase: Ints
+) -> Inside:
     """Return all compute ranges around the launch of some activities, whatever lies between.
 
     Args:
@@ -289,16 +480,13 @@ def launched_inside(rows: Ints, links: Links, calls: Calls, ranges: Ranges, phas
         phase: phase of each range.
     """
     rows = rows[links.call[rows] >= 0]
-    used = calls.take(links.call[rows])
+    called, of_call = np.unique(links.call[rows], return_inverse=True)
+    used = calls.at(called.astype(np.int64)).take(of_call)
     crossed = np.flatnonzero(links.rule[rows] == Rule.CROSS_THREAD)
-    found = [(rows[crossed], links.range[rows[crossed]])]
-    compute = np.flatnonzero(np.isin(phase, COMPUTE))
-    on_thread, on_process = _by_thread(ranges.take(compute))
+    found = [(rows[crossed], links.range[rows[crossed]].astype(np.int64))]
+    compute = _OpenByThread(ranges, np.flatnonzero(np.isin(phase, COMPUTE)))
     for thread, at in _by_group(used.thread):
-        candidates = [on_thread.get(thread), on_process.get(thread >> 24)]
-        own = compute[np.concatenate([c for c in candidates if c is not None] or [crossed[:0]])]
-        index = Innermost.of(ranges.start_ns[own], ranges.end_ns[own])
-        for query, held in index.all_around(used.start_ns[at], used.end_ns[at]):
-            found.append((rows[at[query]], own[held]))
+        around = compute.of(thread).all_around(used.start_ns[at], used.end_ns[at])
+        found.extend((rows[at[query]], held) for query, held in around)
     activity, of_range = (np.concatenate(column) for column in zip(*found, strict=True))
     return Inside(activity, of_range)

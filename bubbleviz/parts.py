@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.conventions import Names
 from bubbleviz.grouping import distinct_rows, groups_of
 from bubbleviz.iterations import HostOrder, constant_names, number_iterations
@@ -33,9 +33,7 @@ def parts_of(
 ) -> tuple[Parts, tuple[Limitation, ...]]:
     """Lay the ranges on the ranks they launched on, and group them into operations."""
     count = len(ranks)
-    code = work.range * count + work.rank
-    ran = np.unique(code[(work.range >= 0) & ~work.copy])
-    copied = np.unique(code[(work.range >= 0) & work.copy])
+    ran, copied = _ran_on(work, len(named), count)
     # A copy to another device makes no operation there.
     copied = copied[~np.isin(copied // count, ran // count)]
     placed = np.concatenate((ran, copied))
@@ -64,6 +62,19 @@ def parts_of(
         ),
     )
     return parts, limits if lost else ()
+
+
+def _ran_on(work: Work, ranges: int, ranks: int) -> tuple[Ints, Ints]:
+    """Return which ranges kernels, and which copies ran in on which ranks, as range x ranks + rank.
+
+    Every pair has a place in a table, which is small beside a look at every kernel.
+    """
+    found = np.zeros((2, ranges * ranks), bool)
+    for index in range(ranks):
+        rows = np.flatnonzero((work.rank == index) & (work.range != NONE))
+        copy = work.copy[rows].astype(np.int64)
+        found[copy, work.range[rows].astype(np.int64) * ranks + index] = True
+    return np.flatnonzero(found[0]), np.flatnonzero(found[1])
 
 
 def _marks_of_parts(
@@ -187,13 +198,10 @@ def _group_parts(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) 
     return renumber[operations.of_row]
 
 
-def owners(parts: Parts, of_range: Ints, rank: Ints, ranks: int) -> Ints:
-    """Return the operation of each activity; -1 none."""
-    code = parts.range * ranks + parts.rank
-    order = np.argsort(code)
-    wanted = of_range * ranks + rank
-    at = np.minimum(np.searchsorted(code[order], wanted), max(len(code) - 1, 0))
-    if len(code) == 0:
-        return np.full(len(of_range), NONE, np.int64)
-    found = (of_range >= 0) & (code[order][at] == wanted)
-    return np.where(found, parts.operation[order][at], NONE)
+def owners(parts: Parts, of_range: Codes | Ints, rank: int, ranges: int) -> Codes:
+    """Return the operation of activities of one rank, by the ranges they belong to; -1 none."""
+    own = parts.rank == rank
+    operation = np.full(ranges + 1, NONE, np.int32)
+    operation[parts.range[own]] = parts.operation[own]
+    # The last place is that of no range (-1).
+    return operation[of_range]

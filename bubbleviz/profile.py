@@ -7,9 +7,14 @@ Times are the profile's own nanoseconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from bubbleviz.columns import Bools, Ints, Table
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.columns import Bools, Codes, Ints, Table
 from bubbleviz.model import Limitation
 
 PID_MASK = 0xFFFFFF
@@ -35,55 +40,91 @@ def is_main(thread: int) -> bool:
     return tid_of(thread) == pid_of(thread >> 24)
 
 
+#: The correlation id of what no call launched; ids have 32 bits.
+UNCORRELATED = (1 << 32) - 1
+#: Times beyond this (36 years) are no times; CUPTI is known to write such rows.
+IMPOSSIBLE_NS = 1 << 60
+
+
+def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
+    """Tell which rows have times that can be: in order, and of this age; None where all have."""
+    ordered = end_ns >= start_ns
+    inside = len(start_ns) == 0 or (
+        start_ns.min() > -IMPOSSIBLE_NS and end_ns.max() < IMPOSSIBLE_NS and ordered.all()
+    )
+    if inside:
+        return None
+    return np.asarray(ordered & (start_ns > -IMPOSSIBLE_NS) & (end_ns < IMPOSSIBLE_NS), bool)
+
+
+def impossible_times(path: str, what: str, count: int) -> Limitation:
+    """Return the limitation for rows that were left out for their times."""
+    because = f"{path}: they end before they start, or lie years away; they are left out"
+    return Limitation(f"{what} with impossible times", because, count)
+
+
+def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
+    """Return correlation ids in 32 bits; what is none becomes ``UNCORRELATED``."""
+    known = (ids >= 0) & (ids < UNCORRELATED)
+    return np.where(known, ids, UNCORRELATED).astype(np.uint32)
+
+
 @dataclass(frozen=True)
-class Kernels(Table):
-    """Kernels (CUPTI_ACTIVITY_KIND_KERNEL), in the order of the export.
+class Activities(Table):
+    """What ran on devices: kernels (CUPTI_ACTIVITY_KIND_KERNEL), then copies and fills.
+
+    In the order of the export (CUPTI_ACTIVITY_KIND_MEMCPY, _MEMSET for the latter).
 
     Attributes:
         start_ns: start on the device.
         end_ns: end on the device.
-        device_id: device number as the process sees it.
-        process: process that launched it.
-        correlation_id: pairs with its launching call within the process; -1 none.
-        name_id: row of ``names``.
+        rank: row of ``ranks``.
+        correlation_id: pairs with its launching call within the process.
+        name_id: row of ``names``; -1 for copies and fills.
+        kernels: how many of the rows are kernels.
         names: distinct demangled names.
+        ranks: distinct (process, device), in order; a device's number is the process's own.
     """
 
     start_ns: Ints
     end_ns: Ints
-    device_id: Ints
-    process: Ints
-    correlation_id: Ints
-    name_id: Ints
+    rank: Codes
+    correlation_id: npt.NDArray[np.uint32]
+    name_id: Codes
+    kernels: int = field(metadata={"shared": True})
     names: tuple[str, ...] = field(metadata={"shared": True})
-
-
-@dataclass(frozen=True)
-class Copies(Table):
-    """Copies and fills (CUPTI_ACTIVITY_KIND_MEMCPY, _MEMSET); columns as in Kernels."""
-
-    start_ns: Ints
-    end_ns: Ints
-    device_id: Ints
-    process: Ints
-    correlation_id: Ints
+    ranks: Ints = field(metadata={"shared": True})
 
 
 @dataclass(frozen=True)
 class Calls(Table):
-    """CUDA API calls (CUPTI_ACTIVITY_KIND_RUNTIME), in the order of the export.
+    """Some CUDA API calls (CUPTI_ACTIVITY_KIND_RUNTIME), in the order of the export.
 
     Attributes:
+        row: number of the row, in the order of the export.
         start_ns: when the host entered the call.
         end_ns: when it returned.
         thread: the calling thread.
         correlation_id: shared with what the call launched, unique within a process.
+        impossible: how many rows of these were left out, for times that cannot be.
     """
 
+    row: Ints
     start_ns: Ints
     end_ns: Ints
     thread: Ints
-    correlation_id: Ints
+    correlation_id: npt.NDArray[np.uint32]
+    impossible: int = field(default=0, metadata={"shared": True})
+
+
+class CallLog(Protocol):
+    """The CUDA API calls of a profile, too many to be held at once."""
+
+    def blocks(self) -> Iterator[Calls]:
+        """Yield all that can have launched something, in the order of the export."""
+
+    def at(self, rows: Ints) -> Calls:
+        """Return the calls of some rows (distinct, ascending)."""
 
 
 @dataclass(frozen=True)
@@ -160,9 +201,8 @@ class Profile:
     """One profile, read."""
 
     source: Source
-    kernels: Kernels
-    copies: Copies
-    calls: Calls
+    activities: Activities
+    calls: CallLog
     ranges: Ranges
     threads: tuple[Thread, ...]
     devices: tuple[Device, ...]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         from importlib.abc import Traversable
 
 _REQUIRES = re.compile(r"^-- requires: (\w+)\(([^)]*)\)$", re.MULTILINE)
+#: A column of the result carries a comment that says what it is.
+_COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,13 @@ class Query:
     Attributes:
         name: ``"nsys/kernels"`` for ``sql/nsys/kernels.sql``.
         text: the statement.
+        columns: names of what it returns.
         requires: tables it reads, each with the columns it reads.
     """
 
     name: str
     text: str
+    columns: tuple[str, ...]
     requires: Mapping[str, tuple[str, ...]]
 
     def lacks(self, tables: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
@@ -67,4 +71,4 @@ def query(name: str) -> Query:
         table: tuple(c.strip() for c in columns.split(",") if c.strip())
         for table, columns in _REQUIRES.findall(text)
     }
-    return Query(name, text, requires)
+    return Query(name, text, tuple(_COLUMN.findall(text)), requires)

@@ -1,4 +1,7 @@
-"""Spans: when operations kept their devices busy, by the kernels and copies they own."""
+"""Spans: when operations kept their device busy, by the kernels and copies they own.
+
+All is worked out rank by rank: what a rank ran stays in the cache, and little memory is used.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz import intervals
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.grouping import groups_of
 from bubbleviz.model import BusyIntervals, Operations
 from bubbleviz.phases import COMMUNICATION, WORK, Phase
@@ -23,16 +26,15 @@ class ActiveTime(Table):
     active_ns: Ints
 
 
-def owned_by(operations: Operations, owner: Ints, phases: tuple[Phase, ...]) -> Bools:
+def owned_by(operations: Operations, owner: Codes | Ints, phases: tuple[Phase, ...]) -> Bools:
     """Tell for each activity whether an operation of one of these phases owns it."""
-    result = np.zeros(len(owner), bool)
-    owned = owner >= 0
-    result[owned] = np.isin(operations.phase[owner[owned]], phases)
-    return result
+    # The last place is that of no operation (-1).
+    of_phase: Bools = np.append(np.isin(operations.phase, phases), False)
+    return of_phase[owner]
 
 
 def spans_of(
-    operations: Operations, work: Work, owner: Ints, received: Ints, around: Ints
+    operations: Operations, work: Work, owner: Codes | Ints, received: Ints, around: Ints
 ) -> tuple[Operations, BusyIntervals]:
     """Give operations their spans and busy intervals, and order them by (rank, start).
 
@@ -111,7 +113,7 @@ def _busy(
     return packing.unpack(intervals.difference(spans, holes))
 
 
-def active_time(operations: Operations, work: Work, owner: Ints) -> ActiveTime:
+def active_time(operations: Operations, work: Work, owner: Codes | Ints) -> ActiveTime:
     """Return how long compute kernels ran in each iteration of each rank."""
     rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
     of = owner[rows]

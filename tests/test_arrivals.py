@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bubbleviz.api import _record_export
 from bubbleviz.arrivals import NEVER, arrivals
 from bubbleviz.interpret import Recording
 from bubbleviz.phases import Phase
+from bubbleviz.record import How, record
 from bubbleviz.stages import waits
 from tests.building import C, K, R, profile
 
@@ -40,7 +40,7 @@ class Job:
 
     def recorded(self, folder: Path) -> Recording:
         path = profile(folder, self.kernels, self.calls, self.ranges)
-        return _record_export(str(path), (), cross_thread=True)
+        return record(str(path), How())
 
 
 def told(recording: Recording) -> dict[str, tuple[int | None, int | None, bool]]:

@@ -12,11 +12,11 @@ import pytest
 from bubbleviz.conventions import (
     built_in,
     find_convention,
-    lets_through,
     load_convention,
     understand,
 )
 from bubbleviz.errors import InputError, UsageError
+from bubbleviz.globs import lets_through
 from bubbleviz.phases import Phase
 
 

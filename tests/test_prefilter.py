@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.conventions import built_in, globs_of
-from bubbleviz.readers.nsys import READER
+from bubbleviz.readers.nsys import open_file
 from tests.building import C, K, R, profile
 
 KNOWN = ["F0.0.0", "B0.0.0", "Optimizer", "PP:0F3", "forward chunk 3 (phase0)", "ProfilerStep#3"]
@@ -29,8 +29,9 @@ def test_only_names_that_some_convention_may_know_are_read(
     path = named(tmp_path, [*LIBRARY, *KNOWN], registered=registered, without=without)
     globs = globs_of(tuple(built_in().values()))
 
-    assert {c.name for c in READER.inspect(path, globs).candidates} == set(KNOWN)
-    assert set(READER.read(path, globs).ranges.names) == set(KNOWN)
+    with open_file(path, 1) as file:
+        assert {c.name for c in file.inspect(globs).candidates} == set(KNOWN)
+        assert set(file.read(globs).ranges.names) == set(KNOWN)
 
 
 @pytest.mark.parametrize("registered", [False, True])
@@ -39,7 +40,8 @@ def test_the_number_of_patterns_is_not_limited(registered: bool, tmp_path: Path)
     path = named(tmp_path, names, registered=registered, without=())
     wanted = [f"name {i}" for i in range(1, 100)]
 
-    ranges = READER.read(path, [*wanted, *wanted]).ranges
+    with open_file(path, 1) as file:
+        ranges = file.read([*wanted, *wanted]).ranges
 
     assert [ranges.names[i] for i in ranges.name_id] == wanted
 
@@ -50,4 +52,5 @@ def test_a_pattern_is_taken_as_it_is_written(tmp_path: Path) -> None:
     path = named(tmp_path, names, registered=False, without=())
     globs = ['it\'s "so"', "a\\b", "[[]x]", "Vorw?rts [0-9]", "前向*"]
 
-    assert list(READER.read(path, globs).ranges.names) == names[:-1]
+    with open_file(path, 1) as file:
+        assert list(file.read(globs).ranges.names) == names[:-1]

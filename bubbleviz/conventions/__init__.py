@@ -47,6 +47,7 @@ import numpy as np
 from bubbleviz._toml import load_toml
 from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.errors import InputError, UsageError
+from bubbleviz.globs import lets_through
 from bubbleviz.phases import COUNTED, RECEIVING, Phase, phase_of_label
 
 _NUMBERS = (
@@ -397,26 +398,6 @@ def _refuse_wrong_examples(convention: Convention, where: str) -> None:
                     f"{where}: pattern {number}: glob {glob!r} holds the example {shown} back, "
                     "which match takes; widen it"
                 )
-
-
-def lets_through(glob: str, text: str) -> bool:
-    """Tell whether a text matches an SQLite GLOB."""
-    regex = []
-    for piece in re.findall(r"\[\^?\]?[^\]]*\]|.", glob, re.DOTALL):
-        negated = piece.startswith("[^")
-        body = re.sub(r"([\\\[\]^&~|])", r"\\\1", piece[2 if negated else 1 : -1])
-        if piece in {"*", "?"}:
-            regex.append(".*" if piece == "*" else ".")
-        elif piece[0] != "[":
-            regex.append(re.escape(piece))
-        else:
-            # A set that is empty or not closed matches nothing.
-            regex.append(f"[{'^' * negated}{body}]" if body else "(?!)")
-    try:
-        return re.fullmatch("".join(regex), text, re.DOTALL) is not None
-    except re.error:
-        # A range in reverse ([z-a]) holds nothing.
-        return False
 
 
 @cache

@@ -7,15 +7,33 @@ and drawn by the same stages.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.registry import discover
 
 if TYPE_CHECKING:
     from bubbleviz.profile import Contents, Profile
+
+
+class OpenFile(Protocol):
+    """An open file of some kind.
+
+    All of its methods take GLOB prefilters of range names, and raise ProfileError where the file
+    cannot be read.
+    """
+
+    def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
+        """Return how often such names occur in a sample of the ranges."""
+
+    def read(self, globs: Sequence[str]) -> Profile:
+        """Return the profile; its calls can be read while the file is open."""
+
+    def inspect(self, globs: Sequence[str]) -> Contents:
+        """Return what the file holds, for a first look."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +44,13 @@ class Reader:
         name: what reports call it.
         suffixes: endings of the files that a directory is searched for.
         recognises: whether a file's first bytes are of this kind.
-        read: path and GLOB prefilters of range names to profile.
-        sample: path to how often names occur in a sample of the ranges.
-        inspect: path and GLOB prefilters to contents, for a first look.
+        open_file: opens a path, to be read by so many processes at once.
     """
 
     name: str
     suffixes: tuple[str, ...]
     recognises: Callable[[bytes], bool]
-    read: Callable[[str, Sequence[str]], Profile]
-    sample: Callable[[str], Mapping[str, int]]
-    inspect: Callable[[str, Sequence[str]], Contents]
+    open_file: Callable[[str, int], AbstractContextManager[OpenFile]]
 
 
 def readers() -> tuple[Reader, ...]:

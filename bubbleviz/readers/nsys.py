@@ -9,34 +9,37 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
-import sqlalchemy
 
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.call_log import ExportedCalls
+from bubbleviz.columns import NONE
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
-from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Export, number, opened
+from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Binds, Export, connect, number, opened
+from bubbleviz.globs import binds_of, lets_through
+from bubbleviz.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of
 from bubbleviz.model import Limitation
 from bubbleviz.profile import (
-    Calls,
+    IMPOSSIBLE_NS,
     Contents,
-    Copies,
     Device,
-    Kernels,
     NameCount,
     Profile,
     Ranges,
     Source,
     TableCount,
     Thread,
-    process_of,
+    impossible_times,
+    possible,
 )
 from bubbleviz.queries import query
 from bubbleviz.readers import Reader
+from bubbleviz.scan import ROWS, Scan, scan_of, stretches
 
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
 _EVENT_TYPES = {
@@ -57,46 +60,21 @@ _RECORD_AGAIN = {
 
 #: The queries that analysis cannot do without, each with what stands in for it.
 _NEEDED = {
-    "kernels": ("kernels", "kernels_without_process"),
+    "kernels": KERNEL_QUERIES,
     "calls": ("calls",),
     "ranges": ("ranges", "ranges_same_thread", "ranges_registered_only", "ranges_text_only"),
 }
 _ONE_ROW = frozenset(("host", "session"))
 _GPUS = ("gpus", "gpus_without_pci", "gpus_by_id", "gpus_2020", "gpus_2020_without_pci")
 _CUDA_DEVICES = ("cuda_devices", "cuda_devices_without_uuid")
-#: What graphs.sql gives as the name of a CUDA graph, which has none.
-_WHOLE_GRAPH = -2
-#: More than any correlation id.
-_CORRELATIONS = 1 << 32
 _SAMPLE_NAMES = ("sample_names", "sample_names_registered_only", "sample_names_text_only")
 #: A sample is at most so many pieces of so many rows.
 _SAMPLES = 64
 _SAMPLE_ROWS = 1000
-#: Times beyond this (36 years) are no times; CUPTI is known to write such rows.
-_IMPOSSIBLE_NS = 1 << 60
-
-
-_T = TypeVar("_T", Kernels, Calls, Copies, Ranges)
 
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
-
-
-def _possible(start_ns: Ints, end_ns: Ints) -> Bools:
-    """Tell which rows have times that can be: in order, and of this age."""
-    inside = (np.abs(start_ns) < _IMPOSSIBLE_NS) & (np.abs(end_ns) < _IMPOSSIBLE_NS)
-    return np.asarray(inside & (end_ns >= start_ns), bool)
-
-
-def _only_possible(export: Export, what: str, table: _T) -> tuple[_T, tuple[Limitation, ...]]:
-    """Return the table without rows whose times cannot be, and how many these were."""
-    keep = _possible(table.start_ns, table.end_ns)
-    if keep.all():
-        return table, ()
-    because = f"{export.path}: they end before they start, or lie years away; they are left out"
-    strange = Limitation(f"{what} with impossible times", because, int((~keep).sum()))
-    return table.take(keep), (strange,)
 
 
 def _first(export: Export, name: str) -> object:
@@ -138,123 +116,61 @@ def _event_types(export: Export) -> Mapping[str, int]:
     }
 
 
-def _kernels(export: Export) -> tuple[Kernels, tuple[Limitation, ...]]:
-    """Return the kernels, and CUDA graphs that were traced as a whole, which stand for theirs."""
-    tables, notes = [], []
-    if KERNEL in export.schema:
-        tables.append(export.columns(export.choose(*_NEEDED["kernels"])))
-    if GRAPH in export.schema and export.has("graphs"):
-        tables.append(export.columns(query("nsys/graphs")))
-    elif GRAPH in export.schema:
-        lacking = ", ".join(_lacking(export, "graphs"))
-        notes.append(Limitation("CUDA graphs traced as a whole", f"{export.path} lacks {lacking}"))
-    columns = np.concatenate(tables, axis=1) if tables else np.empty((6, 0), np.int64)
-    ids, name_id = np.unique(columns[5], return_inverse=True)
-    start_ns, end_ns, device_id, process, correlation_id, _ = columns
-    kernels = Kernels(
-        start_ns,
-        end_ns,
-        device_id,
-        process,
-        correlation_id,
-        name_id.astype(np.int64),
-        _strings(export, ids),
-    )
-    return kernels, tuple(notes)
+@dataclass(frozen=True)
+class _Wanted:
+    """Names that are looked for: by patterns, and as registered strings, by id."""
+
+    globs: tuple[str, ...]
+    strings: Mapping[int, str]
+    call_names: Mapping[int, str]
 
 
-def _of_one_process(
-    export: Export, kernels: Kernels, calls: Calls
-) -> tuple[Kernels, tuple[Limitation, ...]]:
-    """Give kernels of an export without ``globalPid`` the only process that made calls.
-
-    Correlation ids are unique within a process only, so with several nothing can be linked.
-    """
-    if (kernels.process != NONE).all():
-        return kernels, ()
-    processes = np.unique(process_of(calls.thread))
-    one = len(processes) == 1
-    what = "they are taken for the only one that made calls" if one else "they stay unlinked"
-    note = Limitation(
-        "the process of kernels",
-        f"{export.path} lacks {', '.join(_lacking(export, 'kernels')) or 'it for some'}; {what}",
-        int((kernels.process == NONE).sum()),
-    )
-    if not one:
-        return kernels, (note,)
-    process = np.where(kernels.process == NONE, processes[0], kernels.process)
-    return replace(kernels, process=process), (note,)
+def _wanted(export: Export, globs: Sequence[str]) -> _Wanted:
+    """Return what to look for; ``StringIds`` can be as long as the NVTX table, and is read once."""
+    found: dict[int, str] = {}
+    if export.has("strings_like"):
+        binds = binds_of([*globs, *(f"{start}*" for start in TELLING_CALLS)])
+        rows = export.rows(query("nsys/strings_like"), binds)
+        found = {number(export, row[0]): str(row[1]) for row in rows}
+    calls = {i: text for i, text in found.items() if text.startswith(TELLING_CALLS)}
+    strange = {i for i, text in calls.items() if not any(lets_through(g, text) for g in globs)}
+    strings = {i: text for i, text in found.items() if i not in strange}
+    return _Wanted(tuple(globs), strings, calls)
 
 
-def _unrecorded_graphs(export: Export, kernels: Kernels, copies: Copies) -> tuple[Limitation, ...]:
-    """Return a limitation where CUDA graphs were launched whose work was not recorded."""
-    if not export.has("graph_launches"):
-        return ()
-    process, correlation = export.columns(query("nsys/graph_launches"))
-    launched = process * _CORRELATIONS + correlation
-    ran = np.concatenate(
-        [table.process * _CORRELATIONS + table.correlation_id for table in (kernels, copies)]
-    )
-    lost = int((~np.isin(launched, ran)).sum())
-    note = Limitation(
-        "CUDA graph launches without recorded work",
-        f"{export.path}: record what graphs run with nsys profile --cuda-graph-trace=node",
-        lost,
-    )
-    return (note,) if lost else ()
-
-
-def _strings(export: Export, ids: Ints) -> tuple[str, ...]:
-    """Return the text of each string id; a made-up one where the export has none."""
-    known: dict[int, str] = {_WHOLE_GRAPH: "CUDA graph, traced as a whole"}
-    if export.has("strings"):
-        binds = {"ids": json.dumps(ids.tolist())}
-        rows = export.rows(query("nsys/strings"), binds)
-        known |= {number(export, row[0]): str(row[1]) for row in rows}
-    return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
-
-
-def _copies(export: Export) -> tuple[Copies, tuple[Limitation, ...]]:
-    found, limitations = [], []
-    for name in ("copies", "fills"):
-        table = next(iter(query(f"nsys/{name}").requires))
-        if export.has(name):
-            found.append(export.columns(query(f"nsys/{name}")))
-        elif table in export.schema:
-            lacking = ", ".join(query(f"nsys/{name}").lacks(export.schema))
-            limitations.append(Limitation(f"memory {name}", f"{export.path} lacks {lacking}"))
-        recorded = bool(found) and found[-1].shape[1] > 0 and export.has(name)
-        call = f"{name}_call"
-        if not recorded and export.has(call) and export.rows(query(f"nsys/{call}")):
-            because = f"{export.path} holds calls that make some, but none in {table}"
-            limitations.append(Limitation(f"memory {name}", because))
-    columns = np.concatenate(found, axis=1) if found else np.empty((5, 0), np.int64)
-    return Copies(*np.ascontiguousarray(columns)), tuple(limitations)
-
-
-def _ranges(export: Export, globs: Sequence[str], last_ns: int) -> Ranges:
-    """Return the ranges whose names pass one of the prefilters.
+def _ranges(export: Export, scan: Scan, wanted: _Wanted, last_ns: Callable[[], int]) -> Ranges:
+    """Return the ranges whose names are wanted.
 
     Args:
         export: the open export.
-        globs: the prefilters.
-        last_ns: latest time seen elsewhere in the capture.
+        scan: reads its large tables.
+        wanted: names that are.
+        last_ns: tells the latest time seen elsewhere in the capture; asked if a range needs it.
     """
     types = _event_types(export)
-    binds: dict[str, int | str | None] = {**types, "globs": json.dumps(list(globs))}
-    rows = export.rows(export.choose(*_NEEDED["ranges"]), binds)
+    chosen = export.choose(*_NEEDED["ranges"]).name
+    text_ids = json.dumps(sorted(wanted.strings))
+    binds: Binds = {**types, **binds_of(wanted.globs), "text_ids": text_ids}
+    first, last = export.bounds("range_rows")
+    # Each process looks through the wanted strings anew, so each gets one stretch.
+    most = max(ROWS, -(-(last - first + 1) // scan.jobs))
+    rows = list(chain.from_iterable(scan.rows(stretches(chosen, first, last, most, binds))))
     if any(type(value) is not int for row in rows for value in row[:1] + row[2:5]):
         raise ProfileError(
             f"{export.path}: NVTX_EVENTS holds text where a number belongs, so it is damaged or "
             f"was edited; {EXPORT_AGAIN}"
         )
-    start, end, kind, thread, end_thread, text = zip(*rows, strict=True) if rows else ((),) * 6
+    columns = zip(*rows, strict=True) if rows else ((),) * 7
+    start, end, kind, thread, end_thread, text, text_id = columns
     cut = np.array([e is None for e in end], bool)
     ends = np.array([NONE if e is None else e for e in end], np.int64)
     starts = np.array(start, np.int64)
-    ends[cut] = max(int(times.max(initial=last_ns)) for times in (ends, starts))
+    if cut.any():
+        last_time = last_ns()
+        ends[cut] = max(int(times.max(initial=last_time)) for times in (ends, starts))
+    texts = (wanted.strings[i] if t is None else t for t, i in zip(text, text_id, strict=True))
     names: dict[str, int] = {}
-    name_id = [names.setdefault(str(t), len(names)) for t in text]
+    name_id = [names.setdefault(str(t), len(names)) for t in texts]
     kinds = np.array(kind, np.int64)
     return Ranges(
         start_ns=starts,
@@ -310,56 +226,101 @@ def _uuid(text: str) -> str | None:
     return text if text.strip("0-") else None
 
 
-def read(path: str, globs: Sequence[str]) -> Profile:
-    """Return the profile in an nsys export.
+@dataclass(frozen=True)
+class NsysFile:
+    """An open export; see :class:`~bubbleviz.readers.OpenFile`."""
 
-    Args:
-        path: the ``.sqlite`` file.
-        globs: prefilters of the range names wanted (SQLite GLOB).
+    export: Export
+    scan: Scan
 
-    Raises:
-        ProfileError: it cannot be read; SchemaError: it lacks a column that is needed;
-        NothingToAnalyseError: kernels, calls or ranges were not recorded.
-    """
-    with opened(path) as export:
+    def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
+        """Return how often names occur in a sample of the ranges, spread over the capture."""
+        counts: Counter[str] = Counter()
+        export = self.export
+        if export.lacks(*_SAMPLE_NAMES) or not export.has("range_rows"):
+            return counts
+        chosen = export.choose(*_SAMPLE_NAMES)
+        binds: Binds = {**_event_types(export), **binds_of(globs)}
+        first, last = export.bounds("range_rows")
+        step = max((last - first) // _SAMPLES, _SAMPLE_ROWS)
+        for at in range(first, last + 1, step):
+            piece = {**binds, "first": at, "last": at + _SAMPLE_ROWS - 1}
+            counts.update(str(row[0]) for row in export.rows(chosen, piece) if row[0] is not None)
+        return counts
+
+    def read(self, globs: Sequence[str]) -> Profile:
+        """Return the profile.
+
+        Raises:
+            ProfileError: it cannot be read; SchemaError: it lacks a column that is needed;
+            NothingToAnalyseError: kernels, calls or ranges were not recorded.
+        """
+        export = self.export
         _refuse_unrecorded(export)
-        kernels, graph_notes = _kernels(export)
-        kernels, strange_kernels = _only_possible(export, "kernels", kernels)
-        if len(kernels) == 0:
-            raise NothingToAnalyseError(f"{path}: {_RECORD_AGAIN[KERNEL]}")
-        calls, strange_calls = _only_possible(
-            export, "CUDA API calls", Calls(*export.columns(export.choose("calls")))
-        )
-        if len(calls) == 0:
-            raise NothingToAnalyseError(f"{path}: {_RECORD_AGAIN[RUNTIME]}")
-        kernels, process_notes = _of_one_process(export, kernels, calls)
-        copies, lacking = _copies(export)
-        copies, strange_copies = _only_possible(export, "copies", copies)
-        last_ns = max(int(t.end_ns.max(initial=0)) for t in (kernels, calls, copies))
-        ranges, strange_ranges = _only_possible(export, "ranges", _ranges(export, globs, last_ns))
+        wanted = _wanted(export, globs)
+        activities, notes = activities_of(export, self.scan, wanted.call_names)
+        if activities.kernels == 0:
+            raise NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[KERNEL]}")
+        if not export.rows(query("nsys/any_call")):
+            raise NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[RUNTIME]}")
+
+        def last_ns() -> int:
+            calls = export.rows(query("nsys/call_end"), {"latest": IMPOSSIBLE_NS - 1})
+            ended = number(export, calls[0][0]) if calls else 0
+            return max(int(activities.end_ns.max(initial=0)), ended)
+
+        ranges = _ranges(export, self.scan, wanted, last_ns)
+        keep = possible(ranges.start_ns, ranges.end_ns)
+        if keep is not None:
+            strange = impossible_times(export.path, "ranges", int((~keep).sum()))
+            ranges, notes = ranges.take(keep), (*notes, strange)
         if len(ranges) == 0:
             _refuse_without_ranges(export)
         return Profile(
             source=_source(export),
-            kernels=kernels,
-            copies=copies,
-            calls=calls,
+            activities=activities,
+            calls=ExportedCalls(export, self.scan),
             ranges=ranges,
             threads=_threads(export),
             devices=_devices(export),
             limitations=(
                 *_names_lost(export, ranges),
-                *_facts_lost(export, kernels),
-                *graph_notes,
-                *process_notes,
-                *_unrecorded_graphs(export, kernels, copies),
-                *lacking,
-                *strange_kernels,
-                *strange_calls,
-                *strange_copies,
-                *strange_ranges,
+                *_facts_lost(export, activities.names),
+                *notes,
             ),
         )
+
+    def inspect(self, globs: Sequence[str]) -> Contents:
+        """Return what the export holds, ranges of these names among it."""
+        export = self.export
+        candidates: list[NameCount] = []
+        if not export.lacks(*_NEEDED["ranges"]):
+            ranges = _ranges(export, self.scan, _wanted(export, globs), lambda: 0)
+            counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
+            candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
+        lacks = [lack for first, *_ in _NEEDED.values() for lack in _lacking(export, first)]
+        if GRAPH in export.schema:
+            lacks.extend(_lacking(export, "graphs"))
+        return Contents(
+            source=_source(export),
+            tables=_tables(export),
+            processes=_processes(export, self.scan),
+            devices=_devices(export),
+            candidates=tuple(candidates),
+            lacks=tuple(dict.fromkeys(lacks)),
+            readable=not any(export.lacks(*names) for names in _needed(export)),
+        )
+
+
+def _processes(export: Export, scan: Scan) -> tuple[int, ...]:
+    """Return the processes that ran kernels or graphs."""
+    found: set[int] = set()
+    if export.has("kernels"):
+        for block in scan.columns(stretches("nsys/kernels", *export.bounds("kernel_rows"))):
+            found.update(np.unique(block[3]).tolist())
+    if export.has("graphs"):
+        found.update(np.unique(export.columns(query("nsys/graphs"))[3]).tolist())
+    return tuple(sorted(found - {NONE}))
 
 
 def _refuse_unrecorded(export: Export) -> None:
@@ -418,7 +379,7 @@ _OPTIONAL = {
 }
 
 
-def _facts_lost(export: Export, kernels: Kernels) -> tuple[Limitation, ...]:
+def _facts_lost(export: Export, kernel_names: Sequence[str]) -> tuple[Limitation, ...]:
     """Return what the absence of optional tables, columns and rows loses."""
     lost = []
     for name, what in _OPTIONAL.items():
@@ -436,7 +397,7 @@ def _facts_lost(export: Export, kernels: Kernels) -> tuple[Limitation, ...]:
             lost.append((what, f"has none in {table}"))
         elif names is _CUDA_DEVICES and all(row[2] == NONE for row in rows):
             lost.append((what, "has none in TARGET_INFO_CUDA_DEVICE.gpuId"))
-    nameless = sum(name.startswith("<string ") for name in kernels.names)
+    nameless = sum(name.startswith("<string ") for name in kernel_names)
     if nameless:
         lost.append(("names of kernels, and maybe of ranges", "has none for them in StringIds"))
     return tuple(Limitation(what, f"{export.path} {because}") for what, because in lost)
@@ -451,78 +412,37 @@ def _tables(export: Export) -> tuple[TableCount, ...]:
         ("fills", "CUPTI_ACTIVITY_KIND_MEMSET"),
         ("CUDA graphs traced as a whole", GRAPH),
     )
+    # What a table is called is known only here, and no SQL is put together from text.
+    import sqlalchemy
+    from sqlalchemy.pool import NullPool
+
+    engine = sqlalchemy.create_engine(
+        "sqlite://", creator=lambda: connect(export.path), poolclass=NullPool
+    )
     found = []
-    for what, table in counted:
-        rows = None
-        if table in export.schema:
+    with engine.connect() as connection:
+        for what, table in counted:
             count = sqlalchemy.select(sqlalchemy.func.count()).select_from(sqlalchemy.table(table))
-            rows = export.connection.execute(count).scalar_one()
-        found.append(TableCount(what, table, rows))
+            there = table in export.schema
+            rows = connection.execute(count).scalar_one() if there else None
+            found.append(TableCount(what, table, rows))
     return tuple(found)
 
 
-def inspect(path: str, globs: Sequence[str]) -> Contents:
-    """Return what an export holds.
-
-    Args:
-        path: the ``.sqlite`` file.
-        globs: prefilters of the range names that conventions may know.
+@contextmanager
+def open_file(path: str, jobs: int) -> Iterator[NsysFile]:
+    """Open an export, to be read by so many processes.
 
     Raises:
-        ProfileError: it cannot be read.
+        ProfileError: it is being written, damaged, or no export.
     """
-    with opened(path) as export:
-        candidates: list[NameCount] = []
-        if not export.lacks(*_NEEDED["ranges"]):
-            ranges = _ranges(export, globs, 0)
-            counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
-            candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
-        processes: set[int] = set()
-        for work in ("kernels", "graphs"):
-            if export.has(work):
-                processes.update(np.unique(export.columns(query(f"nsys/{work}"))[3]).tolist())
-        lacks = [lack for first, *_ in _NEEDED.values() for lack in _lacking(export, first)]
-        if GRAPH in export.schema:
-            lacks.extend(_lacking(export, "graphs"))
-        return Contents(
-            source=_source(export),
-            tables=_tables(export),
-            processes=tuple(sorted(processes - {NONE})),
-            devices=_devices(export),
-            candidates=tuple(candidates),
-            lacks=tuple(dict.fromkeys(lacks)),
-            readable=not any(export.lacks(*names) for names in _needed(export)),
-        )
-
-
-def sample(path: str) -> Mapping[str, int]:
-    """Return how often each name occurs in a sample of the ranges, spread over the capture.
-
-    Args:
-        path: the ``.sqlite`` file.
-
-    Raises:
-        ProfileError: it cannot be read.
-    """
-    counts: Counter[str] = Counter()
-    with opened(path) as export:
-        if export.lacks(*_SAMPLE_NAMES) or not export.has("range_rows"):
-            return counts
-        chosen, types = export.choose(*_SAMPLE_NAMES), _event_types(export)
-        last = export.rows(query("nsys/range_rows"))
-        last_row = number(export, last[0][0]) if last else 0
-        step = max(last_row // _SAMPLES, _SAMPLE_ROWS)
-        for first in range(0, last_row + 1, step):
-            binds = {**types, "first": first, "last": first + _SAMPLE_ROWS - 1}
-            counts.update(str(row[0]) for row in export.rows(chosen, binds) if row[0] is not None)
-    return counts
+    with opened(path) as export, scan_of(export, jobs) as scan:
+        yield NsysFile(export, scan)
 
 
 READER = Reader(
     name="nsys",
     suffixes=(".sqlite",),
     recognises=lambda head: head.startswith(b"SQLite format 3\0"),
-    read=read,
-    sample=sample,
-    inspect=inspect,
+    open_file=open_file,
 )

@@ -1,4 +1,4 @@
--- Every kernel that ran on a device, in exports that do not say which process launched it.
+-- Every kernel that ran on a device; some rows, in exports that do not say which process launched it.
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, correlationId, demangledName)
 SELECT
@@ -9,4 +9,5 @@ SELECT
     COALESCE(kernel.correlationId, -1) AS correlation_id,  -- pairs with calls.sql
     kernel.demangledName AS name_id  -- StringIds.id of the full name
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel
+WHERE kernel.rowid BETWEEN :first AND :last
 ORDER BY kernel.rowid

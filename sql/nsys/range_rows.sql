@@ -1,8 +1,10 @@
--- How far the rows of the NVTX table go.
+-- The first and the last row of the table of NVTX ranges, if it has rows.
 --
 -- requires: NVTX_EVENTS(eventType)
-SELECT named.rowid AS last_row  -- the last row's number
+SELECT
+    (SELECT MIN(other.rowid) FROM NVTX_EVENTS AS other) AS first_row,  -- its number
+    named.rowid AS last_row,  -- its number
+    named.eventType AS event_type  -- what the last one is
 FROM NVTX_EVENTS AS named
-WHERE named.eventType IS NOT NULL
 ORDER BY named.rowid DESC
 LIMIT 1

@@ -1,14 +1,17 @@
--- Every NVTX range whose name may follow a naming convention, in the order the export holds them.
+-- Every NVTX range in some rows whose name may follow a naming convention, in the export's order.
 --
--- Names are filtered here, in C, so that a deeply annotated export costs only its scan. The GLOB
--- patterns are given as a JSON array, which DISTINCT has SQLite parse once, not at every row.
+-- Names are filtered here, in C, so that a deeply annotated export costs only its scan: by GLOB
+-- patterns, given as JSON arrays, which DISTINCT has SQLite parse once, not at every row. Those that
+-- begin with a letter stand behind one pattern for all their first letters. A name is given as
+-- text, or as a registered string, of which strings_like.sql has found the wanted ones.
 -- For exports that do not say which thread ended a range.
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, text, textId)
--- requires: StringIds(id, value)
-WITH wanted AS (
-    SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:globs) AS given
-)
+-- requires: StringIds(id)
+WITH
+anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:anchored) AS given),
+
+floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:floating) AS given)
 
 SELECT
     named.start AS start_ns,  -- when the range was pushed or started
@@ -16,25 +19,34 @@ SELECT
     named.eventType AS event_type,  -- push/pop or start/end
     COALESCE(named.globalTid, -1) AS thread,  -- thread that opened it
     -1 AS end_thread,  -- thread that ended a start/end range: not recorded
-    COALESCE(named.text, name.value) AS text  -- its name
+    named.text AS text,  -- its name
+    named.textId AS text_id  -- or StringIds.id of it
 FROM NVTX_EVENTS AS named
-LEFT JOIN StringIds AS name ON named.text IS NULL AND named.textId = name.id
 WHERE
-    named.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
+    named.rowid BETWEEN :first AND :last
+    AND named.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
     AND (
         (
-            named.text IS NOT NULL AND EXISTS (
-                SELECT 1 FROM wanted
-                WHERE named.text GLOB wanted.pattern
+            named.text IS NOT NULL
+            AND (
+                (
+                    named.text GLOB :first_letters
+                    AND EXISTS (
+                        SELECT 1 FROM anchored
+                        WHERE named.text GLOB anchored.pattern
+                    )
+                )
+                OR EXISTS (
+                    SELECT 1 FROM floating
+                    WHERE named.text GLOB floating.pattern
+                )
             )
         )
         OR (
-            named.text IS NULL AND named.textId IN (
-                SELECT candidate.id FROM StringIds AS candidate
-                WHERE EXISTS (
-                    SELECT 1 FROM wanted
-                    WHERE candidate.value GLOB wanted.pattern
-                )
+            named.text IS NULL
+            AND named.textId IN (
+                SELECT string.id FROM JSON_EACH(:text_ids) AS wanted
+                INNER JOIN StringIds AS string ON wanted.value = string.id
             )
         )
     )

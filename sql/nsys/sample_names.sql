@@ -1,11 +1,29 @@
--- Names of the ranges in some rows, to tell which naming conventions a profile follows.
+-- Names of ranges in some rows that pass GLOB patterns.
 --
 -- requires: NVTX_EVENTS(eventType, text, textId)
 -- requires: StringIds(id, value)
+WITH
+anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:anchored) AS given),
+
+floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:floating) AS given)
+
 SELECT COALESCE(named.text, name.value) AS text  -- name of the range
 FROM NVTX_EVENTS AS named
 LEFT JOIN StringIds AS name ON named.text IS NULL AND named.textId = name.id
 WHERE
     named.rowid BETWEEN :first AND :last
     AND named.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
+    AND (
+        (
+            COALESCE(named.text, name.value) GLOB :first_letters
+            AND EXISTS (
+                SELECT 1 FROM anchored
+                WHERE COALESCE(named.text, name.value) GLOB anchored.pattern
+            )
+        )
+        OR EXISTS (
+            SELECT 1 FROM floating
+            WHERE COALESCE(named.text, name.value) GLOB floating.pattern
+        )
+    )
 ORDER BY named.rowid

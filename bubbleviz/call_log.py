@@ -1,0 +1,68 @@
+"""The CUDA API calls of an nsys export, read block by block."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.columns import Ints
+from bubbleviz.exports import Export
+from bubbleviz.profile import Calls, correlations, possible
+from bubbleviz.queries import query
+from bubbleviz.scan import Scan, Stretch, stretches
+
+#: What calls.sql gives where a call has no correlation id.
+_WITHOUT_ID = -(1 << 40)
+
+
+@dataclass(frozen=True)
+class ExportedCalls:
+    """A :class:`~bubbleviz.profile.CallLog`; it can be read while the export is open."""
+
+    export: Export
+    scan: Scan
+
+    def stretches(self) -> tuple[Stretch, ...]:
+        """Return the stretches that make up the table."""
+        return stretches("nsys/calls", *self.export.bounds("call_rows"))
+
+    def blocks(self) -> Iterator[Calls]:
+        """Yield all that can have launched something, in the order of the export.
+
+        Raises:
+            ProfileError: the export is damaged.
+        """
+        asked = self.stretches()
+        for stretch, columns in zip(asked, self.scan.columns(asked), strict=True):
+            yield _calls(self._rows(stretch, columns.shape[1]), columns)
+
+    def _rows(self, stretch: Stretch, count: int) -> Ints:
+        """Return the numbers of the rows that a stretch held."""
+        if count == stretch.last - stretch.first + 1:
+            return np.arange(stretch.first, stretch.last + 1)
+        binds = {"first": stretch.first, "last": stretch.last}
+        numbers: Ints = self.export.columns(query("nsys/call_numbers"), binds)[0]
+        return numbers
+
+    def at(self, rows: Ints) -> Calls:
+        """Return the calls of some rows (distinct, ascending).
+
+        Raises:
+            ProfileError: the export is damaged.
+        """
+        binds = {"rows": json.dumps(rows.tolist())}
+        return _calls(rows, self.export.columns(query("nsys/calls_at"), binds))
+
+
+def _calls(row: Ints, columns: Ints) -> Calls:
+    start_ns, end_ns, thread, correlation_id = columns
+    keep = correlation_id != _WITHOUT_ID
+    inside = possible(start_ns, end_ns)
+    impossible = 0 if inside is None else int((keep & ~inside).sum())
+    if inside is not None:
+        keep &= inside
+    calls = Calls(row, start_ns, end_ns, thread, correlations(correlation_id), impossible)
+    return calls if keep.all() else calls.take(keep)

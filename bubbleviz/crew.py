@@ -1,0 +1,81 @@
+"""Crew: processes beside this one that do what they are handed, and leave nothing behind.
+
+On the way out, by Ctrl-C too, all of them are killed at once; and they end by themselves when this
+process has gone. One that dies breaks the crew, which says so: what was in hand is done elsewhere.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import TypeVar
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+#: What a future raises, or handing out does, where a process of the crew has died.
+Broken = BrokenProcessPool
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Crew:
+    """Some processes; :func:`crew` makes one."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+
+    def hand(self, work: Callable[[Task], Result], task: Task) -> Future[Result]:
+        """Hand out a task.
+
+        Raises:
+            Broken: a process of the crew has died.
+            OSError: no process can be started.
+        """
+        return self._pool.submit(work, task)
+
+
+@contextmanager
+def crew(count: int, begin: Callable[..., None], *given: object) -> Iterator[Crew]:
+    """Yield a crew of ``count`` processes, each of which calls ``begin(*given)`` first.
+
+    They are started afresh, not forked, since the program around may run threads.
+    """
+    before = {process.pid for process in multiprocessing.active_children()}
+    pool = ProcessPoolExecutor(
+        count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(begin, given)
+    )
+    try:
+        yield Crew(pool)
+    finally:
+        # Nobody waits for what is still in hand.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            if process.pid not in before:
+                process.kill()
+        pool.shutdown(wait=True)
+
+
+def _begin(begin: Callable[..., None], given: tuple[object, ...]) -> None:
+    # Ctrl-C reaches every process of a terminal; the one that has the crew ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    begin(*given)
+
+
+def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,102 @@
+"""Gathering: activities put together as they come in blocks, in as few bytes as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Codes, Ints
+from bubbleviz.grouping import Coding, groups_of, places_in
+from bubbleviz.profile import Activities, correlations, possible
+
+#: A process (40 bits) and a device are told apart in one integer.
+_DEVICE_BITS = 22
+
+
+class Gathering:
+    """Kernels, then copies, in blocks.
+
+    Args:
+        room: how many there will be at most; memory is used by those that come.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._start_ns, self._end_ns = np.empty(room, np.int64), np.empty(room, np.int64)
+        self._rank, self._name_id = np.empty(room, np.int32), np.empty(room, np.int32)
+        self._correlation_id = np.empty(room, np.uint32)
+        self._places, self._names = Coding(), Coding()
+        self._count = self._kernels = 0
+        self.impossible = {"kernels": 0, "copies": 0}
+
+    def kernels(self, block: Ints) -> None:
+        """Take kernels: start_ns, end_ns, device, process, correlation id, number of the name.
+
+        Raises:
+            ValueError: a device has a number that none can have.
+        """
+        self._add(block, "kernels")
+        self._kernels = self._count
+
+    def copies(self, block: Ints) -> None:
+        """Take copies or fills; columns as of kernels, without a name. All kernels come first."""
+        self._add(block, "copies")
+
+    def _add(self, block: Ints, what: str) -> None:
+        keep = possible(block[0], block[1])
+        if keep is not None:
+            self.impossible[what] += int((~keep).sum())
+            block = block[:, keep]
+        start_ns, end_ns, device_id, process, correlation_id, *name = block
+        if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
+            raise ValueError("no device has the number of one")
+        at, self._count = self._count, self._count + len(start_ns)
+        if self._count > len(self._start_ns):
+            raise ValueError("a table has more rows than numbers of rows")
+        rows = slice(at, self._count)
+        self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
+        self._rank[rows] = self._places.of(process << _DEVICE_BITS | device_id)
+        self._correlation_id[rows] = correlations(correlation_id)
+        self._name_id[rows] = self._names.of(name[0]) if name else NONE
+
+    def done(
+        self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()
+    ) -> Activities:
+        """Return the activities.
+
+        Args:
+            names: texts of the numbers of names.
+            processes: if there is just one, it is that of kernels without one.
+        """
+        process = self._places.values >> _DEVICE_BITS
+        if len(processes) == 1:
+            process = np.where(process == NONE, processes[0], process)
+        device_id = self._places.values & ((1 << _DEVICE_BITS) - 1)
+        groups = groups_of(process, device_id)
+        rows = slice(0, self._count)
+        rank, name_id = self._rank[rows], self._name_id[rows]
+        _translate(rank, groups.of_row)
+        order = np.argsort(self._names.values)
+        _translate(name_id[: self._kernels], places_in(order))
+        return Activities(
+            self._start_ns[rows],
+            self._end_ns[rows],
+            rank,
+            self._correlation_id[rows],
+            name_id,
+            self._kernels,
+            names(self._names.values[order]),
+            np.stack((process, device_id), axis=1)[groups.first],
+        )
+
+    def without_process(self) -> int:
+        """Return how many have no process."""
+        lacking = np.flatnonzero(self._places.values >> _DEVICE_BITS == NONE)
+        return int(np.isin(self._rank[: self._count], lacking).sum()) if len(lacking) else 0
+
+
+def _translate(codes: Codes, to: Ints) -> None:
+    """Replace numbers by what they stand for, in place; piece by piece, as memory is short."""
+    for at in range(0, len(codes), 1 << 16):
+        piece = slice(at, at + (1 << 16))
+        codes[piece] = to[codes[piece]]

@@ -1,0 +1,51 @@
+"""Prefilters: SQLite GLOB patterns, by which a query leaves out most names before any is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+_SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
+
+
+def binds_of(globs: Sequence[str]) -> Mapping[str, str]:
+    """Return the parameters by which queries are told patterns.
+
+    Patterns that begin with a letter, or a set of letters, stand behind one pattern for all these
+    letters: most names are left out by a look at their first one.
+    """
+    letters = {glob: _first_letters(glob) for glob in globs}
+    return {
+        "first_letters": f"[{''.join(sorted({c for own in letters.values() for c in own}))}]*",
+        "anchored": json.dumps([glob for glob, own in letters.items() if own]),
+        "floating": json.dumps([glob for glob, own in letters.items() if not own]),
+    }
+
+
+def _first_letters(glob: str) -> str:
+    """Return the letters that a pattern can begin with; none where that may be anything."""
+    if glob[:1].isascii() and glob[:1].isalpha():
+        return glob[0]
+    in_set = _SET.match(glob)
+    return in_set[1] if in_set else ""
+
+
+def lets_through(glob: str, text: str) -> bool:
+    """Tell whether a text matches an SQLite GLOB."""
+    regex = []
+    for piece in re.findall(r"\[\^?\]?[^\]]*\]|.", glob, re.DOTALL):
+        negated = piece.startswith("[^")
+        body = re.sub(r"([\\\[\]^&~|])", r"\\\1", piece[2 if negated else 1 : -1])
+        if piece in {"*", "?"}:
+            regex.append(".*" if piece == "*" else ".")
+        elif piece[0] != "[":
+            regex.append(re.escape(piece))
+        else:
+            # A set that is empty or not closed matches nothing.
+            regex.append(f"[{'^' * negated}{body}]" if body else "(?!)")
+    try:
+        return re.fullmatch("".join(regex), text, re.DOTALL) is not None
+    except re.error:
+        # A range in reverse ([z-a]) holds nothing.
+        return False

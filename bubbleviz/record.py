@@ -1,0 +1,106 @@
+"""Record: one profile from its file to its operations. What one process, or one machine, does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.conventions import (
+    Convention,
+    built_in,
+    globs_of,
+    recognise,
+    rounds,
+    understand,
+    with_iterations,
+)
+from bubbleviz.errors import NothingToAnalyseError, ProfileError
+from bubbleviz.interpret import Recording, interpret
+from bubbleviz.kinds import default_kinds
+from bubbleviz.phases import COUNTED
+from bubbleviz.raw_reports import exported
+from bubbleviz.readers import OpenFile, reader_of
+from bubbleviz.suggestion import folded
+
+
+@dataclass(frozen=True)
+class How:
+    """How profiles are to be read: the options that every one of them gets.
+
+    Attributes:
+        conventions: namings of ranges; empty to recognise them.
+        cross_thread: whether a backward may be launched by another thread.
+        keep_export: whether exports made of reports stay.
+        jobs: how many processes read one file.
+    """
+
+    conventions: tuple[Convention, ...] = ()
+    cross_thread: bool = True
+    keep_export: bool = False
+    jobs: int = 1
+
+
+def record(path: str, how: How) -> Recording:
+    """Read and interpret one profile; its kernels are dropped when this returns.
+
+    Raises:
+        ProfileError: it cannot be read, or holds nothing that can be analysed.
+    """
+    with export_of(path, keep=how.keep_export) as file:
+        recording = _record_export(file, how)
+    if file == path:
+        return recording
+    return replace(
+        recording,
+        source=replace(recording.source, path=path),
+        limitations=tuple(
+            replace(note, because=note.because.replace(file, path))
+            for note in recording.limitations
+        ),
+    )
+
+
+@contextmanager
+def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
+    """Yield the export of a profile; what is wrong with a temporary one is said of its report."""
+    with exported(path, keep=keep) as file:
+        try:
+            yield file
+        except ProfileError as error:
+            if file == path:
+                raise
+            raise type(error)(str(error).replace(file, path)) from error
+
+
+def _record_export(path: str, how: How) -> Recording:
+    """Read and interpret one export.
+
+    Raises:
+        NothingToAnalyseError: no range follows a convention that names forward or backward.
+    """
+    chosen = how.conventions
+    with reader_of(path).open_file(path, how.jobs) as file:
+        candidates = chosen or recognise(file.sample(globs_of(tuple(built_in().values()))))
+        for conventions in (chosen,) if chosen else rounds(candidates):
+            last = with_iterations(conventions)
+            profile = file.read(globs_of(last))
+            names = understand(profile.ranges.names, *last)
+            if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
+                kinds, cross_thread = default_kinds(), how.cross_thread
+                return interpret(profile, last, names, kinds, cross_thread=cross_thread)
+        raise NothingToAnalyseError(f"{path}: {_nothing_named(file, candidates)}")
+
+
+def _nothing_named(file: OpenFile, candidates: Sequence[Convention]) -> str:
+    """Return why a profile gives nothing, and what to do."""
+    shapes = folded(file.sample(("*",)), 5)
+    frequent = ", ".join(f"{name[:60]!r} ({count})" for name, count in shapes)
+    names = " or ".join(c.name for c in candidates or built_in().values())
+    return (
+        f"no range is named as {names} would name forward and backward; the most frequent names "
+        f"(# for numbers) are {frequent or 'none at all'}; "
+        "give your own naming with --convention FILE.toml, which bubbleviz inspect drafts"
+    )

@@ -1,0 +1,175 @@
+"""Scan: large tables read in stretches of rows, in this process and in others beside it.
+
+What is read is the same, and in the same order, however many processes read it. The stretches of a
+process that has died are read here.
+
+::
+
+    stretches       | 0 | 1 | 2 | 3 | 4 | 5 |     yielded in this order
+    another reads     0   1       3
+    this one                  2       4   5       what no other has begun, instead of waiting
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from bubbleviz.columns import Ints
+from bubbleviz.crew import Broken, Crew, crew
+from bubbleviz.exports import Binds, Tables, tables_of
+from bubbleviz.queries import query
+
+Result = TypeVar("Result")
+
+#: Rows of a stretch: some 20 ms of reading, and 3 MB of columns.
+ROWS = 1 << 16
+#: A smaller file is read before another process has started.
+_WORTHWHILE_BYTES = 48 << 20
+#: How many stretches each other process is handed beyond the one it reads.
+_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Rows ``first`` to ``last`` of the table that a query of ``sql/`` reads.
+
+    ``binds`` are the values of the query's other parameters.
+    """
+
+    query: str
+    first: int
+    last: int
+    binds: tuple[tuple[str, int | str | None], ...] = ()
+
+    def columns(self, tables: Tables) -> Ints:
+        """Return what the query reads, as int64 columns; shape (columns, rows)."""
+        return tables.columns(query(self.query), self._binds())
+
+    def rows(self, tables: Tables) -> list[tuple[object, ...]]:
+        """Return what the query reads, where that is little."""
+        return tables.rows(query(self.query), self._binds())
+
+    def _binds(self) -> Binds:
+        return {**dict(self.binds), "first": self.first, "last": self.last}
+
+
+def stretches(
+    name: str, first: int, last: int, most: int = ROWS, binds: Binds | None = None
+) -> tuple[Stretch, ...]:
+    """Return the stretches of at most so many rows that make up rows ``first`` to ``last``."""
+    given = tuple((binds or {}).items())
+    return tuple(
+        Stretch(name, at, min(at + most - 1, last), given) for at in range(first, last + 1, most)
+    )
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Reads stretches of a file.
+
+    Attributes:
+        tables: of the file, open in this process.
+        jobs: how many processes read, this one among them.
+        others: them without this one; None where this one reads alone.
+    """
+
+    tables: Tables
+    jobs: int
+    others: Crew | None
+
+    def columns(self, asked: Sequence[Stretch]) -> Iterator[Ints]:
+        """Yield the columns of each stretch, in order.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        return self._each(asked, _columns_there, lambda stretch: stretch.columns(self.tables))
+
+    def rows(self, asked: Sequence[Stretch]) -> Iterator[list[tuple[object, ...]]]:
+        """Yield the rows of each stretch, in order; see :meth:`columns`."""
+        return self._each(asked, _rows_there, lambda stretch: stretch.rows(self.tables))
+
+    def _each(
+        self,
+        asked: Sequence[Stretch],
+        there: Callable[[Stretch], Result],
+        here: Callable[[Stretch], Result],
+    ) -> Iterator[Result]:
+        if self.others is None:
+            yield from map(here, asked)
+            return
+        handed: dict[int, Future[Result] | None] = {}
+        read: dict[int, Result] = {}
+        window = (self.jobs - 1) * _AHEAD + 2
+        for at in range(len(asked)):
+            for next_one in range(at + len(handed) + len(read), min(at + window, len(asked))):
+                handed[next_one] = _handed(self.others, there, asked[next_one])
+            while at not in read and not _is_done(handed[at]):
+                free = next((i for i, f in handed.items() if f is not None and f.cancel()), None)
+                if free is None:
+                    break
+                del handed[free]
+                read[free] = here(asked[free])
+            if at not in read:
+                read[at] = _result(handed.pop(at), here, asked[at])
+            yield read.pop(at)
+
+
+def _handed(
+    others: Crew, there: Callable[[Stretch], Result], stretch: Stretch
+) -> Future[Result] | None:
+    """Return what will be the result of another process; None where there is none any more."""
+    try:
+        return others.hand(there, stretch)
+    except (Broken, OSError):
+        return None
+
+
+def _is_done(future: Future[Result] | None) -> bool:
+    return future is None or future.done()
+
+
+def _result(
+    future: Future[Result] | None, here: Callable[[Stretch], Result], stretch: Stretch
+) -> Result:
+    if future is not None:
+        try:
+            return future.result()
+        except Broken:
+            pass
+    return here(stretch)
+
+
+@contextmanager
+def scan_of(tables: Tables, jobs: int) -> Iterator[Scan]:
+    """Have an open file read by so many processes; a small one is read by this one alone."""
+    with ExitStack() as stack:
+        others = None
+        if jobs > 1 and Path(tables.path).stat().st_size >= _WORTHWHILE_BYTES:
+            others = stack.enter_context(crew(jobs - 1, _open_there, tables.path))
+            # They start while this process looks what the file holds.
+            for _ in range(jobs - 1):
+                _handed(others, _columns_there, Stretch("nsys/kernels", 0, -1))
+        yield Scan(tables, jobs if others else 1, others)
+
+
+#: The file that this process reads for another one.
+_there = ExitStack()
+_tables: list[Tables] = []
+
+
+def _open_there(path: str) -> None:
+    _tables.append(_there.enter_context(tables_of(path)))
+
+
+def _columns_there(stretch: Stretch) -> Ints:
+    return stretch.columns(_tables[-1])
+
+
+def _rows_there(stretch: Stretch) -> list[tuple[object, ...]]:
+    return stretch.rows(_tables[-1])

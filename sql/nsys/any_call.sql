@@ -1,0 +1,8 @@
+-- One CUDA API call that can have launched something, if the export holds any.
+--
+-- requires: CUPTI_ACTIVITY_KIND_RUNTIME(correlationId)
+SELECT call.correlationId AS correlation_id  -- of the first
+FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
+WHERE call.correlationId IS NOT NULL
+ORDER BY call.rowid
+LIMIT 1

@@ -1,0 +1,10 @@
+-- The first and the last row of the table of kernels, if it has rows.
+--
+-- requires: CUPTI_ACTIVITY_KIND_KERNEL(start)
+SELECT
+    (SELECT MIN(other.rowid) FROM CUPTI_ACTIVITY_KIND_KERNEL AS other) AS first_row,  -- its number
+    kernel.rowid AS last_row,  -- its number
+    kernel.start AS start_ns  -- when the last one began
+FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel
+ORDER BY kernel.rowid DESC
+LIMIT 1

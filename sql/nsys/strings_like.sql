@@ -1,0 +1,25 @@
+-- Registered strings whose text passes one of some GLOB patterns (as in ranges.sql).
+--
+-- requires: StringIds(id, value)
+WITH
+anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:anchored) AS given),
+
+floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:floating) AS given)
+
+SELECT
+    string.id AS id,  -- what other tables refer to
+    string.value AS value  -- its text
+FROM StringIds AS string
+WHERE
+    (
+        string.value GLOB :first_letters
+        AND EXISTS (
+            SELECT 1 FROM anchored
+            WHERE string.value GLOB anchored.pattern
+        )
+    )
+    OR EXISTS (
+        SELECT 1 FROM floating
+        WHERE string.value GLOB floating.pattern
+    )
+ORDER BY string.id
