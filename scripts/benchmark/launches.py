@@ -228,9 +228,7 @@ def _number(calls: Arrays, iteration: int) -> None:
     calls["correlation"] = _FIRST_ID + _ID_STEP * place + (7 * place + iteration) % _ID_JITTER
 
 
-def _kernels(
-    starts: Ints, ends: Ints, phases: list[int], transfers: list[_Transfer]
-) -> Arrays:
+def _kernels(starts: Ints, ends: Ints, phases: list[int], transfers: list[_Transfer]) -> Arrays:
     """Return the kernels: compute by operation, then transfers."""
     adam: Bools = np.repeat(np.array(phases) == Phase.OPTIMIZER, starts.shape[1])
     number = np.arange(starts.size, dtype=np.int64)

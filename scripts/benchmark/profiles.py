@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -26,9 +27,12 @@ from scripts.planting.recorder import KERNEL_NAMES
 Value: TypeAlias = "int | str | None"
 Column: TypeAlias = "Ints | Sequence[Value] | Value"
 
+#: Where a profile says what it was made from; what is made from a recipe is an edition, to be
+#: counted up where that changes.
+_RECIPE, _EDITION = "BUBBLEVIZ_BENCHMARK", 1
 _HOST_ID = 1 << 48
 _PUSH_POP = 59
-#: StringIds are sparse: one id in this many is in use. Library ranges have theirs behind all others.
+#: StringIds are sparse: one id in this many is in use. Those of library ranges come last.
 _ID_STEP, _FIRST_ID, _FIRST_LIBRARY_ID = 4, 71_000, 1_000_000
 #: What the two library ranges around a launch are called, before their number.
 _OUTER = (
@@ -77,6 +81,22 @@ def write_profile(recipe: Recipe, path: Path) -> Timetable:
     return timetable
 
 
+def is_made_from(recipe: Recipe, path: Path) -> bool:
+    """Return whether a file is the profile of a recipe."""
+    if not path.exists():
+        return False
+    query = "SELECT value FROM META_DATA_EXPORT WHERE name = ?"
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            return database.execute(query, (_RECIPE,)).fetchall() == [(_signed(recipe),)]
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _signed(recipe: Recipe) -> str:
+    return f"{recipe}, edition {_EDITION}"
+
+
 def _pid(device: int) -> int:
     return 2_001 + 64 * device
 
@@ -103,10 +123,7 @@ def _small_tables(recipe: Recipe, strings: Mapping[str, int]) -> dict[str, layou
     devices = range(DEVICES)
     pids = [_pid(device) for device in devices]
     environment = (("Hostname", "bench0"), ("OsName", "Linux"))
-    exported = (
-        ("EXPORT_SCHEMA_VERSION", "3.25.0"),
-        ("EXPORT_PRODUCT_NAME", f"bubbleviz scripts/bench {recipe}"),
-    )
+    exported = (("EXPORT_SCHEMA_VERSION", "3.25.0"), (_RECIPE, _signed(recipe)))
     return {
         "StringIds": {"id": list(strings.values()), "value": list(strings)},
         "TARGET_INFO_SYSTEM_ENV": {
@@ -285,3 +302,7 @@ def _write_library_strings(database: sqlite3.Connection, timetable: Timetable) -
     numbers = range(0, total, _REGISTERED)
     rows = ((_library_id(number), _library_text(number)) for number in numbers)
     database.executemany("INSERT INTO StringIds (id, value) VALUES (?, ?)", rows)
+
+
+if __name__ == "__main__":
+    write_profile(Recipe(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])), Path(sys.argv[4]))
