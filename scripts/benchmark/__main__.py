@@ -196,7 +196,9 @@ def _benchmark(options: argparse.Namespace, say: Callable[[str], None]) -> Resul
 
 
 def _pairs_note(pairs: int, jobs: Sequence[int | None]) -> str:
-    note = f"medians of {pairs} pairs of whole processes in turn, files in the page cache"
+    note = (
+        f"medians over pairs of whole processes in turn ({pairs} of each), files in the page cache"
+    )
     return note if jobs != [None] else f"{note}; this bubbleviz has no option --jobs"
 
 

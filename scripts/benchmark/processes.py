@@ -93,7 +93,7 @@ def _run(command: Sequence[str], limit_s: float | None, *, sampled: bool) -> Cos
         status, usage, ended = _wait(process.pid, limit_s)
         wall_s = perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)  # so that Popen waits no more
-        peak = max(_maxrss_bytes(usage.ru_maxrss), watch.stop() if watch else 0)
+        peak = max(_own_peak_bytes(usage), watch.stop() if watch else 0)
         if ended:
             return None
         if process.returncode:
@@ -131,9 +131,16 @@ def _fail(command: Sequence[str], status: int, errors: str) -> None:
     raise BenchmarkError(f"{name} failed with status {status}: {lines[-1]}")
 
 
-def _maxrss_bytes(value: int) -> int:
-    """Return ``ru_maxrss`` in bytes: macOS gives bytes, others kilobytes."""
-    return value if sys.platform == "darwin" else 1024 * value
+def _own_peak_bytes(usage: resource.struct_rusage) -> int:
+    """Return ``ru_maxrss``, or 0 where it may be what the process inherited from this one.
+
+    A process starts as a copy of its parent, and Linux keeps what that had used by then.
+    """
+    inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if _samples() and usage.ru_maxrss <= inherited:
+        return 0
+    # macOS gives bytes, others kilobytes.
+    return usage.ru_maxrss if sys.platform == "darwin" else 1024 * usage.ru_maxrss
 
 
 class _Watch:
