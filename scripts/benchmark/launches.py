@@ -1,0 +1,247 @@
+"""What one process does in one iteration: its kernels, its API calls and its NVTX ranges.
+
+The host runs 50 us ahead of the device. Every launch has a slot there, as far before its kernel::
+
+    host    |push RECV pop|push F3.0.0 [slot: launch, query] [slot: launch] ... pop|push SEND pop|
+    device       SendRecv              kernel               kernel                  SendRecv
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from bubbleviz.columns import Bools, Ints
+from bubbleviz.phases import Phase
+from scripts.benchmark.timetable import DEVICES, Timetable
+from scripts.planting.host import COMPUTE, STREAM_OF
+
+Arrays: TypeAlias = "dict[str, Ints]"
+
+#: Rows of scripts.planting.recorder.KERNEL_NAMES.
+GEMM, ADD, ADAM, SEND_RECV = range(4)
+#: Names of API calls, by the numbers in ``calls["name"]``.
+CALL_NAMES = (
+    "cudaLaunchKernel_v7000",
+    "cuLaunchKernelEx",
+    "cudaEventQuery_v3020",
+    "cudaEventRecord_v3020",
+)
+_LAUNCH, _LAUNCH_EX, _QUERY, _RECORD = range(4)
+#: Event classes of API calls.
+RUNTIME, DRIVER = 0, 1
+
+#: How far the host is ahead of the device.
+_AHEAD_NS = 50_000
+#: Start and end in a slot: of the launching call, of a call that launches nothing, of the outer
+#: and the inner library range. No kernel follows the one before within the last of them.
+_CALL_NS, _OTHER_NS = (500, 2_000), (2_800, 3_400)
+_OUTER_NS, _INNER_NS = (100, 2_400), (300, 2_200)
+#: Start and end of an operation's range, from its first and from its last slot.
+_PUSH_NS, _POP_NS = -1_000, 4_000
+#: Transfers: their range, NCCL's own in it and the call, from the host's side of the operation's
+#: start (receive) or end (send); their kernel, from that instant on the device.
+_RECEIVE_NS = {
+    "range": (-8_000, -3_000), "nccl": (-7_500, -3_500), "call": (-7_000, -4_000),
+    "kernel": (-16_000, -2_000),
+}  # fmt: skip
+_SEND_NS = {"range": (1_000, 6_000), "call": (2_000, 5_000), "kernel": (2_000, 12_000)}
+#: How far an iteration's range reaches beyond its operations' slots.
+_ITERATION_NS = (-20_000, 8_000)
+#: Correlation ids: the first one, their mean step, and how far each may be off its place.
+_FIRST_ID, _ID_STEP, _ID_JITTER = 1_000, 6, 5
+
+
+@dataclass(frozen=True)
+class Range:
+    """An NVTX push/pop range that is none of a library's.
+
+    Attributes:
+        start_ns: push.
+        end_ns: pop.
+        text: its name.
+        nccl: whether NCCL pushed it: in a domain of its own, as a registered string.
+    """
+
+    start_ns: int
+    end_ns: int
+    text: str
+    nccl: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """One process in one iteration, on the profile's clock.
+
+    Attributes:
+        device: which process.
+        kernels: ``start, end, stream, name, correlation``.
+        calls: ``start, end, class, name, correlation``, in the order of time.
+        ranges: ranges of the framework and of NCCL.
+        slots: where the slot of each compute kernel begins on the host.
+    """
+
+    device: int
+    kernels: Arrays
+    calls: Arrays
+    ranges: tuple[Range, ...]
+    slots: Ints
+
+    @property
+    def library(self) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+        """Starts and ends of the outer and of the inner library ranges."""
+        outer, inner = ([self.slots + at for at in times] for times in (_OUTER_NS, _INNER_NS))
+        return (outer[0], outer[1]), (inner[0], inner[1])
+
+
+@dataclass(frozen=True)
+class _Transfer:
+    """A send or a receive: its name, its times, and the instant they count from."""
+
+    name: str
+    at_ns: int
+    times: dict[str, tuple[int, int]]
+
+    def on_host(self, what: str) -> tuple[int, int]:
+        start, end = self.times[what]
+        return self.at_ns - _AHEAD_NS + start, self.at_ns - _AHEAD_NS + end
+
+
+def block_of(timetable: Timetable, device: int, iteration: int) -> Block:
+    """Return what one process does in one iteration; the same each time it is asked for."""
+    simulation = timetable.iterations[iteration]
+    rows = simulation.take(simulation.device == device)
+    begin = timetable.starts_ns[iteration]
+    starts, ends = rows.start_ns + begin, rows.end_ns + begin
+    seed = [timetable.recipe.seed, iteration, device]
+    kernel_starts, kernel_ends = _kernel_times(
+        starts, ends, timetable.recipe.kernels_per_operation, np.random.default_rng(seed)
+    )
+    phases, microbatches = rows.phase.tolist(), rows.microbatch.tolist()
+    transfers = _transfers(device, phases, microbatches, starts.tolist(), ends.tolist())
+    slots = kernel_starts - _AHEAD_NS
+    ranges = [
+        *_operation_ranges(phases, microbatches, slots),
+        *_transfer_ranges(transfers),
+        _iteration_range(f"iter_{device}_{iteration}", phases, starts, ends),
+    ]
+    calls = _calls(slots.ravel(), transfers)
+    _number(calls, iteration)
+    kernels = _kernels(kernel_starts, kernel_ends, phases, transfers)
+    launching = calls["name"] <= _LAUNCH_EX
+    kernels["correlation"] = calls["correlation"][launching][_ranks(calls["kernel"][launching])]
+    return Block(device, kernels, calls, tuple(ranges), slots.ravel())
+
+
+def _ranks(numbers: Ints) -> Ints:
+    """Return where each of 0, 1, 2, ... stands in a permutation."""
+    places = np.empty_like(numbers)
+    places[numbers] = np.arange(len(numbers), dtype=np.int64)
+    return places
+
+
+def _kernel_times(
+    starts: Ints, ends: Ints, count: int, random: np.random.Generator
+) -> tuple[Ints, Ints]:
+    """Return starts and ends of the compute kernels, a row an operation, that fill it exactly."""
+    weights = np.cumsum(random.integers(750, 1_251, (len(starts), count)), axis=1)
+    length = (ends - starts)[:, None]
+    edges = np.zeros((len(starts), count + 1), dtype=np.int64)
+    edges[:, 1:] = length * weights // weights[:, -1:]
+    edges += starts[:, None]
+    kernel_ends = edges[:, 1:] - (edges[:, 1:] - edges[:, :-1]) // 5
+    kernel_ends[:, -1] = ends
+    return edges[:, :-1], kernel_ends
+
+
+def _transfers(
+    device: int, phases: list[int], microbatches: list[int], starts: list[int], ends: list[int]
+) -> list[_Transfer]:
+    """Return the transfers, first by operation: a receive before it, a send after it."""
+    found = []
+    for phase, microbatch, start, end in zip(phases, microbatches, starts, ends, strict=True):
+        if phase == Phase.OPTIMIZER:
+            continue
+        forward = phase == Phase.F
+        way = "FORWARD" if forward else "BACKWARD"
+        first, last = (0, DEVICES - 1) if forward else (DEVICES - 1, 0)
+        if device != first:
+            found.append(_Transfer(f"RECV_{way}.{microbatch}.0.0", start, _RECEIVE_NS))
+        if device != last:
+            found.append(_Transfer(f"SEND_{way}.{microbatch}.0.0", end, _SEND_NS))
+    return found
+
+
+def _operation_ranges(phases: list[int], microbatches: list[int], slots: Ints) -> list[Range]:
+    ranges = []
+    firsts, lasts = slots[:, 0].tolist(), slots[:, -1].tolist()
+    for phase, microbatch, first, last in zip(phases, microbatches, firsts, lasts, strict=True):
+        letter = "F" if phase == Phase.F else "B"
+        text = "Optimizer" if phase == Phase.OPTIMIZER else f"{letter}{microbatch}.0.0"
+        ranges.append(Range(first + _PUSH_NS, last + _POP_NS, text))
+    return ranges
+
+
+def _transfer_ranges(transfers: list[_Transfer]) -> list[Range]:
+    ranges = []
+    for transfer in transfers:
+        ranges.append(Range(*transfer.on_host("range"), transfer.name))
+        if "nccl" in transfer.times:
+            ranges.append(Range(*transfer.on_host("nccl"), "ncclRecv", nccl=True))
+    return ranges
+
+
+def _iteration_range(text: str, phases: list[int], starts: Ints, ends: Ints) -> Range:
+    """Return the range around the work of an iteration, which ends before its Optimizer."""
+    work = np.array(phases) != Phase.OPTIMIZER
+    before, after = _ITERATION_NS
+    first, last = int(starts[work].min()), int(ends[work].max())
+    return Range(first - _AHEAD_NS + before, last - _AHEAD_NS + after, text)
+
+
+def _calls(slots: Ints, transfers: list[_Transfer]) -> Arrays:
+    """Return the calls in the order of time; ``kernel`` is the row a launching one launches."""
+    number = np.arange(len(slots), dtype=np.int64)
+    driver, other = number % 3 == 2, number[number % 3 != 2]
+    times = [transfer.on_host("call") for transfer in transfers]
+    host = np.array(times, dtype=np.int64).reshape(-1, 2)
+    sent = len(slots) + np.arange(len(transfers), dtype=np.int64)
+    none, ex = np.full(len(other), -1, dtype=np.int64), np.full(len(sent), _LAUNCH_EX)
+    parts = {
+        "start": (slots + _CALL_NS[0], slots[other] + _OTHER_NS[0], host[:, 0]),
+        "end": (slots + _CALL_NS[1], slots[other] + _OTHER_NS[1], host[:, 1]),
+        "name": (np.where(driver, _LAUNCH_EX, _LAUNCH), _QUERY + (other % 2), ex),
+        "kernel": (number, none, sent),
+    }
+    calls = {name: np.concatenate(columns) for name, columns in parts.items()}
+    calls["class"] = np.where(calls["name"] == _LAUNCH_EX, DRIVER, RUNTIME)
+    order = np.argsort(calls["start"], kind="stable")
+    return {name: column[order] for name, column in calls.items()}
+
+
+def _number(calls: Arrays, iteration: int) -> None:
+    """Give the calls of an iteration their ids, which rise with time and from all before them."""
+    count = len(calls["start"])
+    place = iteration * count + np.arange(count, dtype=np.int64)
+    calls["correlation"] = _FIRST_ID + _ID_STEP * place + (7 * place + iteration) % _ID_JITTER
+
+
+def _kernels(starts: Ints, ends: Ints, phases: list[int], transfers: list[_Transfer]) -> Arrays:
+    """Return the kernels: compute by operation, then transfers."""
+    adam: Bools = np.repeat(np.array(phases) == Phase.OPTIMIZER, starts.shape[1])
+    number = np.arange(starts.size, dtype=np.int64)
+    names = np.where(adam, ADAM, np.where(number % 3 == 1, ADD, GEMM))
+    times = [
+        (transfer.at_ns + transfer.times["kernel"][0], transfer.at_ns + transfer.times["kernel"][1])
+        for transfer in transfers
+    ]
+    sent = np.array(times, dtype=np.int64).reshape(-1, 2)
+    streams = [STREAM_OF[transfer.name.partition(".")[0]] for transfer in transfers]
+    return {
+        "start": np.concatenate([starts.ravel(), sent[:, 0]]),
+        "end": np.concatenate([ends.ravel(), sent[:, 1]]),
+        "stream": np.concatenate([np.full(starts.size, COMPUTE), streams]).astype(np.int64),
+        "name": np.concatenate([names, np.full(len(sent), SEND_RECV)]),
+    }

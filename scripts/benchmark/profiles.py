@@ -1,0 +1,308 @@
+"""Write a profile of a given size in the layout of ``nsys export --type sqlite``.
+
+As in real exports, kernels and NVTX ranges are in the order of their starts, so that processes
+interleave; API calls are in one group a (thread, event class), each in the order of time; ids of
+calls are unique in a process only; and there is no index. One iteration or one process is in
+memory at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from bubbleviz.columns import Ints
+from scripts.benchmark.launches import CALL_NAMES, DRIVER, RUNTIME, Arrays, Block, block_of
+from scripts.benchmark.timetable import DEVICES, Recipe, Timetable, timetable_of
+from scripts.planting import layout
+from scripts.planting.recorder import KERNEL_NAMES
+
+Value: TypeAlias = "int | str | None"
+Column: TypeAlias = "Ints | Sequence[Value] | Value"
+
+#: Where a profile says what it was made from; what is made from a recipe is an edition, to be
+#: counted up where that changes.
+_RECIPE, _EDITION = "BUBBLEVIZ_BENCHMARK", 1
+_HOST_ID = 1 << 48
+_PUSH_POP = 59
+#: StringIds are sparse: one id in this many is in use. Those of library ranges come last.
+_ID_STEP, _FIRST_ID, _FIRST_LIBRARY_ID = 4, 71_000, 1_000_000
+#: What the two library ranges around a launch are called, before their number.
+_OUTER = (
+    "aten::linear",
+    "aten::view",
+    "aten::layer_norm",
+    "autograd::engine::evaluate_function: AddmmBackward0",
+)
+_INNER = ("aten::addmm", "aten::as_strided", "aten::native_layer_norm", "AddmmBackward0")
+#: One library range in this many is a registered string.
+_REGISTERED = 3
+
+#: Columns of kernels that are the same in every row, as in scripts.planting.export.
+_KERNEL_CONSTANTS: dict[str, Column] = {
+    "contextId": 1, "greenContextId": 0, "launchType": 1, "cacheConfig": 0,
+    "registersPerThread": 32, "gridX": 1056, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1,
+    "blockZ": 1, "staticSharedMemory": 0, "dynamicSharedMemory": 0, "localMemoryPerThread": 0,
+    "localMemoryTotal": 250_871_808, "sharedMemoryExecuted": 32_768, "sharedMemoryLimitConfig": 0,
+    "clusterX": 0, "clusterY": 0, "clusterZ": 0, "clusterSchedulingPolicy": 0,
+    "tensorSizeMinusOneElements": "[]",
+}  # fmt: skip
+
+
+def write_profile(recipe: Recipe, path: Path) -> Timetable:
+    """Write the profile of a recipe, and return what it holds.
+
+    Args:
+        recipe: what to write.
+        path: file to write; one that exists is replaced once the new one is whole.
+    """
+    timetable = timetable_of(recipe)
+    unfinished = path.with_name(path.name + ".part")
+    strings = _string_ids()
+    layout.write_export(unfinished, _small_tables(recipe, strings))
+    with closing(sqlite3.connect(unfinished, isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute("PRAGMA synchronous = OFF")
+        database.execute("BEGIN")
+        if recipe.deep:
+            _write_library_strings(database, timetable)
+        _write_calls(database, timetable, strings)
+        _write_kernels(database, timetable, strings)
+        _write_ranges(database, timetable, strings)
+        database.execute("COMMIT")
+    unfinished.replace(path)
+    return timetable
+
+
+def is_made_from(recipe: Recipe, path: Path) -> bool:
+    """Return whether a file is the profile of a recipe."""
+    if not path.exists():
+        return False
+    query = "SELECT value FROM META_DATA_EXPORT WHERE name = ?"
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            return database.execute(query, (_RECIPE,)).fetchall() == [(_signed(recipe),)]
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _signed(recipe: Recipe) -> str:
+    return f"{recipe}, edition {_EDITION}"
+
+
+def _pid(device: int) -> int:
+    return 2_001 + 64 * device
+
+
+def _process(device: int) -> int:
+    """Return the globalPid of a process."""
+    return _HOST_ID | (_pid(device) << 24)
+
+
+def _thread(device: int) -> int:
+    """Return the globalTid of a process's main thread."""
+    return _process(device) | _pid(device)
+
+
+def _string_ids() -> dict[str, int]:
+    """Return the ids of all texts but those of library ranges."""
+    kernels = [text for names in KERNEL_NAMES for text in names]
+    texts = dict.fromkeys([*kernels, *CALL_NAMES, "ncclRecv", "python3"])
+    return {text: _FIRST_ID + _ID_STEP * number for number, text in enumerate(texts)}
+
+
+def _small_tables(recipe: Recipe, strings: Mapping[str, int]) -> dict[str, layout.Columns]:
+    """Return the tables that do not grow with the profile."""
+    devices = range(DEVICES)
+    pids = [_pid(device) for device in devices]
+    environment = (("Hostname", "bench0"), ("OsName", "Linux"))
+    exported = (("EXPORT_SCHEMA_VERSION", "3.25.0"), (_RECIPE, _signed(recipe)))
+    return {
+        "StringIds": {"id": list(strings.values()), "value": list(strings)},
+        "TARGET_INFO_SYSTEM_ENV": {
+            "globalVid": _HOST_ID, "devStateName": "CpuInfo",
+            "name": [name for name, _ in environment], "nameEnum": 0,
+            "value": [value for _, value in environment],
+        },
+        "TARGET_INFO_SESSION_START_TIME": {
+            "utcEpochNs": [1_760_000_000_000_000_000], "utcTime": "2025-10-09 08:53:20",
+            "localTime": "2025-10-09 08:53:20", "systemClockNs": 5_000_000_000_000,
+        },
+        "TARGET_INFO_GPU": {
+            "vmId": _HOST_ID, "id": list(devices), "name": "NVIDIA H100 80GB HBM3",
+            "busLocation": [f"0000:{27 + 8 * device:02x}:00.0" for device in devices],
+            "uuid": [f"0b0b1e00-0000-4000-8000-{device:012x}" for device in devices],
+            "cuDevice": list(devices),
+        },
+        "TARGET_INFO_CUDA_DEVICE": {"gpuId": list(devices), "cudaId": list(devices), "pid": pids},
+        "PROCESSES": {
+            "globalPid": [_process(device) for device in devices], "pid": pids, "name": "python3",
+        },
+        "ThreadNames": {
+            "nameId": strings["python3"], "priority": 20,
+            "globalTid": [_thread(device) for device in devices],
+        },
+        "META_DATA_EXPORT": {
+            "name": [name for name, _ in exported], "value": [value for _, value in exported],
+        },
+        **layout.enums(),
+    }  # fmt: skip
+
+
+def _create(database: sqlite3.Connection, table: str) -> None:
+    ddl = Path(layout.__file__).with_suffix(".sql").read_text(encoding="utf-8")
+    found = re.search(rf"CREATE TABLE {table} \(.*?\n\)", ddl, re.DOTALL)
+    if found is None:
+        raise ValueError(f"the layout has no table {table}")
+    database.execute(found[0])
+
+
+def _insert(database: sqlite3.Connection, table: str, columns: Mapping[str, Column]) -> None:
+    """Insert rows; a column that is one value stands in the statement, not in every row."""
+    slots, varying = [], []
+    for column in columns.values():
+        if isinstance(column, np.ndarray):
+            varying.append(column.tolist())
+        elif isinstance(column, Sequence) and not isinstance(column, str):
+            varying.append(list(column))
+        else:
+            slots.append("NULL" if column is None else repr(column))
+            continue
+        slots.append("?")
+    names = ", ".join(f'"{name}"' for name in columns)
+    statement = f"INSERT INTO {table} ({names}) VALUES ({', '.join(slots)})"
+    database.executemany(statement, zip(*varying, strict=True))
+
+
+def _blocks(timetable: Timetable, iteration: int) -> list[Block]:
+    return [block_of(timetable, device, iteration) for device in range(DEVICES)]
+
+
+def _sorted(columns: Arrays) -> Arrays:
+    """Return the columns in the order of ``start``."""
+    order = np.argsort(columns["start"], kind="stable")
+    return {name: column[order] for name, column in columns.items()}
+
+
+def _write_calls(
+    database: sqlite3.Connection, timetable: Timetable, strings: Mapping[str, int]
+) -> None:
+    _create(database, "CUPTI_ACTIVITY_KIND_RUNTIME")
+    names = np.array([strings[name] for name in CALL_NAMES], dtype=np.int64)
+    for device in range(DEVICES):
+        for event_class in (RUNTIME, DRIVER):
+            for iteration in range(timetable.recipe.iterations):
+                calls = block_of(timetable, device, iteration).calls
+                rows = calls["class"] == event_class
+                columns: dict[str, Column] = {
+                    "start": calls["start"][rows],
+                    "end": calls["end"][rows],
+                    "eventClass": event_class,
+                    "globalTid": _thread(device),
+                    "correlationId": calls["correlation"][rows],
+                    "nameId": names[calls["name"][rows]],
+                    "returnValue": 0,
+                }
+                _insert(database, "CUPTI_ACTIVITY_KIND_RUNTIME", columns)
+
+
+def _write_kernels(
+    database: sqlite3.Connection, timetable: Timetable, strings: Mapping[str, int]
+) -> None:
+    _create(database, "CUPTI_ACTIVITY_KIND_KERNEL")
+    names = np.array([[strings[text] for text in texts] for texts in KERNEL_NAMES], dtype=np.int64)
+    processes = np.array([_process(device) for device in range(DEVICES)], dtype=np.int64)
+    written = 0
+    for iteration in range(timetable.recipe.iterations):
+        rows = _sorted(_joined([_with_device(block) for block in _blocks(timetable, iteration)]))
+        named = names[rows["name"]]
+        columns: dict[str, Column] = {
+            "start": rows["start"],
+            "end": rows["end"],
+            "deviceId": rows["device"],
+            "streamId": rows["stream"],
+            "correlationId": rows["correlation"],
+            "globalPid": processes[rows["device"]],
+            "demangledName": named[:, 0],
+            "shortName": named[:, 1],
+            "mangledName": named[:, 2],
+            "gridId": np.arange(written + 1, written + 1 + len(named), dtype=np.int64),
+            **_KERNEL_CONSTANTS,
+        }
+        _insert(database, "CUPTI_ACTIVITY_KIND_KERNEL", columns)
+        written += len(named)
+
+
+def _with_device(block: Block) -> Arrays:
+    device = np.full(len(block.kernels["start"]), block.device, dtype=np.int64)
+    return {**block.kernels, "device": device}
+
+
+def _joined(parts: Sequence[Arrays]) -> Arrays:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _write_ranges(
+    database: sqlite3.Connection, timetable: Timetable, strings: Mapping[str, int]
+) -> None:
+    _create(database, "NVTX_EVENTS")
+    first = 0
+    for iteration in range(timetable.recipe.iterations):
+        rows: list[tuple[int, int, str | None, int | None, int, int]] = []
+        for block in _blocks(timetable, iteration):
+            thread = _thread(block.device)
+            for item in block.ranges:
+                text, by_id = (None, strings[item.text]) if item.nccl else (item.text, None)
+                domain = int(item.nccl)
+                rows.append((item.start_ns, item.end_ns, text, by_id, domain, thread))
+            if timetable.recipe.deep:
+                rows += _library_rows(block, first, thread)
+                first += 2 * len(block.slots)
+        rows.sort(key=lambda row: row[0])
+        starts, ends, texts, ids, domains, threads = zip(*rows, strict=True)
+        columns: dict[str, Column] = {
+            "start": starts, "end": ends, "eventType": _PUSH_POP, "text": texts,
+            "globalTid": threads, "textId": ids, "domainId": domains,
+        }  # fmt: skip
+        _insert(database, "NVTX_EVENTS", columns)
+
+
+def _library_rows(
+    block: Block, first: int, thread: int
+) -> Iterator[tuple[int, int, str | None, int | None, int, int]]:
+    """Yield the library ranges of a block, of which ``first`` lie before it."""
+    for level, (starts, ends) in enumerate(block.library):
+        for order, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            number = first + 2 * order + level
+            if number % _REGISTERED == 0:
+                yield start, end, None, _library_id(number), 0, thread
+            else:
+                yield start, end, _library_text(number), None, 0, thread
+
+
+def _library_text(number: int) -> str:
+    stems = _INNER if number % 2 else _OUTER
+    return f"{stems[number // 2 % len(stems)]}, op_id = {number}"
+
+
+def _library_id(number: int) -> int:
+    return _FIRST_LIBRARY_ID + _ID_STEP * (number // _REGISTERED)
+
+
+def _write_library_strings(database: sqlite3.Connection, timetable: Timetable) -> None:
+    recipe = timetable.recipe
+    total = 2 * timetable.operations * recipe.kernels_per_operation
+    numbers = range(0, total, _REGISTERED)
+    rows = ((_library_id(number), _library_text(number)) for number in numbers)
+    database.executemany("INSERT INTO StringIds (id, value) VALUES (?, ?)", rows)
+
+
+if __name__ == "__main__":
+    write_profile(Recipe(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])), Path(sys.argv[4]))
