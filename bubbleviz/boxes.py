@@ -1,7 +1,7 @@
 """The boxes on the rows of a picture: operations, their numbers, and what has no device time.
 
-A row from back to front: merged marks, operations of other iterations (paler), operations, and in
-its lower half what runs while another operation does; then the numbers.
+A row from back to front: merged marks (dotted below), operations of other iterations (paler),
+operations, and in its lower half what runs while another operation does; then the numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 import drawsvg
 import numpy as np
 
-from bubbleviz.columns import NONE
+from bubbleviz.columns import NONE, Ints
+from bubbleviz.merging import Merged, runs, silhouette, split
 from bubbleviz.page import Page, box, clean, px
 from bubbleviz.palette import (
     COMMUNICATION,
@@ -26,24 +27,29 @@ from bubbleviz.palette import (
     number_colour,
     paint,
 )
+from bubbleviz.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.report import Report
 from bubbleviz.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
 from bubbleviz.scene import (
-    Floats,
     Marks,
-    Merged,
     Selection,
     communication_marks,
     compute_marks,
     overlapping,
-    split,
 )
 
 #: Up to so many marks, each has a tooltip of its own.
 MOST_TOOLTIPS = 4_000
 #: Between a row and its communication lane, px.
 LANE_GAP = 1.5
+#: The dotted line below what is merged: its distance, width and pattern, px.
+DOTS = {"stroke": LIGHT.quiet, "stroke_width": 0.7, "stroke_dasharray": "1 1", "class_": "bv-rule"}
+DOTS_BELOW = 0.8
+#: Gaps of so many px in it are bridged.
+DOTS_BRIDGE = 3
+#: So many operations without device time are named on each row.
+NAMED = 8
 
 # (typical width of a mark at least, width of its frame), px
 _FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))
@@ -96,7 +102,7 @@ class Boxes:
         merged: what is too narrow to be drawn alone.
         others: whether operations of other iterations are drawn.
         cut: whether one was cut by the end of the capture.
-        spanless: by row, what the drawn iterations' operations without device time do.
+        spanless: by row, the number of the drawn iterations' operations without device time.
         communicates: whether communication is drawn.
     """
 
@@ -109,7 +115,8 @@ class Boxes:
         self._selection = selection
         self._width = width
         self._height = height
-        marks, merged = split(compute_marks(report, selection, width), len(selection.ranks), width)
+        rows = len(selection.ranks)
+        marks, merged = split(compute_marks(report, selection, width), rows, width)
         self._marks, self.merged = marks, merged
         self.chunks = self._chunks()
         self.shades = min(len(self.chunks), MAX_SHADES)
@@ -135,9 +142,25 @@ class Boxes:
         """Draw communication as well, on a lane of this height below every row."""
         rows = len(self._selection.ranks)
         marks = communication_marks(report, self._selection, width)
-        marks, merged = split(marks, rows, width, by_density=False)
-        self._lane = (marks, merged, height)
-        self.communicates = bool(len(marks) or merged.count)
+        self._lane = (*split(marks, rows, width), height)
+        self.communicates = any(len(found) for found in (self._lane[0], self._lane[1].kinds))
+
+    @property
+    def merged_words(self) -> str:
+        """What is merged, those on the communication lane included; empty for nothing."""
+        lane = self._lane[1].operations if self._lane else 0
+        return _counted(self.merged.operations + lane, self.merged.unattributed)
+
+    @property
+    def merged_colours(self) -> list[str]:
+        """Two colours that stand for what is merged."""
+        kinds = list(dict.fromkeys(kind for kind, _ in self.merged.kinds)) or [Phase.COLLECTIVE]
+        return [self._paint(kind, NONE).main for kind in (kinds[0], kinds[1 % len(kinds)])]
+
+    @property
+    def narrower(self) -> float:
+        """What is merged is narrower than this, px."""
+        return max(self.merged.narrower, self._lane[1].narrower if self._lane else 0.0)
 
     def draw(self, row: int, left: float, top: float) -> None:
         """Draw one row with its upper left corner there."""
@@ -175,16 +198,17 @@ class Boxes:
                 numbers[index] = f"{first};{second}" if second != NONE else str(first)
         return numbers
 
-    def _spanless(self) -> dict[int, list[str]]:
+    def _spanless(self) -> dict[int, int]:
+        """Return the number of operations without device time by row, and keep the first ones."""
         operations, rows = self._operations, self._selection.row_of_rank
         lacking = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
         lacking &= self._selection.drawn(operations.iteration) & (operations.rank < len(rows))
-        found: dict[int, list[str]] = defaultdict(list)
-        for operation in np.flatnonzero(lacking).tolist():
-            row = int(rows[operations.rank[operation]])
-            if row != NONE:
-                found[row].append(self._words(operation))
-        return dict(found)
+        found = np.flatnonzero(lacking)
+        row = rows[operations.rank[found]]
+        found, row = found[row != NONE], row[row != NONE]
+        counts = {n: count for n, count in enumerate(np.bincount(row).tolist()) if count}
+        self._named = {n: found[row == n][:NAMED].tolist() for n in counts}
+        return counts
 
     # Words and colours
 
@@ -216,6 +240,8 @@ class Boxes:
 
     def _paint(self, kind: int, operation: int) -> Paint:
         """Return the paint of a mark; that of its phase alone where it has no operation."""
+        if kind in COMMUNICATION_PHASES:
+            return Paint("communication", ((1.0, COMMUNICATION),), number_colour(COMMUNICATION))
         if kind == UNATTRIBUTED_KIND:
             return Paint("unattributed", ((1.0, UNATTRIBUTED),), number_colour(UNATTRIBUTED))
         if operation == NONE:
@@ -235,27 +261,64 @@ class Boxes:
     def _box(self, index: int, top: float, bottom: float) -> str:
         return box(float(self._marks.left[index]), top, float(self._marks.right[index]), bottom)
 
+    def _underlay(self, indices: list[int], top: float) -> str:
+        """Return the path of what lies under marks; of many, those that touch are one."""
+        if len(self._marks) <= MOST_TOOLTIPS:
+            return "".join(self._box(index, top, self._height) for index in indices)
+        joined: list[list[float]] = []
+        for index in indices:
+            left, right = float(self._marks.left[index]), float(self._marks.right[index])
+            if joined and left - joined[-1][1] < 0.05:
+                joined[-1][1] = max(joined[-1][1], right)
+            else:
+                joined.append([left, right])
+        return "".join(box(left, top, right, self._height) for left, right in joined)
+
     def _draw_merged(self, group: Any, row: int) -> None:
         """Draw merged marks as layers, each as high as its share of time, one on the other."""
         merged, height = self.merged, self._height
-        steps = np.cumsum(np.round(merged.share[row] * height, 1), axis=0)
+        share = merged.share[row]
+        steps = np.cumsum(np.round(share * height, 1), axis=0)
         for layer in reversed(range(len(merged.kinds))):
-            if not merged.share[row, layer].any():
-                continue
             kind, other = merged.kinds[layer]
+            own = np.where(share[layer] > 0, steps[layer], 0.0)
+            if not (path := silhouette(own, height, merged.column, self._width)):
+                continue
             colour = self._paint(kind, NONE).main
-            path = silhouette(steps[layer], height, merged.column, self._width)
             if other:
                 group.append(drawsvg.Path(path, fill=LIGHT.paper, class_="bv-paper"))
             opacity = 0.3 if other else None
             group.append(drawsvg.Path(path, fill=colour, fill_opacity=opacity, class_="bv-merged"))
+        self._mark_merged(group, merged, row, 0.0, height)
+
+    def _mark_merged(self, group: Any, merged: Merged, row: int, top: float, bottom: float) -> None:
+        """Dot the lower edge of what is merged, and tell by stretches what it was."""
+        y = px(bottom + DOTS_BELOW)
+        dots = "".join(
+            f"M{first} {y}H{px(min(end, self._width))}"
+            for first, end in runs(merged.there[row], DOTS_BRIDGE)
+        )
+        if not dots:
+            return
+        group.append(drawsvg.Path(dots, fill="none", **DOTS))
+        told = drawsvg.Group(fill="none", pointer_events="all", class_="bv-merged")
+        for stretch in np.flatnonzero(merged.counts[row].sum(axis=0)).tolist():
+            left, counts = stretch * merged.stretch, merged.counts[row, :, stretch]
+            places = np.flatnonzero(merged.there[row, left : left + merged.stretch])
+            if not len(places):  # half a pixel before the stretch that holds its middle
+                continue
+            right = min(left + int(places[-1]) + 1, self._width)
+            path = box(left + int(places[0]), top, right, bottom)
+            element = drawsvg.Path(path, data_operations=_operations(merged, counts))
+            element.append_title(_merged_words(merged, counts))
+            told.append(element)
+        group.append(told)
 
     def _draw_marks(self, group: Any, indices: range) -> None:
         """Draw the marks of one row in layers: inside others last, other iterations first."""
         layers: dict[tuple[bool, bool], list[int]] = defaultdict(list)
         # A box of half the height leaves no bubble above it.
-        busy = "".join(self._box(i, 0.0, self._height) for i in indices if self._inside[i])
-        if busy:
+        if busy := self._underlay([i for i in indices if self._inside[i]], 0.0):
             group.append(drawsvg.Path(busy, fill=LIGHT.paper, class_="bv-paper"))
         for index in indices:
             own = not self._marks.other[index]
@@ -263,7 +326,7 @@ class Boxes:
         for (inside, own), members in sorted(layers.items()):
             top = self._height / 2 if inside else 0.0
             if not own:
-                under = "".join(self._box(index, top, self._height) for index in members)
+                under = self._underlay(members, top)
                 group.append(drawsvg.Path(under, fill=LIGHT.paper, class_="bv-paper"))
             self._draw_layer(group, members, top, own)
             self._draw_cuts(group, members, top)
@@ -358,8 +421,7 @@ class Boxes:
 
     def _draw_spanless(self, group: Any, row: int) -> None:
         """Draw one hollow mark before the row for all that has no device time on it."""
-        names = self.spanless.get(row)
-        if not names:
+        if not (count := self.spanless.get(row)):
             return
         mark = drawsvg.Circle(
             -6,
@@ -370,8 +432,9 @@ class Boxes:
             stroke_width=1,
             class_="bv-mark",
         )
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        mark.append_title(f"without device time: {', '.join(names[:8])}{more}")
+        names = ", ".join(self._words(operation) for operation in self._named[row])
+        more = f" and {count - NAMED} more" if count > NAMED else ""
+        mark.append_title(f"without device time: {names}{more}")
         group.append(mark)
 
     def _draw_lane(self, group: Any, row: int) -> None:
@@ -383,6 +446,7 @@ class Boxes:
         there = np.where(merged.share[row].sum(axis=0) > 0, height, 0.0)
         if path := silhouette(there, top + height, merged.column, self._width):
             group.append(drawsvg.Path(path, fill=COMMUNICATION, class_="bv-merged"))
+        self._mark_merged(group, merged, row, top, top + height)
         first, last = np.searchsorted(marks.row, (row, row + 1)).tolist()
         boxes = {
             index: box(float(marks.left[index]), top, float(marks.right[index]), top + height)
@@ -402,18 +466,26 @@ class Boxes:
             group.append(lane)
 
 
-def silhouette(heights: Floats, bottom: float, column: int, width: float) -> str:
-    """Return the path of steps so high, ``column`` px wide each, that stand on ``bottom``.
-
-    The last step ends with the plot, at ``width``.
-    """
-    before = np.concatenate(([0.0], heights))
-    after = np.concatenate((heights, [0.0]))
-    changes = np.flatnonzero(before != after).tolist()
-    if not changes:
-        return ""
-    steps = "".join(
-        f"H{px(min(place * column, width))}V{px(round(bottom - float(after[place]), 1))}"
-        for place in changes
+def _operations(merged: Merged, counts: Ints) -> int:
+    own = (
+        n for (kind, _), n in zip(merged.kinds, counts, strict=True) if kind != UNATTRIBUTED_KIND
     )
-    return f"M{changes[0] * column} {px(bottom)}{steps}z"
+    return int(sum(own))
+
+
+def _merged_words(merged: Merged, counts: Ints) -> str:
+    """Return what was merged by its counts: ``137 operations (F 90, B 47), merged``."""
+    by_kind: dict[int, int] = defaultdict(int)
+    for (kind, _), count in zip(merged.kinds, counts.tolist(), strict=True):
+        by_kind[kind] += count
+    outside = by_kind.pop(UNATTRIBUTED_KIND, 0)
+    phases = ", ".join(f"{Phase(kind).label} {n:,}" for kind, n in by_kind.items() if n)
+    return f"{_counted(sum(by_kind.values()), outside, f' ({phases})')}, merged"
+
+
+def _counted(operations: int, outside: int, phases: str = "") -> str:
+    """Return how many operations, and how many intervals of unattributed compute."""
+    parts = [f"{operations:,} operation{'s' if operations > 1 else ''}{phases}"] * bool(operations)
+    if outside:
+        parts.append(f"{outside:,} time{'s' if outside > 1 else ''} unattributed compute")
+    return " and ".join(parts)

@@ -15,6 +15,7 @@ import drawsvg
 from bubbleviz.boxes import LANE_GAP, Boxes
 from bubbleviz.count import Iteration
 from bubbleviz.legend import draw_legend
+from bubbleviz.merging import NARROWEST
 from bubbleviz.page import (
     MARGIN,
     UNKNOWN,
@@ -36,6 +37,8 @@ from bubbleviz.scene import Selection, select
 
 #: Up to so many iterations have a bracket and a boundary.
 MOST_BRACKETS = 60
+#: Up to so many windows are hatched one by one.
+MOST_WINDOWS = 20_000
 #: Brackets that overlap stand on so many lines.
 BRACKET_LINES = 3
 BRACKET_LINE = 15
@@ -88,6 +91,17 @@ def _draw_limitations(page: Page, report: Report) -> None:
         page.paragraph(f"and {more:,} more limitation{'s' if more > 1 else ''}", 9.5, lines=1)
 
 
+def _bridged(edges: list[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
+    """Return (left, right) pairs in their order; those with a smaller gap between them are one."""
+    joined: list[tuple[float, float]] = []
+    for left, right in edges:
+        if joined and left - joined[-1][1] < gap:
+            joined[-1] = (joined[-1][0], max(right, joined[-1][1]))
+        else:
+            joined.append((left, right))
+    return joined
+
+
 @dataclass(frozen=True)
 class _Layout:
     """Where things are, px on the page.
@@ -134,6 +148,12 @@ class _Timeline:
         self.selection = selection
         self.clocks = [report.clock(rank.profile) for rank in selection.ranks]
         self.communication = view.communication
+        self.bridged = False
+        drawn, headline = selection.iterations, report.headline
+        self._averaged = [
+            {own.rank: own.bubble_ratio.get(headline) for own in iteration.ranks}
+            for iteration in [i for i in drawn if i.averaged] or drawn
+        ]
         self.hosts = [
             (host, [row for row, _ in rows])
             for host, rows in groupby(enumerate(selection.ranks), key=lambda pair: pair[1].host)
@@ -282,16 +302,10 @@ class _Timeline:
             whether there are gaps between the windows of a row.
         """
         hatches, gaps = [], []
-        for row, top in enumerate(layout.tops):
-            spans = self._row_windows(row)
-            edges = [(self._x(layout, start), self._x(layout, end)) for start, end in spans]
+        for top, edges in zip(layout.tops, self._window_edges(layout), strict=True):
             bottom = top + layout.row
             hatches += [box(left, top, right, bottom) for left, right in edges]
-            gaps += [
-                box(left, top, right, bottom)
-                for (_, left), (right, _) in pairwise(edges)
-                if right - left >= 0.5
-            ]
+            gaps += [box(left, top, right, bottom) for (_, left), (right, _) in pairwise(edges)]
         for boxes, look in (
             (gaps, {"fill": LIGHT.gap, "class_": "bv-gap"}),
             (hatches, {"fill": self.page.hatch()}),
@@ -299,6 +313,26 @@ class _Timeline:
             if boxes:
                 self.page.elements.append(drawsvg.Path("".join(boxes), **look))
         return bool(gaps)
+
+    def _window_edges(self, layout: _Layout) -> list[list[tuple[float, float]]]:
+        """Return the windows of every row in px; those with less than a gap between them are one.
+
+        A gap has the width of the narrowest operation, and more where there were too many.
+        """
+        edges = [
+            [
+                (self._x(layout, start), self._x(layout, end))
+                for start, end in self._row_windows(row)
+            ]
+            for row in range(len(layout.tops))
+        ]
+        before, gap = sum(map(len, edges)), NARROWEST
+        while True:
+            edges = [_bridged(own, gap) for own in edges]
+            if (left := sum(map(len, edges))) <= MOST_WINDOWS or gap > layout.width:
+                self.bridged = left < before
+                return edges
+            gap *= 2
 
     def _row_windows(self, row: int) -> list[tuple[int, int]]:
         """Return the windows of a row from left to right; those that touch are one."""
@@ -331,11 +365,9 @@ class _Timeline:
         Of several only those that are averaged count, as in the caption. A row of several copies
         has their mean.
         """
-        copies, headline = set(self.selection.rows[row].copies), self.report.headline
-        drawn = self.selection.iterations
-        found = []
-        for iteration in [i for i in drawn if i.averaged] or drawn:
-            own = [r.bubble_ratio.get(headline) for r in iteration.ranks if r.rank in copies]
+        copies, found = self.selection.rows[row].copies, []
+        for by_rank in self._averaged:
+            own = [by_rank[rank] for rank in copies if rank in by_rank]
             known = [value for value in own if value is not None]
             # As in the table: what one copy lacks, their mean lacks.
             if known and len(known) == len(own):
@@ -486,7 +518,7 @@ class _Timeline:
 
     def _notes(self, boxes: Boxes) -> None:
         drawn = self.selection.iterations
-        spanless = sum(map(len, boxes.spanless.values()))
+        spanless = sum(boxes.spanless.values())
         numbered = boxes.shades == len(boxes.chunks)
         ratio = drawn[0].ratios.get(self.report.headline) if len(drawn) == 1 else None
         value, low, interval = None, None, None
@@ -501,11 +533,16 @@ class _Timeline:
             "length.": self._windows_differ() and len(drawn) <= MOST_BRACKETS,
             f"Where an iteration has no {clean(self.report.headline, 40)}, its schedule window is "
             "hatched.": self._falls_back(),
+            "Hatched as well: what lies between iterations, where it is too narrow to be seen.": (
+                self.bridged
+            ),
             "Dashed: first work of an iteration.": 1 < len(drawn) <= MOST_BRACKETS,
             "Torn edge: cut by the end of the capture.": boxes.cut,
             f"Hollow mark: {spanless:,} without GPU work and so without device time.": spanless,
-            f"Merged: {boxes.merged.count:,} too narrow to be seen alone; the height of a colour "
-            "is its share of time.": boxes.merged.count,
+            f"Dotted below: {boxes.merged_words} narrower than {boxes.narrower:g} px, merged by "
+            "phase; the height of a colour is its share of time, the rest is bubble.": (
+                boxes.merged_words
+            ),
             "The lower ratio counts unattributed compute as work.": (
                 value is not None and low is not None and value - low > RATIO_GRAIN
             ),

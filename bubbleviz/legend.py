@@ -8,8 +8,8 @@ from typing import Any
 
 import drawsvg
 
-from bubbleviz.boxes import Boxes
-from bubbleviz.page import MARGIN, WIDTH, Page, box, text_width
+from bubbleviz.boxes import DOTS, DOTS_BELOW, Boxes
+from bubbleviz.page import MARGIN, WIDTH, Page, box, px, text_width
 from bubbleviz.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, paint
 from bubbleviz.phases import COMPUTE, Phase
 from bubbleviz.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
@@ -27,12 +27,16 @@ _LONG_NAMES = {
 
 @dataclass(frozen=True)
 class _Swatch:
-    """A box of the legend: width, presentation attributes, and its number and the colour of it."""
+    """A box of the legend: width, presentation attributes, and its number and the colour of it.
+
+    ``dotted`` tells whether it is dotted below, as what is merged.
+    """
 
     width: float
     look: dict[str, Any]
     number: str = ""
     ink: str = ""
+    dotted: bool = False
 
 
 def draw_legend(page: Page, boxes: Boxes, *, gaps: bool) -> None:
@@ -52,6 +56,9 @@ def draw_legend(page: Page, boxes: Boxes, *, gaps: bool) -> None:
         for swatch in swatches:
             path = box(x, page.y, x + swatch.width, page.y + height)
             page.elements.append(drawsvg.Path(path, **swatch.look))
+            if swatch.dotted:
+                dots = f"M{px(x)} {px(page.y + height + DOTS_BELOW)}h{px(swatch.width)}"
+                page.elements.append(drawsvg.Path(dots, fill="none", **DOTS))
             if swatch.number:
                 page.text(
                     swatch.number,
@@ -82,6 +89,9 @@ def _entries(page: Page, boxes: Boxes, gaps: bool) -> Iterable[tuple[list[_Swatc
     if boxes.communicates:
         thin = {"fill": COMMUNICATION, **frame, "stroke_width": 0.3}
         yield [_Swatch(22, thin)], "communication (thin lane)"
+    if boxes.merged_words:
+        halves = [_Swatch(11, {"fill": fill}, dotted=True) for fill in boxes.merged_colours]
+        yield halves, f"merged: narrower than {boxes.narrower:g} px ({boxes.merged_words})"
 
 
 def _phase_swatches(page: Page, boxes: Boxes, phase: Phase, frame: dict[str, Any]) -> list[_Swatch]:

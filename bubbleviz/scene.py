@@ -1,12 +1,11 @@
 """What a picture shows of a report: which iterations and ranks, and the marks on their rows.
 
-Times become pixels here, and what is too narrow to be seen alone is merged, so that the number of
-things to draw is bounded by the size of the picture and not by that of the report.
+Times become pixels here, block by block, for a report can hold millions of operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,29 +22,8 @@ Floats = npt.NDArray[np.float64]
 
 #: Stands beside the phase codes for compute outside every operation.
 UNATTRIBUTED = len(Phase)
-#: Narrower than this (px), and a mark is merged with its neighbours.
-NARROWEST = 0.75
-#: With more than this share of such marks the picture is a dense one: marks are merged below
-#: ``NARROWEST_IF_DENSE``, in wider columns, for a mixture of both ways to draw is restless.
-DENSE = 0.1
-NARROWEST_IF_DENSE = 3.0
-COLUMN_IF_DENSE = 3
-#: At most so many marks a row are drawn one by one, and so many in the picture.
-MARKS_PER_ROW = 2_000
-MARKS_IN_ALL = 100_000
-
-#: What is stacked on what where marks are merged, from the bottom up.
-STACK = (
-    Phase.F.value,
-    Phase.R.value,
-    Phase.FB.value,
-    Phase.B.value,
-    Phase.BW.value,
-    Phase.W.value,
-    Phase.OPTIMIZER.value,
-    UNATTRIBUTED,
-)
-_COMMUNICATION_STACK = tuple(phase.value for phase in COMMUNICATION)
+#: Marks are made of so many busy intervals at a time: as columns they take some tens of MB.
+BLOCK = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -105,23 +83,6 @@ class Marks(Table):
     right: Floats
 
 
-@dataclass(frozen=True)
-class Merged:
-    """The marks that are too narrow to be drawn alone, as shares of time.
-
-    Attributes:
-        kinds: (kind, other) of the layers, from the bottom up.
-        share: by row, layer and column: the share of its time, summing to at most 1.
-        column: width of a column in px.
-        count: how many marks it stands for.
-    """
-
-    kinds: tuple[tuple[int, int], ...]
-    share: Floats
-    column: int
-    count: int
-
-
 def select(report: Report, view: View) -> Selection | None:
     """Return what ``view`` asks for of ``report``, or None where there is nothing to draw."""
     rows = rows_of(report, view)
@@ -153,43 +114,53 @@ def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[i
     return windows
 
 
-def compute_marks(report: Report, selection: Selection, width: float) -> Marks:
-    """Return the compute of the selection, unattributed compute included, unsorted."""
-    phases = [phase.value for phase in COMPUTE]
-    operations = _busy_marks(report, selection, width)
+def compute_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
+    """Yield the compute of the selection in blocks, unattributed compute last, unsorted."""
+    yield from _busy_marks(report, selection, width, COMPUTE)
     rest = report.unattributed
-    outside = _clipped(
-        selection,
-        width,
-        rank=rest.rank,
-        start=rest.start_ns,
-        end=rest.end_ns,
-        kind=np.full(len(rest), UNATTRIBUTED, np.int64),
-        operation=np.full(len(rest), NONE, np.int64),
-        other=np.zeros(len(rest), np.int64),
-    )
-    return _joined(operations.take(np.isin(operations.kind, phases)), outside)
+    for block in _blocks(len(rest)):
+        rank = rest.rank[block]
+        yield _clipped(
+            selection,
+            width,
+            rank=rank,
+            start=rest.start_ns[block],
+            end=rest.end_ns[block],
+            kind=np.full(len(rank), UNATTRIBUTED, np.int64),
+            operation=np.full(len(rank), NONE, np.int64),
+            other=np.zeros(len(rank), np.int64),
+        )
 
 
-def communication_marks(report: Report, selection: Selection, width: float) -> Marks:
-    """Return the communication operations of the selection, unsorted."""
+def communication_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
+    """Yield the communication operations of the selection in blocks, unsorted."""
+    yield from _busy_marks(report, selection, width, COMMUNICATION)
     operations = report.operations
-    phases = [phase.value for phase in COMMUNICATION]
-    lacking = np.isin(operations.phase, phases) & (operations.has_span == 1)
+    lacking = np.isin(operations.phase, COMMUNICATION) & (operations.has_span == 1)
     lacking[report.busy.operation] = False
     spans = np.flatnonzero(lacking)
-    marks = _joined(
-        _busy_marks(report, selection, width),
-        _marks(
-            report, selection, width, spans, operations.start_ns[spans], operations.end_ns[spans]
-        ),
-    )
-    return marks.take(np.isin(marks.kind, phases))
+    for block in _blocks(len(spans)):
+        own = spans[block]
+        start, end = operations.start_ns[own], operations.end_ns[own]
+        yield _marks(report, selection, width, own, start, end)
 
 
-def _busy_marks(report: Report, selection: Selection, width: float) -> Marks:
+def _blocks(length: int) -> Iterator[slice]:
+    """Yield the slices of a table that are worked on at a time."""
+    for start in range(0, length, BLOCK):
+        yield slice(start, start + BLOCK)
+
+
+def _busy_marks(
+    report: Report, selection: Selection, width: float, phases: Sequence[Phase]
+) -> Iterator[Marks]:
+    """Yield the busy intervals of operations of these phases in blocks."""
     busy = report.busy
-    return _marks(report, selection, width, busy.operation, busy.start_ns, busy.end_ns)
+    for block in _blocks(len(busy)):
+        operation = busy.operation[block]
+        own = np.isin(report.operations.phase[operation], phases)
+        start, end = busy.start_ns[block][own], busy.end_ns[block][own]
+        yield _marks(report, selection, width, operation[own], start, end)
 
 
 def _marks(
@@ -226,82 +197,19 @@ def _clipped(
     scale = width / (selection.end_ns - selection.start_ns)
     left = np.maximum(start - selection.start_ns, 0) * scale
     right = (np.minimum(end, selection.end_ns) - selection.start_ns) * scale
-    return Marks(row, kind, operation, other, left, right).take((row != NONE) & (right > left))
+    return Marks(row, kind, operation, other, left, right).take((row != NONE) & (right >= left))
 
 
-def _joined(first: Marks, second: Marks) -> Marks:
+def joined(blocks: Sequence[Marks]) -> Marks:
+    """Return blocks of marks as one table, in their order."""
+    none, nowhere = np.zeros(0, np.int64), np.zeros(0)
+    empty = Marks(none, none, none, none, nowhere, nowhere)
     return Marks(
         *(
-            np.concatenate((getattr(first, name), getattr(second, name)))
+            np.concatenate([getattr(block, name) for block in (empty, *blocks)])
             for name in Marks.column_names()
         )
     )
-
-
-def split(
-    marks: Marks, rows: int, width: float, *, by_density: bool = True
-) -> tuple[Marks, Merged]:
-    """Return the marks that are drawn one by one, sorted, and the others merged.
-
-    Args:
-        marks: all of them.
-        rows: number of rows.
-        width: of the plot in px.
-        by_density: whether more is merged where many are narrow.
-    """
-    length = marks.right - marks.left
-    wide = length >= NARROWEST
-    column = 1
-    if by_density and len(marks) and 1 - wide.mean() > DENSE:
-        wide, column = length >= NARROWEST_IF_DENSE, COLUMN_IF_DENSE
-    most = max(200, min(MARKS_PER_ROW, MARKS_IN_ALL // max(rows, 1)))
-    wide &= _widest(marks, wide, most)
-    alone = marks.take(np.flatnonzero(wide))
-    order = np.lexsort((alone.operation, alone.right, alone.left, alone.row))
-    return alone.take(order), _merge(marks.take(np.flatnonzero(~wide)), rows, width, column)
-
-
-def _widest(marks: Marks, among: Bools, most: int) -> Bools:
-    """Return which of ``among`` are the ``most`` widest of their row (all, where there are few)."""
-    index = np.flatnonzero(among)
-    if not len(index) or np.bincount(marks.row[index]).max() <= most:
-        return among
-    width = marks.right[index] - marks.left[index]
-    order = index[np.lexsort((index, -width, marks.row[index]))]
-    row = marks.row[order]
-    place = np.arange(len(order)) - np.searchsorted(row, row)
-    widest = np.zeros(len(marks), np.bool_)
-    widest[order[place < most]] = True
-    return widest
-
-
-def _merge(marks: Marks, rows: int, width: float, pixels: int) -> Merged:
-    """Sum the marks up by row, kind and column of so many pixels.
-
-    A mark from x to y covers what is right of x less what is right of y, so both ends can be
-    summed by columns on their own: the part of its own column, and 1 in every later one.
-    """
-    columns = int(np.ceil(width / pixels))
-    stack = STACK + _COMMUNICATION_STACK
-    present = np.unique(marks.kind * 2 + marks.other).tolist()
-    layers = [divmod(int(key), 2) for key in present]
-    kinds = sorted(layers, key=lambda layer: (stack.index(layer[0]), layer[1]))
-    shape = (rows, len(kinds), columns + 2)
-    layer_of = np.full((UNATTRIBUTED + 1, 2), NONE, np.int64)
-    for layer, (kind, other) in enumerate(kinds):
-        layer_of[kind, other] = layer
-    size = rows * len(kinds) * (columns + 2)
-    base = (marks.row * len(kinds) + layer_of[marks.kind, marks.other]) * (columns + 2)
-    own, later = np.zeros(size), np.zeros(size)
-    for sign, edge in ((1.0, marks.left / pixels), (-1.0, marks.right / pixels)):
-        place = edge.astype(np.int64)
-        own += sign * np.bincount(base + place, place + 1 - edge, size)
-        later += sign * np.bincount(base + place + 1, minlength=size)
-    share = own.reshape(shape) + np.cumsum(later.reshape(shape), axis=2)
-    share = np.clip(share[:, :, :columns], 0.0, None)
-    share[:, :, -1] /= width / pixels - (columns - 1)
-    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    return Merged(tuple(kinds), share, pixels, len(marks))
 
 
 def overlapping(marks: Marks) -> tuple[Bools, Bools]:

@@ -23,11 +23,11 @@ from bubbleviz.model import (
     Rank,
     RankIntervals,
 )
-from bubbleviz.page import WIDTH, at_most, clean, duration, fitted, text_width, ticks
+from bubbleviz.page import at_most, clean, duration, fitted, text_width, ticks
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers.svg import RENDERER, render
 from bubbleviz.report import Report, View
-from bubbleviz.scene import compute_marks, counted_windows, select, split
+from bubbleviz.scene import compute_marks, counted_windows, joined, select
 
 SVG = "{http://www.w3.org/2000/svg}"
 GOLDEN = Path(__file__).parent / "golden"
@@ -537,7 +537,7 @@ def test_a_hole_in_an_operation_is_bubble() -> None:
     selection = select(report, View())
     assert selection is not None
 
-    marks = compute_marks(report, selection, 1000.0)
+    marks = joined(list(compute_marks(report, selection, 1000.0)))
 
     assert marks.left.tolist() == [0.0, 700.0]
     assert marks.right.tolist() == [400.0, 1000.0]
@@ -732,54 +732,6 @@ def test_coordinates_have_two_decimals_at_most() -> None:
     svg = render(report_of(one_f_one_b(3, 7, latency=1_234_567)), View(communication=True))
 
     assert not re.search(r"\d\.\d{3}", re.sub(r"<title>[^<]*</title>", "", svg))
-
-
-def random_report(ranks: int, each: int) -> Report:
-    """Return a report of that many operations a rank, in one iteration, some microseconds each."""
-    generator = np.random.default_rng(0)
-    busy = generator.integers(500, 5_000, (ranks, each))
-    end = np.cumsum(busy + generator.integers(0, 600, (ranks, each)), axis=1)
-    rows = ranks * each
-    columns = {name: np.full(rows, -1, np.int64) for name in Operations.column_names()}
-    columns["rank"] = np.repeat(np.arange(ranks), each)
-    columns["iteration"] = columns["chunk"] = columns["cut"] = np.zeros(rows, np.int64)
-    columns["phase"] = np.tile(np.arange(each) % 3, ranks)
-    columns["microbatch"] = np.tile(np.arange(each) // 3, ranks)
-    columns["has_span"] = np.ones(rows, np.int64)
-    columns["start_ns"], columns["end_ns"] = (end - busy).ravel(), end.ravel()
-    whole = [Op(rank, Phase.F, 0, 0, int(end.max())) for rank in range(ranks)]
-    return replace(
-        report_of(whole),
-        operations=Operations(**columns, names=()),
-        busy=BusyIntervals(np.arange(rows), columns["start_ns"], columns["end_ns"]),
-    )
-
-
-@pytest.mark.parametrize("each", [128, 500, 2_000, 100_000])
-def test_sixty_four_ranks_stay_below_five_megabytes(each: int) -> None:
-    svg = render(random_report(64, each), View())
-
-    assert len(svg) < 5_000_000
-    assert parsed(svg).get("width") == str(WIDTH)
-
-
-def test_merging_keeps_the_time_of_every_phase() -> None:
-    report = random_report(2, 5_000)
-    selection = select(report, View())
-    assert selection is not None
-    marks = compute_marks(report, selection, 1000.5)
-
-    alone, merged = split(marks, 2, 1000.5)
-
-    assert len(alone) == 0
-    assert merged.count == 10_000
-    columns = np.full(merged.share.shape[2], float(merged.column))
-    columns[-1] = 1000.5 - merged.column * (len(columns) - 1)
-    for layer, (kind, _) in enumerate(merged.kinds):
-        for row in range(2):
-            own = (marks.kind == kind) & (marks.row == row)
-            length = (marks.right - marks.left)[own].sum()
-            assert (merged.share[row, layer] * columns).sum() == pytest.approx(length, rel=1e-6)
 
 
 def test_many_overlapping_operations_are_bounded() -> None:
