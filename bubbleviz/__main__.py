@@ -1,7 +1,22 @@
-"""``python -m bubbleviz`` is the command line."""
+"""The command line: ``bubbleviz``, and ``python -m bubbleviz``.
 
+Nothing is imported before it is called: processes that are started to help import this module too.
+"""
+
+from __future__ import annotations
+
+import os
 import sys
 
-from bubbleviz.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line and return its exit code."""
+    # No matrix is multiplied here, and every thread of OpenBLAS takes memory.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from bubbleviz.cli import main as run
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

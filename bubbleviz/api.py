@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,21 +20,22 @@ from bubbleviz.conventions import (
     recognise,
 )
 from bubbleviz.count import Counts, count
-from bubbleviz.errors import MismatchError, ProfileError
+from bubbleviz.errors import MismatchError, ProfileError, UsageError
+from bubbleviz.fleet import Fleet, Glance, Local
 from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.inspection import Inspection, look_over
 from bubbleviz.interpret import Recording
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
+from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.readers import reader_of
-from bubbleviz.record import How, export_of, record
+from bubbleviz.record import How, export_of
 from bubbleviz.report import Report
+from bubbleviz.timing import add, step
 
 #: Where unattributed compute can move a ratio by more than this, the report says so.
 LOW_MATTERS = 0.01
-
-Progress = Callable[[int, int, str], None]
 
 
 def analyze(
@@ -49,6 +50,7 @@ def analyze(
     parallel: Parallel | None = None,
     keep_export: bool = False,
     jobs: int = 1,
+    dask: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Return the report on one run, recorded in one or many profiles.
@@ -69,45 +71,73 @@ def analyze(
         parallel: how many ways the run is tensor-, pipeline- and data-parallel; None to tell it
             from the data.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
-        jobs: how many processes read at once, this one among them.
-        progress: called with (profiles done, profiles in all, path) as work goes on.
+        jobs: how many processes read at once, this one among them; a script that gives more than
+            one needs ``if __name__ == "__main__":``.
+        dask: address or scheduler file of a Dask cluster whose workers read the profiles, where
+            they are; None reads them here.
+        progress: is told how far the run is.
 
     Raises:
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
     one_of(align, ALIGNMENTS, "--align")
     given = [paths] if isinstance(paths, (str, Path)) else paths
-    files = find_profiles([str(path) for path in given])
-    _refuse_twins([file.path for file in files])
-    chosen = _conventions(convention)
-    how = How(chosen, cross_thread, keep_export, jobs)
-    recordings, unreadable = _record_all(files, how, progress)
-    run = put_together(recordings, Told(order, parallel, same_clock, align))
-    return _report(recordings, run, count(run, skip=skip), unreadable)
+    with _fleet(jobs, dask) as fleet:
+        with step("find profiles"):
+            files = fleet.find([str(path) for path in given])
+            sizes = _refuse_twins(fleet, [file.path for file in files])
+        if progress:
+            progress.files(sizes)
+        how = How(_conventions(convention), cross_thread, keep_export)
+        with step("profiles"):
+            recordings, unreadable = _record_all(fleet, files, how, progress or Unwatched())
+    with step("put together"):
+        run = put_together(recordings, Told(order, parallel, same_clock, align))
+    with step("count"):
+        return _report(recordings, run, count(run, skip=skip), unreadable)
+
+
+def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
+    """Return where the profiles are read.
+
+    Raises:
+        UsageError: there can be no such number of jobs.
+    """
+    if jobs < 1:
+        raise UsageError(f"--jobs {jobs}: at least one process reads; give 1 or more")
+    if dask is None:
+        return nullcontext(Local(jobs))
+    from bubbleviz.dask_fleet import dask_fleet
+
+    return dask_fleet(dask)
 
 
 def _record_all(
-    files: Sequence[Found], how: How, progress: Progress | None
+    fleet: Fleet, files: Sequence[Found], how: How, progress: Progress
 ) -> tuple[list[Recording], tuple[Limitation, ...]]:
-    """Return the recordings, and of a directory's files those that could not be read.
+    """Return the recordings, and the files that could not be read where that does not end all.
 
     Raises:
-        ProfileError: a file that was named cannot be read, or none of a directory's can.
+        ProfileError: a file that was named cannot be read, or none of the others can; of several
+            such files it is the first.
     """
-    recordings: list[Recording] = []
-    lost: list[ProfileError] = []
-    for index, file in enumerate(files):
-        if progress:
-            progress(index, len(files), file.path)
-        try:
-            recordings.append(record(file.path, how))
-        except ProfileError as error:
-            if file.named:
-                raise
-            lost.append(error)
-    if progress:
-        progress(len(files), len(files), "")
-    if lost and not recordings:
+    outcomes: dict[int, Recording | ProfileError] = {}
+    bad: dict[int, ProfileError] = {}
+    for number, outcome in fleet.record([file.path for file in files], how, progress):
+        if isinstance(outcome, ProfileError):
+            outcomes[number] = outcome
+            if files[number].named and fleet.strict:
+                bad[number] = outcome
+        else:
+            add(outcome.steps)
+            outcomes[number] = outcome.recording
+        first = min(bad, default=len(files))
+        if bad and all(before in outcomes for before in range(first)):
+            raise bad[first]
+    ordered = [outcomes[number] for number in range(len(files))]
+    recordings = [one for one in ordered if isinstance(one, Recording)]
+    lost = [one for one in ordered if isinstance(one, ProfileError)]
+    if not recordings:
         raise lost[0]
     return recordings, tuple(Limitation("a profile of the directory", str(e)) for e in lost)
 
@@ -132,31 +162,33 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
     chosen = _conventions(convention)
     known = chosen or tuple(built_in().values())
     with export_of(file) as export:
-        with reader_of(export).open_file(export, 1) as opened:
+        with reader_of(export).open_file(export, 1, unwatched) as opened:
             contents = opened.inspect(globs_of(known))
             sample = opened.sample(("*",))
         contents = replace(contents, source=replace(contents.source, path=file))
         return look_over(contents, known, sample, chosen or recognise(sample))
 
 
-def _refuse_twins(files: Sequence[str]) -> None:
-    """Raise MismatchError where two files have the same content."""
-    by_size: dict[int, list[str]] = {}
-    for path in files:
-        by_size.setdefault(Path(path).stat().st_size, []).append(path)
-    for same_size in by_size.values():
-        seen: dict[bytes, str] = {}
-        for path in same_size if len(same_size) > 1 else ():
-            with Path(path).open("rb") as file:
-                content = hashlib.sha256()
-                while block := file.read(1 << 20):
-                    content.update(block)
-            if content.digest() in seen:
+def _refuse_twins(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]:
+    """Return the bytes of each file that can be read.
+
+    Raises:
+        MismatchError: two files have the same content.
+    """
+    alike: dict[Glance, list[str]] = {}
+    for path, seen in zip(files, fleet.glances(files), strict=True):
+        if isinstance(seen, Glance):
+            alike.setdefault(seen, []).append(path)
+    asked = [path for same in alike.values() if len(same) > 1 for path in same]
+    known: dict[bytes, str] = {}
+    for path, digest in zip(asked, fleet.digests(asked), strict=True):
+        if isinstance(digest, bytes):
+            if digest in known:
                 raise MismatchError(
-                    f"{seen[content.digest()]} and {path}: the same profile twice; give each "
-                    "profile once"
+                    f"{known[digest]} and {path}: the same profile twice; give each profile once"
                 )
-            seen[content.digest()] = path
+            known[digest] = path
+    return {path: seen.size for seen, same in alike.items() for path in same}
 
 
 def _report(

@@ -13,6 +13,7 @@ from bubbleviz.exports import Export
 from bubbleviz.profile import Calls, correlations, possible
 from bubbleviz.queries import query
 from bubbleviz.scan import Scan, Stretch, stretches
+from bubbleviz.timing import step
 
 #: What calls.sql gives where a call has no correlation id.
 _WITHOUT_ID = -(1 << 40)
@@ -36,7 +37,11 @@ class ExportedCalls:
             ProfileError: the export is damaged.
         """
         asked = self.stretches()
-        for stretch, columns in zip(asked, self.scan.columns(asked), strict=True):
+        blocks = self.scan.columns(asked)
+        for stretch in asked:
+            with step("read calls") as rows:
+                columns = next(blocks)
+                rows.count = columns.shape[1]
             yield _calls(self._rows(stretch, columns.shape[1]), columns)
 
     def _rows(self, stretch: Stretch, count: int) -> Ints:

@@ -11,11 +11,15 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError
 from bubbleviz.output_options import with_outputs
 from bubbleviz.renderers import Renderer
-from bubbleviz.terminal import complain, pass_on, progress_bar, show, width
+from bubbleviz.terminal import complain, pass_on, progress_bars, show, show_steps, width
 
 #: Exit codes after SIGINT (Ctrl-C) and SIGTERM, as shells give them.
 _INTERRUPTED, _TERMINATED = 130, 143
 _BROKEN_OFF = "ended by a signal before all was done; run it again for the whole result"
+
+_NO_MEMORY = (
+    "there is too little memory for this; give a smaller --jobs, fewer profiles at once, or --dask"
+)
 
 app = typer.Typer(
     name="bubbleviz",
@@ -121,51 +125,80 @@ def analyze(
     keep_export: Annotated[
         bool, typer.Option("--keep-export", help="Keep the exports made of .nsys-rep reports.")
     ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, metavar="N", help="Processes that read; all cores if not given."
+        ),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS|FILE",
+            help="Have the workers of a Dask cluster read the profiles, where these are: address "
+            "of its scheduler, or its scheduler file.",
+        ),
+    ] = None,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Print seconds and rows of each step.")
+    ] = False,
 ) -> None:
     """Measure the pipeline bubbles of one run: print a table, write the files asked for."""
     from bubbleviz.choices import ROWS, one_of
+    from bubbleviz.crew import cores
     from bubbleviz.inputs import find_profiles
     from bubbleviz.outputs import check_outputs, write_outputs
     from bubbleviz.selection import numbers, parallel_of, view_of
 
-    files = [file.path for file in find_profiles(profiles)]
+    # What lies on other machines is looked for there.
+    files = [file.path for file in find_profiles(profiles)] if dask is None else profiles
     inputs = [*files, *(convention or ())]
     check_outputs(list(outputs), inputs, force=force)
     ordered = numbers(order, "--order") if order else ()
     sizes = None if parallel is None else parallel_of(parallel)
     one_of(rows, ROWS, "--rows")
-    from bubbleviz.api import analyze as run_analysis
+    from bubbleviz.timing import noting, step
 
-    with progress_bar() as report_progress:
-        report = run_analysis(
-            profiles,
-            convention=convention or (),
-            skip=skip,
-            cross_thread=cross_thread,
-            order=ordered,
-            same_clock=[group.split(",") for group in same_clock or ()],
-            align=align,
-            parallel=sizes,
-            keep_export=keep_export,
-            progress=report_progress,
+    with noting() as steps:
+        with step("load the analysis"):
+            from bubbleviz.api import analyze as run_analysis
+        with progress_bars() as bars:
+            report = run_analysis(
+                profiles,
+                convention=convention or (),
+                skip=skip,
+                cross_thread=cross_thread,
+                order=ordered,
+                same_clock=[group.split(",") for group in same_clock or ()],
+                align=align,
+                parallel=sizes,
+                keep_export=keep_export,
+                jobs=jobs or cores(),
+                dask=dask,
+                progress=bars,
+            )
+        view = view_of(
+            report,
+            iteration=iteration,
+            ranks=ranks,
+            stages=stages,
+            communication=communication,
+            rows=rows,
         )
-    view = view_of(
-        report,
-        iteration=iteration,
-        ranks=ranks,
-        stages=stages,
-        communication=communication,
-        rows=rows,
-    )
-    texts = {file: renderer.render(report, view) for file, renderer in outputs.items()}
-    to_stdout = texts.pop("-", None)
-    write_outputs(texts, force=force)
-    if to_stdout is not None:
-        pass_on(to_stdout)
-        return
-    from bubbleviz.renderers.table import parts
+        with step("render"):
+            texts = {file: renderer.render(report, view) for file, renderer in outputs.items()}
+        to_stdout = texts.pop("-", None)
+        with step("write"):
+            write_outputs(texts, force=force)
+        with step("print"):
+            if to_stdout is not None:
+                pass_on(to_stdout)
+            else:
+                from bubbleviz.renderers.table import parts
 
-    show(parts(report, view, width()))
+                show(parts(report, view, width()))
+    if timings:
+        show_steps(steps)
 
 
 @app.command(epilog="Example: bubbleviz inspect node0.sqlite")
@@ -221,6 +254,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(given or ["--help"])
     except BubblevizError as error:
         return complain(str(error), error.exit_code)
+    except MemoryError:
+        return complain(_NO_MEMORY, 1)
     except BrokenPipeError:
         # The reader of a pipe (head, say) has seen enough.
         sys.stderr.close()

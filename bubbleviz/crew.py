@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 Task = TypeVar("Task")
@@ -50,21 +51,32 @@ class Crew:
 def crew(count: int, begin: Callable[..., None], *given: object) -> Iterator[Crew]:
     """Yield a crew of ``count`` processes, each of which calls ``begin(*given)`` first.
 
-    They are started afresh, not forked, since the program around may run threads.
+    They are forked where that is safe, as it is quick; a program that runs threads, which may hold
+    locks, has them started afresh.
     """
     before = {process.pid for process in multiprocessing.active_children()}
     pool = ProcessPoolExecutor(
-        count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(begin, given)
+        count,
+        multiprocessing.get_context("fork" if _single_threaded() else "spawn"),
+        initializer=_begin,
+        initargs=(begin, given),
     )
     try:
         yield Crew(pool)
     finally:
         # Nobody waits for what is still in hand.
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             if process.pid not in before:
                 process.kill()
-        pool.shutdown(wait=True)
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _single_threaded() -> bool:
+    """Tell whether this process runs one thread for certain, libraries' own included."""
+    try:
+        return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
+    except OSError:
+        return False
 
 
 def _begin(begin: Callable[..., None], given: tuple[object, ...]) -> None:

@@ -20,13 +20,14 @@ from bubbleviz.cuts import OPEN, UNRECORDED, mark_unrecorded
 from bubbleviz.grouping import groups_of
 from bubbleviz.iterations import occurrences
 from bubbleviz.kinds import Kinds
-from bubbleviz.link import Links, Rule, launched_inside, link
+from bubbleviz.link import Linked, Links, Rule, launched_inside, link
 from bubbleviz.model import BusyIntervals, Limitation, Operations, RankIntervals
 from bubbleviz.on_rank import Linkage, on_ranks
 from bubbleviz.parts import Parts, parts_of
 from bubbleviz.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.profile import Device, Profile, Ranges, Source, impossible_times, pid_of, process_of
 from bubbleviz.spans import ActiveTime
+from bubbleviz.timing import step
 from bubbleviz.work import work_of
 
 
@@ -102,16 +103,32 @@ def interpret(
         kinds = kinds.extended(convention.communication, convention.helper_threads)
     named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
     phase = names.phase[named.name_id]
-    linked = link(
-        profile.activities,
-        profile.calls,
-        named,
-        phase,
-        profile.threads,
-        kinds.helper_threads,
-        cross_thread=cross_thread,
-    )
-    links, ranks = linked.links, profile.activities.ranks
+    with step("link kernels to calls and ranges") as rows:
+        linked = link(
+            profile.activities,
+            profile.calls,
+            named,
+            phase,
+            profile.threads,
+            kinds.helper_threads,
+            cross_thread=cross_thread,
+        )
+        rows.count = len(profile.activities)
+    with step("lay work on operations") as rows:
+        rows.count = len(profile.activities)
+        return _recording(profile, conventions, names, kinds, named, linked)
+
+
+def _recording(
+    profile: Profile,
+    conventions: Sequence[Convention],
+    names: Names,
+    kinds: Kinds,
+    named: Ranges,
+    linked: Linked,
+) -> Recording:
+    """Return the operations of a profile whose kernels are linked to ``named`` ranges."""
+    links, ranks, phase = linked.links, profile.activities.ranks, names.phase[named.name_id]
     work = work_of(profile.activities, links, named, names, kinds)
     parts, homeless = parts_of(profile, named, names, work, ranks)
     planned, said = operations_of(named, names, parts)

@@ -34,6 +34,9 @@ from bubbleviz.profile import (
     process_of,
 )
 
+#: A look-up table may have so many places for each row that is looked up.
+_TABLE = 16
+
 
 class Rule(IntEnum):
     """By which rule an activity found its operation."""
@@ -158,9 +161,24 @@ class _Launches:
             rows, asked = rows[first], asked[first]
         low, high = np.searchsorted(ids, asked[0]), np.searchsorted(ids, asked[-1], side="right")
         within = slice(int(low), int(high))
-        at = np.minimum(np.searchsorted(asked, ids[within]), len(asked) - 1)
-        hit = asked[at] == ids[within]
+        at = _places(asked, ids[within])
+        hit = at != NONE
         return activities[within][hit], rows[at[hit]]
+
+
+def _places(ids: npt.NDArray[np.uint32], wanted: npt.NDArray[np.uint32]) -> Codes | Ints:
+    """Return the place among ``ids`` of each wanted one, -1 none; both ascend, ``ids`` strictly.
+
+    Ids are handed out one by one, so that a table of all between the first and the last is short.
+    """
+    low, span = int(ids[0]), int(ids[-1]) - int(ids[0]) + 1
+    if span <= _TABLE * (len(ids) + len(wanted)):
+        table = np.full(span, NONE, np.int32)
+        table[ids - ids[0]] = np.arange(len(ids), dtype=np.int32)
+        found: Codes = table[wanted - np.uint32(low)]
+        return found
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where(ids[at] == wanted, at, NONE)
 
 
 class _Open:

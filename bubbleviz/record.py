@@ -21,9 +21,11 @@ from bubbleviz.errors import NothingToAnalyseError, ProfileError
 from bubbleviz.interpret import Recording, interpret
 from bubbleviz.kinds import default_kinds
 from bubbleviz.phases import COUNTED
+from bubbleviz.progress import Watch, unwatched
 from bubbleviz.raw_reports import exported
 from bubbleviz.readers import OpenFile, reader_of
 from bubbleviz.suggestion import folded
+from bubbleviz.timing import Step, noting, step
 
 
 @dataclass(frozen=True)
@@ -43,24 +45,33 @@ class How:
     jobs: int = 1
 
 
-def record(path: str, how: How) -> Recording:
+@dataclass(frozen=True)
+class Recorded:
+    """What a profile came to, and where the time for it went."""
+
+    recording: Recording
+    steps: tuple[Step, ...]
+
+
+def record(path: str, how: How, watch: Watch = unwatched) -> Recorded:
     """Read and interpret one profile; its kernels are dropped when this returns.
 
     Raises:
         ProfileError: it cannot be read, or holds nothing that can be analysed.
     """
-    with export_of(path, keep=how.keep_export) as file:
-        recording = _record_export(file, how)
-    if file == path:
-        return recording
-    return replace(
-        recording,
-        source=replace(recording.source, path=path),
-        limitations=tuple(
-            replace(note, because=note.because.replace(file, path))
-            for note in recording.limitations
-        ),
-    )
+    watch(0.0)
+    with noting() as steps, export_of(path, keep=how.keep_export) as file:
+        recording = _record_export(file, how, watch)
+    if file != path:
+        recording = replace(
+            recording,
+            source=replace(recording.source, path=path),
+            limitations=tuple(
+                replace(note, because=note.because.replace(file, path))
+                for note in recording.limitations
+            ),
+        )
+    return Recorded(recording, tuple(steps))
 
 
 @contextmanager
@@ -75,19 +86,22 @@ def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
             raise type(error)(str(error).replace(file, path)) from error
 
 
-def _record_export(path: str, how: How) -> Recording:
+def _record_export(path: str, how: How, watch: Watch) -> Recording:
     """Read and interpret one export.
 
     Raises:
         NothingToAnalyseError: no range follows a convention that names forward or backward.
     """
     chosen = how.conventions
-    with reader_of(path).open_file(path, how.jobs) as file:
-        candidates = chosen or recognise(file.sample(globs_of(tuple(built_in().values()))))
+    with reader_of(path).open_file(path, how.jobs, watch) as file:
+        with step("recognise names"):
+            candidates = chosen or recognise(file.sample(globs_of(tuple(built_in().values()))))
         for conventions in (chosen,) if chosen else rounds(candidates):
             last = with_iterations(conventions)
             profile = file.read(globs_of(last))
-            names = understand(profile.ranges.names, *last)
+            with step("understand names") as rows:
+                names = understand(profile.ranges.names, *last)
+                rows.count = len(profile.ranges.names)
             if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
                 kinds, cross_thread = default_kinds(), how.cross_thread
                 return interpret(profile, last, names, kinds, cross_thread=cross_thread)

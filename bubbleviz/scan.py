@@ -22,6 +22,7 @@ from typing import TypeVar
 from bubbleviz.columns import Ints
 from bubbleviz.crew import Broken, Crew, crew
 from bubbleviz.exports import Binds, Tables, tables_of
+from bubbleviz.progress import Watch
 from bubbleviz.queries import query
 
 Result = TypeVar("Result")
@@ -54,6 +55,9 @@ class Stretch:
         """Return what the query reads, where that is little."""
         return tables.rows(query(self.query), self._binds())
 
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
     def _binds(self) -> Binds:
         return {**dict(self.binds), "first": self.first, "last": self.last}
 
@@ -76,11 +80,13 @@ class Scan:
         tables: of the file, open in this process.
         jobs: how many processes read, this one among them.
         others: them without this one; None where this one reads alone.
+        told: takes how many rows more have been read.
     """
 
     tables: Tables
     jobs: int
     others: Crew | None
+    told: Callable[[int], None]
 
     def columns(self, asked: Sequence[Stretch]) -> Iterator[Ints]:
         """Yield the columns of each stretch, in order.
@@ -101,7 +107,10 @@ class Scan:
         here: Callable[[Stretch], Result],
     ) -> Iterator[Result]:
         if self.others is None:
-            yield from map(here, asked)
+            for stretch in asked:
+                result = here(stretch)
+                self.told(len(stretch))
+                yield result
             return
         handed: dict[int, Future[Result] | None] = {}
         read: dict[int, Result] = {}
@@ -117,6 +126,7 @@ class Scan:
                 read[free] = here(asked[free])
             if at not in read:
                 read[at] = _result(handed.pop(at), here, asked[at])
+            self.told(len(asked[at]))
             yield read.pop(at)
 
 
@@ -146,8 +156,22 @@ def _result(
 
 
 @contextmanager
-def scan_of(tables: Tables, jobs: int) -> Iterator[Scan]:
-    """Have an open file read by so many processes; a small one is read by this one alone."""
+def scan_of(tables: Tables, jobs: int, rows: int, watch: Watch) -> Iterator[Scan]:
+    """Have an open file read by so many processes; a small one is read by this one alone.
+
+    Args:
+        tables: the open file.
+        jobs: how many processes read.
+        rows: how many rows there are to read.
+        watch: takes what share of them has been read.
+    """
+    read = 0
+
+    def told(more: int) -> None:
+        nonlocal read
+        read += more
+        watch(min(read / rows, 1.0) if rows else 1.0)
+
     with ExitStack() as stack:
         others = None
         if jobs > 1 and Path(tables.path).stat().st_size >= _WORTHWHILE_BYTES:
@@ -155,7 +179,7 @@ def scan_of(tables: Tables, jobs: int) -> Iterator[Scan]:
             # They start while this process looks what the file holds.
             for _ in range(jobs - 1):
                 _handed(others, _columns_there, Stretch("nsys/kernels", 0, -1))
-        yield Scan(tables, jobs if others else 1, others)
+        yield Scan(tables, jobs if others else 1, others, told)
 
 
 #: The file that this process reads for another one.

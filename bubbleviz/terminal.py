@@ -5,14 +5,20 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
+    from bubbleviz.timing import Step
+
+#: Of a profile's name in a bar, characters.
+_LONGEST_NAME = 40
 #: Of a complaint, characters.
 _LONGEST = 800
 
@@ -52,28 +58,71 @@ def pass_on(text: str) -> None:
     binary.flush()
 
 
+class _Bars:
+    """A bar for all profiles together, and one for each that is being read."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._all = bars.add_task("all profiles", total=None)
+        self._sizes: dict[str, int] = {}
+        self._done: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
+
+    def files(self, sizes: Mapping[str, int]) -> None:
+        """Take the profiles of the run, each with its bytes."""
+        self._sizes = dict(sizes)
+        total = sum(sizes.values())
+        self._bars.update(self._all, total=total, description=f"{len(sizes)} profiles")
+
+    def read(self, path: str, share: float) -> None:
+        """Show how much of a profile has been read; what is done gives way to others."""
+        size = self._sizes.get(path, 0)
+        self._done[path] = share * size
+        self._bars.update(self._all, completed=sum(self._done.values()))
+        if path not in self._tasks and share < 1:
+            name = Path(path).name[:_LONGEST_NAME]
+            self._tasks[path] = self._bars.add_task(name, total=size)
+        elif path in self._tasks and share >= 1:
+            self._bars.remove_task(self._tasks.pop(path))
+        elif path in self._tasks:
+            self._bars.update(self._tasks[path], completed=share * size)
+
+
 @contextmanager
-def progress_bar() -> Iterator[Callable[[int, int, str], None] | None]:
+def progress_bars() -> Iterator[_Bars | None]:
     """Show progress on standard error, on a terminal only."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    bar = Progress(
+    bars = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
+        DownloadColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
     )
-    with bar:
-        task = bar.add_task("reading", total=None)
-        yield lambda done, total, path: bar.update(
-            task, completed=done, total=total, description=Path(path).name or "counting"
-        )
+    with bars:
+        yield _Bars(bars)
+
+
+def show_steps(steps: Sequence[Step]) -> None:
+    """Print to standard error where the time went."""
+    for one in steps:
+        rows = f"{one.rows:>14,} rows" if one.rows else ""
+        sys.stderr.write(f"{'  ' * one.depth + one.name:<44}{one.seconds:>9.3f} s{rows}\n")
 
 
 def complain(message: str, code: int) -> int:

@@ -40,7 +40,7 @@ class Job:
 
     def recorded(self, folder: Path) -> Recording:
         path = profile(folder, self.kernels, self.calls, self.ranges)
-        return record(str(path), How())
+        return record(str(path), How()).recording
 
 
 def told(recording: Recording) -> dict[str, tuple[int | None, int | None, bool]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.progress import Watch
 from bubbleviz.registry import discover
 
 if TYPE_CHECKING:
@@ -44,13 +45,13 @@ class Reader:
         name: what reports call it.
         suffixes: endings of the files that a directory is searched for.
         recognises: whether a file's first bytes are of this kind.
-        open_file: opens a path, to be read by so many processes at once.
+        open_file: opens a path, to be read by so many processes at once; tells how far it is.
     """
 
     name: str
     suffixes: tuple[str, ...]
     recognises: Callable[[bytes], bool]
-    open_file: Callable[[str, int], AbstractContextManager[OpenFile]]
+    open_file: Callable[[str, int, Watch], AbstractContextManager[OpenFile]]
 
 
 def readers() -> tuple[Reader, ...]:

@@ -37,9 +37,11 @@ from bubbleviz.profile import (
     impossible_times,
     possible,
 )
+from bubbleviz.progress import Watch, unwatched
 from bubbleviz.queries import query
 from bubbleviz.readers import Reader
 from bubbleviz.scan import ROWS, Scan, scan_of, stretches
+from bubbleviz.timing import step
 
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
 _EVENT_TYPES = {
@@ -64,13 +66,15 @@ _NEEDED = {
     "calls": ("calls",),
     "ranges": ("ranges", "ranges_same_thread", "ranges_registered_only", "ranges_text_only"),
 }
+#: The large tables.
+_LARGE = ("kernel_rows", "range_rows", "call_rows")
 _ONE_ROW = frozenset(("host", "session"))
 _GPUS = ("gpus", "gpus_without_pci", "gpus_by_id", "gpus_2020", "gpus_2020_without_pci")
 _CUDA_DEVICES = ("cuda_devices", "cuda_devices_without_uuid")
 _SAMPLE_NAMES = ("sample_names", "sample_names_registered_only", "sample_names_text_only")
 #: A sample is at most so many pieces of so many rows.
 _SAMPLES = 64
-_SAMPLE_ROWS = 1000
+_SAMPLE_ROWS = 256
 
 
 def _whole(value: object) -> int | None:
@@ -257,8 +261,11 @@ class NsysFile:
         """
         export = self.export
         _refuse_unrecorded(export)
-        wanted = _wanted(export, globs)
-        activities, notes = activities_of(export, self.scan, wanted.call_names)
+        with step("look up strings"):
+            wanted = _wanted(export, globs)
+        with step("read kernels") as rows:
+            activities, notes = activities_of(export, self.scan, wanted.call_names)
+            rows.count = len(activities)
         if activities.kernels == 0:
             raise NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[KERNEL]}")
         if not export.rows(query("nsys/any_call")):
@@ -269,7 +276,9 @@ class NsysFile:
             ended = number(export, calls[0][0]) if calls else 0
             return max(int(activities.end_ns.max(initial=0)), ended)
 
-        ranges = _ranges(export, self.scan, wanted, last_ns)
+        with step("read ranges") as rows:
+            ranges = _ranges(export, self.scan, wanted, last_ns)
+            rows.count = len(ranges)
         keep = possible(ranges.start_ns, ranges.end_ns)
         if keep is not None:
             strange = impossible_times(export.path, "ranges", int((~keep).sum()))
@@ -430,14 +439,20 @@ def _tables(export: Export) -> tuple[TableCount, ...]:
 
 
 @contextmanager
-def open_file(path: str, jobs: int) -> Iterator[NsysFile]:
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
     """Open an export, to be read by so many processes.
 
     Raises:
         ProfileError: it is being written, damaged, or no export.
     """
-    with opened(path) as export, scan_of(export, jobs) as scan:
+    with opened(path) as export, scan_of(export, jobs, _rows(export), watch) as scan:
         yield NsysFile(export, scan)
+
+
+def _rows(export: Export) -> int:
+    """Return how many rows an analysis reads."""
+    bounds = (export.bounds(name) for name in _LARGE if export.has(name))
+    return sum(last - first + 1 for first, last in bounds)
 
 
 READER = Reader(

@@ -16,9 +16,27 @@ if TYPE_CHECKING:
 def render(report: Report, view: View) -> str:
     """Return the report as JSON; the view plays no part, everything is in it."""
     del view
+    return (
+        "{\n"
+        + ",\n".join(f"{_text(k)}: {_lines(v)}" for k, v in document(report).items())
+        + "\n}\n"
+    )
+
+
+def _lines(value: Any) -> str:
+    """Return a value with a line for each item of a list: to be read, compared and searched.
+
+    Indented all the way down it would take twenty times as long.
+    """
+    if isinstance(value, list) and value:
+        return "[\n " + ",\n ".join(map(_text, value)) + "\n]"
+    return _text(value)
+
+
+def _text(value: Any) -> str:
     import json
 
-    return json.dumps(document(report), ensure_ascii=True, allow_nan=False, indent=1) + "\n"
+    return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
 
 def document(report: Report) -> dict[str, Any]:

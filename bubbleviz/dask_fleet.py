@@ -1,0 +1,251 @@
+"""A fleet of Dask workers: profiles are read where they are, also beyond this machine.
+
+``bubbleviz[dask]`` installs what this needs; nothing else loads it. Every worker needs the same
+version of bubbleviz. A worker that dies has its files done again by another one that sees them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bubbleviz._version import __version__
+from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
+from bubbleviz.fleet import Glance, Outcome, digest, glance
+from bubbleviz.inputs import Found, find_profiles
+from bubbleviz.ordering import natural_key
+from bubbleviz.progress import Progress
+from bubbleviz.record import How, record
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+T = TypeVar("T")
+
+#: How often to look whether something is done that nobody told of.
+_LOOK_S = 1.0
+#: How long to wait for a scheduler, and for a worker to come back that alone sees a file.
+_PATIENCE_S = 30.0
+
+
+@contextmanager
+def dask_fleet(address: str) -> Iterator[DaskFleet]:
+    """Yield a fleet of the workers of a cluster.
+
+    Args:
+        address: of the scheduler, or the path of its scheduler file.
+
+    Raises:
+        InputError: there is no scheduler, no worker, or no Dask here.
+        MismatchError: a worker has another version of bubbleviz.
+    """
+    with _client(address) as client:
+        versions = client.run(_version)
+        if not versions:
+            raise InputError(f"--dask {address}: the cluster has no worker; start some first")
+        for worker, version in sorted(versions.items()):
+            if version != __version__:
+                raise MismatchError(
+                    f"--dask {address}: worker {worker} has bubbleviz {version}, not "
+                    f"{__version__}; install the same version everywhere"
+                )
+        yield DaskFleet(client)
+
+
+@contextmanager
+def _client(address: str) -> Iterator[Client]:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise InputError(
+            "--dask needs Dask, which is not installed; install it with: pip install "
+            "'bubbleviz[dask]'"
+        ) from error
+    # What it would log is told by the report or by an error.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    where = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
+    try:
+        client = Client(  # type: ignore[no-untyped-call]  # distributed annotates little
+            timeout=_PATIENCE_S, set_as_default=False, **where
+        )
+    except (OSError, TimeoutError, ValueError) as error:
+        raise InputError(
+            f"--dask {address}: no scheduler answers there ({error}); give the address or the "
+            "scheduler file of one that runs"
+        ) from error
+    with client:
+        yield client
+
+
+def _version() -> str:
+    return __version__
+
+
+@dataclass(frozen=True)
+class _Sighting:
+    """A file that one host sees, with what tells whether another one sees the same."""
+
+    found: Found
+    size: int
+    changed_ns: int
+
+
+def _sightings(paths: Sequence[str]) -> list[list[_Sighting] | str]:
+    """Return what each path stands for on this host, or why for nothing."""
+    return [_sightings_of(path) for path in paths]
+
+
+def _sightings_of(path: str) -> list[_Sighting] | str:
+    try:
+        files = find_profiles([path])
+        stats = [Path(file.path).stat() for file in files]
+    except (BubblevizError, OSError) as error:
+        return str(error)
+    return [_Sighting(f, s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
+
+
+def _outcome(path: str, how: How) -> Outcome:
+    try:
+        return record(path, how)
+    except ProfileError as error:
+        return error
+
+
+class DaskFleet:
+    """The workers of a cluster; each file is read on a host that sees it."""
+
+    strict = False
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._hosts: dict[str, set[str]] = {}
+
+    def _workers(self) -> dict[str, str]:
+        """Return a worker of each host that is there."""
+        workers = sorted(self._client.nthreads())  # type: ignore[no-untyped-call]  # as above
+        return {_host_of(worker): worker for worker in workers}
+
+    def find(self, paths: Sequence[str]) -> tuple[Found, ...]:
+        """Return the files that paths stand for on the hosts of the workers.
+
+        Raises:
+            InputError: a path leads to no profile on any of them.
+            MismatchError: two hosts have different files under one path.
+        """
+        by_host = self._workers()
+        answers = self._client.run(_sightings, list(paths), workers=list(by_host.values()))
+        found: list[Found] = []
+        for number, path in enumerate(paths):
+            seen: dict[str, _Sighting] = {}
+            why = ""
+            for host, worker in sorted(by_host.items()):
+                answer = answers[worker][number]
+                if isinstance(answer, str):
+                    why = answer
+                    continue
+                for sighting in answer:
+                    self._see(host, sighting, seen)
+            if not seen:
+                raise InputError(f"{why} (no worker sees it)" if why else f"{path}: not found")
+            found.extend(seen[name].found for name in sorted(seen, key=natural_key))
+        return tuple(found)
+
+    def _see(self, host: str, sighting: _Sighting, seen: dict[str, _Sighting]) -> None:
+        path = sighting.found.path
+        first = seen.setdefault(path, sighting)
+        if (first.size, first.changed_ns) != (sighting.size, sighting.changed_ns):
+            others = ", ".join(sorted(self._hosts[path]))
+            raise MismatchError(
+                f"{path}: is another file on host {host} than on {others}; give each file a "
+                "name of its own"
+            )
+        self._hosts.setdefault(path, set()).add(host)
+
+    def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:
+        """Return the glance of each file, or why there is none."""
+        return self._all(glance, paths)
+
+    def digests(self, paths: Sequence[str]) -> list[bytes | ProfileError]:
+        """Return the digest of each file, or why there is none."""
+        return self._all(digest, paths)
+
+    def _all(self, work: Callable[[str], T], paths: Sequence[str]) -> list[T | ProfileError]:
+        results: dict[int, T | ProfileError] = dict(self._done(work, paths))
+        return [results[number] for number in range(len(paths))]
+
+    def record(
+        self, paths: Sequence[str], how: How, progress: Progress
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield (number of the path, outcome), in the order in which they are done."""
+        for number, outcome in self._done(_outcome, paths, replace(how, jobs=1)):
+            progress.read(paths[number], 1.0)
+            yield number, outcome
+
+    def _done(
+        self, work: Callable[..., Any], paths: Sequence[str], *given: object
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (number, result) of work on each path; an error where it cannot be done."""
+        hosts = set(self._workers())
+        left = {}
+        for number, path in enumerate(paths):
+            where = self._hosts.get(path, hosts)
+            only = None if where >= hosts else sorted(where)
+            future = self._client.submit(
+                work, path, *given, workers=only, pure=False, priority=-number
+            )
+            left[future] = number
+        waited = 0.0
+        while left:
+            done = self._finished(list(left))
+            waited = 0.0 if done else waited + _LOOK_S
+            for future in sorted(done, key=lambda f: left[f]):
+                number = left.pop(future)
+                yield number, _result(future, paths[number])
+                future.release()
+            if waited >= _PATIENCE_S:
+                yield from self._given_up(left, paths)
+
+    def _finished(self, futures: list[Any]) -> set[Any]:
+        """Return what of it is done, after a little while at most."""
+        from distributed import wait
+
+        try:
+            with self._client.as_current():
+                finished: set[Any] = wait(  # type: ignore[no-untyped-call]  # as above
+                    futures, timeout=_LOOK_S, return_when="FIRST_COMPLETED"
+                ).done
+        except TimeoutError:
+            return set()
+        return finished
+
+    def _given_up(
+        self, left: dict[Any, int], paths: Sequence[str]
+    ) -> Iterator[tuple[int, ProfileError]]:
+        """Yield and forget what no worker is left for."""
+        there = set(self._workers())
+        for future, number in list(left.items()):
+            where = self._hosts.get(paths[number], there)
+            if not where & there:
+                del left[future]
+                future.cancel()
+                yield number, ProfileError(f"{paths[number]}: no worker that sees it is left")
+
+
+def _host_of(worker: str) -> str:
+    """Return the host in a worker's address (``tcp://10.0.0.1:40000``)."""
+    return worker.partition("://")[2].rpartition(":")[0]
+
+
+def _result(future: Any, path: str) -> Any:
+    """Return what a worker returned; what it or its death raised as an error of the file."""
+    try:
+        return future.result()
+    except ProfileError as error:
+        return error
+    except Exception as error:  # whatever a worker raises must not lose the other files
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return ProfileError(f"{path}: no worker could read it ({what})")

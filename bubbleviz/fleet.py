@@ -1,0 +1,236 @@
+"""Fleet: where the profiles of a run are read, one after another or many at once.
+
+Only what a profile comes to, its operations and small statistics, travels and is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Protocol, TypeAlias, TypeVar
+
+from bubbleviz.crew import Broken, crew
+from bubbleviz.errors import ProfileError
+from bubbleviz.inputs import Found, find_profiles
+from bubbleviz.progress import Progress, Watch
+from bubbleviz.record import How, Recorded, record
+
+T = TypeVar("T")
+
+#: A profile's recording, or why there is none.
+Outcome: TypeAlias = "Recorded | ProfileError"
+#: How many processes may die over one file.
+_DEATHS = 3
+#: What a process tells of a file: its number, and how much of it has been read.
+_SHARE = struct.Struct("<qd")
+#: How often those who wait look how far the others are, seconds.
+_LOOK_S = 0.1
+#: Bytes at the beginning of a file that tell most files apart.
+_HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Glance:
+    """A file's size, and a digest of its beginning."""
+
+    size: int
+    digest: bytes
+
+
+def glance(path: str) -> Glance:
+    """Return what tells most files apart at little cost.
+
+    Raises:
+        ProfileError: the file cannot be opened.
+    """
+    return Glance(_size(path), _digest(path, _HEAD_BYTES))
+
+
+def digest(path: str) -> bytes:
+    """Return the SHA-256 of a whole file.
+
+    Raises:
+        ProfileError: the file cannot be opened.
+    """
+    return _digest(path, None)
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be looked at ({error.strerror})") from error
+
+
+def _digest(path: str, most: int | None) -> bytes:
+    content = hashlib.sha256()
+    try:
+        with Path(path).open("rb") as file:
+            while block := file.read(most or 1 << 20):
+                content.update(block)
+                if most is not None:
+                    break
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
+    return content.digest()
+
+
+class Fleet(Protocol):
+    """Where profiles are found, looked at and recorded."""
+
+    @property
+    def strict(self) -> bool:
+        """Whether a file that cannot be read ends the run, if it was named."""
+
+    def find(self, paths: Sequence[str]) -> tuple[Found, ...]:
+        """Return the files that paths stand for; see :func:`~bubbleviz.inputs.find_profiles`."""
+
+    def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:
+        """Return the glance of each file, or why there is none."""
+
+    def digests(self, paths: Sequence[str]) -> list[bytes | ProfileError]:
+        """Return the digest of each file, or why there is none."""
+
+    def record(
+        self, paths: Sequence[str], how: How, progress: Progress
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield (number of the path, outcome), in the order in which they are done."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """This machine, with so many processes at work at once."""
+
+    jobs: int
+    strict: bool = True
+
+    def find(self, paths: Sequence[str]) -> tuple[Found, ...]:
+        """Return the files that paths stand for."""
+        return find_profiles(paths)
+
+    def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:
+        """Return the glance of each file, or why there is none."""
+        return [_or_error(glance, path) for path in paths]
+
+    def digests(self, paths: Sequence[str]) -> list[bytes | ProfileError]:
+        """Return the digest of each file, or why there is none."""
+        return [_or_error(digest, path) for path in paths]
+
+    def record(
+        self, paths: Sequence[str], how: How, progress: Progress
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield (number of the path, outcome); the largest files are begun first.
+
+        One file is read by all processes together, several by one each.
+        """
+        if len(paths) == 1 or self.jobs == 1:
+            for number, path in enumerate(paths):
+                watch = partial(progress.read, path)
+                yield number, _outcome(path, replace(how, jobs=self.jobs), watch)
+                watch(1.0)
+            return
+        sizes = {path: Path(path).stat().st_size for path in paths}
+        order = sorted(range(len(paths)), key=lambda number: (-sizes[paths[number]], number))
+        each = replace(how, jobs=max(1, self.jobs // len(paths)))
+        yield from _Many(paths, each, progress).done(order, min(self.jobs, len(paths)))
+
+
+def _or_error(work: Callable[[str], T], path: str) -> T | ProfileError:
+    try:
+        return work(path)
+    except ProfileError as error:
+        return error
+
+
+def _outcome(path: str, how: How, watch: Watch) -> Outcome:
+    try:
+        return record(path, how, watch)
+    except ProfileError as error:
+        return error
+
+
+class _Many:
+    """Files recorded by several processes.
+
+    Files that were in hand when a process died are done again, each by one process alone, so that
+    it shows which of them it dies of.
+    """
+
+    def __init__(self, paths: Sequence[str], how: How, progress: Progress) -> None:
+        self._paths, self._how, self._progress = paths, how, progress
+        self._deaths: Counter[int] = Counter()
+
+    def done(self, order: Sequence[int], jobs: int) -> Iterator[tuple[int, Outcome]]:
+        """Yield (number, outcome) of each file."""
+        waiting = deque(order)
+        while waiting:
+            suspects = deque(number for number in waiting if self._deaths[number])
+            others = deque(number for number in waiting if not self._deaths[number])
+            batch = others or deque([suspects.popleft()])
+            waiting = suspects
+            yield from self._together(batch, min(jobs, len(batch)))
+            # What the batch still holds was not done, as a process died.
+            for number in batch:
+                if self._deaths[number] < _DEATHS:
+                    waiting.append(number)
+                else:
+                    yield number, self._lost(number)
+
+    def _together(self, batch: deque[int], jobs: int) -> Iterator[tuple[int, Outcome]]:
+        """Yield what gets done until a process dies, and take it from the batch."""
+        told, telling = Pipe(duplex=False)
+        in_hand: dict[Future[Outcome], int] = {}
+        with told, telling, crew(jobs, _begin, telling) as team:
+            try:
+                while batch:
+                    for number in [n for n in batch if n not in in_hand.values()]:
+                        if len(in_hand) == jobs:
+                            break
+                        in_hand[team.hand(_recorded_there, self._task(number))] = number
+                    finished = wait(in_hand, _LOOK_S, FIRST_COMPLETED).done
+                    while told.poll():
+                        number, share = _SHARE.unpack(told.recv_bytes())
+                        self._progress.read(self._paths[number], share)
+                    for future in finished:
+                        outcome = future.result()
+                        number = in_hand.pop(future)
+                        batch.remove(number)
+                        self._progress.read(self._paths[number], 1.0)
+                        yield number, outcome
+            except (Broken, OSError):
+                self._deaths.update(in_hand.values() or batch)
+
+    def _task(self, number: int) -> tuple[int, str, How]:
+        return number, self._paths[number], self._how
+
+    def _lost(self, number: int) -> ProfileError:
+        return ProfileError(
+            f"{self._paths[number]}: {_DEATHS} processes died while they read it; if there was too "
+            "little memory, give a smaller --jobs"
+        )
+
+
+#: How this process tells another one how far it is.
+_telling: list[Connection] = []
+
+
+def _begin(telling: Connection) -> None:
+    _telling.append(telling)
+
+
+def _recorded_there(task: tuple[int, str, How]) -> Outcome:
+    number, path, how = task
+
+    def watch(share: float) -> None:
+        # So short a message is written at once or not at all, whoever else writes.
+        _telling[-1].send_bytes(_SHARE.pack(number, share))
+
+    return _outcome(path, how, watch)

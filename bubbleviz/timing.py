@@ -1,0 +1,88 @@
+"""Where time goes: seconds and rows of each step of a run, noted only if somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a run.
+
+    Attributes:
+        name: what is done.
+        depth: how many steps it is a part of.
+        seconds: how long it took, its own parts included.
+        rows: how many rows it took in; 0 where rows mean nothing.
+    """
+
+    name: str
+    depth: int
+    seconds: float
+    rows: int
+
+
+class _Notes:
+    """The steps so far; those of one name inside one other are one."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, ...], Step] = {}
+        self.open: tuple[str, ...] = ()
+
+
+_notes: ContextVar[_Notes | None] = ContextVar("bubbleviz_steps", default=None)
+
+
+class Rows:
+    """Counts the rows of a step while it goes on."""
+
+    count = 0
+
+
+@contextmanager
+def step(name: str) -> Iterator[Rows]:
+    """Time what is done inside; set or add to the ``count`` of what is yielded."""
+    notes, rows = _notes.get(), Rows()
+    if notes is None:
+        yield rows
+        return
+    outer, begun = notes.open, perf_counter()
+    key = notes.open = (*outer, name)
+    notes.steps.setdefault(key, Step(name, len(outer), 0.0, 0))
+    try:
+        yield rows
+    finally:
+        notes.open, before = outer, notes.steps[key]
+        seconds = before.seconds + perf_counter() - begun
+        notes.steps[key] = replace(before, seconds=seconds, rows=before.rows + rows.count)
+
+
+@contextmanager
+def noting() -> Iterator[list[Step]]:
+    """Note the steps of what is done inside; the list yielded holds them at the end."""
+    notes, noted = _Notes(), list[Step]()
+    token = _notes.set(notes)
+    try:
+        yield noted
+    finally:
+        _notes.reset(token)
+        noted.extend(notes.steps.values())
+
+
+def add(steps: Sequence[Step]) -> None:
+    """Add the steps that were noted of a profile, elsewhere maybe, to those noted here."""
+    notes = _notes.get()
+    if notes is None:
+        return
+    key: tuple[str, ...] = ()
+    for one in steps:
+        key = (*key[: one.depth], one.name)
+        place = (*notes.open, *key)
+        before = notes.steps.get(place, Step(one.name, len(place) - 1, 0.0, 0))
+        notes.steps[place] = replace(
+            before, seconds=before.seconds + one.seconds, rows=before.rows + one.rows
+        )

@@ -1,0 +1,477 @@
+"""However many processes read, here or on a cluster, and whatever becomes of them: one result."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from bubbleviz import crew, dask_fleet, fleet, scan
+from bubbleviz.cli import main
+from bubbleviz.columns import Ints
+from bubbleviz.crew import Broken
+from bubbleviz.errors import InputError, ProfileError, UsageError
+from bubbleviz.exports import Tables
+from bubbleviz.progress import Watch
+from bubbleviz.record import How, Recorded, record
+from bubbleviz.renderers.csv import RENDERER as CSV
+from bubbleviz.renderers.json import RENDERER as JSON
+from bubbleviz.report import Report
+from bubbleviz.scan import Stretch
+from bubbleviz.selection import view_of
+from scripts.planting import plant
+from scripts.planting.options import Planting
+from tests.test_truth import RUNS
+
+# A test forks on purpose, whatever threads pytest and libraries run.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+MANY = Planting(schedule="zb-h1", stages=4, servers=4, iterations=3, jitter=0.1, autograd="named")
+
+
+def written(report: Report) -> bytes:
+    """Return all that a report says, as its JSON and CSV."""
+    view = view_of(report, iteration=None, ranks=None, stages=None, communication=False)
+    return "".join(renderer.render(report, view) for renderer in (JSON, CSV)).encode()
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("many")
+    plant(MANY, folder)
+    return folder
+
+
+@pytest.fixture
+def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read any file by several processes, in stretches that cut it at odd places."""
+    monkeypatch.setattr(scan, "_WORTHWHILE_BYTES", 0)
+    monkeypatch.setattr(scan, "ROWS", 61)
+    monkeypatch.setattr(scan.stretches, "__defaults__", (61, None))
+
+
+@pytest.fixture
+def started_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "_single_threaded", lambda: False)
+
+
+# --- one file, several processes
+
+
+@pytest.mark.usefixtures("short_stretches")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_file_read_in_stretches_by_several_processes_is_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(RUNS[name], tmp_path)
+    file = min(tmp_path.glob("*.sqlite"))
+    several = bubbleviz.analyze(file, jobs=2)
+    monkeypatch.undo()
+
+    assert written(several) == written(bubbleviz.analyze(file))
+
+
+@pytest.mark.usefixtures("short_stretches", "started_afresh")
+def test_processes_started_afresh_give_the_same(many: Path) -> None:
+    file = many / "node0.sqlite"
+
+    assert written(bubbleviz.analyze(file, jobs=3)) == written(bubbleviz.analyze(file))
+
+
+@pytest.mark.usefixtures("short_stretches")
+@pytest.mark.parametrize("dies_at", [0, 1, 7])
+def test_stretches_of_a_process_that_dies_are_read_again(
+    dies_at: int, many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = many / "node0.sqlite"
+    whole = written(bubbleviz.analyze(file))
+    own, read, count = os.getpid(), Stretch.columns, 0
+
+    def columns(stretch: Stretch, tables: Tables) -> Ints:
+        nonlocal count
+        count += 1
+        if os.getpid() != own and count > dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(stretch, tables)
+
+    monkeypatch.setattr(Stretch, "columns", columns)
+    monkeypatch.setattr(crew, "_single_threaded", lambda: True)
+
+    assert written(bubbleviz.analyze(file, jobs=2)) == whole
+
+
+def test_rows_without_gaps_and_with_gaps_are_the_same(many: Path, tmp_path: Path) -> None:
+    """Rows that somebody deleted leave numbers out; what is left is linked by its own numbers."""
+    import sqlite3
+    from contextlib import closing
+    from shutil import copy
+
+    table = "CUPTI_ACTIVITY_KIND_RUNTIME"
+    gaps, none = (Path(copy(many / "node0.sqlite", tmp_path / n)) for n in ("a.sqlite", "b.sqlite"))
+    for path, statement in (
+        (gaps, f"UPDATE {table} SET rowid = rowid * 3 + 1000000"),
+        (none, "SELECT 1"),
+    ):
+        with closing(sqlite3.connect(path)) as db:
+            db.execute(statement)
+            db.commit()
+
+    def operations(path: Path) -> list[bytes]:
+        table = bubbleviz.analyze(path).operations
+        return [getattr(table, name).tobytes() for name in table.column_names()]
+
+    assert operations(gaps) == operations(none)
+
+
+# --- many files
+
+
+@pytest.mark.parametrize("jobs", [2, 3, 9])
+def test_many_files_at_once_are_the_same(jobs: int, many: Path) -> None:
+    assert written(bubbleviz.analyze(many, jobs=jobs)) == written(bubbleviz.analyze(many))
+
+
+@contextmanager
+def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the process that reads a file die so many times."""
+    own = os.getpid()
+
+    def dies(one: str, how: How, watch: Watch) -> Recorded:
+        deaths = len(list(folder.glob("death*")))
+        if os.getpid() != own and one == path and deaths < times:
+            (folder / f"death{deaths}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return record(one, how, watch)
+
+    with patch.context() as patched:
+        patched.setattr(fleet, "record", dies)
+        # Only a forked process dies as it is told here.
+        patched.setattr(crew, "_single_threaded", lambda: True)
+        yield
+
+
+def test_a_file_whose_process_dies_is_done_again(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = written(bubbleviz.analyze(many))
+    with dying(str(many / "node1.sqlite"), 2, tmp_path, monkeypatch):
+        assert written(bubbleviz.analyze(many, jobs=3)) == whole
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_that_kills_every_process_is_named(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = sorted(str(path) for path in many.glob("*.sqlite"))
+    with dying(named[1], 99, tmp_path, monkeypatch):
+        with pytest.raises(ProfileError, match=r"node1\.sqlite: 3 processes died .* --jobs"):
+            bubbleviz.analyze(named, jobs=2)
+        report = bubbleviz.analyze(many, jobs=2)
+    assert [n.because for n in report.limitations if "processes died" in n.because]
+    assert len(report.profiles) == 3
+
+
+def test_of_several_files_that_cannot_be_read_the_first_is_named(
+    many: Path, tmp_path: Path
+) -> None:
+    bad = [tmp_path / f"bad{number}.sqlite" for number in range(3)]
+    for path in bad:
+        path.write_bytes(b"SQLite format 3\0" + path.name.encode() + bytes(200))
+    files = [many / "node0.sqlite", bad[1], many / "node1.sqlite", bad[0], bad[2]]
+    for jobs in (1, 4):
+        with pytest.raises(ProfileError, match=r"bad1\.sqlite"):
+            bubbleviz.analyze(files, jobs=jobs)
+
+
+def test_there_is_at_least_one_job(many: Path) -> None:
+    with pytest.raises(UsageError, match="--jobs 0"):
+        bubbleviz.analyze(many, jobs=0)
+
+
+def _nothing() -> None:
+    """Begin with nothing."""
+
+
+def test_a_crew_leaves_no_process_behind() -> None:
+    with crew.crew(2, _nothing) as team:
+        futures = [team.hand(time.sleep, 60) for _ in range(2)]
+        started = time.monotonic()
+    assert time.monotonic() - started < 5
+    assert all(future.done() for future in futures)
+    assert not multiprocessing.active_children()
+
+
+def test_a_crew_says_when_it_is_broken() -> None:
+    with crew.crew(1, _nothing) as team, pytest.raises(Broken):
+        team.hand(os._exit, 1).result()
+
+
+# --- progress, timings, signals
+
+
+class Noted:
+    """Keeps what a run tells of itself."""
+
+    def __init__(self) -> None:
+        self.sizes: Mapping[str, int] = {}
+        self.shares: dict[str, list[float]] = {}
+
+    def files(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+
+    def read(self, path: str, share: float) -> None:
+        self.shares.setdefault(path, []).append(share)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_progress_tells_of_every_file(jobs: int, many: Path) -> None:
+    noted = Noted()
+    bubbleviz.analyze(many, jobs=jobs, progress=noted)
+    files = {str(path): path.stat().st_size for path in many.glob("*.sqlite")}
+
+    assert noted.sizes == files
+    assert set(noted.shares) == set(files)
+    for shares in noted.shares.values():
+        assert shares[-1] == 1.0
+        assert shares == sorted(shares)
+
+
+def test_progress_is_silent_unless_on_a_terminal(
+    many: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(many), "--json", str(tmp_path / "r.json"), "-j", "2"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_progress_on_a_terminal_has_names_and_sizes(many: Path) -> None:
+    pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "bubbleviz", "analyze", str(many), "-j", "2"]
+    subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=slave, check=True)
+    os.close(slave)
+    seen = os.read(master, 1 << 16).decode()
+    os.close(master)
+
+    assert "4 profiles" in seen
+    assert "kB" in seen or "MB" in seen or "bytes" in seen
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_timings_name_steps_and_rows(
+    jobs: str, many: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(many), "--json", "-", "--timings", "-j", jobs]) == 0
+    out, err = capsys.readouterr()
+
+    assert out.startswith("{")
+    for name in ("read kernels", "read calls", "put together", "count", "render"):
+        assert name in err
+    calls = next(line for line in err.splitlines() if "read calls" in line)
+    assert calls.endswith("rows")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("afresh", [False, True])
+def test_a_signal_ends_all_at_once(
+    number: signal.Signals, afresh: bool, many: Path, tmp_path: Path
+) -> None:
+    program = (
+        "import sys, time\n"
+        "from bubbleviz import crew, fleet\n"
+        f"crew._single_threaded = lambda: {not afresh}\n"
+        "fleet._recorded_there = time.sleep\n"
+        "fleet._Many._task = lambda self, number: 60\n"
+        "from bubbleviz.cli import main\n"
+        "print('begun', flush=True)\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    arguments = ["analyze", str(many), "--json", str(tmp_path / "r.json"), "-j", "2"]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "begun\n"
+        children = _children(running.pid)
+        started = time.monotonic()
+        os.killpg(running.pid, number) if number == signal.SIGINT else running.terminate()
+        _, said = running.communicate(timeout=20)
+        took = time.monotonic() - started
+
+    assert running.returncode in {130, 143, -signal.SIGTERM}
+    assert running.returncode == 130 or number == signal.SIGTERM
+    assert took < 2
+    if number == signal.SIGINT:
+        assert said.count("\n") == 1
+        assert said.startswith("bubbleviz: ended by a signal")
+    assert list(tmp_path.iterdir()) == []
+    assert _gone(children)
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that a process has started, once there are two."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    if not listed.exists():
+        time.sleep(3)
+        return []
+    for _ in range(200):
+        children = [int(child) for child in listed.read_text().split()]
+        if len(children) >= 2:
+            time.sleep(0.3)
+            return children
+        time.sleep(0.05)
+    raise AssertionError("no process was started")
+
+
+def _gone(pids: Sequence[int]) -> bool:
+    for _ in range(100):
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+# --- a cluster
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Run a Dask scheduler, and give its scheduler file."""
+    file = tmp_path_factory.mktemp("dask") / "scheduler.json"
+    options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file")
+    with dask("scheduler", *options, str(file)):
+        _until(lambda: file.exists() and file.stat().st_size > 0)
+        yield file
+
+
+@contextmanager
+def dask(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    module = f"distributed.cli.dask_{arguments[0]}"
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *arguments[1:]],
+        cwd=CHECKOUT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _client(scheduler: Path) -> Any:
+    from distributed import Client
+
+    return Client(  # type: ignore[no-untyped-call]  # distributed annotates little
+        scheduler_file=str(scheduler), set_as_default=False
+    )
+
+
+@contextmanager
+def workers(scheduler: Path, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run workers without a nanny, so that who is killed stays dead."""
+    options = ("--scheduler-file", str(scheduler), "--nthreads", "1", "--no-nanny")
+    with ExitStack() as stack:
+        with _client(scheduler) as client:
+            running = [
+                stack.enter_context(
+                    dask("worker", *options, "--no-dashboard", "--host", "127.0.0.1")
+                )
+                for _ in range(count)
+            ]
+            client.wait_for_workers(count, timeout=60)
+        yield running
+    with _client(scheduler) as client:
+        _until(lambda: not client.nthreads())
+
+
+def _until(true: object) -> None:
+    assert callable(true)
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it never came true")
+
+
+def test_a_cluster_gives_the_same(scheduler: Path, many: Path) -> None:
+    whole = written(bubbleviz.analyze(many))
+    with workers(scheduler, 2):
+        assert written(bubbleviz.analyze(many, dask=str(scheduler))) == whole
+
+
+def test_a_worker_killed_during_the_run_costs_nothing(scheduler: Path, tmp_path: Path) -> None:
+    planted = Planting(stages=12, servers=12, iterations=2, microbatches=24)
+    plant(planted, tmp_path)
+    whole = written(bubbleviz.analyze(tmp_path))
+
+    class Killer(Noted):
+        def read(self, path: str, share: float) -> None:
+            super().read(path, share)
+            if len(self.shares) == 1:
+                running[0].send_signal(signal.SIGKILL)
+
+    with workers(scheduler, 2) as running:
+        noted = Killer()
+        report = bubbleviz.analyze(tmp_path, dask=str(scheduler), progress=noted)
+        running[0].wait(10)
+    assert running[0].returncode == -signal.SIGKILL
+    assert len(noted.shares) == 12
+    assert written(report) == whole
+
+
+def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
+    scheduler: Path, many: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.sqlite"
+    bad.write_bytes(b"SQLite format 3\0" + bytes(200))
+    files = sorted(str(path) for path in many.glob("*.sqlite"))
+    with workers(scheduler, 1):
+        report = bubbleviz.analyze([*files, bad], dask=str(scheduler))
+        with pytest.raises(ProfileError, match=r"bad\.sqlite"):
+            bubbleviz.analyze(bad, dask=str(scheduler))
+    assert len(report.profiles) == len(files)
+    assert any(str(bad) in note.because for note in report.limitations)
+
+
+def test_a_path_that_no_worker_sees_is_an_error(scheduler: Path, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.sqlite")
+    with workers(scheduler, 1), pytest.raises(InputError, match=r"missing\.sqlite.*no worker"):
+        bubbleviz.analyze(missing, dask=str(scheduler))
+
+
+def test_a_cluster_without_workers_is_an_error(scheduler: Path, many: Path) -> None:
+    with pytest.raises(InputError, match="has no worker"):
+        bubbleviz.analyze(many, dask=str(scheduler))
+
+
+def test_a_cluster_that_is_not_there_is_an_error(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_fleet, "_PATIENCE_S", 0.5)
+    with pytest.raises(InputError, match="no scheduler answers"):
+        bubbleviz.analyze(many, dask="tcp://127.0.0.1:9")
+
+
+def test_the_command_line_hands_on_the_cluster(scheduler: Path, many: Path, tmp_path: Path) -> None:
+    here, there = tmp_path / "here.json", tmp_path / "there.json"
+    assert main(["analyze", str(many), "--json", str(here)]) == 0
+    with workers(scheduler, 1):
+        assert main(["analyze", str(many), "--json", str(there), "--dask", str(scheduler)]) == 0
+    assert here.read_bytes() == there.read_bytes()
