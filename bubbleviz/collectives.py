@@ -8,7 +8,7 @@ to tensor parallelism, or to buckets that nothing tells apart from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,9 +48,9 @@ class Collectives(Table):
 def collectives_of(
     operations: Operations,
     work: Work,
-    owner: Codes | Ints,
-    launched_ns: Ints,
-    kind: Codes | Ints,
+    owner: Codes,
+    launched: Callable[[Ints], Ints],
+    kind: Codes,
 ) -> Collectives:
     """Return the collectives of a profile.
 
@@ -58,13 +58,15 @@ def collectives_of(
         operations: of the profile, with their spans.
         work: kernels, then copies.
         owner: operation of each.
-        launched_ns: when the host launched each; meaningless where it is not known.
-        kind: of each, what kind of collective it is; -1 none, or launched at no known time.
+        launched: tells when the host launched some of these.
+        kind: of each, what kind of collective it is; -1 none.
     """
     held: Bools = work.communication & (kind >= 0) & ~owned_by(operations, owner, WORK)
     rows = np.flatnonzero(held)
-    rows = rows[np.lexsort((work.start_ns[rows], launched_ns[rows], work.rank[rows]))]
-    iteration = _iterations(operations, work.rank[rows], launched_ns[rows])
+    launched_ns = launched(rows)
+    order = np.lexsort((work.start_ns[rows], launched_ns, work.rank[rows]))
+    rows, launched_ns = rows[order], launched_ns[order]
+    iteration = _iterations(operations, work.rank[rows], launched_ns)
     rows, iteration = rows[iteration >= 0], iteration[iteration >= 0]
     first = groups_of(work.rank[rows].astype(np.int64), iteration).first
     rows = rows[first]
@@ -89,7 +91,7 @@ def kinds_of(names: Sequence[str], kinds: Sequence[str]) -> Codes:
     return found
 
 
-def _iterations(operations: Operations, rank: Codes | Ints, launched_ns: Ints) -> Ints:
+def _iterations(operations: Operations, rank: Codes, launched_ns: Ints) -> Ints:
     """Return the iteration whose last backward a rank launched just before; -1 none.
 
     That is -1 too where the next iteration has begun, or the backward goes on.

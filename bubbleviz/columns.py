@@ -2,20 +2,21 @@
 
 Times are integer nanoseconds, identifiers are integers, and ``-1`` stands for "none" in every
 identifier column. Columns are made read-only, so that a table can be shared freely. Where there is
-one row a kernel, identifiers take 32 bits: such tables are what memory goes to.
+one row a kernel, identifiers take 16 or 32 bits: such tables are what memory goes to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int32]
+#: Identifiers in as few bits as they need.
+Codes = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 
 #: "None" in an identifier column, and in a time column of an operation without device time.
@@ -54,6 +55,12 @@ class Table:
             for f in fields(self)
         }
         return type(self)(**values)
+
+
+def widened(column: Codes, codes: Codes) -> Codes:
+    """Return a column that has room for these identifiers: itself, or a copy in wider integers."""
+    need = np.min_scalar_type(-1 - int(codes.max(initial=0)))
+    return column if np.can_cast(need, column.dtype) else column.astype(need)
 
 
 def joined(tables: Sequence[TableT]) -> TableT:

@@ -54,7 +54,7 @@ def _calls_in_vain(operations: Operations, rows: Ints, vain: VainCalls, owner: I
     """Return how many calls without work in the profile each operation's process made in it."""
     count = np.zeros(len(rows), np.int64)
     for index, own in enumerate(owner.tolist()):
-        starts = np.sort(vain.start_ns[vain.process == own])
+        starts = vain.starts_ns(own)
         at = operations.rank[rows] == index
         since, until = operations.host_start_ns[rows[at]], operations.host_end_ns[rows[at]]
         count[at] = np.searchsorted(starts, until, "right") - np.searchsorted(starts, since)

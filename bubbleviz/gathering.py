@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Codes, Ints
+from bubbleviz.columns import NONE, Codes, Ints, widened
 from bubbleviz.grouping import Coding, groups_of, places_in
 from bubbleviz.profile import Activities, correlations, possible
 
@@ -23,7 +23,8 @@ class Gathering:
 
     def __init__(self, room: int) -> None:
         self._start_ns, self._end_ns = np.empty(room, np.int64), np.empty(room, np.int64)
-        self._rank, self._name_id = np.empty(room, np.int32), np.empty(room, np.int32)
+        self._rank: Codes = np.empty(room, np.int16)
+        self._name_id: Codes = np.empty(room, np.int16)
         self._correlation_id = np.empty(room, np.uint32)
         self._places, self._names = Coding(), Coding()
         self._count = self._kernels = 0
@@ -55,9 +56,11 @@ class Gathering:
             raise ValueError("a table has more rows than numbers of rows")
         rows = slice(at, self._count)
         self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
-        self._rank[rows] = self._places.of(process << _DEVICE_BITS | device_id)
+        place = self._places.of(process << _DEVICE_BITS | device_id)
+        name_id = self._names.of(name[0]) if name else np.full(len(place), NONE)
+        self._rank, self._name_id = widened(self._rank, place), widened(self._name_id, name_id)
+        self._rank[rows], self._name_id[rows] = place, name_id
         self._correlation_id[rows] = correlations(correlation_id)
-        self._name_id[rows] = self._names.of(name[0]) if name else NONE
 
     def done(
         self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()

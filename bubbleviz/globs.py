@@ -9,17 +9,20 @@ from collections.abc import Mapping, Sequence
 _SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 
 
-def binds_of(globs: Sequence[str]) -> Mapping[str, str]:
+def binds_of(globs: Sequence[str]) -> Mapping[str, str | int | None]:
     """Return the parameters by which queries are told patterns.
 
     Patterns that begin with a letter, or a set of letters, stand behind one pattern for all these
     letters: most names are left out by a look at their first one.
     """
     letters = {glob: _first_letters(glob) for glob in globs}
+    floating = [glob for glob, own in letters.items() if not own]
     return {
         "first_letters": f"[{''.join(sorted({c for own in letters.values() for c in own}))}]*",
         "anchored": json.dumps([glob for glob, own in letters.items() if own]),
-        "floating": json.dumps([glob for glob, own in letters.items() if not own]),
+        "floating_first": floating[0] if floating else None,
+        "floating_more": len(floating) > 1,
+        "floating": json.dumps(floating[1:]),
     }
 
 

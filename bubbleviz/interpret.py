@@ -133,7 +133,7 @@ def _recording(
     parts, homeless = parts_of(profile, named, names, work, ranks)
     planned, said = operations_of(named, names, parts)
     inside = launched_inside(np.flatnonzero(work.receive), links, profile.calls, named, phase)
-    linkage = Linkage(profile.activities, work, links, parts, inside, len(named))
+    linkage = Linkage(profile.activities, work, links, parts, inside, profile.calls, len(named))
     found = list(on_ranks(linkage, planned, kinds))
     operations = joined([one.operations for one in found])
     operations = mark_unrecorded(operations, linked.vain, ranks[:, 0])

@@ -109,7 +109,7 @@ class Packing:
         width = high_ns - low_ns + 1
         return Packing(low_ns, np.concatenate(([0], np.cumsum(width))))
 
-    def place(self, group: Codes | Ints, time_ns: Ints) -> Ints:
+    def place(self, group: Codes, time_ns: Ints) -> Ints:
         """Return the place on the line of a time of a group."""
         return time_ns - self.origin_ns[group] + self.offset_ns[group]
 
@@ -124,7 +124,7 @@ class Packing:
         return group, intervals[0] + shift, intervals[1] + shift
 
 
-def group_extents(group: Codes | Ints, groups: int, low_ns: Ints, high_ns: Ints) -> Intervals:
+def group_extents(group: Codes, groups: int, low_ns: Ints, high_ns: Ints) -> Intervals:
     """Return the earliest low and latest high of each group; (0, -1) for groups without rows."""
     low = np.full(groups, np.iinfo(np.int64).max)
     high = np.full(groups, np.iinfo(np.int64).min)
@@ -138,9 +138,7 @@ def group_extents(group: Codes | Ints, groups: int, low_ns: Ints, high_ns: Ints)
     return low, high
 
 
-def group_union(
-    group: Codes | Ints, groups: int, start_ns: Ints, end_ns: Ints
-) -> tuple[Ints, Ints, Ints]:
+def group_union(group: Codes, groups: int, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints, Ints]:
     """Return (group, start_ns, end_ns): the union of each group's intervals."""
     packing = Packing.of(*group_extents(group, groups, start_ns, end_ns))
     return packing.unpack(union(packing.place(group, start_ns), packing.place(group, end_ns)))
@@ -152,7 +150,7 @@ def group_measure(group: Ints, groups: int, start_ns: Ints, end_ns: Ints) -> Int
     return group_sum(owner, groups, high_ns - low_ns)
 
 
-def group_sum(group: Codes | Ints, groups: int, values: Ints) -> Ints:
+def group_sum(group: Codes, groups: int, values: Ints) -> Ints:
     """Return exact int64 sums by group (bincount's weights would pass through float64)."""
     total = np.zeros(groups, np.int64)
     np.add.at(total, group, values)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.columns import NONE, Bools, Codes, Ints, Table, widened
 from bubbleviz.containment import Innermost
 from bubbleviz.grouping import Coding
 from bubbleviz.phases import BACKWARD, COMPUTE, Phase
@@ -55,32 +56,37 @@ class Links(Table):
 
     Attributes:
         call: row of the launching call.
-        launched_ns: when the host entered it.
-        thread: row of ``threads``: the one that made it.
         range: row of the range whose operation it belongs to.
         rule: code of :class:`Rule`.
-        threads: all threads that made calls.
     """
 
-    call: Codes | Ints
-    launched_ns: Ints
-    thread: Codes
+    call: Codes
     range: Codes
     rule: npt.NDArray[np.int8]
-    threads: Ints = field(metadata={"shared": True})
+
+    def launched_ns(self, rows: Ints, calls: CallLog) -> Ints:
+        """Return when the host launched some activities; the end of time where that is unknown."""
+        called, of_row = np.unique(self.call[rows], return_inverse=True)
+        known = called != NONE
+        time_ns = np.full(len(called), np.iinfo(np.int64).max)
+        time_ns[known] = calls.at(called[known].astype(np.int64)).start_ns
+        return time_ns[of_row]
 
 
 @dataclass(frozen=True)
-class VainCalls(Table):
+class VainCalls:
     """Calls without work in the profile, of threads that launched some.
 
     Attributes:
-        start_ns: when the host entered the call.
-        process: that made it.
+        pieces: process, a time, and how long after it the host entered some of its calls.
     """
 
-    start_ns: Ints
-    process: Ints
+    pieces: tuple[tuple[int, int, npt.NDArray[np.unsignedinteger[Any]]], ...]
+
+    def starts_ns(self, process: int) -> Ints:
+        """Return when the host entered the calls of a process, ascending."""
+        own = [after.astype(np.int64) + base for one, base, after in self.pieces if one == process]
+        return np.sort(np.concatenate(own)) if own else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -117,25 +123,21 @@ class _Launches:
     """Finds what calls launched, by process and correlation id."""
 
     def __init__(self, activities: Activities) -> None:
-        self._activities = activities
-        self._of_process: dict[int, tuple[npt.NDArray[np.uint32], Codes]] = {}
-
-    def _sorted(self, process: int) -> tuple[npt.NDArray[np.uint32], Codes]:
-        """Return the correlation ids of a process's activities, ascending, and their rows."""
-        if process not in self._of_process:
-            ranks = np.flatnonzero(self._activities.ranks[:, 0] == process)
-            own = (
-                np.isin(self._activities.rank, ranks)
-                if len(ranks) != 1
-                else (self._activities.rank == ranks[0])
-            )
-            rows = np.flatnonzero(own).astype(np.int32)
-            ids = self._activities.correlation_id[rows]
+        # Two columns for all processes, which go back to the system as a whole.
+        self._ids = np.empty(len(activities), np.uint32)
+        self._rows = np.empty(len(activities), np.int32)
+        self._of_process: dict[int, slice] = {}
+        at = 0
+        for process in np.unique(activities.ranks[:, 0]).tolist():
+            of_process = activities.ranks[:, 0] == process
+            rows = np.flatnonzero(of_process[activities.rank]).astype(np.int32)
+            ids = activities.correlation_id[rows]
             order = np.argsort(ids, kind="stable")
-            ids, rows = ids[order], rows[order]
-            known = int(np.searchsorted(ids, np.uint32(UNCORRELATED)))
-            self._of_process[process] = ids[:known], rows[:known]
-        return self._of_process[process]
+            here = slice(at, at + len(rows))
+            self._ids[here], self._rows[here] = ids[order], rows[order]
+            known = int(np.searchsorted(self._ids[here], np.uint32(UNCORRELATED)))
+            self._of_process[process] = slice(at, at + known)
+            at += len(rows)
 
     def of(self, calls: Calls) -> tuple[Codes, Ints]:
         """Return pairs (activity, call): rows of what was launched, and of its call.
@@ -151,7 +153,8 @@ class _Launches:
         return np.concatenate(activity), np.concatenate(call)
 
     def _of_one(self, process: int, rows: Ints, calls: Calls) -> tuple[Codes, Ints]:
-        ids, activities = self._sorted(process)
+        own = self._of_process.get(process, slice(0, 0))
+        ids, activities = self._ids[own], self._rows[own]
         asked = calls.correlation_id[rows]
         # Where the thread that calls is the only one of its process, ids ascend already.
         if not (asked[1:] > asked[:-1]).all():
@@ -166,7 +169,7 @@ class _Launches:
         return activities[within][hit], rows[at[hit]]
 
 
-def _places(ids: npt.NDArray[np.uint32], wanted: npt.NDArray[np.uint32]) -> Codes | Ints:
+def _places(ids: npt.NDArray[np.uint32], wanted: npt.NDArray[np.uint32]) -> Codes:
     """Return the place among ``ids`` of each wanted one, -1 none; both ascend, ``ids`` strictly.
 
     Ids are handed out one by one, so that a table of all between the first and the last is short.
@@ -337,12 +340,12 @@ class _Linker:
         self._forward_threads = np.unique(ranges.thread[forward])
         self._helpers = helpers
         self._threads = Coding()
-        self._call: Codes | Ints = np.full(count, NONE, np.int32)
+        self._call: Codes = np.full(count, NONE, np.int32)
         self._launched_ns = np.zeros(count, np.int64)
-        self._thread = np.full(count, NONE, np.int32)
+        self._thread: Codes = np.full(count, NONE, np.int16)
         self._range = np.full(count, NONE, np.int32)
         self._rule = np.full(count, Rule.UNLINKED, np.int8)
-        self._idle: list[tuple[Ints, Codes]] = []
+        self._idle: list[tuple[int, int, npt.NDArray[np.unsignedinteger[Any]]]] = []
         self._first_ns, self._last_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
         self._impossible = 0
 
@@ -359,12 +362,11 @@ class _Linker:
         activity, call = activity[wins], call[wins]
         launched = np.zeros(len(calls), bool)
         launched[call] = True
-        self._idle.append((calls.start_ns[~launched], thread[~launched]))
+        self._waste(calls.start_ns[~launched], thread[~launched])
         held, rule = self._told(calls.take(launched))
         told = (np.cumsum(launched) - 1)[call]
         row = calls.row[call]
-        if len(row) and row.max() > np.iinfo(self._call.dtype).max:
-            self._call = self._call.astype(np.int64)
+        self._call, self._thread = widened(self._call, row), widened(self._thread, thread)
         self._call[activity] = row
         self._launched_ns[activity] = calls.start_ns[call]
         self._thread[activity] = thread[call]
@@ -378,8 +380,15 @@ class _Linker:
         lost = activity[taken & wins]
         lost = lost[np.unique(self._call[lost], return_index=True)[1]]
         if len(lost):
-            self._idle.append((self._launched_ns[lost], self._thread[lost]))
+            self._waste(self._launched_ns[lost], self._thread[lost])
         return wins
+
+    def _waste(self, start_ns: Ints, thread: Codes) -> None:
+        """Keep the calls of some threads (rows of all threads) that launched nothing."""
+        for own, rows in _by_group(thread):
+            base = int(start_ns[rows].min())
+            after = start_ns[rows] - base
+            self._idle.append((own, base, after.astype(np.min_scalar_type(int(after.max())))))
 
     def _told(self, calls: Calls) -> tuple[Ints, Ints]:
         """Return the range of each call, and by which rule."""
@@ -399,24 +408,19 @@ class _Linker:
     def done(self) -> Linked:
         """Return the links, once all calls have come."""
         self._decide_by_device()
-        launching = np.zeros(len(self._threads), bool)
-        launching[self._thread[self._thread != NONE]] = True
-        starts, threads = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-        for start_ns, thread in self._idle:
-            # A watchdog asks, again and again, and launches nothing.
-            keep = launching[thread]
-            starts.append(start_ns[keep])
-            threads.append(thread[keep])
-        process = process_of(self._threads.values)[np.concatenate(threads)]
-        vain = VainCalls(np.concatenate(starts), process)
-        links = Links(
-            self._call,
-            self._launched_ns,
-            self._thread,
-            self._range,
-            self._rule,
-            self._threads.values,
+        # One place more for what no call launched (-1).
+        launching = np.zeros(len(self._threads) + 1, bool)
+        launching[self._thread] = True
+        process = process_of(self._threads.values).tolist()
+        # A watchdog asks, again and again, and launches nothing.
+        vain = VainCalls(
+            tuple(
+                (process[thread], base, after)
+                for thread, base, after in self._idle
+                if launching[thread]
+            )
         )
+        links = Links(self._call, self._range, self._rule)
         return Linked(links, vain, self._first_ns, self._last_ns, self._impossible)
 
     def _decide_by_device(self) -> None:

@@ -19,7 +19,7 @@ from bubbleviz.link import Inside, Links
 from bubbleviz.model import BusyIntervals, Operations, RankCoverage, RankIntervals
 from bubbleviz.parts import Parts, owners
 from bubbleviz.phases import COMPUTE
-from bubbleviz.profile import Activities
+from bubbleviz.profile import Activities, CallLog
 from bubbleviz.spans import ActiveTime, active_time, owned_by, spans_of
 from bubbleviz.work import Work
 
@@ -33,6 +33,7 @@ class Linkage:
     links: Links
     parts: Parts
     inside: Inside
+    calls: CallLog
     ranges: int
 
 
@@ -83,7 +84,7 @@ def _on_rank(
     rows = np.flatnonzero(linkage.activities.rank == index)
     work = linkage.work.take(rows)
 
-    def owner_of(of_range: Codes | Ints) -> Ints:
+    def owner_of(of_range: Codes) -> Ints:
         owner = owners(linkage.parts, of_range, index, linkage.ranges).astype(np.int64)
         return np.where(owner == NONE, NONE, owner - first)
 
@@ -93,11 +94,11 @@ def _on_rank(
     loose = work.compute & ~owned_by(operations, owner, COMPUTE)
     start_ns, end_ns = intervals.union(work.start_ns[loose], work.end_ns[loose])
     name_id = linkage.activities.name_id[rows]
-    links = linkage.links
-    launched_ns = np.where(
-        links.call[rows] == NONE, np.iinfo(np.int64).max, links.launched_ns[rows]
-    )
     names = linkage.activities.names
+
+    def launched_ns(some: Ints) -> Ints:
+        return linkage.links.launched_ns(rows[some], linkage.calls)
+
     return OnRank(
         operations,
         replace(busy, operation=busy.operation + first),

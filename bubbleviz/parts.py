@@ -198,7 +198,7 @@ def _group_parts(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) 
     return renumber[operations.of_row]
 
 
-def owners(parts: Parts, of_range: Codes | Ints, rank: int, ranges: int) -> Codes:
+def owners(parts: Parts, of_range: Codes, rank: int, ranges: int) -> Codes:
     """Return the operation of activities of one rank, by the ranges they belong to; -1 none."""
     own = parts.rank == rank
     operation = np.full(ranges + 1, NONE, np.int32)

@@ -26,7 +26,7 @@ class ActiveTime(Table):
     active_ns: Ints
 
 
-def owned_by(operations: Operations, owner: Codes | Ints, phases: tuple[Phase, ...]) -> Bools:
+def owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
     """Tell for each activity whether an operation of one of these phases owns it."""
     # The last place is that of no operation (-1).
     of_phase: Bools = np.append(np.isin(operations.phase, phases), False)
@@ -34,7 +34,7 @@ def owned_by(operations: Operations, owner: Codes | Ints, phases: tuple[Phase, .
 
 
 def spans_of(
-    operations: Operations, work: Work, owner: Codes | Ints, received: Ints, around: Ints
+    operations: Operations, work: Work, owner: Codes, received: Ints, around: Ints
 ) -> tuple[Operations, BusyIntervals]:
     """Give operations their spans and busy intervals, and order them by (rank, start).
 
@@ -113,7 +113,7 @@ def _busy(
     return packing.unpack(intervals.difference(spans, holes))
 
 
-def active_time(operations: Operations, work: Work, owner: Codes | Ints) -> ActiveTime:
+def active_time(operations: Operations, work: Work, owner: Codes) -> ActiveTime:
     """Return how long compute kernels ran in each iteration of each rank."""
     rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
     of = owner[rows]

@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from bubbleviz.call_log import ExportedCalls
-from bubbleviz.columns import NONE
+from bubbleviz.columns import NONE, Ints
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
 from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Binds, Export, connect, number, opened
 from bubbleviz.globs import binds_of, lets_through
@@ -40,7 +39,7 @@ from bubbleviz.profile import (
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.queries import query
 from bubbleviz.readers import Reader
-from bubbleviz.scan import ROWS, Scan, scan_of, stretches
+from bubbleviz.scan import Scan, scan_of, stretches
 from bubbleviz.timing import step
 
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
@@ -68,6 +67,8 @@ _NEEDED = {
 }
 #: The large tables.
 _LARGE = ("kernel_rows", "range_rows", "call_rows")
+#: Rows of the NVTX table that are looked through at a time.
+_RANGE_ROWS = 1 << 18
 _ONE_ROW = frozenset(("host", "session"))
 _GPUS = ("gpus", "gpus_without_pci", "gpus_by_id", "gpus_2020", "gpus_2020_without_pci")
 _CUDA_DEVICES = ("cuda_devices", "cuda_devices_without_uuid")
@@ -156,36 +157,64 @@ def _ranges(export: Export, scan: Scan, wanted: _Wanted, last_ns: Callable[[], i
     text_ids = json.dumps(sorted(wanted.strings))
     binds: Binds = {**types, **binds_of(wanted.globs), "text_ids": text_ids}
     first, last = export.bounds("range_rows")
-    # Each process looks through the wanted strings anew, so each gets one stretch.
-    most = max(ROWS, -(-(last - first + 1) // scan.jobs))
-    rows = list(chain.from_iterable(scan.rows(stretches(chosen, first, last, most, binds))))
+    # Each stretch looks up the wanted strings anew.
+    names: dict[str, int] = {}
+    found = [
+        _block(export, rows, wanted.strings, names)
+        for rows in scan.rows(stretches(chosen, first, last, _RANGE_ROWS, binds))
+    ]
+    start_ns, end_ns, kind, thread, end_thread, open_ended, name_id = np.concatenate(
+        found or [np.empty((7, 0), np.int64)], axis=1
+    )
+    cut = open_ended.astype(bool)
+    if cut.any():
+        last_time = last_ns()
+        end_ns[cut] = max(int(times.max(initial=last_time)) for times in (end_ns, start_ns))
+    return Ranges(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        thread=thread,
+        end_thread=end_thread,
+        start_end=np.isin(kind, [types["start_end"], types["nvtxt_start_end"]]),
+        cut=cut,
+        name_id=name_id,
+        names=tuple(names),
+    )
+
+
+def _block(
+    export: Export,
+    rows: Sequence[tuple[object, ...]],
+    strings: Mapping[int, str],
+    names: dict[str, int],
+) -> Ints:
+    """Return rows of ranges.sql as columns, after end_thread whether the end is open, and the name.
+
+    Args:
+        export: the open export.
+        rows: as the query gives them.
+        strings: registered strings, by id.
+        names: numbers of the names so far; new ones are added.
+
+    Raises:
+        ProfileError: there is text where a number belongs.
+    """
+    if not rows:
+        return np.empty((7, 0), np.int64)
     if any(type(value) is not int for row in rows for value in row[:1] + row[2:5]):
         raise ProfileError(
             f"{export.path}: NVTX_EVENTS holds text where a number belongs, so it is damaged or "
             f"was edited; {EXPORT_AGAIN}"
         )
-    columns = zip(*rows, strict=True) if rows else ((),) * 7
-    start, end, kind, thread, end_thread, text, text_id = columns
-    cut = np.array([e is None for e in end], bool)
-    ends = np.array([NONE if e is None else e for e in end], np.int64)
-    starts = np.array(start, np.int64)
-    if cut.any():
-        last_time = last_ns()
-        ends[cut] = max(int(times.max(initial=last_time)) for times in (ends, starts))
-    texts = (wanted.strings[i] if t is None else t for t, i in zip(text, text_id, strict=True))
-    names: dict[str, int] = {}
-    name_id = [names.setdefault(str(t), len(names)) for t in texts]
-    kinds = np.array(kind, np.int64)
-    return Ranges(
-        start_ns=starts,
-        end_ns=ends,
-        thread=np.array(thread, np.int64),
-        end_thread=np.array(end_thread, np.int64),
-        start_end=np.isin(kinds, [types["start_end"], types["nvtxt_start_end"]]),
-        cut=cut,
-        name_id=np.array(name_id, np.int64),
-        names=tuple(names),
+    start, end, kind, thread, end_thread, text, text_id = zip(*rows, strict=True)
+    texts = (
+        str(strings[number(export, i)] if t is None else t)
+        for t, i in zip(text, text_id, strict=True)
     )
+    name_id = [names.setdefault(t, len(names)) for t in texts]
+    open_ended = [e is None for e in end]
+    ends = [NONE if e is None else e for e in end]
+    return np.array((start, ends, kind, thread, end_thread, open_ended, name_id), np.int64)
 
 
 def _threads(export: Export) -> tuple[Thread, ...]:

@@ -2,7 +2,8 @@
 --
 -- Names are filtered here, in C, so that a deeply annotated export costs only its scan: by GLOB
 -- patterns, given as JSON arrays, which DISTINCT has SQLite parse once, not at every row. Those that
--- begin with a letter stand behind one pattern for all their first letters. A name is given as
+-- begin with a letter stand behind one pattern for all their first letters; of the others the first
+-- stands for itself, as most often it is the only one. A name is given as
 -- text, or as a registered string, of which strings_like.sql has found the wanted ones.
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, endGlobalTid, text, textId)
@@ -35,10 +36,11 @@ WHERE
                         WHERE named.text GLOB anchored.pattern
                     )
                 )
-                OR EXISTS (
+                OR named.text GLOB :floating_first
+                OR (:floating_more AND EXISTS (
                     SELECT 1 FROM floating
                     WHERE named.text GLOB floating.pattern
-                )
+                ))
             )
         )
         OR (

@@ -21,9 +21,10 @@ WHERE
                 WHERE COALESCE(named.text, name.value) GLOB anchored.pattern
             )
         )
-        OR EXISTS (
+        OR COALESCE(named.text, name.value) GLOB :floating_first
+        OR (:floating_more AND EXISTS (
             SELECT 1 FROM floating
             WHERE COALESCE(named.text, name.value) GLOB floating.pattern
-        )
+        ))
     )
 ORDER BY named.rowid

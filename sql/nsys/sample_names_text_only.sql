@@ -19,9 +19,10 @@ WHERE
                 WHERE named.text GLOB anchored.pattern
             )
         )
-        OR EXISTS (
+        OR named.text GLOB :floating_first
+        OR (:floating_more AND EXISTS (
             SELECT 1 FROM floating
             WHERE named.text GLOB floating.pattern
-        )
+        ))
     )
 ORDER BY named.rowid

@@ -18,8 +18,9 @@ WHERE
             WHERE string.value GLOB anchored.pattern
         )
     )
-    OR EXISTS (
+    OR string.value GLOB :floating_first
+    OR (:floating_more AND EXISTS (
         SELECT 1 FROM floating
         WHERE string.value GLOB floating.pattern
-    )
+    ))
 ORDER BY string.id
