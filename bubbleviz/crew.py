@@ -68,7 +68,7 @@ def crew(count: int, begin: Callable[..., None], *given: object) -> Iterator[Cre
         for process in multiprocessing.active_children():
             if process.pid not in before:
                 process.kill()
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=True)
 
 
 def _single_threaded() -> bool:

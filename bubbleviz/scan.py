@@ -27,12 +27,14 @@ from bubbleviz.queries import query
 
 Result = TypeVar("Result")
 
-#: Rows of a stretch: some 6 ms of reading, and columns that stay in the cache.
-ROWS = 1 << 14
+#: Rows of a stretch: some 10 ms of reading, and columns that stay in the cache.
+ROWS = 1 << 15
 #: A smaller file is read before another process has started.
 _WORTHWHILE_BYTES = 48 << 20
-#: How many stretches each other process is handed beyond the one it reads.
+#: How many stretches each other process is handed: the one it reads, and the next.
 _AHEAD = 2
+#: How many stretches may be read, for each process, before the first of them is used.
+_WINDOW = 4
 
 
 @dataclass(frozen=True)
@@ -112,21 +114,27 @@ class Scan:
                 self.told(len(stretch))
                 yield result
             return
-        handed: dict[int, Future[Result] | None] = {}
+        handed: dict[int, Future[Result]] = {}
         read: dict[int, Result] = {}
-        window = (self.jobs - 1) * _AHEAD + 2
-        for at in range(len(asked)):
-            for next_one in range(at + len(handed) + len(read), min(at + window, len(asked))):
-                handed[next_one] = _handed(self.others, there, asked[next_one])
-            while at not in read and not _is_done(handed[at]):
-                free = next((i for i, f in handed.items() if f is not None and f.cancel()), None)
-                if free is None:
-                    break
-                del handed[free]
-                read[free] = here(asked[free])
-            if at not in read:
-                read[at] = _result(handed.pop(at), here, asked[at])
-            self.told(len(asked[at]))
+        begun = 0
+        for at, stretch in enumerate(asked):
+            end = min(at + _WINDOW * self.jobs, len(asked))
+            while at not in read:
+                idle = _AHEAD * (self.jobs - 1) - sum(not f.done() for f in handed.values())
+                for number in range(begun, min(begun + idle, end)):
+                    future = _handed(self.others, there, asked[number])
+                    if future is None:
+                        break
+                    handed[number] = future
+                    begun += 1
+                waits = at in handed and not handed[at].done()
+                if at in handed and (not waits or begun == end):
+                    read[at] = _result(handed.pop(at), here, stretch)
+                else:
+                    # Instead of waiting, this process reads what no other has begun.
+                    read[begun] = here(asked[begun])
+                    begun += 1
+            self.told(len(stretch))
             yield read.pop(at)
 
 
@@ -140,19 +148,11 @@ def _handed(
         return None
 
 
-def _is_done(future: Future[Result] | None) -> bool:
-    return future is None or future.done()
-
-
-def _result(
-    future: Future[Result] | None, here: Callable[[Stretch], Result], stretch: Stretch
-) -> Result:
-    if future is not None:
-        try:
-            return future.result()
-        except Broken:
-            pass
-    return here(stretch)
+def _result(future: Future[Result], here: Callable[[Stretch], Result], stretch: Stretch) -> Result:
+    try:
+        return future.result()
+    except Broken:
+        return here(stretch)
 
 
 @contextmanager
