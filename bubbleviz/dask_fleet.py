@@ -6,6 +6,7 @@ version of bubbleviz. A worker that dies has its files done again by another one
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -72,7 +73,7 @@ def _client(address: str) -> Iterator[Client]:
         client = Client(  # type: ignore[no-untyped-call]  # distributed annotates little
             timeout=_PATIENCE_S, set_as_default=False, **where
         )
-    except (OSError, TimeoutError, ValueError) as error:
+    except (OSError, TimeoutError, asyncio.TimeoutError, ValueError) as error:
         raise InputError(
             f"--dask {address}: no scheduler answers there ({error}); give the address or the "
             "scheduler file of one that runs"
@@ -218,7 +219,7 @@ class DaskFleet:
                 finished: set[Any] = wait(  # type: ignore[no-untyped-call]  # as above
                     futures, timeout=_LOOK_S, return_when="FIRST_COMPLETED"
                 ).done
-        except TimeoutError:
+        except (TimeoutError, asyncio.TimeoutError):  # two classes until Python 3.11
             return set()
         return finished
 

@@ -78,9 +78,9 @@ class Coding:
 
     def __init__(self) -> None:
         self.values: Ints = np.empty(0, np.int64)
-        self._sorted = self.values
-        self._code = np.empty(0, np.int32)
-        self._table = np.empty(0, np.int32)
+        self._sorted: Ints = self.values
+        self._code: Codes = np.empty(0, np.int32)
+        self._table: Codes = np.empty(0, np.int32)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -113,7 +113,8 @@ class Coding:
             self._code = np.argsort(self.values, kind="stable").astype(np.int32)
             self._sorted = self.values[self._code]
             at = np.searchsorted(self._sorted, values)
-        return self._code[at]
+        code: Codes = self._code[at]
+        return code
 
 
 def places_in(order: Ints) -> Ints:

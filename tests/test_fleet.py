@@ -260,7 +260,7 @@ def test_progress_on_a_terminal_has_names_and_sizes(many: Path) -> None:
     command = [sys.executable, "-m", "bubbleviz", "analyze", str(many), "-j", "2"]
     subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=slave, check=True)
     os.close(slave)
-    seen = os.read(master, 1 << 16).decode()
+    seen = os.read(master, 1 << 16).decode(errors="replace")
     os.close(master)
 
     assert "4 profiles" in seen

@@ -135,8 +135,10 @@ def test_a_full_row_keeps_its_widest_and_says_how_wide_the_rest_is(
 ) -> None:
     monkeypatch.setattr(merging, "MARKS_PER_ROW", 200)
     each, zero = np.arange(300), np.zeros(300, np.int64)
-    left = np.linspace(0.0, 897.0, 300)
-    marks = Marks(zero, zero, each, zero, left, left + np.linspace(0.6, 0.899, 300))
+    left = np.linspace(0.0, 897.0, 300, dtype=np.float64)
+    marks = Marks(
+        zero, zero, each, zero, left, left + np.linspace(0.6, 0.899, 300, dtype=np.float64)
+    )
 
     alone, merged = split([marks], 1, 1000.0)
 
