@@ -12,7 +12,7 @@ from bubbleviz.columns import Ints
 from bubbleviz.exports import Export
 from bubbleviz.profile import Calls, correlations, possible
 from bubbleviz.queries import query
-from bubbleviz.scan import Scan, Stretch, stretches
+from bubbleviz.scan import Scan, Stretch
 from bubbleviz.timing import step
 
 #: What calls.sql gives where a call has no correlation id.
@@ -28,7 +28,7 @@ class ExportedCalls:
 
     def stretches(self) -> tuple[Stretch, ...]:
         """Return the stretches that make up the table."""
-        return stretches("nsys/calls", *self.export.bounds("call_rows"))
+        return self.scan.stretches("nsys/calls", *self.export.bounds("call_rows"))
 
     def blocks(self) -> Iterator[Calls]:
         """Yield all that can have launched something, in the order of the export.
@@ -46,7 +46,7 @@ class ExportedCalls:
 
     def _rows(self, stretch: Stretch, count: int) -> Ints:
         """Return the numbers of the rows that a stretch held."""
-        if count == stretch.last - stretch.first + 1:
+        if count == stretch.length:
             return np.arange(stretch.first, stretch.last + 1)
         binds = {"first": stretch.first, "last": stretch.last}
         numbers: Ints = self.export.columns(query("nsys/call_numbers"), binds)[0]

@@ -189,6 +189,9 @@ def analyze(
             texts = {file: renderer.render(report, view) for file, renderer in outputs.items()}
         to_stdout = texts.pop("-", None)
         with step("write"):
+            # Under --dask it is only now known which files were read.
+            read = [profile.path for profile in report.profiles]
+            check_outputs(list(outputs), [*inputs, *read], force=force)
             write_outputs(texts, force=force)
         with step("print"):
             if to_stdout is not None:
@@ -262,7 +265,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         # Standard output that takes nothing more, as a full disk.
-        return complain(f"cannot write ({error.strerror}); choose another place for it", 1)
+        return complain(
+            f"cannot go on ({error.strerror or error}); see to that and run it again", 1
+        )
     except Exception as error:
         # Typer's complaints about the command line; versions differ in their classes.
         if not hasattr(error, "format_message"):

@@ -10,16 +10,20 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+#: How long a process that is ended may take to tidy up, seconds.
+_GRACE_S = 0.5
 #: What a future raises, or handing out does, where a process of the crew has died.
 Broken = BrokenProcessPool
 
@@ -54,7 +58,6 @@ def crew(count: int, begin: Callable[..., None], *given: object) -> Iterator[Cre
     They are forked where that is safe, as it is quick; a program that runs threads, which may hold
     locks, has them started afresh.
     """
-    before = {process.pid for process in multiprocessing.active_children()}
     pool = ProcessPoolExecutor(
         count,
         multiprocessing.get_context("fork" if _single_threaded() else "spawn"),
@@ -64,11 +67,21 @@ def crew(count: int, begin: Callable[..., None], *given: object) -> Iterator[Cre
     try:
         yield Crew(pool)
     finally:
-        # Nobody waits for what is still in hand.
-        for process in multiprocessing.active_children():
-            if process.pid not in before:
-                process.kill()
+        _end(list((pool._processes or {}).values()))
         pool.shutdown(wait=True)
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    """End processes at once, whatever they have in hand.
+
+    One that has an export made, in a folder that is to be removed, gets a moment to do so.
+    """
+    for process in processes:
+        process.terminate()
+    patience = monotonic() + _GRACE_S
+    for process in processes:
+        process.join(max(patience - monotonic(), 0.0))
+        process.kill()
 
 
 def _single_threaded() -> bool:
@@ -88,6 +101,8 @@ def _begin(begin: Callable[..., None], given: tuple[object, ...]) -> None:
     begin(*given)
 
 
-def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
+def _end_with(parent: BaseProcess) -> None:
     parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    sleep(_GRACE_S)
     os._exit(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,7 +45,7 @@ def dask_fleet(address: str) -> Iterator[DaskFleet]:
         InputError: there is no scheduler, no worker, or no Dask here.
         MismatchError: a worker has another version of bubbleviz.
     """
-    with _client(address) as client:
+    with _client(address) as client, _in_touch(address):
         versions = client.run(_version)
         if not versions:
             raise InputError(f"--dask {address}: the cluster has no worker; start some first")
@@ -80,6 +81,18 @@ def _client(address: str) -> Iterator[Client]:
         ) from error
     with client:
         yield client
+
+
+@contextmanager
+def _in_touch(address: str) -> Iterator[None]:
+    """Turn what is raised where the scheduler goes away into one sentence."""
+    try:
+        yield
+    except (OSError, CancelledError, TimeoutError, asyncio.TimeoutError) as error:
+        raise InputError(
+            f"--dask {address}: the scheduler has gone ({type(error).__name__}); start it and run "
+            "again"
+        ) from error
 
 
 def _version() -> str:
@@ -237,8 +250,8 @@ class DaskFleet:
 
 
 def _host_of(worker: str) -> str:
-    """Return the host in a worker's address (``tcp://10.0.0.1:40000``)."""
-    return worker.partition("://")[2].rpartition(":")[0]
+    """Return the host in a worker's address (``tcp://10.0.0.1:40000``, ``tcp://[::1]:40000``)."""
+    return worker.partition("://")[2].rpartition(":")[0].strip("[]")
 
 
 def _result(future: Any, path: str) -> Any:
@@ -247,6 +260,8 @@ def _result(future: Any, path: str) -> Any:
         return future.result()
     except ProfileError as error:
         return error
+    except CancelledError:
+        raise
     except Exception as error:  # whatever a worker raises must not lose the other files
         what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         return ProfileError(f"{path}: no worker could read it ({what})")

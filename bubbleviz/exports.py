@@ -33,6 +33,8 @@ Binds: TypeAlias = Mapping[str, int | str | None]
 Schema: TypeAlias = Mapping[str, frozenset[str]]
 
 
+#: A row of any of the large tables takes more.
+_ROW_BYTES = 8
 #: What reading raises where a file is damaged, or holds text where a number belongs.
 _UNREADABLE = (sqlite3.Error, apsw.Error, ValueError, TypeError, OverflowError)
 
@@ -42,6 +44,8 @@ def _blamed(path: str, chosen: Query) -> Iterator[None]:
     """Turn what a query raises into an error that says which file is damaged."""
     try:
         yield
+    except apsw.NoMemError as error:
+        raise MemoryError from error
     except _UNREADABLE as error:
         raise ProfileError(
             f"{path}: sql/{chosen.name}.sql failed ({error}); the file is damaged or "
@@ -60,6 +64,11 @@ class Tables:
 
     path: str
     connection: apsw.Connection
+
+    @property
+    def most_rows(self) -> int:
+        """More rows than fit into the file; a row of any table that is read takes more bytes."""
+        return Path(self.path).stat().st_size // _ROW_BYTES + 1
 
     def rows(self, chosen: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
         """Return the rows of a query with a small result.
@@ -177,6 +186,8 @@ def opened(path: str) -> Iterator[Export]:
         with tables_of(path) as tables:
             schema = _schema(tables)
             yield Export(path, tables.connection, schema)
+    except apsw.NoMemError as error:
+        raise MemoryError from error
     except (sqlite3.DatabaseError, apsw.Error) as error:
         raise ProfileError(
             f"{path}: is damaged or was cut short ({error}); {EXPORT_AGAIN}"

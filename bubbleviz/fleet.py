@@ -137,8 +137,9 @@ class Local:
                 yield number, _outcome(path, replace(how, jobs=self.jobs), watch)
                 watch(1.0)
             return
-        sizes = {path: Path(path).stat().st_size for path in paths}
-        order = sorted(range(len(paths)), key=lambda number: (-sizes[paths[number]], number))
+        glances = self.glances(paths)
+        sizes = [seen.size if isinstance(seen, Glance) else 0 for seen in glances]
+        order = sorted(range(len(paths)), key=lambda number: (-sizes[number], number))
         each = replace(how, jobs=max(1, self.jobs // len(paths)))
         yield from _Many(paths, each, progress).done(order, min(self.jobs, len(paths)))
 
@@ -155,6 +156,8 @@ def _outcome(path: str, how: How, watch: Watch) -> Outcome:
         return record(path, how, watch)
     except ProfileError as error:
         return error
+    except OSError as error:
+        return ProfileError(f"{path}: cannot be read ({error.strerror or error})")
 
 
 class _Many:
@@ -186,15 +189,15 @@ class _Many:
 
     def _together(self, batch: deque[int], jobs: int) -> Iterator[tuple[int, Outcome]]:
         """Yield what gets done until a process dies, and take it from the batch."""
-        told, telling = Pipe(duplex=False)
         in_hand: dict[Future[Outcome], int] = {}
-        with told, telling, crew(jobs, _begin, telling) as team:
-            try:
+        try:
+            told, telling = Pipe(duplex=False)
+            with told, telling, crew(jobs, _begin, telling) as team:
+                waiting = deque(batch)
                 while batch:
-                    for number in [n for n in batch if n not in in_hand.values()]:
-                        if len(in_hand) == jobs:
-                            break
-                        in_hand[team.hand(_recorded_there, self._task(number))] = number
+                    while waiting and len(in_hand) < jobs:
+                        in_hand[team.hand(_recorded_there, self._task(waiting[0]))] = waiting[0]
+                        waiting.popleft()
                     finished = wait(in_hand, _LOOK_S, FIRST_COMPLETED).done
                     while told.poll():
                         number, share = _SHARE.unpack(told.recv_bytes())
@@ -205,8 +208,18 @@ class _Many:
                         batch.remove(number)
                         self._progress.read(self._paths[number], 1.0)
                         yield number, outcome
-            except (Broken, OSError):
-                self._deaths.update(in_hand.values() or batch)
+        except Broken:
+            self._deaths.update(in_hand.values())
+        except OSError:
+            # No process can be started.
+            yield from self._here(batch)
+
+    def _here(self, batch: deque[int]) -> Iterator[tuple[int, Outcome]]:
+        while batch:
+            number = batch.popleft()
+            watch = partial(self._progress.read, self._paths[number])
+            yield number, _outcome(self._paths[number], self._how, watch)
+            watch(1.0)
 
     def _task(self, number: int) -> tuple[int, str, How]:
         return number, self._paths[number], self._how

@@ -14,7 +14,7 @@ from bubbleviz.gathering import Gathering
 from bubbleviz.model import Limitation
 from bubbleviz.profile import Activities, correlations, impossible_times
 from bubbleviz.queries import query
-from bubbleviz.scan import Scan, stretches
+from bubbleviz.scan import Scan
 
 #: The queries for kernels, and what stands in for it.
 KERNEL_QUERIES = ("kernels", "kernels_without_process")
@@ -46,9 +46,9 @@ def activities_of(
     graphs = [export.columns(query("nsys/graphs"))] if export.has("graphs") else []
     copies = {w: export.columns(query(f"nsys/{w}")) for w in _COPYING if export.has(w)}
     beside = sum(table.shape[1] for table in (*graphs, *copies.values()))
-    gathering = Gathering(last - first + 1 + beside)
+    gathering = Gathering(min(last - first + 1, scan.tables.most_rows) + beside)
     try:
-        for block in scan.columns(stretches(chosen, first, last)):
+        for block in scan.columns(scan.stretches(chosen, first, last)):
             gathering.kernels(block)
         for table in graphs:
             gathering.kernels(table)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -51,27 +51,20 @@ class Stretch:
 
     def columns(self, tables: Tables) -> Ints:
         """Return what the query reads, as int64 columns; shape (columns, rows)."""
-        return tables.columns(query(self.query), self._binds(), len(self))
+        known = self.length if self.length <= tables.most_rows else -1
+        return tables.columns(query(self.query), self._binds(), known)
 
     def rows(self, tables: Tables) -> list[tuple[object, ...]]:
         """Return what the query reads, where that is little."""
         return tables.rows(query(self.query), self._binds())
 
-    def __len__(self) -> int:
+    @property
+    def length(self) -> int:
+        """Return how many rows there are, if none is missing."""
         return self.last - self.first + 1
 
     def _binds(self) -> Binds:
         return {**dict(self.binds), "first": self.first, "last": self.last}
-
-
-def stretches(
-    name: str, first: int, last: int, most: int = ROWS, binds: Binds | None = None
-) -> tuple[Stretch, ...]:
-    """Return the stretches of at most so many rows that make up rows ``first`` to ``last``."""
-    given = tuple((binds or {}).items())
-    return tuple(
-        Stretch(name, at, min(at + most - 1, last), given) for at in range(first, last + 1, most)
-    )
 
 
 @dataclass(frozen=True)
@@ -89,6 +82,22 @@ class Scan:
     jobs: int
     others: Crew | None
     told: Callable[[int], None]
+
+    def stretches(
+        self, name: str, first: int, last: int, most: int = 0, binds: Binds | None = None
+    ) -> tuple[Stretch, ...]:
+        """Return the stretches of ``most`` rows that make up rows ``first`` to ``last``.
+
+        A table with so few rows for its numbers that most stretches would be empty is one stretch.
+        """
+        given = tuple((binds or {}).items())
+        length = most or ROWS
+        if last - first >= self.tables.most_rows:
+            length = last - first + 1
+        return tuple(
+            Stretch(name, at, min(at + length - 1, last), given)
+            for at in range(first, last + 1, length)
+        )
 
     def columns(self, asked: Sequence[Stretch]) -> Iterator[Ints]:
         """Yield the columns of each stretch, in order.
@@ -111,7 +120,7 @@ class Scan:
         if self.others is None:
             for stretch in asked:
                 result = here(stretch)
-                self.told(len(stretch))
+                self.told(stretch.length)
                 yield result
             return
         handed: dict[int, Future[Result]] = {}
@@ -134,7 +143,7 @@ class Scan:
                     # Instead of waiting, this process reads what no other has begun.
                     read[begun] = here(asked[begun])
                     begun += 1
-            self.told(len(stretch))
+            self.told(stretch.length)
             yield read.pop(at)
 
 
@@ -175,10 +184,9 @@ def scan_of(tables: Tables, jobs: int, rows: int, watch: Watch) -> Iterator[Scan
     with ExitStack() as stack:
         others = None
         if jobs > 1 and Path(tables.path).stat().st_size >= _WORTHWHILE_BYTES:
-            others = stack.enter_context(crew(jobs - 1, _open_there, tables.path))
-            # They start while this process looks what the file holds.
-            for _ in range(jobs - 1):
-                _handed(others, _columns_there, Stretch("nsys/kernels", 0, -1))
+            # Where no process can be started, this one reads alone.
+            with suppress(OSError):
+                others = stack.enter_context(crew(jobs - 1, _open_there, tables.path))
         yield Scan(tables, jobs if others else 1, others, told)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,6 @@ def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read any file by several processes, in stretches that cut it at odd places."""
     monkeypatch.setattr(scan, "_WORTHWHILE_BYTES", 0)
     monkeypatch.setattr(scan, "ROWS", 61)
-    monkeypatch.setattr(scan.stretches, "__defaults__", (61, None))
 
 
 @pytest.fixture
@@ -210,6 +210,63 @@ def test_a_crew_leaves_no_process_behind() -> None:
     assert time.monotonic() - started < 5
     assert all(future.done() for future in futures)
     assert not multiprocessing.active_children()
+
+
+def test_a_crew_leaves_the_processes_of_others_alone() -> None:
+    own = multiprocessing.Process(target=time.sleep, args=(30,))
+    with crew.crew(1, _nothing) as team:
+        team.hand(time.sleep, 0).result()
+        own.start()
+    own.join(0.2)
+    alive = own.is_alive()
+    own.kill()
+    own.join()
+
+    assert alive
+
+
+def test_two_runs_at_once_do_not_disturb_each_other(many: Path) -> None:
+    whole = written(bubbleviz.analyze(many))
+    with ThreadPoolExecutor(2) as threads:
+        runs = [threads.submit(bubbleviz.analyze, many, jobs=2) for _ in range(4)]
+
+    assert [written(run.result()) for run in runs] == [whole] * 4
+
+
+@pytest.mark.usefixtures("short_stretches")
+@pytest.mark.parametrize("fails", ["crew", "hand"])
+def test_where_no_process_can_be_started_all_is_done_here(
+    fails: str, many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = written(bubbleviz.analyze(many))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    if fails == "crew":
+        monkeypatch.setattr(crew, "ProcessPoolExecutor", refuse)
+    else:
+        monkeypatch.setattr(crew.Crew, "hand", refuse)
+
+    assert written(bubbleviz.analyze(many, jobs=2)) == whole
+    file = many / "node0.sqlite"
+    one = bubbleviz.analyze(file, jobs=2)
+    monkeypatch.undo()
+    assert written(one) == written(bubbleviz.analyze(file))
+
+
+def test_what_a_process_cannot_open_is_the_same_error_everywhere(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Recorded:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fleet, "record", full)
+    monkeypatch.setattr(crew, "_single_threaded", lambda: True)
+    files = sorted(many.glob("*.sqlite"))
+    for jobs in (1, 2):
+        with pytest.raises(ProfileError, match=r"node0\.sqlite: .*No space left"):
+            bubbleviz.analyze(files, jobs=jobs)
 
 
 def test_a_crew_says_when_it_is_broken() -> None:
@@ -448,6 +505,37 @@ def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
             bubbleviz.analyze(bad, dask=str(scheduler))
     assert len(report.profiles) == len(files)
     assert any(str(bad) in note.because for note in report.limitations)
+
+
+def test_a_scheduler_that_goes_away_is_an_error(many: Path, tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file")
+    with ExitStack() as stack:
+        lonely = stack.enter_context(dask("scheduler", *options, str(file)))
+        _until(lambda: file.exists() and file.stat().st_size > 0)
+        joining = ("--scheduler-file", str(file), "--nthreads", "1", "--no-nanny")
+        stack.enter_context(dask("worker", *joining, "--no-dashboard"))
+        with _client(file) as client:
+            client.wait_for_workers(1, timeout=60)
+
+        class Killer(Noted):
+            def files(self, sizes: Mapping[str, int]) -> None:
+                super().files(sizes)
+                lonely.kill()
+                lonely.wait()
+
+        with pytest.raises(InputError, match="the scheduler has gone"):
+            bubbleviz.analyze(many, dask=str(file), progress=Killer())
+
+
+def test_a_profile_is_never_written_over(scheduler: Path, many: Path) -> None:
+    file = many / "node0.sqlite"
+    before = file.read_bytes()
+    with workers(scheduler, 1):
+        pattern = str(many / "node*.sqlite")
+        arguments = ["analyze", pattern, "--json", str(file), "--force", "--dask", str(scheduler)]
+        assert main(arguments) == 1
+    assert file.read_bytes() == before
 
 
 def test_a_path_that_no_worker_sees_is_an_error(scheduler: Path, tmp_path: Path) -> None:

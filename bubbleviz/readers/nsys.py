@@ -39,7 +39,7 @@ from bubbleviz.profile import (
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.queries import query
 from bubbleviz.readers import Reader
-from bubbleviz.scan import Scan, scan_of, stretches
+from bubbleviz.scan import Scan, scan_of
 from bubbleviz.timing import step
 
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
@@ -73,7 +73,7 @@ _ONE_ROW = frozenset(("host", "session"))
 _GPUS = ("gpus", "gpus_without_pci", "gpus_by_id", "gpus_2020", "gpus_2020_without_pci")
 _CUDA_DEVICES = ("cuda_devices", "cuda_devices_without_uuid")
 _SAMPLE_NAMES = ("sample_names", "sample_names_registered_only", "sample_names_text_only")
-#: A sample is at most so many pieces of so many rows.
+#: A sample is about so many pieces of so many rows.
 _SAMPLES = 64
 _SAMPLE_ROWS = 256
 
@@ -143,8 +143,10 @@ def _wanted(export: Export, globs: Sequence[str]) -> _Wanted:
     return _Wanted(tuple(globs), strings, calls)
 
 
-def _ranges(export: Export, scan: Scan, wanted: _Wanted, last_ns: Callable[[], int]) -> Ranges:
-    """Return the ranges whose names are wanted.
+def _ranges(
+    export: Export, scan: Scan, wanted: _Wanted, last_ns: Callable[[], int]
+) -> tuple[Ranges, int]:
+    """Return the ranges whose names are wanted, and how many had times that cannot be.
 
     Args:
         export: the open export.
@@ -161,16 +163,18 @@ def _ranges(export: Export, scan: Scan, wanted: _Wanted, last_ns: Callable[[], i
     names: dict[str, int] = {}
     found = [
         _block(export, rows, wanted.strings, names)
-        for rows in scan.rows(stretches(chosen, first, last, _RANGE_ROWS, binds))
+        for rows in scan.rows(scan.stretches(chosen, first, last, _RANGE_ROWS, binds))
     ]
     start_ns, end_ns, kind, thread, end_thread, open_ended, name_id = np.concatenate(
         found or [np.empty((7, 0), np.int64)], axis=1
     )
     cut = open_ended.astype(bool)
+    keep = possible(start_ns, np.where(cut, start_ns, end_ns))
     if cut.any():
-        last_time = last_ns()
-        end_ns[cut] = max(int(times.max(initial=last_time)) for times in (end_ns, start_ns))
-    return Ranges(
+        sane = slice(None) if keep is None else keep
+        times = np.concatenate((start_ns[sane], end_ns[sane]))
+        end_ns[cut] = int(times.max(initial=last_ns()))
+    ranges = Ranges(
         start_ns=start_ns,
         end_ns=end_ns,
         thread=thread,
@@ -180,6 +184,7 @@ def _ranges(export: Export, scan: Scan, wanted: _Wanted, last_ns: Callable[[], i
         name_id=name_id,
         names=tuple(names),
     )
+    return (ranges, 0) if keep is None else (ranges.take(keep), int((~keep).sum()))
 
 
 def _block(
@@ -201,12 +206,14 @@ def _block(
     """
     if not rows:
         return np.empty((7, 0), np.int64)
-    if any(type(value) is not int for row in rows for value in row[:1] + row[2:5]):
+    start, end, kind, thread, end_thread, text, text_id = zip(*rows, strict=True)
+    whole = {type(value) for column in (start, kind, thread, end_thread) for value in column}
+    whole |= {type(value) for value in end if value is not None}
+    if whole - {int} or {type(value) for value in text} - {str, type(None)}:
         raise ProfileError(
             f"{export.path}: NVTX_EVENTS holds text where a number belongs, so it is damaged or "
             f"was edited; {EXPORT_AGAIN}"
         )
-    start, end, kind, thread, end_thread, text, text_id = zip(*rows, strict=True)
     texts = (
         str(strings[number(export, i)] if t is None else t)
         for t, i in zip(text, text_id, strict=True)
@@ -306,12 +313,10 @@ class NsysFile:
             return max(int(activities.end_ns.max(initial=0)), ended)
 
         with step("read ranges") as rows:
-            ranges = _ranges(export, self.scan, wanted, last_ns)
+            ranges, strange = _ranges(export, self.scan, wanted, last_ns)
             rows.count = len(ranges)
-        keep = possible(ranges.start_ns, ranges.end_ns)
-        if keep is not None:
-            strange = impossible_times(export.path, "ranges", int((~keep).sum()))
-            ranges, notes = ranges.take(keep), (*notes, strange)
+        if strange:
+            notes = (*notes, impossible_times(export.path, "ranges", strange))
         if len(ranges) == 0:
             _refuse_without_ranges(export)
         return Profile(
@@ -333,7 +338,7 @@ class NsysFile:
         export = self.export
         candidates: list[NameCount] = []
         if not export.lacks(*_NEEDED["ranges"]):
-            ranges = _ranges(export, self.scan, _wanted(export, globs), lambda: 0)
+            ranges, _ = _ranges(export, self.scan, _wanted(export, globs), lambda: 0)
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
             candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
         lacks = [lack for first, *_ in _NEEDED.values() for lack in _lacking(export, first)]
@@ -354,7 +359,7 @@ def _processes(export: Export, scan: Scan) -> tuple[int, ...]:
     """Return the processes that ran kernels or graphs."""
     found: set[int] = set()
     if export.has("kernels"):
-        for block in scan.columns(stretches("nsys/kernels", *export.bounds("kernel_rows"))):
+        for block in scan.columns(scan.stretches("nsys/kernels", *export.bounds("kernel_rows"))):
             found.update(np.unique(block[3]).tolist())
     if export.has("graphs"):
         found.update(np.unique(export.columns(query("nsys/graphs"))[3]).tolist())

@@ -1,9 +1,6 @@
 -- Every NVTX range in some rows whose name may follow a naming convention, in the export's order.
 --
--- Names are filtered here, in C, so that a deeply annotated export costs only its scan: by GLOB
--- patterns, given as JSON arrays, which DISTINCT has SQLite parse once, not at every row. Those that
--- begin with a letter stand behind one pattern for all their first letters. A name is given as
--- text, or as a registered string, of which strings_like.sql has found the wanted ones.
+-- Names are registered strings, of which strings_like.sql has found the wanted ones.
 -- For exports that hold all names as registered strings.
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, textId)

@@ -3,8 +3,7 @@
 -- Names are filtered here, in C, so that a deeply annotated export costs only its scan: by GLOB
 -- patterns, given as JSON arrays, which DISTINCT has SQLite parse once, not at every row. Those that
 -- begin with a letter stand behind one pattern for all their first letters; of the others the first
--- stands for itself, as most often it is the only one. A name is given as
--- text, or as a registered string, of which strings_like.sql has found the wanted ones.
+-- stands for itself, as most often it is the only one.
 -- For exports without registered strings.
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, text)
