@@ -206,6 +206,7 @@ def _block(
     """
     if not rows:
         return np.empty((7, 0), np.int64)
+    # Only what passed the patterns comes here, in which texts and open ends are no numbers.
     start, end, kind, thread, end_thread, text, text_id = zip(*rows, strict=True)
     whole = {type(value) for column in (start, kind, thread, end_thread) for value in column}
     whole |= {type(value) for value in end if value is not None}
