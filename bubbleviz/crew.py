@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
 from time import monotonic, sleep
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -35,20 +38,68 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+class Handed(Generic[Result]):
+    """A task that was handed out."""
+
+    def __init__(self, future: Future[None], file: Path) -> None:
+        self.future = future
+        self._file = file
+
+    def done(self) -> bool:
+        """Tell whether its result is there, or none will be."""
+        return self.future.done()
+
+    def result(self) -> Result:
+        """Wait for the result and return it; what the work raised is raised.
+
+        Raises:
+            Broken: a process of the crew has died.
+        """
+        self.future.result()
+        with self._file.open("rb") as file:
+            result, error = pickle.load(file)
+        self._file.unlink()
+        if error is not None:
+            raise error
+        done: Result = result
+        return done
+
+
 class Crew:
-    """Some processes; :func:`crew` makes one."""
+    """Some processes; :func:`crew` makes one.
 
-    def __init__(self, pool: ProcessPoolExecutor) -> None:
-        self._pool = pool
+    Tasks and results travel in files. Through the pipes of the pool goes what is written at once or
+    not at all: a process that dies amidst a longer message would leave its reader waiting forever.
+    """
 
-    def hand(self, work: Callable[[Task], Result], task: Task) -> Future[Result]:
+    def __init__(self, pool: ProcessPoolExecutor, folder: Path) -> None:
+        self._pool, self._folder = pool, folder
+        self._count = 0
+
+    def hand(self, work: Callable[[Task], Result], task: Task) -> Handed[Result]:
         """Hand out a task.
 
         Raises:
             Broken: a process of the crew has died.
             OSError: no process can be started.
         """
-        return self._pool.submit(work, task)
+        self._count += 1
+        file = self._folder / str(self._count)
+        file.write_bytes(pickle.dumps((work, task)))
+        return Handed(self._pool.submit(_do, str(file)), file)
+
+
+def _do(name: str) -> None:
+    """Do the task in a file, and put in its place the result and what was raised."""
+    file = Path(name)
+    work, task = pickle.loads(file.read_bytes())
+    result, error = None, None
+    try:
+        result = work(task)
+    except Exception as raised:  # whatever it is, who handed out the task is to have it
+        error = raised
+    with file.open("wb") as place:
+        pickle.dump((result, error), place, pickle.HIGHEST_PROTOCOL)
 
 
 @contextmanager
@@ -58,17 +109,18 @@ def crew(count: int, begin: Callable[..., None], *given: object) -> Iterator[Cre
     They are forked where that is safe, as it is quick; a program that runs threads, which may hold
     locks, has them started afresh.
     """
-    pool = ProcessPoolExecutor(
-        count,
-        multiprocessing.get_context("fork" if _single_threaded() else "spawn"),
-        initializer=_begin,
-        initargs=(begin, given),
-    )
-    try:
-        yield Crew(pool)
-    finally:
-        _end(list((pool._processes or {}).values()))
-        pool.shutdown(wait=True)
+    with TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True) as folder:
+        pool = ProcessPoolExecutor(
+            count,
+            multiprocessing.get_context("fork" if _single_threaded() else "spawn"),
+            initializer=_begin,
+            initargs=(folder, begin, given),
+        )
+        try:
+            yield Crew(pool, Path(folder))
+        finally:
+            _end(list((pool._processes or {}).values()))
+            pool.shutdown(wait=True)
 
 
 def _end(processes: Sequence[BaseProcess]) -> None:
@@ -92,17 +144,18 @@ def _single_threaded() -> bool:
         return False
 
 
-def _begin(begin: Callable[..., None], given: tuple[object, ...]) -> None:
+def _begin(folder: str, begin: Callable[..., None], given: tuple[object, ...]) -> None:
     # Ctrl-C reaches every process of a terminal; the one that has the crew ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+        threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
     begin(*given)
 
 
-def _end_with(parent: BaseProcess) -> None:
+def _end_with(parent: BaseProcess, folder: str) -> None:
     parent.join()
+    rmtree(folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
     sleep(_GRACE_S)
     os._exit(1)

@@ -7,6 +7,7 @@ version of bubbleviz. A worker that dies has its files done again by another one
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -21,7 +22,7 @@ from bubbleviz.fleet import Glance, Outcome, digest, glance
 from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.ordering import natural_key
 from bubbleviz.progress import Progress
-from bubbleviz.record import How, record
+from bubbleviz.record import How, record, renamed
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -69,18 +70,34 @@ def _client(address: str) -> Iterator[Client]:
         ) from error
     # What it would log is told by the report or by an error.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    where = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
+    where = {"address": _address_in(address) if address.endswith(".json") else address}
     try:
         client = Client(  # type: ignore[no-untyped-call]  # distributed annotates little
             timeout=_PATIENCE_S, set_as_default=False, **where
         )
-    except (OSError, TimeoutError, asyncio.TimeoutError, ValueError) as error:
+    except Exception as error:  # what Dask raises for an address depends on what is wrong with it
         raise InputError(
             f"--dask {address}: no scheduler answers there ({error}); give the address or the "
-            "scheduler file of one that runs"
+            "scheduler file (.json) of one that runs"
         ) from error
     with client:
         yield client
+
+
+def _address_in(file: str) -> str:
+    """Return the address that a scheduler file holds.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        held = json.loads(Path(file).read_text(encoding="utf-8"))
+        return str(held["address"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"--dask {file}: is no scheduler file that can be read ({type(error).__name__}); give "
+            "the one that dask scheduler --scheduler-file wrote"
+        ) from error
 
 
 @contextmanager
@@ -122,11 +139,12 @@ def _sightings_of(path: str) -> list[_Sighting] | str:
     return [_Sighting(f, s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
 
 
-def _outcome(path: str, how: How) -> Outcome:
+def _outcome(path: str, shown: str, how: How) -> Outcome:
     try:
-        return record(path, how)
+        recorded = record(path, how)
     except ProfileError as error:
-        return error
+        return type(error)(str(error).replace(path, shown))
+    return replace(recorded, recording=renamed(recorded.recording, path, shown))
 
 
 class DaskFleet:
@@ -151,7 +169,9 @@ class DaskFleet:
             MismatchError: two hosts have different files under one path.
         """
         by_host = self._workers()
-        answers = self._client.run(_sightings, list(paths), workers=list(by_host.values()))
+        # Workers run in directories of their own.
+        there = [_absolute(path) for path in paths]
+        answers = self._client.run(_sightings, there, workers=list(by_host.values()))
         found: list[Found] = []
         for number, path in enumerate(paths):
             seen: dict[str, _Sighting] = {}
@@ -165,7 +185,10 @@ class DaskFleet:
                     self._see(host, sighting, seen)
             if not seen:
                 raise InputError(f"{why} (no worker sees it)" if why else f"{path}: not found")
-            found.extend(seen[name].found for name in sorted(seen, key=natural_key))
+            found.extend(
+                replace(seen[name].found, path=_as_given(name, path))
+                for name in sorted(seen, key=natural_key)
+            )
         return tuple(found)
 
     def _see(self, host: str, sighting: _Sighting, seen: dict[str, _Sighting]) -> None:
@@ -195,21 +218,28 @@ class DaskFleet:
         self, paths: Sequence[str], how: How, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (number of the path, outcome), in the order in which they are done."""
-        for number, outcome in self._done(_outcome, paths, replace(how, jobs=1)):
+        for number, outcome in self._done(
+            _outcome, paths, paths, [replace(how, jobs=1)] * len(paths)
+        ):
             progress.read(paths[number], 1.0)
             yield number, outcome
 
     def _done(
-        self, work: Callable[..., Any], paths: Sequence[str], *given: object
+        self, work: Callable[..., Any], paths: Sequence[str], *given: Sequence[object]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield (number, result) of work on each path; an error where it cannot be done."""
+        """Yield (number, result) of work on each path, and what is given for each beside it."""
         hosts = set(self._workers())
         left = {}
         for number, path in enumerate(paths):
-            where = self._hosts.get(path, hosts)
+            where = self._hosts.get(_absolute(path), hosts)
             only = None if where >= hosts else sorted(where)
             future = self._client.submit(
-                work, path, *given, workers=only, pure=False, priority=-number
+                work,
+                _absolute(path),
+                *(one[number] for one in given),
+                workers=only,
+                pure=False,
+                priority=-number,
             )
             left[future] = number
         waited = 0.0
@@ -242,11 +272,20 @@ class DaskFleet:
         """Yield and forget what no worker is left for."""
         there = set(self._workers())
         for future, number in list(left.items()):
-            where = self._hosts.get(paths[number], there)
+            where = self._hosts.get(_absolute(paths[number]), there)
             if not where & there:
                 del left[future]
                 future.cancel()
                 yield number, ProfileError(f"{paths[number]}: no worker that sees it is left")
+
+
+def _absolute(path: str) -> str:
+    return str(Path.cwd() / path) if path else path
+
+
+def _as_given(found: str, given: str) -> str:
+    """Return the path of a file as it would be found here: relative, if it was so given."""
+    return found if Path(given).is_absolute() else str(Path(found).relative_to(Path.cwd()))
 
 
 def _host_of(worker: str) -> str:

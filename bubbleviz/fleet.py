@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
-from bubbleviz.crew import Broken, crew
+from bubbleviz.crew import Broken, Handed, crew
 from bubbleviz.errors import ProfileError
 from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.progress import Progress, Watch
@@ -189,27 +189,28 @@ class _Many:
 
     def _together(self, batch: deque[int], jobs: int) -> Iterator[tuple[int, Outcome]]:
         """Yield what gets done until a process dies, and take it from the batch."""
-        in_hand: dict[Future[Outcome], int] = {}
+        in_hand: dict[Future[None], tuple[int, Handed[Outcome]]] = {}
         try:
             told, telling = Pipe(duplex=False)
             with told, telling, crew(jobs, _begin, telling) as team:
                 waiting = deque(batch)
                 while batch:
                     while waiting and len(in_hand) < jobs:
-                        in_hand[team.hand(_recorded_there, self._task(waiting[0]))] = waiting[0]
-                        waiting.popleft()
+                        handed = team.hand(_recorded_there, self._task(waiting[0]))
+                        in_hand[handed.future] = waiting.popleft(), handed
                     finished = wait(in_hand, _LOOK_S, FIRST_COMPLETED).done
                     while told.poll():
                         number, share = _SHARE.unpack(told.recv_bytes())
                         self._progress.read(self._paths[number], share)
                     for future in finished:
-                        outcome = future.result()
-                        number = in_hand.pop(future)
+                        number, handed = in_hand[future]
+                        outcome = handed.result()
+                        del in_hand[future]
                         batch.remove(number)
                         self._progress.read(self._paths[number], 1.0)
                         yield number, outcome
         except Broken:
-            self._deaths.update(in_hand.values())
+            self._deaths.update(number for number, _ in in_hand.values())
         except OSError:
             # No process can be started.
             yield from self._here(batch)

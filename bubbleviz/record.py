@@ -62,16 +62,21 @@ def record(path: str, how: How, watch: Watch = unwatched) -> Recorded:
     watch(0.0)
     with noting() as steps, export_of(path, keep=how.keep_export) as file:
         recording = _record_export(file, how, watch)
-    if file != path:
-        recording = replace(
-            recording,
-            source=replace(recording.source, path=path),
-            limitations=tuple(
-                replace(note, because=note.because.replace(file, path))
-                for note in recording.limitations
-            ),
-        )
-    return Recorded(recording, tuple(steps))
+    return Recorded(renamed(recording, file, path), tuple(steps))
+
+
+def renamed(recording: Recording, path: str, shown: str) -> Recording:
+    """Return a recording in which a file goes by another path."""
+    if path == shown:
+        return recording
+    return replace(
+        recording,
+        source=replace(recording.source, path=shown),
+        limitations=tuple(
+            replace(note, because=note.because.replace(path, shown))
+            for note in recording.limitations
+        ),
+    )
 
 
 @contextmanager

@@ -13,14 +13,13 @@ process that has died are read here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from bubbleviz.columns import Ints
-from bubbleviz.crew import Broken, Crew, crew
+from bubbleviz.crew import Broken, Crew, Handed, crew
 from bubbleviz.exports import Binds, Tables, tables_of
 from bubbleviz.progress import Watch
 from bubbleviz.queries import query
@@ -123,7 +122,7 @@ class Scan:
                 self.told(stretch.length)
                 yield result
             return
-        handed: dict[int, Future[Result]] = {}
+        handed: dict[int, Handed[Result]] = {}
         read: dict[int, Result] = {}
         begun = 0
         for at, stretch in enumerate(asked):
@@ -149,7 +148,7 @@ class Scan:
 
 def _handed(
     others: Crew, there: Callable[[Stretch], Result], stretch: Stretch
-) -> Future[Result] | None:
+) -> Handed[Result] | None:
     """Return what will be the result of another process; None where there is none any more."""
     try:
         return others.hand(there, stretch)
@@ -157,10 +156,11 @@ def _handed(
         return None
 
 
-def _result(future: Future[Result], here: Callable[[Stretch], Result], stretch: Stretch) -> Result:
+def _result(future: Handed[Result], here: Callable[[Stretch], Result], stretch: Stretch) -> Result:
     try:
         return future.result()
-    except Broken:
+    except (Broken, OSError):
+        # It has died, or found no place for what it read.
         return here(stretch)
 
 
