@@ -67,7 +67,7 @@ def rank_coverage(rank: int, work: Work, loose: Bools) -> RankCoverage:
 
 
 def largest(
-    rank: int, work: Work, loose: Bools, name_id: Codes, names: Sequence[str], rows: Ints
+    rank: int, work: Work, loose: Bools, name_id: Codes, names: Sequence[str], rows: Codes
 ) -> Iterator[Loose]:
     """Yield the unattributed kernels of a rank with the most time, by name.
 

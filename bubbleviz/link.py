@@ -12,6 +12,7 @@ Nothing else is linked, and what is not linked is counted. Calls come in blocks 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -64,7 +65,7 @@ class Links(Table):
     range: Codes
     rule: npt.NDArray[np.int8]
 
-    def launched_ns(self, rows: Ints, calls: CallLog) -> Ints:
+    def launched_ns(self, rows: Codes, calls: CallLog) -> Ints:
         """Return when the host launched some activities; the end of time where that is unknown."""
         called, of_row = np.unique(self.call[rows], return_inverse=True)
         known = called != NONE
@@ -123,8 +124,8 @@ class _Launches:
     """Finds what calls launched, by process and correlation id."""
 
     def __init__(self, activities: Activities) -> None:
-        # Two columns for all processes, which go back to the system as a whole.
-        self._ids = np.empty(len(activities), np.uint32)
+        self._ids = activities.correlation_id
+        # One column for all processes, which goes back to the system as a whole.
         self._rows = np.empty(len(activities), np.int32)
         self._of_process: dict[int, slice] = {}
         at = 0
@@ -133,9 +134,8 @@ class _Launches:
             rows = np.flatnonzero(of_process[activities.rank]).astype(np.int32)
             ids = activities.correlation_id[rows]
             order = np.argsort(ids, kind="stable")
-            here = slice(at, at + len(rows))
-            self._ids[here], self._rows[here] = ids[order], rows[order]
-            known = int(np.searchsorted(self._ids[here], np.uint32(UNCORRELATED)))
+            self._rows[at : at + len(rows)] = rows[order]
+            known = int((ids != UNCORRELATED).sum())
             self._of_process[process] = slice(at, at + known)
             at += len(rows)
 
@@ -153,8 +153,7 @@ class _Launches:
         return np.concatenate(activity), np.concatenate(call)
 
     def _of_one(self, process: int, rows: Ints, calls: Calls) -> tuple[Codes, Ints]:
-        own = self._of_process.get(process, slice(0, 0))
-        ids, activities = self._ids[own], self._rows[own]
+        activities = self._rows[self._of_process.get(process, slice(0, 0))]
         asked = calls.correlation_id[rows]
         # Where the thread that calls is the only one of its process, ids ascend already.
         if not (asked[1:] > asked[:-1]).all():
@@ -162,11 +161,15 @@ class _Launches:
             asked = calls.correlation_id[rows]
             first = np.append(True, asked[1:] != asked[:-1])
             rows, asked = rows[first], asked[first]
-        low, high = np.searchsorted(ids, asked[0]), np.searchsorted(ids, asked[-1], side="right")
-        within = slice(int(low), int(high))
-        at = _places(asked, ids[within])
+        low = bisect_left(activities, int(asked[0]), key=self._id_of)
+        high = bisect_right(activities, int(asked[-1]), key=self._id_of)
+        within = activities[low:high]
+        at = _places(asked, self._ids[within])
         hit = at != NONE
-        return activities[within][hit], rows[at[hit]]
+        return within[hit], rows[at[hit]]
+
+    def _id_of(self, activity: int) -> int:
+        return int(self._ids[activity])
 
 
 def _places(ids: npt.NDArray[np.uint32], wanted: npt.NDArray[np.uint32]) -> Codes:

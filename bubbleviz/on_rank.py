@@ -81,12 +81,13 @@ def _on_rank(
         inside: the rank's receives, with the ranges around their launch.
         kinds: kind of collective of each kernel name, and of none.
     """
-    rows = np.flatnonzero(linkage.activities.rank == index)
+    rows = np.flatnonzero(linkage.activities.rank == index).astype(np.int32)
     work = linkage.work.take(rows)
 
-    def owner_of(of_range: Codes) -> Ints:
-        owner = owners(linkage.parts, of_range, index, linkage.ranges).astype(np.int64)
-        return np.where(owner == NONE, NONE, owner - first)
+    def owner_of(of_range: Codes) -> Codes:
+        owner = owners(linkage.parts, of_range, index, linkage.ranges)
+        owner[owner != NONE] -= first
+        return owner
 
     owner = owner_of(work.range)
     received = np.searchsorted(rows, inside.activity)

@@ -157,7 +157,8 @@ def _ranges(
     types = _event_types(export)
     chosen = export.choose(*_NEEDED["ranges"]).name
     text_ids = json.dumps(sorted(wanted.strings))
-    binds: Binds = {**types, **binds_of(wanted.globs), "text_ids": text_ids}
+    strings: Binds = {"text_ids": text_ids, "some_strings": bool(wanted.strings)}
+    binds: Binds = {**types, **binds_of(wanted.globs), **strings}
     first, last = export.bounds("range_rows")
     # Each stretch looks up the wanted strings anew.
     names: dict[str, int] = {}

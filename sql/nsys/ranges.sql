@@ -24,6 +24,13 @@ SELECT
 FROM NVTX_EVENTS AS named
 WHERE
     named.rowid BETWEEN :first AND :last
+    -- Nearly all names end here; without subqueries, this is looked at first.
+    AND (
+        named.text GLOB :first_letters
+        OR named.text GLOB :floating_first
+        OR :floating_more
+        OR (named.text IS NULL AND :some_strings)
+    )
     AND named.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
     AND (
         (
