@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from intervaltree import IntervalTree
 
-from bubbleviz.columns import NONE, Bools, Codes, Ints
+from bubbleviz.columns import NONE, Bools, Codes
 from bubbleviz.intervals import group_sum
 from bubbleviz.link import Links, Rule
 from bubbleviz.model import RankCoverage, UnattributedKernels
