@@ -130,8 +130,10 @@ class _Whereabouts:
     def __init__(
         self, profile: Profile, links: Links, named: Ranges, activities: Sequence[int]
     ) -> None:
-        rows = np.unique(links.call[np.array(activities, np.int64)]).astype(np.int64)
-        self._calls = profile.calls.at(rows[rows != NONE])
+        asked = np.array(activities, np.int64)
+        known = asked[links.call[asked] != NONE]
+        self._calls = links.calls_of(known, profile.calls)
+        self._call_of = {activity: row for row, activity in enumerate(known.tolist())}
         self._links = links
         self._named = named
         self._threads = {t.thread: t.name for t in profile.threads}
@@ -153,10 +155,9 @@ class _Whereabouts:
 
     def of(self, activity: int) -> str:
         """Return the place of the call that launched an activity (one of those given)."""
-        row = int(self._links.call[activity])
-        if row == NONE:
+        call = self._call_of.get(activity)
+        if call is None:
             return "launching call not in the profile"
-        call = int(np.searchsorted(self._calls.row, row))
         thread = int(self._calls.thread[call])
         name = self._threads.get(thread, "")
         place = f"thread {tid_of(thread)}{f' ({name})' if name else ''}"

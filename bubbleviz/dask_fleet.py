@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
-from bubbleviz.fleet import Glance, Outcome, digest, glance
+from bubbleviz.fleet import Glance, Outcome, digest, glance, outcome_of
 from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.ordering import natural_key
 from bubbleviz.progress import Progress
-from bubbleviz.record import How, record, renamed
+from bubbleviz.record import How, renamed
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -140,11 +140,10 @@ def _sightings_of(path: str) -> list[_Sighting] | str:
 
 
 def _outcome(path: str, shown: str, how: How) -> Outcome:
-    try:
-        recorded = record(path, how)
-    except ProfileError as error:
-        return type(error)(str(error).replace(path, shown))
-    return replace(recorded, recording=renamed(recorded.recording, path, shown))
+    outcome = outcome_of(path, how)
+    if isinstance(outcome, ProfileError):
+        return type(outcome)(str(outcome).replace(path, shown))
+    return replace(outcome, recording=renamed(outcome.recording, path, shown))
 
 
 class DaskFleet:

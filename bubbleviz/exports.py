@@ -60,15 +60,17 @@ class Tables:
     Attributes:
         path: as given.
         connection: through which queries run.
+        size: of the file, bytes.
     """
 
     path: str
     connection: apsw.Connection
+    size: int
 
     @property
     def most_rows(self) -> int:
         """More rows than fit into the file; a row of any table that is read takes more bytes."""
-        return Path(self.path).stat().st_size // _ROW_BYTES + 1
+        return self.size // _ROW_BYTES + 1
 
     def rows(self, chosen: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
         """Return the rows of a query with a small result.
@@ -115,7 +117,7 @@ def tables_of(path: str) -> Iterator[Tables]:
     """Open the tables of a file read-only."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     with closing(apsw.Connection(_uri(path), flags)) as connection:
-        yield Tables(path, connection)
+        yield Tables(path, connection, Path(path).stat().st_size)
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -148,9 +150,9 @@ class Export(Tables):
             SchemaError: it has it for none; the message says what the first one lacks.
         """
         for name in names:
-            if not query(f"nsys/{name}").lacks(self.schema):
+            if self.has(name):
                 return query(f"nsys/{name}")
-        lacking = query(f"nsys/{names[0]}").lacks(self.schema)
+        lacking = self.lacks(names[0])
         raise SchemaError(
             f"{self.path}: the export lacks {', '.join(lacking)}, which sql/nsys/{names[0]}.sql "
             f"needs; {EXPORT_AGAIN}"
@@ -185,7 +187,7 @@ def opened(path: str) -> Iterator[Export]:
     try:
         with tables_of(path) as tables:
             schema = _schema(tables)
-            yield Export(path, tables.connection, schema)
+            yield Export(path, tables.connection, tables.size, schema)
     except apsw.NoMemError as error:
         raise MemoryError from error
     except (sqlite3.DatabaseError, apsw.Error) as error:

@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from bubbleviz.crew import Broken, Handed, crew
 from bubbleviz.errors import ProfileError
 from bubbleviz.inputs import Found, find_profiles
-from bubbleviz.progress import Progress, Watch
+from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.record import How, Recorded, record
 
 T = TypeVar("T")
@@ -134,12 +134,12 @@ class Local:
         if len(paths) == 1 or self.jobs == 1:
             for number, path in enumerate(paths):
                 watch = partial(progress.read, path)
-                yield number, _outcome(path, replace(how, jobs=self.jobs), watch)
+                yield number, outcome_of(path, replace(how, jobs=self.jobs), watch)
                 watch(1.0)
             return
-        glances = self.glances(paths)
-        sizes = [seen.size if isinstance(seen, Glance) else 0 for seen in glances]
-        order = sorted(range(len(paths)), key=lambda number: (-sizes[number], number))
+        sizes = [_or_error(_size, path) for path in paths]
+        large = [-size if isinstance(size, int) else 0 for size in sizes]
+        order = sorted(range(len(paths)), key=lambda number: (large[number], number))
         each = replace(how, jobs=max(1, self.jobs // len(paths)))
         yield from _Many(paths, each, progress).done(order, min(self.jobs, len(paths)))
 
@@ -151,7 +151,8 @@ def _or_error(work: Callable[[str], T], path: str) -> T | ProfileError:
         return error
 
 
-def _outcome(path: str, how: How, watch: Watch) -> Outcome:
+def outcome_of(path: str, how: How, watch: Watch = unwatched) -> Outcome:
+    """Return the recording of a profile, or why there is none."""
     try:
         return record(path, how, watch)
     except ProfileError as error:
@@ -219,7 +220,7 @@ class _Many:
         while batch:
             number = batch.popleft()
             watch = partial(self._progress.read, self._paths[number])
-            yield number, _outcome(self._paths[number], self._how, watch)
+            yield number, outcome_of(self._paths[number], self._how, watch)
             watch(1.0)
 
     def _task(self, number: int) -> tuple[int, str, How]:
@@ -247,4 +248,4 @@ def _recorded_there(task: tuple[int, str, How]) -> Outcome:
         # So short a message is written at once or not at all, whoever else writes.
         _telling[-1].send_bytes(_SHARE.pack(number, share))
 
-    return _outcome(path, how, watch)
+    return outcome_of(path, how, watch)

@@ -66,11 +66,7 @@ def activities_of(
         *_lost_process(export, lacking, processes),
         *_unrecorded_graphs(export, activities, call_names),
         *_lost_copies(export, {w for w, t in copies.items() if t.shape[1]}, call_names),
-        *(
-            impossible_times(export.path, what, count)
-            for what, count in gathering.impossible.items()
-            if count
-        ),
+        *impossible_times(export.path, gathering.impossible),
     )
 
 
@@ -91,7 +87,7 @@ def _calling_processes(export: Export) -> tuple[int, ...]:
 def _lost_graphs(export: Export) -> tuple[Limitation, ...]:
     if GRAPH not in export.schema or export.has("graphs"):
         return ()
-    lacking = ", ".join(query("nsys/graphs").lacks(export.schema))
+    lacking = ", ".join(export.lacks("graphs"))
     return (Limitation("CUDA graphs traced as a whole", f"{export.path} lacks {lacking}"),)
 
 
@@ -104,7 +100,7 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
         return ()
     one = len(processes) == 1
     what = "they are taken for the only one that made calls" if one else "they stay unlinked"
-    lacking = ", ".join(query("nsys/kernels").lacks(export.schema)) or "it for some"
+    lacking = ", ".join(export.lacks("kernels")) or "it for some"
     because = f"{export.path} lacks {lacking}; {what}"
     return (Limitation("the process of kernels", because, count),)
 
@@ -118,7 +114,7 @@ def _lost_copies(
         chosen = query(f"nsys/{what}")
         table = next(iter(chosen.requires))
         if table in export.schema and not export.has(what):
-            lacking = ", ".join(chosen.lacks(export.schema))
+            lacking = ", ".join(export.lacks(what))
             lost.append(Limitation(f"memory {what}", f"{export.path} lacks {lacking}"))
         ids = _ids(call_names, beginnings)
         if what in recorded or not ids or not export.has("call_named"):

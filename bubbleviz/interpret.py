@@ -157,16 +157,11 @@ def _recording(
         end_ns=max(int(profile.activities.end_ns[kernels].max()), linked.end_ns),
         limitations=(
             *profile.limitations,
-            *_impossible_calls(profile, linked.impossible),
+            *impossible_times(profile.source.path, {"CUDA API calls": linked.impossible}),
             *homeless,
             *_notes(profile, links, operations, parts),
         ),
     )
-
-
-def _impossible_calls(profile: Profile, count: int) -> tuple[Limitation, ...]:
-    note = impossible_times(profile.source.path, "CUDA API calls", count)
-    return (note,) if count else ()
 
 
 def _named_ranks(ranks: Ints, profile: Profile, names: Names) -> tuple[LocalRank, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -65,13 +65,17 @@ class Links(Table):
     range: Codes
     rule: npt.NDArray[np.int8]
 
+    def calls_of(self, rows: Codes, calls: CallLog) -> Calls:
+        """Return the call of each of some activities, none of which lacks one."""
+        called, of_row = np.unique(self.call[rows], return_inverse=True)
+        return calls.at(called.astype(np.int64)).take(of_row)
+
     def launched_ns(self, rows: Codes, calls: CallLog) -> Ints:
         """Return when the host launched some activities; the end of time where that is unknown."""
-        called, of_row = np.unique(self.call[rows], return_inverse=True)
-        known = called != NONE
-        time_ns = np.full(len(called), np.iinfo(np.int64).max)
-        time_ns[known] = calls.at(called[known].astype(np.int64)).start_ns
-        return time_ns[of_row]
+        known = self.call[rows] != NONE
+        time_ns = np.full(len(rows), np.iinfo(np.int64).max)
+        time_ns[known] = self.calls_of(rows[known], calls).start_ns
+        return time_ns
 
 
 @dataclass(frozen=True)
@@ -266,13 +270,8 @@ class _Backward:
             for thread, at in _by_group(ranges.thread[backward])
         }
 
-    def candidates(self, thread: Ints, time_ns: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield (thread, asked, range): the innermost backward that it had open on another thread.
-
-        Args:
-            thread: of each call asked about.
-            time_ns: when each began.
-        """
+    def _candidates(self, thread: Ints, time_ns: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+        """Yield (thread, asked, range): the innermost backward that it had open around others."""
         processes = dict(_by_group(process_of(thread)))
         for owner, opened in self._open.items():
             rows = processes.get(owner >> 24, np.empty(0, np.int64))
@@ -281,28 +280,24 @@ class _Backward:
                 inside = opened.around(time_ns[rows], time_ns[rows])
                 yield owner, rows[inside >= 0], inside[inside >= 0]
 
-    def only(self, thread: Ints, time_ns: Ints) -> tuple[Ints, Bools]:
-        """Return the backward open on just one other thread, -1 none, and where it is several."""
+    def only(
+        self, thread: Ints, time_ns: Ints, among: Callable[[int, Ints], Bools] | None = None
+    ) -> tuple[Ints, Bools]:
+        """Return the backward open on just one other thread, -1 none, and where it is several.
+
+        Args:
+            thread: of each call asked about.
+            time_ns: when each began.
+            among: tells for which of some calls (rows) a thread may be the one; None for all.
+        """
         found = np.full(len(thread), NONE, np.int64)
         count = np.zeros(len(thread), np.int64)
-        for _, rows, inside in self.candidates(thread, time_ns):
-            found[rows] = inside
-            count[rows] += 1
+        for owner, rows, inside in self._candidates(thread, time_ns):
+            may = slice(None) if among is None else among(owner, rows)
+            found[rows[may]] = inside[may]
+            count[rows[may]] += 1
         found[count > 1] = NONE
         return found, count > 1
-
-    def on_device(
-        self, thread: Ints, time_ns: Ints, device_id: Ints, uses: frozenset[tuple[int, int]]
-    ) -> Ints:
-        """Return the backward open on just one other thread that used the device; -1 none."""
-        found = np.full(len(thread), NONE, np.int64)
-        count = np.zeros(len(thread), np.int64)
-        for owner, rows, inside in self.candidates(thread, time_ns):
-            devices = np.array([d for t, d in sorted(uses) if t == owner], np.int64)
-            same = np.isin(device_id[rows], devices)
-            found[rows[same]] = inside[same]
-            count[rows[same]] += 1
-        return np.where(count == 1, found, NONE)
 
 
 def _helper_threads(threads: Sequence[Thread], helpers: Sequence[str]) -> Ints:
@@ -431,13 +426,15 @@ class _Linker:
         rows = np.flatnonzero(self._rule == Rule.AMBIGUOUS)
         if self._backward is None or len(rows) == 0:
             return
-        device_id = self._activities.ranks[:, 1]
-        found = self._backward.on_device(
-            self._threads.values[self._thread[rows]],
-            self._launched_ns[rows],
-            device_id[self._activities.rank[rows]],
-            self._uses(),
-        )
+        device_id = self._activities.ranks[:, 1][self._activities.rank[rows]]
+        uses = self._uses()
+
+        def used(thread: int, asked: Ints) -> Bools:
+            devices = np.array([d for t, d in sorted(uses) if t == thread], np.int64)
+            return np.isin(device_id[asked], devices)
+
+        thread = self._threads.values[self._thread[rows]]
+        found, _ = self._backward.only(thread, self._launched_ns[rows], used)
         self._range[rows] = found
         self._rule[rows[found >= 0]] = Rule.CROSS_THREAD
 
@@ -505,8 +502,7 @@ def launched_inside(
         phase: phase of each range.
     """
     rows = rows[links.call[rows] >= 0]
-    called, of_call = np.unique(links.call[rows], return_inverse=True)
-    used = calls.at(called.astype(np.int64)).take(of_call)
+    used = links.calls_of(rows, calls)
     crossed = np.flatnonzero(links.rule[rows] == Rule.CROSS_THREAD)
     found = [(rows[crossed], links.range[rows[crossed]].astype(np.int64))]
     compute = _OpenByThread(ranges, np.flatnonzero(np.isin(phase, COMPUTE)))

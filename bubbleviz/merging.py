@@ -21,7 +21,7 @@ import numpy as np
 from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.page import px
 from bubbleviz.phases import COMMUNICATION, Phase
-from bubbleviz.scene import UNATTRIBUTED, Floats, Marks, joined
+from bubbleviz.scene import UNATTRIBUTED, Floats, Marks, marks_in
 
 #: Narrower than this (px), and a mark is merged with its neighbours: half a px is a dot of a
 #: screen of double density, and 0.07 mm where the picture is as wide as a page of text.
@@ -113,7 +113,7 @@ def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, Merg
         enough = marks.right - marks.left >= NARROWEST
         wide.append(marks.take(enough))
         sums.add(marks.take(~enough))
-    alone = joined(wide)
+    alone = marks_in(wide)
     most = max(200, min(MARKS_PER_ROW, MARKS_IN_ALL // max(rows, 1)))
     widest = _widest(alone, most)
     if not widest.all():

@@ -17,7 +17,7 @@ from bubbleviz.coverage import Loose, largest, rank_coverage
 from bubbleviz.kinds import Kinds
 from bubbleviz.link import Inside, Links
 from bubbleviz.model import BusyIntervals, Operations, RankCoverage, RankIntervals
-from bubbleviz.parts import Parts, owners
+from bubbleviz.parts import Parts, operations_of_ranges
 from bubbleviz.phases import COMPUTE
 from bubbleviz.profile import Activities, CallLog
 from bubbleviz.spans import ActiveTime, active_time, owned_by, spans_of
@@ -84,14 +84,11 @@ def _on_rank(
     rows = np.flatnonzero(linkage.activities.rank == index).astype(np.int32)
     work = linkage.work.take(rows)
 
-    def owner_of(of_range: Codes) -> Codes:
-        owner = owners(linkage.parts, of_range, index, linkage.ranges)
-        owner[owner != NONE] -= first
-        return owner
-
-    owner = owner_of(work.range)
+    operation_of = operations_of_ranges(linkage.parts, index, linkage.ranges)
+    operation_of[operation_of != NONE] -= first
+    owner = operation_of[work.range]
     received = np.searchsorted(rows, inside.activity)
-    operations, busy = spans_of(operations, work, owner, received, owner_of(inside.range))
+    operations, busy = spans_of(operations, work, owner, received, operation_of[inside.range])
     loose = work.compute & ~owned_by(operations, owner, COMPUTE)
     start_ns, end_ns = intervals.union(work.start_ns[loose], work.end_ns[loose])
     name_id = linkage.activities.name_id[rows]

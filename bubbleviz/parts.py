@@ -15,6 +15,9 @@ from bubbleviz.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
 from bubbleviz.profile import Profile, Ranges
 from bubbleviz.work import Work
 
+#: Kernels that are looked at together.
+_PIECE = 1 << 16
+
 
 @dataclass(frozen=True)
 class Parts(Table):
@@ -67,13 +70,13 @@ def parts_of(
 def _ran_on(work: Work, ranges: int, ranks: int) -> tuple[Ints, Ints]:
     """Return which ranges kernels, and which copies ran in on which ranks, as range x ranks + rank.
 
-    Every pair has a place in a table, which is small beside a look at every kernel.
+    Every pair has a place in a table, which is filled piece by piece, as memory is short.
     """
     found = np.zeros((2, ranges * ranks), bool)
-    for index in range(ranks):
-        rows = np.flatnonzero((work.rank == index) & (work.range != NONE))
-        copy = work.copy[rows].astype(np.int64)
-        found[copy, work.range[rows].astype(np.int64) * ranks + index] = True
+    for at in range(0, len(work), _PIECE):
+        piece = work.take(slice(at, at + _PIECE))
+        piece = piece.take(piece.range != NONE)
+        found[piece.copy.astype(np.int64), piece.range.astype(np.int64) * ranks + piece.rank] = True
     return np.flatnonzero(found[0]), np.flatnonzero(found[1])
 
 
@@ -198,10 +201,12 @@ def _group_parts(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) 
     return renumber[operations.of_row]
 
 
-def owners(parts: Parts, of_range: Codes, rank: int, ranges: int) -> Codes:
-    """Return the operation of activities of one rank, by the ranges they belong to; -1 none."""
+def operations_of_ranges(parts: Parts, rank: int, ranges: int) -> Codes:
+    """Return the operation of each range on a rank, and of no range (-1) in the last place.
+
+    It is -1 for ranges that launched nothing there.
+    """
     own = parts.rank == rank
     operation = np.full(ranges + 1, NONE, np.int32)
     operation[parts.range[own]] = parts.operation[own]
-    # The last place is that of no range (-1).
-    return operation[of_range]
+    return operation

@@ -7,7 +7,7 @@ Times are the profile's own nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -57,10 +57,14 @@ def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
     return np.asarray(ordered & (start_ns > -IMPOSSIBLE_NS) & (end_ns < IMPOSSIBLE_NS), bool)
 
 
-def impossible_times(path: str, what: str, count: int) -> Limitation:
-    """Return the limitation for rows that were left out for their times."""
+def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
+    """Return the limitations for rows of some kinds that were left out for their times, if any."""
     because = f"{path}: they end before they start, or lie years away; they are left out"
-    return Limitation(f"{what} with impossible times", because, count)
+    return tuple(
+        Limitation(f"{what} with impossible times", because, count)
+        for what, count in left_out.items()
+        if count
+    )
 
 
 def correlations(ids: Ints) -> npt.NDArray[np.uint32]:

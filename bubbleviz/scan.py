@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from bubbleviz.columns import Ints
@@ -183,7 +182,7 @@ def scan_of(tables: Tables, jobs: int, rows: int, watch: Watch) -> Iterator[Scan
 
     with ExitStack() as stack:
         others = None
-        if jobs > 1 and Path(tables.path).stat().st_size >= _WORTHWHILE_BYTES:
+        if jobs > 1 and tables.size >= _WORTHWHILE_BYTES:
             # Where no process can be started, this one reads alone.
             with suppress(OSError):
                 others = stack.enter_context(crew(jobs - 1, _open_there, tables.path))

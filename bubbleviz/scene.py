@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.count import Iteration
 from bubbleviz.model import Rank
 from bubbleviz.phases import COMMUNICATION, COMPUTE, Phase
@@ -200,16 +200,10 @@ def _clipped(
     return Marks(row, kind, operation, other, left, right).take((row != NONE) & (right >= left))
 
 
-def joined(blocks: Sequence[Marks]) -> Marks:
+def marks_in(blocks: Sequence[Marks]) -> Marks:
     """Return blocks of marks as one table, in their order."""
     none, nowhere = np.zeros(0, np.int64), np.zeros(0)
-    empty = Marks(none, none, none, none, nowhere, nowhere)
-    return Marks(
-        *(
-            np.concatenate([getattr(block, name) for block in (empty, *blocks)])
-            for name in Marks.column_names()
-        )
-    )
+    return joined((Marks(none, none, none, none, nowhere, nowhere), *blocks))
 
 
 def overlapping(marks: Marks) -> tuple[Bools, Bools]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.arrivals import arrivals
-from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.columns import NONE, Ints, Table, joined
 from bubbleviz.grouping import groups_of, places_in
 from bubbleviz.model import Operations
 from bubbleviz.phases import COUNTED, Phase
@@ -29,7 +29,7 @@ _BACKWARD = (Phase.B, Phase.BW)
 
 
 @dataclass(frozen=True)
-class VirtualStages:
+class VirtualStages(Table):
     """Which (rank, chunk as named) holds which virtual stage; -1 where it cannot be told."""
 
     rank: Ints
@@ -246,10 +246,7 @@ def order_by_number(operations: Operations, number: Ints) -> VirtualStages | Non
         shapes = {_shape(stages, place // copies) for stages in found}
         if len(shapes) != 1 or not _is_pipeline(found[0], place // copies):
             continue
-        columns = ("rank", "chunk", "virtual_stage")
-        every = VirtualStages(
-            *(np.concatenate([getattr(one, name) for one in found]) for name in columns)
-        )
+        every = joined(found)
         if _run_alike(operations, every.rank, place[every.rank] // copies):
             return every
     return None

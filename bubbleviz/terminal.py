@@ -65,7 +65,7 @@ class _Bars:
         self._bars = bars
         self._all = bars.add_task("all profiles", total=None)
         self._sizes: dict[str, int] = {}
-        self._done: dict[str, float] = {}
+        self._read: dict[str, float] = {}
         self._tasks: dict[str, TaskID] = {}
 
     def files(self, sizes: Mapping[str, int]) -> None:
@@ -77,8 +77,9 @@ class _Bars:
     def read(self, path: str, share: float) -> None:
         """Show how much of a profile has been read; what is done gives way to others."""
         size = self._sizes.get(path, 0)
-        self._done[path] = share * size
-        self._bars.update(self._all, completed=sum(self._done.values()))
+        more = share * size - self._read.get(path, 0.0)
+        self._read[path] = share * size
+        self._bars.advance(self._all, more)
         if path not in self._tasks and share < 1:
             name = Path(path).name[:_LONGEST_NAME]
             self._tasks[path] = self._bars.add_task(name, total=size)

@@ -33,6 +33,13 @@ class _Notes:
         self.steps: dict[tuple[str, ...], Step] = {}
         self.open: tuple[str, ...] = ()
 
+    def add(self, place: tuple[str, ...], seconds: float, rows: int) -> None:
+        """Add to the step of that name (the last one) inside those before it."""
+        before = self.steps.get(place, Step(place[-1], len(place) - 1, 0.0, 0))
+        self.steps[place] = replace(
+            before, seconds=before.seconds + seconds, rows=before.rows + rows
+        )
+
 
 _notes: ContextVar[_Notes | None] = ContextVar("bubbleviz_steps", default=None)
 
@@ -51,14 +58,14 @@ def step(name: str) -> Iterator[Rows]:
         yield rows
         return
     outer, begun = notes.open, perf_counter()
-    key = notes.open = (*outer, name)
-    notes.steps.setdefault(key, Step(name, len(outer), 0.0, 0))
+    place = notes.open = (*outer, name)
+    # A step stands before its parts.
+    notes.add(place, 0.0, 0)
     try:
         yield rows
     finally:
-        notes.open, before = outer, notes.steps[key]
-        seconds = before.seconds + perf_counter() - begun
-        notes.steps[key] = replace(before, seconds=seconds, rows=before.rows + rows.count)
+        notes.open = outer
+        notes.add(place, perf_counter() - begun, rows.count)
 
 
 @contextmanager
@@ -81,8 +88,4 @@ def add(steps: Sequence[Step]) -> None:
     key: tuple[str, ...] = ()
     for one in steps:
         key = (*key[: one.depth], one.name)
-        place = (*notes.open, *key)
-        before = notes.steps.get(place, Step(one.name, len(place) - 1, 0.0, 0))
-        notes.steps[place] = replace(
-            before, seconds=before.seconds + one.seconds, rows=before.rows + one.rows
-        )
+        notes.add((*notes.open, *key), one.seconds, one.rows)

@@ -19,7 +19,7 @@ from bubbleviz.page import WIDTH
 from bubbleviz.phases import Phase
 from bubbleviz.renderers.svg import render
 from bubbleviz.report import Report, View
-from bubbleviz.scene import UNATTRIBUTED, Marks, compute_marks, joined, select
+from bubbleviz.scene import UNATTRIBUTED, Marks, compute_marks, marks_in, select
 from tests.test_svg import Op, one_f_one_b, parsed, report_of, tooltips, written
 
 # Against a slow count: a px is so many ticks, and every tick of every mark is counted.
@@ -211,7 +211,7 @@ def test_merging_keeps_the_time_of_every_phase() -> None:
     report = random_report(2, 5_000)
     selection = select(report, View())
     assert selection is not None
-    marks = joined(list(compute_marks(report, selection, 1000.5)))
+    marks = marks_in(list(compute_marks(report, selection, 1000.5)))
 
     alone, merged = split([marks], 2, 1000.5)
 

@@ -27,7 +27,7 @@ from bubbleviz.page import at_most, clean, duration, fitted, text_width, ticks
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers.svg import RENDERER, render
 from bubbleviz.report import Report, View
-from bubbleviz.scene import compute_marks, counted_windows, joined, select
+from bubbleviz.scene import compute_marks, counted_windows, marks_in, select
 
 SVG = "{http://www.w3.org/2000/svg}"
 GOLDEN = Path(__file__).parent / "golden"
@@ -537,7 +537,7 @@ def test_a_hole_in_an_operation_is_bubble() -> None:
     selection = select(report, View())
     assert selection is not None
 
-    marks = joined(list(compute_marks(report, selection, 1000.0)))
+    marks = marks_in(list(compute_marks(report, selection, 1000.0)))
 
     assert marks.left.tolist() == [0.0, 700.0]
     assert marks.right.tolist() == [400.0, 1000.0]

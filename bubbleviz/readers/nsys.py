@@ -317,8 +317,6 @@ class NsysFile:
         with step("read ranges") as rows:
             ranges, strange = _ranges(export, self.scan, wanted, last_ns)
             rows.count = len(ranges)
-        if strange:
-            notes = (*notes, impossible_times(export.path, "ranges", strange))
         if len(ranges) == 0:
             _refuse_without_ranges(export)
         return Profile(
@@ -332,6 +330,7 @@ class NsysFile:
                 *_names_lost(export, ranges),
                 *_facts_lost(export, activities.names),
                 *notes,
+                *impossible_times(export.path, {"ranges": strange}),
             ),
         )
 
@@ -343,9 +342,9 @@ class NsysFile:
             ranges, _ = _ranges(export, self.scan, _wanted(export, globs), lambda: 0)
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
             candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
-        lacks = [lack for first, *_ in _NEEDED.values() for lack in _lacking(export, first)]
+        lacks = [lack for first, *_ in _NEEDED.values() for lack in export.lacks(first)]
         if GRAPH in export.schema:
-            lacks.extend(_lacking(export, "graphs"))
+            lacks.extend(export.lacks("graphs"))
         return Contents(
             source=_source(export),
             tables=_tables(export),
@@ -391,7 +390,7 @@ def _refuse_without_ranges(export: Export) -> None:
     """Raise NothingToAnalyseError where there is no range of any name."""
     if not export.rows(export.choose("any_range"), _event_types(export)):
         raise NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[NVTX]}")
-    lacking = query("nsys/ranges").lacks(export.schema)
+    lacking = export.lacks("ranges")
     if lacking:
         raise SchemaError(
             f"{export.path}: the export lacks {', '.join(lacking)}, and no range is named "
@@ -399,13 +398,9 @@ def _refuse_without_ranges(export: Export) -> None:
         )
 
 
-def _lacking(export: Export, name: str) -> tuple[str, ...]:
-    return query(f"nsys/{name}").lacks(export.schema)
-
-
 def _names_lost(export: Export, ranges: Ranges) -> tuple[Limitation, ...]:
     """Return what is lost of ranges where a column is absent."""
-    lacking = _lacking(export, "ranges")
+    lacking = export.lacks("ranges")
     names = [lack for lack in lacking if not lack.endswith(".endGlobalTid")]
     notes = []
     if names:
@@ -430,11 +425,11 @@ def _facts_lost(export: Export, kernel_names: Sequence[str]) -> tuple[Limitation
     for name, what in _OPTIONAL.items():
         table = next(iter(query(f"nsys/{name}").requires))
         if not export.has(name):
-            lost.append((what, f"lacks {', '.join(_lacking(export, name))}"))
+            lost.append((what, f"lacks {', '.join(export.lacks(name))}"))
         elif name in _ONE_ROW and _first(export, name) is None:
             lost.append((what, f"has none in {table}"))
     for names, what in ((_GPUS, "what the GPUs are"), (_CUDA_DEVICES, "which GPU is which")):
-        lacking = _lacking(export, names[0]) if names is _GPUS else export.lacks(*names)
+        lacking = export.lacks(names[0]) if names is _GPUS else export.lacks(*names)
         if lacking:
             lost.append((what, f"lacks {', '.join(lacking)}"))
         elif not (rows := export.rows(export.choose(*names))):

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.columns import Bools, Ints
+from bubbleviz.grouping import places_in
 from bubbleviz.phases import Phase
 from scripts.benchmark.timetable import DEVICES, Timetable
 from scripts.planting.host import COMPUTE, STREAM_OF
@@ -131,15 +132,8 @@ def block_of(timetable: Timetable, device: int, iteration: int) -> Block:
     _number(calls, iteration)
     kernels = _kernels(kernel_starts, kernel_ends, phases, transfers)
     launching = calls["name"] <= _LAUNCH_EX
-    kernels["correlation"] = calls["correlation"][launching][_ranks(calls["kernel"][launching])]
+    kernels["correlation"] = calls["correlation"][launching][places_in(calls["kernel"][launching])]
     return Block(device, kernels, calls, tuple(ranges), slots.ravel())
-
-
-def _ranks(numbers: Ints) -> Ints:
-    """Return where each of 0, 1, 2, ... stands in a permutation."""
-    places = np.empty_like(numbers)
-    places[numbers] = np.arange(len(numbers), dtype=np.int64)
-    return places
 
 
 def _kernel_times(

@@ -8,24 +8,18 @@ memory at a time.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
-from bubbleviz.columns import Ints
 from scripts.benchmark.launches import CALL_NAMES, DRIVER, RUNTIME, Arrays, Block, block_of
 from scripts.benchmark.timetable import DEVICES, Recipe, Timetable, timetable_of
 from scripts.planting import layout
 from scripts.planting.recorder import KERNEL_NAMES
-
-Value: TypeAlias = "int | str | None"
-Column: TypeAlias = "Ints | Sequence[Value] | Value"
 
 #: Where a profile says what it was made from; what is made from a recipe is an edition, to be
 #: counted up where that changes.
@@ -46,7 +40,7 @@ _INNER = ("aten::addmm", "aten::as_strided", "aten::native_layer_norm", "AddmmBa
 _REGISTERED = 3
 
 #: Columns of kernels that are the same in every row, as in scripts.planting.export.
-_KERNEL_CONSTANTS: dict[str, Column] = {
+_KERNEL_CONSTANTS: layout.Columns = {
     "contextId": 1, "greenContextId": 0, "launchType": 1, "cacheConfig": 0,
     "registersPerThread": 32, "gridX": 1056, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1,
     "blockZ": 1, "staticSharedMemory": 0, "dynamicSharedMemory": 0, "localMemoryPerThread": 0,
@@ -67,16 +61,12 @@ def write_profile(recipe: Recipe, path: Path) -> Timetable:
     unfinished = path.with_name(path.name + ".part")
     strings = _string_ids()
     layout.write_export(unfinished, _small_tables(recipe, strings))
-    with closing(sqlite3.connect(unfinished, isolation_level=None)) as database:
-        database.execute("PRAGMA journal_mode = OFF")
-        database.execute("PRAGMA synchronous = OFF")
-        database.execute("BEGIN")
+    with layout.written(unfinished) as database:
         if recipe.deep:
             _write_library_strings(database, timetable)
         _write_calls(database, timetable, strings)
         _write_kernels(database, timetable, strings)
         _write_ranges(database, timetable, strings)
-        database.execute("COMMIT")
     unfinished.replace(path)
     return timetable
 
@@ -156,31 +146,6 @@ def _small_tables(recipe: Recipe, strings: Mapping[str, int]) -> dict[str, layou
     }  # fmt: skip
 
 
-def _create(database: sqlite3.Connection, table: str) -> None:
-    ddl = Path(layout.__file__).with_suffix(".sql").read_text(encoding="utf-8")
-    found = re.search(rf"CREATE TABLE {table} \(.*?\n\)", ddl, re.DOTALL)
-    if found is None:
-        raise ValueError(f"the layout has no table {table}")
-    database.execute(found[0])
-
-
-def _insert(database: sqlite3.Connection, table: str, columns: Mapping[str, Column]) -> None:
-    """Insert rows; a column that is one value stands in the statement, not in every row."""
-    slots, varying = [], []
-    for column in columns.values():
-        if isinstance(column, np.ndarray):
-            varying.append(column.tolist())
-        elif isinstance(column, Sequence) and not isinstance(column, str):
-            varying.append(list(column))
-        else:
-            slots.append("NULL" if column is None else repr(column))
-            continue
-        slots.append("?")
-    names = ", ".join(f'"{name}"' for name in columns)
-    statement = f"INSERT INTO {table} ({names}) VALUES ({', '.join(slots)})"
-    database.executemany(statement, zip(*varying, strict=True))
-
-
 def _blocks(timetable: Timetable, iteration: int) -> list[Block]:
     return [block_of(timetable, device, iteration) for device in range(DEVICES)]
 
@@ -194,14 +159,14 @@ def _sorted(columns: Arrays) -> Arrays:
 def _write_calls(
     database: sqlite3.Connection, timetable: Timetable, strings: Mapping[str, int]
 ) -> None:
-    _create(database, "CUPTI_ACTIVITY_KIND_RUNTIME")
+    layout.create_table(database, "CUPTI_ACTIVITY_KIND_RUNTIME")
     names = np.array([strings[name] for name in CALL_NAMES], dtype=np.int64)
     for device in range(DEVICES):
         for event_class in (RUNTIME, DRIVER):
             for iteration in range(timetable.recipe.iterations):
                 calls = block_of(timetable, device, iteration).calls
                 rows = calls["class"] == event_class
-                columns: dict[str, Column] = {
+                columns: layout.Columns = {
                     "start": calls["start"][rows],
                     "end": calls["end"][rows],
                     "eventClass": event_class,
@@ -210,20 +175,20 @@ def _write_calls(
                     "nameId": names[calls["name"][rows]],
                     "returnValue": 0,
                 }
-                _insert(database, "CUPTI_ACTIVITY_KIND_RUNTIME", columns)
+                layout.insert_rows(database, "CUPTI_ACTIVITY_KIND_RUNTIME", columns)
 
 
 def _write_kernels(
     database: sqlite3.Connection, timetable: Timetable, strings: Mapping[str, int]
 ) -> None:
-    _create(database, "CUPTI_ACTIVITY_KIND_KERNEL")
+    layout.create_table(database, "CUPTI_ACTIVITY_KIND_KERNEL")
     names = np.array([[strings[text] for text in texts] for texts in KERNEL_NAMES], dtype=np.int64)
     processes = np.array([_process(device) for device in range(DEVICES)], dtype=np.int64)
     written = 0
     for iteration in range(timetable.recipe.iterations):
         rows = _sorted(_joined([_with_device(block) for block in _blocks(timetable, iteration)]))
         named = names[rows["name"]]
-        columns: dict[str, Column] = {
+        columns: layout.Columns = {
             "start": rows["start"],
             "end": rows["end"],
             "deviceId": rows["device"],
@@ -236,7 +201,7 @@ def _write_kernels(
             "gridId": np.arange(written + 1, written + 1 + len(named), dtype=np.int64),
             **_KERNEL_CONSTANTS,
         }
-        _insert(database, "CUPTI_ACTIVITY_KIND_KERNEL", columns)
+        layout.insert_rows(database, "CUPTI_ACTIVITY_KIND_KERNEL", columns)
         written += len(named)
 
 
@@ -252,7 +217,7 @@ def _joined(parts: Sequence[Arrays]) -> Arrays:
 def _write_ranges(
     database: sqlite3.Connection, timetable: Timetable, strings: Mapping[str, int]
 ) -> None:
-    _create(database, "NVTX_EVENTS")
+    layout.create_table(database, "NVTX_EVENTS")
     first = 0
     for iteration in range(timetable.recipe.iterations):
         rows: list[tuple[int, int, str | None, int | None, int, int]] = []
@@ -267,11 +232,11 @@ def _write_ranges(
                 first += 2 * len(block.slots)
         rows.sort(key=lambda row: row[0])
         starts, ends, texts, ids, domains, threads = zip(*rows, strict=True)
-        columns: dict[str, Column] = {
+        columns: layout.Columns = {
             "start": starts, "end": ends, "eventType": _PUSH_POP, "text": texts,
             "globalTid": threads, "textId": ids, "domainId": domains,
         }  # fmt: skip
-        _insert(database, "NVTX_EVENTS", columns)
+        layout.insert_rows(database, "NVTX_EVENTS", columns)
 
 
 def _library_rows(

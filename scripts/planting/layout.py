@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias, TypeGuard
 
@@ -75,22 +77,45 @@ def write_export(path: Path, tables: Mapping[str, Columns]) -> None:
         path: file to write; one that exists is replaced.
         tables: columns by table and column name.
     """
-    ddl = _DDL.read_text(encoding="utf-8")
     path.unlink(missing_ok=True)
-    database = sqlite3.connect(path, isolation_level=None)
-    try:
+    with written(path) as database:
+        for name in _statements():
+            if _rows(tables.get(name, {})):
+                create_table(database, name)
+                insert_rows(database, name, tables[name])
+
+
+@contextmanager
+def written(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a file to write to, quickly: one that is not finished is worth nothing."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA page_size = 4096")
         database.execute("PRAGMA journal_mode = OFF")
         database.execute("PRAGMA synchronous = OFF")
         database.execute("BEGIN")
-        for statement in re.findall(r"CREATE TABLE \w+ \(.*?\n\)", ddl, re.DOTALL):
-            name = statement.split()[2]
-            if _rows(tables.get(name, {})):
-                database.execute(statement)
-                _insert(database, name, tables[name], tables_of(ddl)[name])
+        yield database
         database.execute("COMMIT")
-    finally:
-        database.close()
+
+
+@cache
+def _statements() -> Mapping[str, str]:
+    """Return the statement that makes each table, in the order of the layout."""
+    found = re.findall(r"CREATE TABLE \w+ \(.*?\n\)", _ddl(), re.DOTALL)
+    return {statement.split()[2]: statement for statement in found}
+
+
+@cache
+def _known() -> Mapping[str, Mapping[str, bool]]:
+    return tables_of(_ddl())
+
+
+def _ddl() -> str:
+    return _DDL.read_text(encoding="utf-8")
+
+
+def create_table(database: sqlite3.Connection, table: str) -> None:
+    """Make a table of the layout."""
+    database.execute(_statements()[table])
 
 
 def _is_constant(column: Column) -> TypeGuard[Value]:
@@ -107,10 +132,9 @@ def _rows(columns: Columns) -> int:
     return max(lengths, default=0)
 
 
-def _insert(
-    database: sqlite3.Connection, table: str, columns: Columns, known: Mapping[str, bool]
-) -> None:
-    """Insert the rows; constant columns stand in the statement, not in every row."""
+def insert_rows(database: sqlite3.Connection, table: str, columns: Columns) -> None:
+    """Insert rows; constant columns stand in the statement, not in every row."""
+    known = _known()[table]
     strange = set(columns) - set(known)
     missing = {name for name, needed in known.items() if needed and name not in columns}
     if strange or missing:
