@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from bubbleviz.conventions import (
     globs_of,
     recognise,
 )
-from bubbleviz.count import Counts, count
+from bubbleviz.count import Counts, count, prepare
 from bubbleviz.errors import MismatchError, ProfileError, UsageError
 from bubbleviz.fleet import Fleet, Glance, Local
 from bubbleviz.inputs import Found, find_profiles
@@ -71,8 +72,8 @@ def analyze(
         parallel: how many ways the run is tensor-, pipeline- and data-parallel; None to tell it
             from the data.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
-        jobs: how many processes read at once, this one among them; a script that gives more than
-            one needs ``if __name__ == "__main__":``.
+        jobs: how many threads read one profile, or processes several; a script that gives more
+            than one needs ``if __name__ == "__main__":``.
         dask: address or scheduler file of a Dask cluster whose workers read the profiles, where
             they are; None reads them here.
         progress: is told how far the run is.
@@ -89,6 +90,9 @@ def analyze(
         if progress:
             progress.files(sizes)
         how = How(_conventions(convention), cross_thread, keep_export)
+        if len(files) == 1:
+            # Where there are more, processes are forked, which is done before there are threads.
+            Thread(target=prepare, daemon=True).start()
         with step("profiles"):
             recordings, unreadable = _record_all(fleet, files, how, progress or Unwatched())
     with step("put together"):

@@ -26,13 +26,17 @@ class ExportedCalls:
     export: Export
     scan: Scan
 
+    def stretches(self) -> tuple[Stretch, ...]:
+        """Return the stretches that make up the table."""
+        return self.scan.stretches("nsys/calls", *self.export.bounds("call_rows"))
+
     def blocks(self) -> Iterator[Calls]:
         """Yield all that can have launched something, in the order of the export.
 
         Raises:
             ProfileError: the export is damaged.
         """
-        asked = self.scan.stretches("nsys/calls", *self.export.bounds("call_rows"))
+        asked = self.stretches()
         blocks = self.scan.columns(asked)
         for stretch in asked:
             with step("read calls") as rows:

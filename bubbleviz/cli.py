@@ -128,7 +128,11 @@ def analyze(
     jobs: Annotated[
         int | None,
         typer.Option(
-            "--jobs", "-j", min=1, metavar="N", help="Processes that read; all cores if not given."
+            "--jobs",
+            "-j",
+            min=1,
+            metavar="N",
+            help="Cores at work: threads on one profile, processes on several; all if not given.",
         ),
     ] = None,
     dask: Annotated[

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -436,6 +438,12 @@ def _mean_interval(averaged: Sequence[Iteration], name: str) -> tuple[float, flo
     return low, high
 
 
+def prepare() -> None:
+    """Load what :func:`spread` needs, 0.15 s that a thread can spend while another one reads."""
+    with suppress(ImportError, MemoryError):  # who needs it will see
+        importlib.import_module("scipy.special")
+
+
 def spread(values: Sequence[float | None]) -> Spread:
     """Return mean and spread of the known values; ``std`` with n - 1, ``ci95`` a half width."""
     known = np.array([v for v in values if v is not None], np.float64)
@@ -445,7 +453,7 @@ def spread(values: Sequence[float | None]) -> Spread:
     mean, low, high = float(known.mean()), float(known.min()), float(known.max())
     if n == 1:
         return Spread(mean, None, low, high, None, 1)
-    # Imported here: scipy.special takes 0.2 s, and a single iteration needs none of it.
+    # Imported here: a single iteration needs none of it.
     from scipy.special import stdtrit
 
     std = float(known.std(ddof=1))

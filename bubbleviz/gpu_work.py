@@ -9,12 +9,12 @@ import numpy as np
 
 from bubbleviz.columns import Ints
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
-from bubbleviz.exports import GRAPH, KERNEL, Export, number
+from bubbleviz.exports import GRAPH, Export, number
 from bubbleviz.gathering import Gathering
 from bubbleviz.model import Limitation
 from bubbleviz.profile import Activities, correlations, impossible_times
 from bubbleviz.queries import query
-from bubbleviz.scan import Scan
+from bubbleviz.scan import Scan, Stretch
 
 #: The queries for kernels, and what stands in for it.
 KERNEL_QUERIES = ("kernels", "kernels_without_process")
@@ -26,6 +26,14 @@ _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 TELLING_CALLS = (*_GRAPH_LAUNCHES, *(start for starts in _COPYING.values() for start in starts))
 #: What graphs.sql gives as the name of a CUDA graph, which has none.
 _WHOLE_GRAPH = -2
+
+
+def kernel_stretches(export: Export, scan: Scan) -> tuple[Stretch, ...]:
+    """Return the stretches that make up the table of kernels; none if it cannot be read."""
+    if export.lacks(*KERNEL_QUERIES):
+        return ()
+    chosen = export.choose(*KERNEL_QUERIES).name
+    return scan.stretches(chosen, *export.bounds("kernel_rows"))
 
 
 def activities_of(
@@ -41,14 +49,14 @@ def activities_of(
     Raises:
         ProfileError: the export is damaged.
     """
-    first, last = export.bounds("kernel_rows") if KERNEL in export.schema else (0, -1)
-    chosen = export.choose(*KERNEL_QUERIES).name if KERNEL in export.schema else ""
+    stretches = kernel_stretches(export, scan)
     graphs = [export.columns(query("nsys/graphs"))] if export.has("graphs") else []
     copies = {w: export.columns(query(f"nsys/{w}")) for w in _COPYING if export.has(w)}
     beside = sum(table.shape[1] for table in (*graphs, *copies.values()))
-    gathering = Gathering(min(last - first + 1, scan.tables.most_rows) + beside)
+    most = sum(stretch.length for stretch in stretches)
+    gathering = Gathering(min(most, scan.database.most_rows) + beside)
     try:
-        for block in scan.columns(scan.stretches(chosen, first, last)):
+        for block in scan.columns(stretches):
             gathering.kernels(block)
         for table in graphs:
             gathering.kernels(table)

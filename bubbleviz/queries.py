@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _REQUIRES = re.compile(r"^-- requires: (\w+)\(([^)]*)\)$", re.MULTILINE)
 #: A column of the result carries a comment that says what it is.
+_COMMENT = re.compile(r"--.*")
+_PARAMETER = re.compile(r":(\w+)")
 _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
 
@@ -34,12 +36,14 @@ class Query:
         name: ``"nsys/kernels"`` for ``sql/nsys/kernels.sql``.
         text: the statement.
         columns: names of what it returns.
+        parameters: names of its parameters, in the order in which SQLite numbers them.
         requires: tables it reads, each with the columns it reads.
     """
 
     name: str
     text: str
     columns: tuple[str, ...]
+    parameters: tuple[str, ...]
     requires: Mapping[str, tuple[str, ...]]
 
     def lacks(self, tables: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
@@ -71,4 +75,5 @@ def query(name: str) -> Query:
         table: tuple(c.strip() for c in columns.split(",") if c.strip())
         for table, columns in _REQUIRES.findall(text)
     }
-    return Query(name, text, tuple(_COLUMN.findall(text)), requires)
+    parameters = dict.fromkeys(_PARAMETER.findall(_COMMENT.sub("", text)))
+    return Query(name, text, tuple(_COLUMN.findall(text)), tuple(parameters), requires)

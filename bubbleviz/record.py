@@ -36,7 +36,7 @@ class How:
         conventions: namings of ranges; empty to recognise them.
         cross_thread: whether a backward may be launched by another thread.
         keep_export: whether exports made of reports stay.
-        jobs: how many processes read one file.
+        jobs: how many threads read one file.
     """
 
     conventions: tuple[Convention, ...] = ()

@@ -1,25 +1,29 @@
-"""Scan: large tables read in stretches of rows, in this process and in others beside it.
+"""Scan: large tables read in stretches of rows, by threads beside the one that uses them.
 
-What is read is the same, and in the same order, however many processes read it. The stretches of a
-process that has died are read here.
+While a stretch is read no Python runs for it, so that threads read at the same time, and another
+one works on what was read before. What is read is the same, and in the same order, however many
+threads read it.
 
 ::
 
-    stretches       | 0 | 1 | 2 | 3 | 4 | 5 |     yielded in this order
-    another reads     0   1       3
-    this one                  2       4   5       what no other has begun, instead of waiting
+    stretches        | 0 | 1 | 2 | 3 | 4 | 5 |     yielded in this order
+    a thread reads     0       2   3
+    another one          1           4   5
+    this one waits   ──┤ 0 | 1 | 2 | 3 | ...       and works on them
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from threading import local
 from typing import TypeVar
 
 from bubbleviz.columns import Ints
-from bubbleviz.crew import Broken, Crew, Handed, crew
-from bubbleviz.exports import Binds, Tables, tables_of
+from bubbleviz.database import Binds, Database, opened_database
 from bubbleviz.progress import Watch
 from bubbleviz.queries import query
 
@@ -27,12 +31,8 @@ Result = TypeVar("Result")
 
 #: Rows of a stretch: some 10 ms of reading, and columns that stay in the cache.
 ROWS = 1 << 15
-#: A smaller file is read before another process has started.
-_WORTHWHILE_BYTES = 48 << 20
-#: How many stretches each other process is handed: the one it reads, and the next.
-_AHEAD = 2
-#: How many stretches may be read, for each process, before the first of them is used.
-_WINDOW = 4
+#: How many stretches more than threads may be read before the first of them is used.
+_AHEAD = 15
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,13 @@ class Stretch:
     last: int
     binds: tuple[tuple[str, int | str | None], ...] = ()
 
-    def columns(self, tables: Tables) -> Ints:
+    def columns(self, database: Database) -> Ints:
         """Return what the query reads, as int64 columns; shape (columns, rows)."""
-        known = self.length if self.length <= tables.most_rows else -1
-        return tables.columns(query(self.query), self._binds(), known)
+        return database.columns(query(self.query), self._binds(), min(self.length, ROWS))
 
-    def rows(self, tables: Tables) -> list[tuple[object, ...]]:
+    def rows(self, database: Database) -> list[tuple[object, ...]]:
         """Return what the query reads, where that is little."""
-        return tables.rows(query(self.query), self._binds())
+        return database.rows(query(self.query), self._binds())
 
     @property
     def length(self) -> int:
@@ -70,16 +69,17 @@ class Scan:
     """Reads stretches of a file.
 
     Attributes:
-        tables: of the file, open in this process.
-        jobs: how many processes read, this one among them.
-        others: them without this one; None where this one reads alone.
+        database: the file.
+        jobs: how many threads read.
         told: takes how many rows more have been read.
     """
 
-    tables: Tables
+    database: Database
     jobs: int
-    others: Crew | None
     told: Callable[[int], None]
+    _pool: ThreadPoolExecutor
+    _opened: ExitStack
+    _begun: dict[Stretch, Future[Ints]]
 
     def stretches(
         self, name: str, first: int, last: int, most: int = 0, binds: Binds | None = None
@@ -90,12 +90,22 @@ class Scan:
         """
         given = tuple((binds or {}).items())
         length = most or ROWS
-        if last - first >= self.tables.most_rows:
+        if last - first >= self.database.most_rows:
             length = last - first + 1
         return tuple(
             Stretch(name, at, min(at + length - 1, last), given)
             for at in range(first, last + 1, length)
         )
+
+    def begin(self, asked: Sequence[Stretch]) -> None:
+        """Begin with the first of these stretches, whose columns will be asked for later."""
+        for stretch in asked[: self._window]:
+            if stretch not in self._begun:
+                self._begun[stretch] = self._pool.submit(self._read, Stretch.columns, stretch)
+
+    @property
+    def _window(self) -> int:
+        return self.jobs + _AHEAD
 
     def columns(self, asked: Sequence[Stretch]) -> Iterator[Ints]:
         """Yield the columns of each stretch, in order.
@@ -103,73 +113,53 @@ class Scan:
         Raises:
             ProfileError: the file is damaged.
         """
-        return self._each(asked, _columns_there, lambda stretch: stretch.columns(self.tables))
+
+        def handed(stretch: Stretch) -> Future[Ints]:
+            begun = self._begun.pop(stretch, None)
+            return begun or self._pool.submit(self._read, Stretch.columns, stretch)
+
+        return self._each(asked, handed)
 
     def rows(self, asked: Sequence[Stretch]) -> Iterator[list[tuple[object, ...]]]:
         """Yield the rows of each stretch, in order; see :meth:`columns`."""
-        return self._each(asked, _rows_there, lambda stretch: stretch.rows(self.tables))
+
+        def handed(stretch: Stretch) -> Future[list[tuple[object, ...]]]:
+            return self._pool.submit(self._read, Stretch.rows, stretch)
+
+        return self._each(asked, handed)
 
     def _each(
-        self,
-        asked: Sequence[Stretch],
-        there: Callable[[Stretch], Result],
-        here: Callable[[Stretch], Result],
+        self, asked: Sequence[Stretch], handed: Callable[[Stretch], Future[Result]]
     ) -> Iterator[Result]:
-        if self.others is None:
-            for stretch in asked:
-                result = here(stretch)
+        ahead: deque[Future[Result]] = deque()
+        try:
+            for at, stretch in enumerate(asked):
+                ahead.extend(map(handed, asked[at + len(ahead) : at + self._window]))
+                result = ahead.popleft().result()
                 self.told(stretch.length)
                 yield result
-            return
-        handed: dict[int, Handed[Result]] = {}
-        read: dict[int, Result] = {}
-        begun = 0
-        for at, stretch in enumerate(asked):
-            end = min(at + _WINDOW * self.jobs, len(asked))
-            while at not in read:
-                idle = _AHEAD * (self.jobs - 1) - sum(not f.done() for f in handed.values())
-                for number in range(begun, min(begun + idle, end)):
-                    future = _handed(self.others, there, asked[number])
-                    if future is None:
-                        break
-                    handed[number] = future
-                    begun += 1
-                waits = at in handed and not handed[at].done()
-                if at in handed and (not waits or begun == end):
-                    read[at] = _result(handed.pop(at), here, stretch)
-                else:
-                    # Instead of waiting, this process reads what no other has begun.
-                    read[begun] = here(asked[begun])
-                    begun += 1
-            self.told(stretch.length)
-            yield read.pop(at)
+        finally:
+            for future in ahead:
+                future.cancel()
+
+    def _read(self, read: Callable[[Stretch, Database], Result], stretch: Stretch) -> Result:
+        """Read a stretch in a thread, which opens the file for itself."""
+        if not hasattr(_own, "database"):
+            _own.database = self._opened.enter_context(opened_database(self.database.path))
+        return read(stretch, _own.database)
 
 
-def _handed(
-    others: Crew, there: Callable[[Stretch], Result], stretch: Stretch
-) -> Handed[Result] | None:
-    """Return what will be the result of another process; None where there is none any more."""
-    try:
-        return others.hand(there, stretch)
-    except (Broken, OSError):
-        return None
-
-
-def _result(future: Handed[Result], here: Callable[[Stretch], Result], stretch: Stretch) -> Result:
-    try:
-        return future.result()
-    except (Broken, OSError):
-        # It has died, or found no place for what it read.
-        return here(stretch)
+#: What each thread that reads has open.
+_own = local()
 
 
 @contextmanager
-def scan_of(tables: Tables, jobs: int, rows: int, watch: Watch) -> Iterator[Scan]:
-    """Have an open file read by so many processes; a small one is read by this one alone.
+def scan_of(database: Database, jobs: int, rows: int, watch: Watch) -> Iterator[Scan]:
+    """Have an open file read by so many threads.
 
     Args:
-        tables: the open file.
-        jobs: how many processes read.
+        database: the open file.
+        jobs: how many threads read.
         rows: how many rows there are to read.
         watch: takes what share of them has been read.
     """
@@ -180,27 +170,8 @@ def scan_of(tables: Tables, jobs: int, rows: int, watch: Watch) -> Iterator[Scan
         read += more
         watch(min(read / rows, 1.0) if rows else 1.0)
 
-    with ExitStack() as stack:
-        others = None
-        if jobs > 1 and tables.size >= _WORTHWHILE_BYTES:
-            # Where no process can be started, this one reads alone.
-            with suppress(OSError):
-                others = stack.enter_context(crew(jobs - 1, _open_there, tables.path))
-        yield Scan(tables, jobs if others else 1, others, told)
-
-
-#: The file that this process reads for another one.
-_there = ExitStack()
-_tables: list[Tables] = []
-
-
-def _open_there(path: str) -> None:
-    _tables.append(_there.enter_context(tables_of(path)))
-
-
-def _columns_there(stretch: Stretch) -> Ints:
-    return stretch.columns(_tables[-1])
-
-
-def _rows_there(stretch: Stretch) -> list[tuple[object, ...]]:
-    return stretch.rows(_tables[-1])
+    with ExitStack() as opened, ThreadPoolExecutor(jobs, "bubbleviz-read") as pool:
+        try:
+            yield Scan(database, jobs, told, pool, opened, {})
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,8 +23,8 @@ from bubbleviz import crew, dask_fleet, fleet, scan
 from bubbleviz.cli import main
 from bubbleviz.columns import Ints
 from bubbleviz.crew import Broken
+from bubbleviz.database import Database
 from bubbleviz.errors import InputError, ProfileError, UsageError
-from bubbleviz.exports import Tables
 from bubbleviz.progress import Watch
 from bubbleviz.record import How, Recorded, record
 from bubbleviz.renderers.csv import RENDERER as CSV
@@ -56,22 +58,16 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read any file by several processes, in stretches that cut it at odd places."""
-    monkeypatch.setattr(scan, "_WORTHWHILE_BYTES", 0)
+    """Read any file in stretches that cut it at odd places, many of them ahead of their use."""
     monkeypatch.setattr(scan, "ROWS", 61)
 
 
-@pytest.fixture
-def started_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_single_threaded", lambda: False)
-
-
-# --- one file, several processes
+# --- one file, several threads
 
 
 @pytest.mark.usefixtures("short_stretches")
 @pytest.mark.parametrize("name", RUNS)
-def test_a_file_read_in_stretches_by_several_processes_is_the_same(
+def test_a_file_read_in_stretches_by_several_threads_is_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(RUNS[name], tmp_path)
@@ -82,33 +78,39 @@ def test_a_file_read_in_stretches_by_several_processes_is_the_same(
     assert written(several) == written(bubbleviz.analyze(file))
 
 
-@pytest.mark.usefixtures("short_stretches", "started_afresh")
-def test_processes_started_afresh_give_the_same(many: Path) -> None:
-    file = many / "node0.sqlite"
-
-    assert written(bubbleviz.analyze(file, jobs=3)) == written(bubbleviz.analyze(file))
-
-
 @pytest.mark.usefixtures("short_stretches")
-@pytest.mark.parametrize("dies_at", [0, 1, 7])
-def test_stretches_of_a_process_that_dies_are_read_again(
-    dies_at: int, many: Path, monkeypatch: pytest.MonkeyPatch
+def test_stretches_come_in_order_whichever_is_read_first(
+    many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = many / "node0.sqlite"
     whole = written(bubbleviz.analyze(file))
-    own, read, count = os.getpid(), Stretch.columns, 0
+    read, wait = Stretch.columns, Random(5)
 
-    def columns(stretch: Stretch, tables: Tables) -> Ints:
-        nonlocal count
-        count += 1
-        if os.getpid() != own and count > dies_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return read(stretch, tables)
+    def columns(stretch: Stretch, database: Database) -> Ints:
+        time.sleep(wait.random() / 500)
+        return read(stretch, database)
 
     monkeypatch.setattr(Stretch, "columns", columns)
-    monkeypatch.setattr(crew, "_single_threaded", lambda: True)
 
-    assert written(bubbleviz.analyze(file, jobs=2)) == whole
+    assert written(bubbleviz.analyze(file, jobs=5)) == whole
+
+
+@pytest.mark.usefixtures("short_stretches")
+def test_what_a_thread_finds_damaged_ends_the_run(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Stretch.columns
+
+    def columns(stretch: Stretch, database: Database) -> Ints:
+        if stretch.first > 61:
+            raise ProfileError("damaged")
+        return read(stretch, database)
+
+    monkeypatch.setattr(Stretch, "columns", columns)
+    with pytest.raises(ProfileError, match="damaged"):
+        bubbleviz.analyze(many / "node0.sqlite", jobs=3)
+
+    assert not [thread for thread in threading.enumerate() if "bubbleviz-read" in thread.name]
 
 
 def test_rows_without_gaps_and_with_gaps_are_the_same(many: Path, tmp_path: Path) -> None:
@@ -233,7 +235,6 @@ def test_two_runs_at_once_do_not_disturb_each_other(many: Path) -> None:
     assert [written(run.result()) for run in runs] == [whole] * 4
 
 
-@pytest.mark.usefixtures("short_stretches")
 @pytest.mark.parametrize("fails", ["crew", "hand"])
 def test_where_no_process_can_be_started_all_is_done_here(
     fails: str, many: Path, monkeypatch: pytest.MonkeyPatch
@@ -249,10 +250,6 @@ def test_where_no_process_can_be_started_all_is_done_here(
         monkeypatch.setattr(crew.Crew, "hand", refuse)
 
     assert written(bubbleviz.analyze(many, jobs=2)) == whole
-    file = many / "node0.sqlite"
-    one = bubbleviz.analyze(file, jobs=2)
-    monkeypatch.undo()
-    assert written(one) == written(bubbleviz.analyze(file))
 
 
 def test_what_a_process_cannot_open_is_the_same_error_everywhere(

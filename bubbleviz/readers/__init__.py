@@ -45,7 +45,7 @@ class Reader:
         name: what reports call it.
         suffixes: endings of the files that a directory is searched for.
         recognises: whether a file's first bytes are of this kind.
-        open_file: opens a path, to be read by so many processes at once; tells how far it is.
+        open_file: opens a path, to be read by so many threads at once; tells how far it is.
     """
 
     name: str

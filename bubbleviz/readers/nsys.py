@@ -18,10 +18,11 @@ import numpy as np
 
 from bubbleviz.call_log import ExportedCalls
 from bubbleviz.columns import NONE, Ints
+from bubbleviz.database import Binds
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
-from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Binds, Export, connect, number, opened
+from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Export, connect, number, opened
 from bubbleviz.globs import binds_of, lets_through
-from bubbleviz.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of
+from bubbleviz.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of, kernel_stretches
 from bubbleviz.model import Limitation
 from bubbleviz.profile import (
     IMPOSSIBLE_NS,
@@ -310,10 +311,12 @@ class NsysFile:
             raise NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[RUNTIME]}")
 
         def last_ns() -> int:
-            calls = export.rows(query("nsys/call_end"), {"latest": IMPOSSIBLE_NS - 1})
-            ended = number(export, calls[0][0]) if calls else 0
+            latest = export.rows(query("nsys/call_end"), {"latest": IMPOSSIBLE_NS - 1})
+            ended = number(export, latest[0][0]) if latest else 0
             return max(int(activities.end_ns.max(initial=0)), ended)
 
+        calls = ExportedCalls(export, self.scan)
+        self.scan.begin(calls.stretches())
         with step("read ranges") as rows:
             ranges, strange = _ranges(export, self.scan, wanted, last_ns)
             rows.count = len(ranges)
@@ -322,7 +325,7 @@ class NsysFile:
         return Profile(
             source=_source(export),
             activities=activities,
-            calls=ExportedCalls(export, self.scan),
+            calls=calls,
             ranges=ranges,
             threads=_threads(export),
             devices=_devices(export),
@@ -360,7 +363,7 @@ def _processes(export: Export, scan: Scan) -> tuple[int, ...]:
     """Return the processes that ran kernels or graphs."""
     found: set[int] = set()
     if export.has("kernels"):
-        for block in scan.columns(scan.stretches("nsys/kernels", *export.bounds("kernel_rows"))):
+        for block in scan.columns(kernel_stretches(export, scan)):
             found.update(np.unique(block[3]).tolist())
     if export.has("graphs"):
         found.update(np.unique(export.columns(query("nsys/graphs"))[3]).tolist())
@@ -471,12 +474,14 @@ def _tables(export: Export) -> tuple[TableCount, ...]:
 
 @contextmanager
 def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
-    """Open an export, to be read by so many processes.
+    """Open an export, to be read by so many threads.
 
     Raises:
         ProfileError: it is being written, damaged, or no export.
     """
     with opened(path) as export, scan_of(export, jobs, _rows(export), watch) as scan:
+        # It takes a while until it is known which ranges are to be read.
+        scan.begin(kernel_stretches(export, scan))
         yield NsysFile(export, scan)
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 #: Packages whose versions bear on the result.
-_PACKAGES = ("numpy", "apsw", "sqlalchemy")
+_PACKAGES = ("numpy", "adbc-driver-sqlite", "sqlalchemy")
 
 
 def machine_note() -> str:

@@ -1,0 +1,197 @@
+"""Databases: an SQLite file, opened read-only, that runs the queries of ``sql/``.
+
+Nothing is ever written to the file or beside it: it is opened immutable, so that SQLite makes no
+journal. Results come as Arrow columns from the SQLite that ADBC's driver brings: no Python object
+is made for a value, and other threads run meanwhile. Of what a query reads, and of what the tables
+mean, nothing is known here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import quote
+
+import adbc_driver_manager as adbc
+import adbc_driver_sqlite
+import numpy as np
+from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
+
+from bubbleviz.columns import Ints
+from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.queries import Query
+
+Binds: TypeAlias = Mapping[str, int | str | None]
+
+#: Rows that are asked for at a time where it is not known how many there are.
+_BATCH = 1 << 15
+#: More bytes than a query needs.
+_ROOM = 64 << 20
+#: A row of any of the large tables takes more.
+_ROW_BYTES = 8
+_INT64, _UTF8, _BINARY = DataType.int64(), DataType.string(), DataType.binary()
+#: What reading raises where a file is damaged, or holds text where a number belongs.
+_UNREADABLE = (adbc.Error, ValueError)
+#: How SQLite and the driver say that there is no memory.
+_NO_MEMORY = ("out of memory", "Cannot allocate memory", "failed to allocate memory")
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Raise MemoryError for what is one."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        if any(text in str(error) for text in _NO_MEMORY):
+            raise MemoryError from error
+        raise
+
+
+@contextmanager
+def _blamed(path: str, chosen: Query) -> Iterator[None]:
+    """Turn what a query raises into an error that says which file is damaged."""
+    try:
+        with _memory_errors():
+            yield
+    except _UNREADABLE as error:
+        raise ProfileError(
+            f"{path}: sql/{chosen.name}.sql failed ({_said(error)}); the file is damaged or "
+            f"was cut short: {EXPORT_AGAIN}"
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    """Return what SQLite says, in one line and without where it went."""
+    return str(error).splitlines()[0].rpartition("[SQLite] ")[2]
+
+
+@dataclass(frozen=True)
+class Database:
+    """An open file. One thread at a time may use it.
+
+    Attributes:
+        path: as given.
+        connection: through which queries run.
+        size: of the file, bytes.
+    """
+
+    path: str
+    connection: adbc.AdbcConnection
+    size: int
+
+    @property
+    def most_rows(self) -> int:
+        """More rows than fit into the file; a row of any table that is read takes more bytes."""
+        return self.size // _ROW_BYTES + 1
+
+    def rows(self, chosen: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
+        """Return the rows of a query with a small result; text is read as far as it is UTF-8.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        most = _BATCH
+        with _blamed(self.path, chosen):
+            # A column has the type of its first batch, so that all rows must come in one.
+            while (batches := self._batches(chosen, binds or {}, most, alone=True)) is None:
+                most <<= 4
+        return [row for batch in batches for row in zip(*map(_values, batch.columns), strict=True)]
+
+    def columns(self, chosen: Query, binds: Binds | None = None, rows: int = _BATCH) -> Ints:
+        """Return the int64 columns of a query, shape (columns, rows).
+
+        Args:
+            chosen: the query.
+            binds: its parameters.
+            rows: how many there are, if that is known; other threads run while they are read.
+
+        Raises:
+            ProfileError: the file is damaged, or holds something else than integers.
+        """
+        with _blamed(self.path, chosen):
+            batches = self._batches(chosen, binds or {}, max(rows, 1)) or []
+            if not batches:
+                return np.empty((len(chosen.columns), 0), np.int64)
+            return np.concatenate([_integers(batch) for batch in batches], axis=1)
+
+    def _batches(
+        self, chosen: Query, binds: Binds, most: int, *, alone: bool = False
+    ) -> list[RecordBatch] | None:
+        """Return the result in batches of ``most`` rows; None if it is to be one, and is more."""
+        # Where memory runs out the driver ends the process; numpy says so.
+        np.empty(_ROOM, np.uint8)
+        statement = adbc.AdbcStatement(self.connection)
+        stream = reader = None
+        try:
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(most)})
+            statement.set_sql_query(chosen.text)
+            statement.prepare()
+            if chosen.parameters:
+                given = [_parameter(binds[name]) for name in chosen.parameters]
+                statement.bind(RecordBatch.from_arrays(given, names=chosen.parameters))
+            stream, _ = statement.execute_query()
+            reader = RecordBatchReader.from_stream(stream)
+            batches: list[RecordBatch] = []
+            while (batch := _next(reader)) is not None:
+                batches.append(batch)
+                if alone and batch.num_rows == most:
+                    return None
+            return batches
+        finally:
+            # What is left of a result holds on to its statement, which must be closed after it.
+            stream = reader = None
+            statement.close()
+
+
+def _next(reader: RecordBatchReader) -> RecordBatch | None:
+    try:
+        return reader.read_next_batch()
+    except StopIteration:
+        return None
+    except Exception as error:
+        # Whatever the driver says of a step comes as a plain Exception.
+        raise ValueError(str(error)) from error
+
+
+def _parameter(value: int | str | None) -> Array:
+    return Array([value], _UTF8 if isinstance(value, str) else _INT64)
+
+
+def _integers(batch: RecordBatch) -> Ints:
+    for column in batch.columns:
+        if column.type != _INT64 or column.null_count:
+            raise ValueError("there is something else than a number where one belongs")
+    return np.stack([column.to_numpy() for column in batch.columns])
+
+
+def _values(column: Array) -> list[object]:
+    if column.type != _UTF8:
+        return list(column.to_pylist())
+    raw: list[bytes | None] = list(column.cast(_BINARY).to_pylist())
+    return [None if text is None else text.decode("utf-8", "replace") for text in raw]
+
+
+@contextmanager
+def opened_database(path: str) -> Iterator[Database]:
+    """Open a file read-only.
+
+    Raises:
+        ProfileError: it cannot be opened.
+    """
+    with ExitStack() as stack:
+        try:
+            with _memory_errors():
+                database = stack.enter_context(adbc_driver_sqlite.connect(uri_of(path)))
+                connection = stack.enter_context(adbc.AdbcConnection(database))
+        except adbc.Error as error:
+            raise ProfileError(f"{path}: cannot be opened ({_said(error)})") from error
+        yield Database(path, connection, Path(path).stat().st_size)
+
+
+def uri_of(path: str) -> str:
+    """Return the URI by which SQLite opens a file and writes nothing."""
+    return f"file:{quote(os.fsencode(str(Path(path).resolve())))}?mode=ro&immutable=1"
