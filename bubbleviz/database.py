@@ -37,27 +37,17 @@ _INT64, _UTF8, _BINARY = DataType.int64(), DataType.string(), DataType.binary()
 #: What reading raises where a file is damaged, or holds text where a number belongs.
 _UNREADABLE = (adbc.Error, ValueError)
 #: How SQLite and the driver say that there is no memory.
-_NO_MEMORY = ("out of memory", "Cannot allocate memory", "failed to allocate memory")
-
-
-@contextmanager
-def _memory_errors() -> Iterator[None]:
-    """Raise MemoryError for what is one."""
-    try:
-        yield
-    except _UNREADABLE as error:
-        if any(text in str(error) for text in _NO_MEMORY):
-            raise MemoryError from error
-        raise
+_NO_MEMORY = ("out of memory", "Cannot allocate memory")
 
 
 @contextmanager
 def _blamed(path: str, chosen: Query) -> Iterator[None]:
     """Turn what a query raises into an error that says which file is damaged."""
     try:
-        with _memory_errors():
-            yield
+        yield
     except _UNREADABLE as error:
+        if any(text in str(error) for text in _NO_MEMORY):
+            raise MemoryError from error
         raise ProfileError(
             f"{path}: sql/{chosen.name}.sql failed ({_said(error)}); the file is damaged or "
             f"was cut short: {EXPORT_AGAIN}"
@@ -124,37 +114,32 @@ class Database:
         """Return the result in batches of ``most`` rows; None if it is to be one, and is more."""
         # Where memory runs out the driver ends the process; numpy says so.
         np.empty(_ROOM, np.uint8)
+        given = [_parameter(binds[name]) for name in chosen.parameters]
         statement = adbc.AdbcStatement(self.connection)
         stream = reader = None
         try:
             statement.set_options(**{"adbc.sqlite.query.batch_rows": str(most)})
             statement.set_sql_query(chosen.text)
             statement.prepare()
-            if chosen.parameters:
-                given = [_parameter(binds[name]) for name in chosen.parameters]
+            if given:
                 statement.bind(RecordBatch.from_arrays(given, names=chosen.parameters))
             stream, _ = statement.execute_query()
             reader = RecordBatchReader.from_stream(stream)
             batches: list[RecordBatch] = []
-            while (batch := _next(reader)) is not None:
+            for batch in reader:
                 batches.append(batch)
                 if alone and batch.num_rows == most:
                     return None
             return batches
+        except (adbc.Error, MemoryError):
+            raise
+        except Exception as error:
+            # Whatever the driver says of a step comes as a plain Exception.
+            raise ValueError(str(error)) from error
         finally:
             # What is left of a result holds on to its statement, which must be closed after it.
             stream = reader = None
             statement.close()
-
-
-def _next(reader: RecordBatchReader) -> RecordBatch | None:
-    try:
-        return reader.read_next_batch()
-    except StopIteration:
-        return None
-    except Exception as error:
-        # Whatever the driver says of a step comes as a plain Exception.
-        raise ValueError(str(error)) from error
 
 
 def _parameter(value: int | str | None) -> Array:
@@ -184,12 +169,18 @@ def opened_database(path: str) -> Iterator[Database]:
     """
     with ExitStack() as stack:
         try:
-            with _memory_errors():
-                database = stack.enter_context(adbc_driver_sqlite.connect(uri_of(path)))
-                connection = stack.enter_context(adbc.AdbcConnection(database))
+            size = Path(path).stat().st_size
+            database = stack.enter_context(adbc_driver_sqlite.connect(uri_of(path)))
+            connection = stack.enter_context(adbc.AdbcConnection(database))
+        except OSError as error:
+            raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
         except adbc.Error as error:
-            raise ProfileError(f"{path}: cannot be opened ({_said(error)})") from error
-        yield Database(path, connection, Path(path).stat().st_size)
+            # The driver's reason is not the real one.
+            raise ProfileError(
+                f"{path}: cannot be opened; it may be that too many files are open, or that there "
+                "is too little memory"
+            ) from error
+        yield Database(path, connection, size)
 
 
 def uri_of(path: str) -> str:
