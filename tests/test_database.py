@@ -1,0 +1,144 @@
+"""Databases: what a query gives, as rows and as columns, and what is said where it cannot."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bubbleviz import database as module
+from bubbleviz.database import Database, opened_database
+from bubbleviz.errors import ProfileError
+from bubbleviz.queries import Query, query
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "some % file?#.sqlite"
+    with closing(sqlite3.connect(path)) as made:
+        made.execute("CREATE TABLE n (a, b)")
+        made.executemany("INSERT INTO n VALUES (?, ?)", [(i, -i) for i in range(10)])
+        made.commit()
+    return path
+
+
+@pytest.fixture
+def database(file: Path) -> Iterator[Database]:
+    with opened_database(str(file)) as opened:
+        yield opened
+
+
+def asking(text: str, columns: int = 1, *parameters: str) -> Query:
+    return Query("test/asked", text, tuple("abcdef"[:columns]), parameters, {})
+
+
+def test_nothing_is_no_rows(database: Database) -> None:
+    nothing = asking("SELECT a, b FROM n WHERE a > 99", 2)
+
+    assert database.rows(nothing) == []
+    assert database.columns(nothing).shape == (2, 0)
+
+
+def test_columns_are_those_of_the_query(database: Database) -> None:
+    assert database.columns(asking("SELECT b, a FROM n WHERE a < 3 ORDER BY a", 2)).tolist() == [
+        [0, -1, -2],
+        [0, 1, 2],
+    ]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 9, 10, 11, 1000])
+def test_however_many_rows_are_expected_all_come(database: Database, rows: int) -> None:
+    asked = asking("SELECT a FROM n ORDER BY a")
+
+    assert database.columns(asked, rows=rows).tolist() == [list(range(10))]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 9, 10, 11])
+def test_rows_have_their_own_types_whatever_came_before(
+    database: Database, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column is typed by its first batch; nothing but NULL in that one says nothing of it."""
+    monkeypatch.setattr(module, "_BATCH", batch)
+    asked = asking("SELECT a, CASE WHEN a = 9 THEN 'nine' END FROM n ORDER BY a", 2)
+
+    assert database.rows(asked) == [*((i, None) for i in range(9)), (9, "nine")]
+
+
+def test_parameters_are_numbered_as_they_appear(database: Database) -> None:
+    asked = asking("SELECT :late, :early, :late, :none", 4, "late", "early", "none")
+
+    rows = database.rows(asked, {"early": 1, "none": None, "late": "x", "unused": 5})
+
+    assert rows == [("x", 1, "x", None)]
+
+
+def test_parameters_of_the_queries_are_found_and_comments_hold_none() -> None:
+    ranges = query("nsys/ranges").parameters
+
+    assert set(query("nsys/calls").parameters) == {"first", "last"}
+    assert {"first", "last", "push_pop", "some_strings"} <= set(ranges)
+    assert len(set(ranges)) == len(ranges)
+
+
+def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:
+    asked = asking("SELECT CAST(x'46ff31' AS TEXT), 'é', NULL, ''", 4)
+
+    assert database.rows(asked) == [("F\ufffd1", "é", None, "")]
+
+
+@pytest.mark.parametrize("value", ["'text'", "NULL", "1.5", "x'00'"])
+@pytest.mark.parametrize("at", [0, 5, 9])
+@pytest.mark.parametrize("rows", [2, 100])
+def test_what_is_no_number_is_damage_wherever_it_stands(
+    database: Database, value: str, at: int, rows: int
+) -> None:
+    asked = asking(f"SELECT CASE WHEN a = {at} THEN {value} ELSE a END FROM n ORDER BY a")
+
+    with pytest.raises(ProfileError, match=r"test/asked\.sql failed \(.*\); the file is damaged"):
+        database.columns(asked, rows=rows)
+
+
+def test_an_error_is_one_line_that_names_file_and_query(database: Database, file: Path) -> None:
+    with pytest.raises(ProfileError) as caught:
+        database.rows(asking("SELECT a FROM nowhere"))
+
+    said = str(caught.value)
+    assert said.startswith(f"{file}: sql/test/asked.sql failed (")
+    assert "no such table: nowhere" in said
+    assert "\n" not in said
+
+
+def test_after_an_error_a_database_answers_again(database: Database) -> None:
+    for _ in range(50):
+        with pytest.raises(ProfileError):
+            database.columns(asking("SELECT CASE WHEN a = 5 THEN 'x' ELSE a END FROM n"), rows=2)
+
+    assert database.columns(asking("SELECT max(a) FROM n")).tolist() == [[9]]
+
+
+def test_nothing_can_be_written(database: Database, file: Path) -> None:
+    before = file.read_bytes()
+    with pytest.raises(ProfileError, match="readonly"):
+        database.rows(asking("DELETE FROM n"))
+
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_where_memory_runs_out_it_is_a_memory_error(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ROOM", 1 << 62)
+    with pytest.raises(MemoryError):
+        database.columns(asking("SELECT a FROM n"))
+
+
+def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ProfileError, match=r"no\.sqlite: cannot be opened"),
+        opened_database(str(tmp_path / "no.sqlite")),
+    ):
+        pass
