@@ -48,6 +48,8 @@ OURS = {
     "ZB-H2": "zb-h2",
     "ZB-V-handcrafted": "zb-v",
     "torch:ScheduleZBVZeroBubble": "zb-v",
+    "torch:ScheduleLoopedBFS": "looped-bfs",
+    "torch:ScheduleInterleavedZeroBubble": "interleaved-zb",
 }
 Row = dict[str, str]
 
@@ -122,6 +124,7 @@ def test_schedules_are_found_by_name() -> None:
         ("zb-h2", (4, 8, 2)),
         ("zb-v", (4, 8, 1)),
         ("interleaved-1f1b", (4, 6, 2)),
+        ("interleaved-zb", (4, 6, 2)),
     ],
 )
 def test_sizes_that_a_schedule_does_not_allow(name: str, sizes: tuple[int, int, int]) -> None:
@@ -219,6 +222,10 @@ CLOSED_FORMS: dict[str, tuple[Callable[[Sizes], int], Callable[[Sizes], bool]]] 
     ),
     "zb-h2": (
         lambda s: s.m * s.t + (s.p - 1) * (s.f + s.b - 2 * s.w) + 2 * (s.p - 1) * s.c,
+        lambda s: s.steady,
+    ),
+    "interleaved-zb": (
+        lambda s: s.m * s.t + (s.p - 1) * (s.f + s.b - s.w) // s.v + (5 * s.p - 4) * s.c,
         lambda s: s.steady,
     ),
     "zb-v": (lambda s: s.m * s.t, lambda s: s.steady and s.equal_and_free),

@@ -13,20 +13,24 @@ def plan(stages: int, microbatches: int, chunks: int) -> Plan:
     Raises:
         UsageError: the microbatches do not fill groups of p.
     """
-    if microbatches % stages:
-        raise UsageError(
-            f"interleaved-1f1b needs microbatches in groups of the {stages} stages, "
-            f"not {microbatches}"
-        )
+    in_groups("interleaved-1f1b", stages, microbatches)
     placement = looped_placement(stages, chunks)
     orders = tuple(_order(stages, microbatches, chunks, device) for device in range(stages))
     return Plan("interleaved-1f1b", stages, microbatches, chunks, placement, orders)
 
 
+def in_groups(name: str, stages: int, microbatches: int) -> None:
+    """Raise UsageError where the microbatches do not fill groups of p."""
+    if microbatches % stages:
+        raise UsageError(
+            f"{name} needs microbatches in groups of the {stages} stages, not {microbatches}"
+        )
+
+
 def _order(stages: int, microbatches: int, chunks: int, device: int) -> Order:
     total = microbatches * chunks
-    forwards = [_nth(stages, chunks, device, n, Phase.F) for n in range(total)]
-    backwards = [_nth(stages, chunks, device, n, Phase.BW) for n in range(total)]
+    forwards = [nth(stages, chunks, device, n, Phase.F) for n in range(total)]
+    backwards = [nth(stages, chunks, device, n, Phase.BW) for n in range(total)]
     ahead = min(2 * (stages - device - 1) + (chunks - 1) * stages, total)
     order = forwards[:ahead]
     for n in range(total):
@@ -35,7 +39,7 @@ def _order(stages: int, microbatches: int, chunks: int, device: int) -> Order:
     return tuple(order)
 
 
-def _nth(stages: int, chunks: int, device: int, n: int, phase: Phase) -> PlannedOperation:
+def nth(stages: int, chunks: int, device: int, n: int, phase: Phase) -> PlannedOperation:
     """Return the n-th forward or backward of a device: p of one chunk, then p of the next."""
     group, place = divmod(n, stages * chunks)
     chunk, microbatch = divmod(place, stages)

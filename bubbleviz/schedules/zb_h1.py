@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bubbleviz.errors import UsageError
 from bubbleviz.phases import Phase
 from bubbleviz.plan import Order, Plan, PlannedOperation, Schedule, looped_placement
@@ -18,31 +20,47 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     if chunks != 1:
         raise UsageError(f"zb-h1 has one chunk a device, not {chunks}")
     orders = tuple(
-        delayed_weights(stage, microbatches, ahead=stages - stage, lag=stage)
-        for stage in range(stages)
+        one_chunk(stage, microbatches, ahead=stages - stage, lag=stage) for stage in range(stages)
     )
     return Plan("zb-h1", stages, microbatches, 1, looped_placement(stages, 1), orders)
 
 
-def delayed_weights(stage: int, microbatches: int, *, ahead: int, lag: int) -> Order:
-    """Return one stage's order: forwards ahead of B, W behind it.
+def one_chunk(stage: int, microbatches: int, *, ahead: int, lag: int) -> Order:
+    """Return the order of one stage that is its device's only one; see :func:`delayed_weights`."""
+    forwards, backwards, weights = (
+        [PlannedOperation(stage, phase, microbatch) for microbatch in range(microbatches)]
+        for phase in (Phase.F, Phase.B, Phase.W)
+    )
+    return delayed_weights(forwards, backwards, weights, ahead=ahead, lag=lag)
+
+
+def delayed_weights(
+    forwards: Sequence[PlannedOperation],
+    backwards: Sequence[PlannedOperation],
+    weights: Sequence[PlannedOperation],
+    *,
+    ahead: int,
+    lag: int,
+) -> Order:
+    """Return one device's order: forwards ahead of B, W behind it.
+
+    ::
+
+        ahead 3, lag 1      F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 ... B4 W3 W4
 
     Args:
-        stage: the stage, which is also the device.
-        microbatches: number of microbatches.
+        forwards: those of the device, in order.
+        backwards: as many.
+        weights: as many.
         ahead: forwards before the first B.
-        lag: how many microbatches W is behind B until the last B.
+        lag: by how many operations W is behind B until the last B.
     """
-    ahead = min(ahead, microbatches)
-    order = [PlannedOperation(stage, Phase.F, microbatch) for microbatch in range(ahead)]
-    for microbatch in range(microbatches):
-        order.append(PlannedOperation(stage, Phase.B, microbatch))
-        if microbatch >= lag:
-            order.append(PlannedOperation(stage, Phase.W, microbatch - lag))
-        if microbatch + ahead < microbatches:
-            order.append(PlannedOperation(stage, Phase.F, microbatch + ahead))
-    left = range(max(0, microbatches - lag), microbatches)
-    order += [PlannedOperation(stage, Phase.W, microbatch) for microbatch in left]
+    order = list(forwards[:ahead])
+    for n, backward in enumerate(backwards):
+        order.append(backward)
+        order += weights[n - lag : n - lag + 1] if n >= lag else ()
+        order += forwards[n + ahead : n + ahead + 1]
+    order += weights[max(0, len(weights) - lag) :]
     return tuple(order)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bubbleviz.errors import UsageError
 from bubbleviz.plan import Plan, Schedule, looped_placement
-from bubbleviz.schedules.zb_h1 import delayed_weights
+from bubbleviz.schedules.zb_h1 import one_chunk
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -18,7 +18,7 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     if chunks != 1:
         raise UsageError(f"zb-h2 has one chunk a device, not {chunks}")
     orders = tuple(
-        delayed_weights(stage, microbatches, ahead=2 * (stages - stage) - 1, lag=2 * stage)
+        one_chunk(stage, microbatches, ahead=2 * (stages - stage) - 1, lag=2 * stage)
         for stage in range(stages)
     )
     return Plan("zb-h2", stages, microbatches, 1, looped_placement(stages, 1), orders)
