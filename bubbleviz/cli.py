@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bubbleviz._version import __version__
-from bubbleviz.errors import BubblevizError
+from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.output_options import with_outputs
 from bubbleviz.renderers import Renderer
 from bubbleviz.terminal import complain, pass_on, progress_bars, show, show_steps, width
@@ -226,6 +226,85 @@ def inspect(
     for file in files:
         inspection = look(file.path, convention=convention or ())
         show(parts(inspection))
+
+
+@app.command(
+    epilog="Example: bubbleviz simulate --schedule 1f1b -p 8 -m 24 --tf 18.5 --tb 18.1 --tw 9.3"
+)
+def simulate(
+    schedule: Annotated[
+        str, typer.Option(metavar="NAME", help="Schedule; bubbleviz schedules lists them.")
+    ],
+    stages: Annotated[
+        int, typer.Option("--stages", "-p", metavar="P", help="Stages, one a device.")
+    ],
+    microbatches: Annotated[
+        int, typer.Option("--microbatches", "-m", metavar="M", help="Microbatches.")
+    ],
+    tf: Annotated[
+        str, typer.Option(metavar="MS[,MS...]", help="Forward, of all stages or of each.")
+    ],
+    tb: Annotated[str, typer.Option(metavar="MS[,MS...]", help="Backward for the input alone.")],
+    tw: Annotated[str, typer.Option(metavar="MS[,MS...]", help="Backward for the weights.")],
+    tcomm: Annotated[float, typer.Option(metavar="MS", help="Latency between two devices.")] = 0.0,
+    chunks: Annotated[
+        int | None,
+        typer.Option(metavar="V", help="Model chunks a stage; the usual number if not given."),
+    ] = None,
+    json: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the result as JSON; - for standard output."),
+    ] = None,
+    svg: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Draw it; - for standard output."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Replace outputs that exist.")
+    ] = False,
+) -> None:
+    """Tell what a schedule takes in theory: cost, makespan, bubble ratios, peak activations.
+
+    Times are milliseconds for one microbatch of a stage; each of V chunks takes 1/V of them.
+    """
+    from bubbleviz.outputs import check_outputs, write_outputs
+
+    outputs = {file: kind for kind, file in (("json", json), ("svg", svg)) if file is not None}
+    check_outputs([file for file in (json, svg) if file is not None], (), force=force)
+    from bubbleviz import ideal_report
+    from bubbleviz.ideal import StageTimes, ideal
+
+    times = StageTimes(_times("--tf", tf), _times("--tb", tb), _times("--tw", tw), tcomm)
+    found = ideal(schedule, stages, microbatches, times, chunks)
+    texts = {file: ideal_report.RENDERINGS[kind](found) for file, kind in outputs.items()}
+    to_stdout = texts.pop("-", None)
+    write_outputs(texts, force=force)
+    if to_stdout is not None:
+        pass_on(to_stdout)
+    else:
+        show(ideal_report.parts(found))
+
+
+def _times(option: str, text: str) -> tuple[float, ...]:
+    """Return the times in an option.
+
+    Raises:
+        UsageError: there is something else.
+    """
+    try:
+        return tuple(float(one) for one in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"{option} {text}: not milliseconds; give a number, or one a stage with commas between"
+        ) from None
+
+
+@app.command(epilog="Example: bubbleviz schedules")
+def schedules() -> None:
+    """List the schedules that simulate knows, with their sources."""
+    from bubbleviz.ideal_report import schedule_parts
+
+    show(schedule_parts())
 
 
 @app.command(epilog="Example: bubbleviz conventions")

@@ -1,0 +1,162 @@
+"""The ideal: what a schedule takes at given times, with nothing else in the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.errors import UsageError
+from bubbleviz.phases import Phase
+from bubbleviz.plan import Plan
+from bubbleviz.schedules import schedule_named
+from bubbleviz.simulate import (
+    Simulation,
+    cost,
+    makespan,
+    schedule_ratio,
+    simulate,
+    stage_ratio,
+    stage_times,
+)
+
+#: A time beyond this is a slip of the unit (115 days in ms), and would overflow when added up.
+_LONGEST_MS = 1e10
+#: More operations than this take minutes.
+_MOST_OPERATIONS = 5_000_000
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Milliseconds for one microbatch: one value for all stages, or one a stage.
+
+    A model chunk takes its share of its stage's time, 1/v. Where a schedule does not split the
+    backward, it takes ``backward_ms`` and ``weight_ms`` together.
+
+    Attributes:
+        forward_ms: T_F.
+        backward_ms: T_B, the backward for the input alone.
+        weight_ms: T_W, the backward for the weights.
+        transfer_ms: T_comm, latency of every edge between two devices.
+    """
+
+    forward_ms: tuple[float, ...]
+    backward_ms: tuple[float, ...]
+    weight_ms: tuple[float, ...]
+    transfer_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """What a schedule takes.
+
+    Attributes:
+        plan: what each device runs.
+        simulation: when, in ticks of 1 ns / v, so that a chunk's share of a stage is exact.
+        cost_ms: the longest of the devices' own windows (arXiv 2401.10241, section 5.3).
+        makespan_ms: the window of all devices.
+        stage_ratio: bubble ratio in the former; None where nothing takes time.
+        schedule_ratio: bubble ratio in the latter.
+        peak_activations: of each stage, the most microbatches whose F has run and whose W (or BW)
+            has not; one of v chunks counts 1/v.
+    """
+
+    plan: Plan
+    simulation: Simulation
+    cost_ms: float
+    makespan_ms: float
+    stage_ratio: float | None
+    schedule_ratio: float | None
+    peak_activations: tuple[float, ...]
+
+
+def ideal(
+    schedule: str,
+    stages: int,
+    microbatches: int,
+    times: StageTimes,
+    chunks: int | None = None,
+) -> Ideal:
+    """Return what a schedule takes at these times.
+
+    Args:
+        schedule: its name; see :func:`bubbleviz.schedules.schedules`.
+        stages: number of devices, p.
+        microbatches: number of microbatches, m.
+        times: of the stages.
+        chunks: model chunks a device, v; None for the schedule's usual number.
+
+    Raises:
+        UsageError: there is no such schedule, it does not allow these sizes, or a time cannot be.
+    """
+    rule = schedule_named(schedule)
+    v = rule.chunks if chunks is None else chunks
+    _check_sizes(stages, microbatches, v)
+    plan = rule.plan(stages, microbatches, v)
+    forward, backward, weight = (
+        _ticks(name, values, plan)
+        for name, values in (
+            ("--tf", times.forward_ms),
+            ("--tb", times.backward_ms),
+            ("--tw", times.weight_ms),
+        )
+    )
+    simulation = simulate(
+        plan,
+        stage_times(forward, backward, weight),
+        transfer_ns=_ns("--tcomm", times.transfer_ms) * v,
+    )
+    return Ideal(
+        plan,
+        simulation,
+        cost(simulation) / v / 1e6,
+        makespan(simulation) / v / 1e6,
+        stage_ratio(simulation),
+        schedule_ratio(simulation),
+        tuple(_peak(simulation, device) / v for device in range(stages)),
+    )
+
+
+def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
+    sizes = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
+    for name, size in sizes.items():
+        if size < 1:
+            raise UsageError(f"{size} {name}: give at least one")
+    count = 3 * stages * microbatches * chunks
+    if count > _MOST_OPERATIONS:
+        raise UsageError(
+            f"{stages} stages with {microbatches} microbatches of {chunks} chunks are up to "
+            f"{count:,} operations; at most {_MOST_OPERATIONS:,} are simulated, give fewer "
+            "microbatches"
+        )
+
+
+def _ticks(name: str, values: Sequence[float], plan: Plan) -> tuple[int, ...]:
+    """Return the ticks that each virtual stage takes.
+
+    Raises:
+        UsageError: there are neither one value nor one a stage, or a value cannot be a time.
+    """
+    if len(values) not in {1, plan.stages}:
+        raise UsageError(
+            f"{name}: {len(values)} times for {plan.stages} stages; give one for all, or one each"
+        )
+    each = tuple(values) * (plan.stages if len(values) == 1 else 1)
+    # A stage's ns are a chunk's ticks: 1/v of the time, in ticks of 1/v ns.
+    return tuple(_ns(name, each[device]) for device in plan.placement)
+
+
+def _ns(name: str, ms: float) -> int:
+    if not (math.isfinite(ms) and 0 <= ms <= _LONGEST_MS):
+        raise UsageError(f"{name}: {ms} is no time in milliseconds; give one from 0 on")
+    return round(ms * 1e6)
+
+
+def _peak(simulation: Simulation, device: int) -> int:
+    """Return the most chunks of microbatches that a device holds at once."""
+    phase = simulation.phase[simulation.device == device]
+    frees = np.isin(phase, (Phase.W, Phase.BW))
+    held = np.cumsum(np.where(phase == Phase.F, 1, np.where(frees, -1, 0)))
+    return int(held.max(initial=0))

@@ -1,0 +1,165 @@
+"""Simulated schedules: published costs through the command, and the report that is drawn."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bubbleviz.cli import main
+from bubbleviz.errors import UsageError
+from bubbleviz.ideal import StageTimes, ideal
+from bubbleviz.ideal_report import report_of
+from bubbleviz.schedules import schedules
+from tests.test_schedules import numbers, reference
+
+EQUAL = StageTimes((1.0,), (1.0,), (1.0,))
+#: What a call needs beside a schedule.
+SIZES = ("-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1")
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert main(["simulate", *options, "--json", "-"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_the_command_gives_the_rates_of_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row for row in reference("zero_bubble_table5.csv") if row["schedule"] == "ZB-H2"]
+
+    assert len(rows) == 6
+    for row in rows:
+        p, m, *us = numbers(row, "p", "m", "tf_us", "tb_us", "tw_us", "tcomm_us")
+        tf, tb, tw, tcomm = (str(one / 1000) for one in us)
+        times = ("--tf", tf, "--tb", tb, "--tw", tw, "--tcomm", tcomm)
+        found = simulated(capsys, "--schedule", "zb-h2", "-p", str(p), "-m", str(m), *times)
+
+        assert found["bubble_ratio"]["stage"] == pytest.approx(float(row["bubble_rate"]), abs=5e-5)
+
+
+def test_the_document_has_what_is_promised(capsys: pytest.CaptureFixture[str]) -> None:
+    found = simulated(capsys, "--schedule", "zb-v", *SIZES)
+
+    assert found["schema"] == "bubbleviz.simulation/1"
+    assert (found["schedule"], found["stages"], found["microbatches"]) == ("zb-v", 4, 8)
+    assert found["chunks"] == 2
+    assert found["cost_ms"] == 24.0
+    assert found["makespan_ms"] == 25.5
+    assert found["bubble_ratio"] == {"stage": 0.0, "schedule": pytest.approx(1.5 / 25.5)}
+    assert found["peak_activations"] == [4.0] * 4
+
+
+def test_a_slow_stage_sets_the_pace() -> None:
+    slow = StageTimes((1.0, 3.0, 1.0, 1.0), (1.0,), (1.0,))
+
+    assert ideal("1f1b", 4, 8, EQUAL).cost_ms == 33.0
+    # Stage 1 begins after one F of stage 0, works 8 x 5, idles for 2 while its last microbatch goes
+    # to the end and back (1 + 1 + 2 + 2, less two backwards of 2), and stage 0 ends it in 2.
+    assert ideal("1f1b", 4, 8, slow).cost_ms == 1 + 8 * 5 + 2 + 2
+    assert ideal("gpipe", 4, 8, EQUAL).peak_activations == (8.0,) * 4
+    assert ideal("1f1b", 4, 8, EQUAL).peak_activations == (4.0, 3.0, 2.0, 1.0)
+
+
+def test_times_of_nothing_give_no_ratio() -> None:
+    found = ideal("1f1b", 2, 2, StageTimes((0.0,), (0.0,), (0.0,)))
+
+    assert (found.cost_ms, found.stage_ratio, found.schedule_ratio) == (0.0, None, None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    schedule=st.sampled_from(schedules()),
+    stages=st.integers(1, 5),
+    groups=st.integers(1, 4),
+    times=st.lists(st.integers(1, 9), min_size=4, max_size=4),
+)
+def test_a_measurement_of_the_ideal_has_its_ratios(
+    schedule: Any, stages: int, groups: int, times: list[int]
+) -> None:
+    """What is drawn is counted as a measurement is, and gives what the simulation says."""
+    forward, backward, weight, transfer = (float(one) for one in times)
+    given = StageTimes((forward,), (backward,), (weight,), transfer)
+    found = ideal(schedule.name, stages, stages * groups, given)
+    ratios = report_of(found).summary.bubble_ratio
+
+    # A report's times are whole nanoseconds.
+    assert ratios["stage"].mean == pytest.approx(found.stage_ratio, abs=1e-5)
+    assert ratios["schedule"].mean == pytest.approx(found.schedule_ratio, abs=1e-5)
+
+
+def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        options = ["--schedule", "zb-h1", *SIZES, "--svg", str(tmp_path / name)]
+        assert main(["simulate", *options]) == 0
+    drawn = (tmp_path / "a.svg").read_bytes()
+
+    assert drawn == (tmp_path / "b.svg").read_bytes()
+    text = "".join(ET.fromstring(drawn).itertext())
+    assert "stage 3" in text
+    assert "schedule bubble ratio" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--schedule", "1f2b", *SIZES), "no schedule is called '1f2b'"),
+        (("--schedule", "1f1b", *SIZES, "-p", "0"), "0 stages"),
+        (("--schedule", "1f1b", *SIZES, "-m", "0"), "0 microbatches"),
+        (("--schedule", "1f1b", *SIZES, "--chunks", "0"), "0 chunks"),
+        (("--schedule", "1f1b", *SIZES, "--chunks", "2"), "one chunk"),
+        (("--schedule", "1f1b", *SIZES, "--tf", "1,2"), "--tf: 2 times for 4 stages"),
+        (("--schedule", "1f1b", *SIZES, "--tw", "fast"), "--tw fast: not milliseconds"),
+        (("--schedule", "1f1b", *SIZES, "--tb", "-1"), "--tb: -1.0 is no time"),
+        (("--schedule", "1f1b", *SIZES, "--tb", "nan"), "--tb: nan is no time"),
+        (("--schedule", "1f1b", *SIZES, "--tcomm", "1e99"), "--tcomm: 1e+99 is no time"),
+        (("--schedule", "1f1b", *SIZES, "-m", "900000"), "at most 5,000,000"),
+        (("--schedule", "interleaved-zb", *SIZES, "-m", "6"), "in groups of the 4 stages"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said_in_a_sentence(
+    options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *options]) == 2
+    out, err = capsys.readouterr()
+
+    assert said in err
+    assert out == ""
+    assert err.count("\n") == 1
+
+
+def test_two_outputs_need_two_places(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["simulate", "--schedule", "1f1b", *SIZES, "--json", "-", "--svg", "-"]
+
+    assert main(options) == 1
+    assert "two outputs" in capsys.readouterr().err
+
+
+def test_an_output_that_exists_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = tmp_path / "there.json"
+    there.write_text("mine")
+    options = ["simulate", "--schedule", "1f1b", *SIZES, "--json", str(there)]
+
+    assert main(options) == 1
+    assert "--force" in capsys.readouterr().err
+    assert there.read_text() == "mine"
+    assert main([*options, "--force"]) == 0
+    assert json.loads(there.read_text())["schedule"] == "1f1b"
+
+
+def test_schedules_are_listed_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedules"]) == 0
+    out = capsys.readouterr().out
+
+    for rule in schedules():
+        assert rule.name in out
+    assert "arXiv 2401.10241" in out
+
+
+def test_no_stage_at_all_is_refused() -> None:
+    with pytest.raises(UsageError, match="at least one"):
+        ideal("gpipe", 0, 1, EQUAL)
