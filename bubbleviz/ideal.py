@@ -145,7 +145,9 @@ def _ticks(name: str, values: Sequence[float], plan: Plan) -> tuple[int, ...]:
         )
     each = tuple(values) * (plan.stages if len(values) == 1 else 1)
     # A stage's ns are a chunk's ticks: 1/v of the time, in ticks of 1/v ns.
-    return tuple(_ns(name, each[device]) for device in plan.placement)
+    # The replica of another direction has each stage on another device.
+    length = plan.virtual_stages // plan.replicas
+    return tuple(_ns(name, each[plan.placement[v % length]]) for v in range(plan.virtual_stages))
 
 
 def _ns(name: str, ms: float) -> int:

@@ -44,6 +44,8 @@ class Plan:
         placement: device of each of the p v virtual stages.
         orders: one order a device.
         replicas: how many pipelines with all this the plan holds, one after the other.
+        together: forwards that run beside the backward that follows them in the order: both
+            begin when the inputs of both are there, and both results are there when both ended.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Plan:
     placement: tuple[int, ...]
     orders: tuple[Order, ...]
     replicas: int = 1
+    together: frozenset[PlannedOperation] = frozenset()
     _chunk: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -96,12 +99,17 @@ class Plan:
                 for order in self.orders
             ),
             replicas=replicas,
+            together=frozenset(
+                replace(op, virtual_stage=op.virtual_stage + n * self.virtual_stages)
+                for n in copies
+                for op in self.together
+            ),
         )
 
     def forward_only(self) -> Plan:
         """Return the plan of an evaluation iteration: the forwards alone, in the same order."""
         orders = tuple(tuple(op for op in order if op.phase is Phase.F) for order in self.orders)
-        return replace(self, orders=orders)
+        return replace(self, orders=orders, together=frozenset())
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,14 @@ class Program:
         placement: device of each virtual stage.
         tasks: one sequence a device.
         length: number of virtual stages of one pipeline.
+        together: forwards that run beside the backward that follows them; see
+            :class:`bubbleviz.plan.Plan`.
     """
 
     placement: tuple[int, ...]
     tasks: tuple[tuple[Task, ...], ...]
     length: int
+    together: frozenset[PlannedOperation] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Simulation(Table):
         end_ns: end, exclusive.
         arrival_ns: when its last remote input arrived, or -1 where it has none.
         placement: device of each virtual stage.
+        length: number of virtual stages of one pipeline.
     """
 
     device: Ints
@@ -78,6 +82,7 @@ class Simulation(Table):
     end_ns: Ints
     arrival_ns: Ints
     placement: tuple[int, ...] = field(metadata={"shared": True})
+    length: int = field(metadata={"shared": True})
 
     @property
     def busy_ns(self) -> Ints:
@@ -134,7 +139,8 @@ def program_of(
         tuple(_device_tasks(plans, device, placement.index(device), optimizer, postponed))
         for device in range(plans[0].stages)
     )
-    return Program(placement, tasks, len(placement) // plans[0].replicas)
+    together = frozenset().union(*(plan.together for plan in plans))
+    return Program(placement, tasks, len(placement) // plans[0].replicas, together)
 
 
 def _device_tasks(
@@ -226,14 +232,20 @@ class _Run:
             local = max(local, self.last.get(task.iteration, 0))
         return local, remote
 
-    def step(self, device: int) -> Task | None:
-        """Run the device's next task if its inputs are there, and return it."""
-        if self.next[device] == len(self.program.tasks[device]):
-            return None
-        task = self.program.tasks[device][self.next[device]]
+    def step(self, device: int) -> tuple[Task, ...]:
+        """Run the device's next task if its inputs are there, or the next two if they go together.
+
+        Returns what has run.
+        """
+        tasks, at = self.program.tasks[device], self.next[device]
+        if at == len(tasks):
+            return ()
+        if tasks[at].operation in self.program.together:
+            return self.beside(device, tasks[at], tasks[at + 1])
+        task = tasks[at]
         ready = self.ready(device, task)
         if ready is None:
-            return None
+            return ()
         local, remote = ready
         length = self.duration(task)
         ahead = self.prelude(task) if self.prelude and remote != NONE else 0
@@ -247,7 +259,31 @@ class _Run:
             pause = resume = start
         self.finish(device, task, end)
         self.rows[device].append((device, *_key(task), start, pause, resume, end, remote))
-        return task
+        return (task,)
+
+    def beside(self, device: int, forward: Task, backward: Task) -> tuple[Task, ...]:
+        """Run two tasks that go together, if the inputs of both are there.
+
+        They are put down one after the other, so that each has its time::
+
+            inputs of both   │
+            put down         ├─F──┤├─B──────┤
+            results                         │ of both
+        """
+        ready = [self.ready(device, task) for task in (forward, backward)]
+        if ready[0] is None or ready[1] is None:
+            return ()
+        start = max(self.free[device], *ready[0], *ready[1])
+        start += self.delay(forward) if self.delay else 0
+        half = start + self.duration(forward)
+        end = half + self.duration(backward)
+        for task, (_, remote), begun, done in (
+            (forward, ready[0], start, half),
+            (backward, ready[1], half, end),
+        ):
+            self.finish(device, task, end)
+            self.rows[device].append((device, *_key(task), begun, begun, begun, done, remote))
+        return forward, backward
 
     def finish(self, device: int, task: Task, end: int) -> None:
         """Record that the task ended."""
@@ -275,8 +311,9 @@ class _Run:
         todo = list(range(len(self.program.tasks)))
         while todo:
             device = todo.pop()
-            while (task := self.step(device)) is not None:
-                todo += self.wakes(task)
+            while tasks := self.step(device):
+                for task in tasks:
+                    todo += self.wakes(task)
         for device, tasks in enumerate(self.program.tasks):
             if self.next[device] < len(tasks):
                 stuck = tasks[self.next[device]]
@@ -326,7 +363,7 @@ def simulate(
     rows = [row for device in run.rows for row in device]
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     columns = {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
-    return Simulation(**columns, placement=program.placement)
+    return Simulation(**columns, placement=program.placement, length=program.length)
 
 
 def work_of(simulation: Simulation, iteration: int = 0) -> Simulation:
@@ -383,7 +420,8 @@ def peak_activations(
             to its B.
     """
     work = work_of(simulation, iteration)
-    chunks = len(simulation.placement) / max(1, len(set(simulation.placement)))
+    pipeline = simulation.placement[: simulation.length]
+    chunks = len(pipeline) / max(1, len(set(pipeline)))
     frees = (Phase.BW, until)
     step = np.where(work.phase == Phase.F, 1, np.where(np.isin(work.phase, frees), -1, 0))
     peaks = [

