@@ -13,8 +13,11 @@ def main() -> int:
     """Run the command line and return its exit code."""
     # No matrix is multiplied here, and every thread of OpenBLAS takes memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from bubbleviz.cli import main as run
-
+    try:
+        from bubbleviz.cli import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("bubbleviz: ended by a signal before anything was done\n")
+        return 130
     return run()
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 
@@ -72,7 +71,8 @@ def analyze(
         parallel: how many ways the run is tensor-, pipeline- and data-parallel; None to tell it
             from the data.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
-        jobs: how many threads read one profile, or processes several; a script that gives more
+        jobs: how many threads read one profile, beside the one that links, or how many processes
+            read several; a script that gives more
             than one needs ``if __name__ == "__main__":``.
         dask: address or scheduler file of a Dask cluster whose workers read the profiles, where
             they are; None reads them here.
@@ -83,16 +83,13 @@ def analyze(
     """
     one_of(align, ALIGNMENTS, "--align")
     given = [paths] if isinstance(paths, (str, Path)) else paths
-    with _fleet(jobs, dask) as fleet:
+    with _fleet(jobs, dask, prepare) as fleet:
         with step("find profiles"):
             files = fleet.find([str(path) for path in given])
             sizes = _refuse_twins(fleet, [file.path for file in files])
         if progress:
             progress.files(sizes)
         how = How(_conventions(convention), cross_thread, keep_export)
-        if len(files) == 1:
-            # Where there are more, processes are forked, which is done before there are threads.
-            Thread(target=prepare, daemon=True).start()
         with step("profiles"):
             recordings, unreadable = _record_all(fleet, files, how, progress or Unwatched())
     with step("put together"):
@@ -101,16 +98,18 @@ def analyze(
         return _report(recordings, run, count(run, skip=skip), unreadable)
 
 
-def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
-    """Return where the profiles are read.
+def _fleet(
+    jobs: int, dask: str | None, meanwhile: Callable[[], None]
+) -> AbstractContextManager[Fleet]:
+    """Return where the profiles are read; ``meanwhile`` is what there is to do beside it.
 
     Raises:
         UsageError: there can be no such number of jobs.
     """
     if jobs < 1:
-        raise UsageError(f"--jobs {jobs}: at least one process reads; give 1 or more")
+        raise UsageError(f"--jobs {jobs}: at least one core is at work; give 1 or more")
     if dask is None:
-        return nullcontext(Local(jobs))
+        return nullcontext(Local(jobs, meanwhile))
     from bubbleviz.dask_fleet import dask_fleet
 
     return dask_fleet(dask)

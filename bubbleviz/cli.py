@@ -132,7 +132,7 @@ def analyze(
             "-j",
             min=1,
             metavar="N",
-            help="Cores at work: threads on one profile, processes on several; all if not given.",
+            help="Threads on one profile, processes on several; as many as cores if not given.",
         ),
     ] = None,
     dask: Annotated[

@@ -45,10 +45,6 @@ class Handed(Generic[Result]):
         self.future = future
         self._file = file
 
-    def done(self) -> bool:
-        """Tell whether its result is there, or none will be."""
-        return self.future.done()
-
     def result(self) -> Result:
         """Wait for the result and return it; what the work raised is raised.
 

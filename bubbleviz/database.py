@@ -9,8 +9,9 @@ mean, nothing is known here.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -36,6 +37,8 @@ _ROW_BYTES = 8
 _INT64, _UTF8, _BINARY = DataType.int64(), DataType.string(), DataType.binary()
 #: What reading raises where a file is damaged, or holds text where a number belongs.
 _UNREADABLE = (adbc.Error, ValueError)
+#: What the driver puts before what SQLite says.
+_AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")
 #: How SQLite and the driver say that there is no memory.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 
@@ -55,8 +58,9 @@ def _blamed(path: str, chosen: Query) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """Return what SQLite says, in one line and without where it went."""
-    return str(error).splitlines()[0].rpartition("[SQLite] ")[2]
+    """Return what SQLite says, in one line and without the driver's words around it."""
+    said = (str(error).splitlines() or [type(error).__name__])[0].rpartition("[SQLite] ")[2]
+    return _AROUND.sub("", said)
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,8 @@ class Database:
         Args:
             chosen: the query.
             binds: its parameters.
-            rows: how many there are, if that is known; other threads run while they are read.
+            rows: how many there are, if that is known. No more of them than this are read while
+                other threads run Python; the rest while none does.
 
         Raises:
             ProfileError: the file is damaged, or holds something else than integers.
@@ -106,13 +111,15 @@ class Database:
             batches = self._batches(chosen, binds or {}, max(rows, 1)) or []
             if not batches:
                 return np.empty((len(chosen.columns), 0), np.int64)
-            return np.concatenate([_integers(batch) for batch in batches], axis=1)
+            found = [_integers(batch) for batch in batches]
+            return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
     def _batches(
         self, chosen: Query, binds: Binds, most: int, *, alone: bool = False
     ) -> list[RecordBatch] | None:
         """Return the result in batches of ``most`` rows; None if it is to be one, and is more."""
-        # Where memory runs out the driver ends the process; numpy says so.
+        # Where memory runs out the driver may end the process; numpy says so. Other threads take
+        # memory too, so that this helps nearly always.
         np.empty(_ROOM, np.uint8)
         given = [_parameter(binds[name]) for name in chosen.parameters]
         statement = adbc.AdbcStatement(self.connection)
@@ -149,12 +156,13 @@ def _parameter(value: int | str | None) -> Array:
 def _integers(batch: RecordBatch) -> Ints:
     for column in batch.columns:
         if column.type != _INT64 or column.null_count:
-            raise ValueError("there is something else than a number where one belongs")
+            raise ValueError("there is something else than a whole number where one belongs")
     return np.stack([column.to_numpy() for column in batch.columns])
 
 
 def _values(column: Array) -> list[object]:
-    if column.type != _UTF8:
+    """Return the values of a column; one blob among texts makes all of them blobs."""
+    if column.type not in {_UTF8, _BINARY}:
         return list(column.to_pylist())
     raw: list[bytes | None] = list(column.cast(_BINARY).to_pylist())
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]
@@ -170,17 +178,25 @@ def opened_database(path: str) -> Iterator[Database]:
     with ExitStack() as stack:
         try:
             size = Path(path).stat().st_size
-            database = stack.enter_context(adbc_driver_sqlite.connect(uri_of(path)))
-            connection = stack.enter_context(adbc.AdbcConnection(database))
+            database = adbc_driver_sqlite.connect(uri_of(path))
+            stack.callback(_close, database)
+            connection = adbc.AdbcConnection(database)
+            stack.callback(_close, connection)
         except OSError as error:
             raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
         except adbc.Error as error:
             # The driver's reason is not the real one.
             raise ProfileError(
                 f"{path}: cannot be opened; it may be that too many files are open, or that there "
-                "is too little memory"
+                "is too little memory: give a smaller --jobs"
             ) from error
         yield Database(path, connection, size)
+
+
+def _close(opened: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
+    # A signal may have come between a statement and its end; what it left is closed with it.
+    with suppress(RuntimeError):
+        opened.close()
 
 
 def uri_of(path: str) -> str:

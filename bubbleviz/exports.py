@@ -97,7 +97,9 @@ def _check_length(path: str) -> None:
     page = int.from_bytes(head[16:18], "big")
     page = 65536 if page == 1 else page
     pages = int.from_bytes(head[28:32], "big")
-    if len(head) < 100 or page * pages > size:
+    if len(head) < 100:
+        raise ProfileError(f"{path}: was cut short, {size} bytes are no database; {EXPORT_AGAIN}")
+    if page * pages > size:
         raise ProfileError(f"{path}: was cut short, {size} of {page * pages} bytes; {EXPORT_AGAIN}")
 
 

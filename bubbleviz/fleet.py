@@ -107,9 +107,13 @@ class Fleet(Protocol):
 
 @dataclass(frozen=True)
 class Local:
-    """This machine, with so many processes at work at once."""
+    """This machine, with so many processes, or threads, at work at once.
+
+    ``meanwhile`` is done here while threads begin to read a single file.
+    """
 
     jobs: int
+    meanwhile: Callable[[], None] = lambda: None
     strict: bool = True
 
     def find(self, paths: Sequence[str]) -> tuple[Found, ...]:
@@ -129,12 +133,13 @@ class Local:
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (number of the path, outcome); the largest files are begun first.
 
-        One file is read by all processes together, several by one each.
+        One file is read by threads, several by a process each.
         """
         if len(paths) == 1 or self.jobs == 1:
             for number, path in enumerate(paths):
                 watch = partial(progress.read, path)
-                yield number, outcome_of(path, replace(how, jobs=self.jobs), watch)
+                each = replace(how, jobs=self.jobs)
+                yield number, outcome_of(path, each, watch, self.meanwhile)
                 watch(1.0)
             return
         sizes = [_or_error(_size, path) for path in paths]
@@ -151,10 +156,12 @@ def _or_error(work: Callable[[str], T], path: str) -> T | ProfileError:
         return error
 
 
-def outcome_of(path: str, how: How, watch: Watch = unwatched) -> Outcome:
-    """Return the recording of a profile, or why there is none."""
+def outcome_of(
+    path: str, how: How, watch: Watch = unwatched, meanwhile: Callable[[], None] = lambda: None
+) -> Outcome:
+    """Return the recording of a profile, or why there is none; see :func:`record`."""
     try:
-        return record(path, how, watch)
+        return record(path, how, watch, meanwhile)
     except ProfileError as error:
         return error
     except OSError as error:

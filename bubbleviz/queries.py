@@ -22,9 +22,9 @@ if TYPE_CHECKING:
         from importlib.abc import Traversable
 
 _REQUIRES = re.compile(r"^-- requires: (\w+)\(([^)]*)\)$", re.MULTILINE)
-#: A column of the result carries a comment that says what it is.
 _COMMENT = re.compile(r"--.*")
 _PARAMETER = re.compile(r":(\w+)")
+#: A column of the result carries a comment that says what it is.
 _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
 

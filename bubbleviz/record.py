@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -53,15 +53,23 @@ class Recorded:
     steps: tuple[Step, ...]
 
 
-def record(path: str, how: How, watch: Watch = unwatched) -> Recorded:
+def record(
+    path: str, how: How, watch: Watch = unwatched, meanwhile: Callable[[], None] = lambda: None
+) -> Recorded:
     """Read and interpret one profile; its kernels are dropped when this returns.
+
+    Args:
+        path: the profile.
+        how: options.
+        watch: takes how much of it has been read.
+        meanwhile: is done while threads begin to read.
 
     Raises:
         ProfileError: it cannot be read, or holds nothing that can be analysed.
     """
     watch(0.0)
     with noting() as steps, export_of(path, keep=how.keep_export) as file:
-        recording = _record_export(file, how, watch)
+        recording = _record_export(file, how, watch, meanwhile)
     return Recorded(renamed(recording, file, path), tuple(steps))
 
 
@@ -91,7 +99,7 @@ def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
             raise type(error)(str(error).replace(file, path)) from error
 
 
-def _record_export(path: str, how: How, watch: Watch) -> Recording:
+def _record_export(path: str, how: How, watch: Watch, meanwhile: Callable[[], None]) -> Recording:
     """Read and interpret one export.
 
     Raises:
@@ -99,6 +107,7 @@ def _record_export(path: str, how: How, watch: Watch) -> Recording:
     """
     chosen = how.conventions
     with reader_of(path).open_file(path, how.jobs, watch) as file:
+        meanwhile()
         with step("recognise names"):
             candidates = chosen or recognise(file.sample(globs_of(tuple(built_in().values()))))
         for conventions in (chosen,) if chosen else rounds(candidates):

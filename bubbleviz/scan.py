@@ -79,6 +79,7 @@ class Scan:
     told: Callable[[int], None]
     _pool: ThreadPoolExecutor
     _opened: ExitStack
+    _own: local
     _begun: dict[Stretch, Future[Ints]]
 
     def stretches(
@@ -101,7 +102,7 @@ class Scan:
         """Begin with the first of these stretches, whose columns will be asked for later."""
         for stretch in asked[: self._window]:
             if stretch not in self._begun:
-                self._begun[stretch] = self._pool.submit(self._read, Stretch.columns, stretch)
+                self._begun[stretch] = self._handed(Stretch.columns, stretch)
 
     @property
     def _window(self) -> int:
@@ -116,25 +117,26 @@ class Scan:
 
         def handed(stretch: Stretch) -> Future[Ints]:
             begun = self._begun.pop(stretch, None)
-            return begun or self._pool.submit(self._read, Stretch.columns, stretch)
+            return begun or self._handed(Stretch.columns, stretch)
 
-        return self._each(asked, handed)
+        return self._each(asked, handed, self._window)
 
     def rows(self, asked: Sequence[Stretch]) -> Iterator[list[tuple[object, ...]]]:
         """Yield the rows of each stretch, in order; see :meth:`columns`."""
 
         def handed(stretch: Stretch) -> Future[list[tuple[object, ...]]]:
-            return self._pool.submit(self._read, Stretch.rows, stretch)
+            return self._handed(Stretch.rows, stretch)
 
-        return self._each(asked, handed)
+        # Rows take more room than columns, and a stretch of them is longer.
+        return self._each(asked, handed, self.jobs + 1)
 
     def _each(
-        self, asked: Sequence[Stretch], handed: Callable[[Stretch], Future[Result]]
+        self, asked: Sequence[Stretch], handed: Callable[[Stretch], Future[Result]], window: int
     ) -> Iterator[Result]:
         ahead: deque[Future[Result]] = deque()
         try:
             for at, stretch in enumerate(asked):
-                ahead.extend(map(handed, asked[at + len(ahead) : at + self._window]))
+                ahead.extend(map(handed, asked[at + len(ahead) : at + window]))
                 result = ahead.popleft().result()
                 self.told(stretch.length)
                 yield result
@@ -142,15 +144,22 @@ class Scan:
             for future in ahead:
                 future.cancel()
 
+    def _handed(
+        self, read: Callable[[Stretch, Database], Result], stretch: Stretch
+    ) -> Future[Result]:
+        """Hand a stretch to a thread; where none can be started, it is read here."""
+        try:
+            return self._pool.submit(self._read, read, stretch)
+        except RuntimeError:
+            done: Future[Result] = Future()
+            done.set_result(read(stretch, self.database))
+            return done
+
     def _read(self, read: Callable[[Stretch, Database], Result], stretch: Stretch) -> Result:
         """Read a stretch in a thread, which opens the file for itself."""
-        if not hasattr(_own, "database"):
-            _own.database = self._opened.enter_context(opened_database(self.database.path))
-        return read(stretch, _own.database)
-
-
-#: What each thread that reads has open.
-_own = local()
+        if not hasattr(self._own, "database"):
+            self._own.database = self._opened.enter_context(opened_database(self.database.path))
+        return read(stretch, self._own.database)
 
 
 @contextmanager
@@ -172,6 +181,6 @@ def scan_of(database: Database, jobs: int, rows: int, watch: Watch) -> Iterator[
 
     with ExitStack() as opened, ThreadPoolExecutor(jobs, "bubbleviz-read") as pool:
         try:
-            yield Scan(database, jobs, told, pool, opened, {})
+            yield Scan(database, jobs, told, pool, opened, local(), {})
         finally:
             pool.shutdown(cancel_futures=True)

@@ -304,6 +304,48 @@ def test_a_damaged_file(bench: Bench, kind: str, what: str, command: str) -> Non
     assert "nsys export --type sqlite" in said
 
 
+@pytest.mark.parametrize("command", ["analyze", "inspect"])
+def test_a_page_of_zeros_amid_a_table(bench: Bench, command: str) -> None:
+    path = run_of_one(bench.inputs)
+    with closing(sqlite3.connect(path)) as opened:
+        leaf = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY 1 LIMIT 1"
+        try:
+            page = opened.execute(leaf, (KERNEL,)).fetchone()[0]
+        except sqlite3.OperationalError:
+            pytest.skip("this SQLite does not tell where the pages of a table are")
+        size = opened.execute("PRAGMA page_size").fetchone()[0]
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * size : page * size] = bytes(size)
+    path.write_bytes(content)
+    said = bench.refused(path) if command == "analyze" else sentence(bench.run("inspect", path))
+
+    assert path.name in said
+    assert "damaged" in said
+
+
+@pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS"])
+def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
+    path = run_of_one(bench.inputs)
+    whole = bench.run("analyze", path).out
+    largest = (
+        f"UPDATE {table} SET rowid = {2**63 - 1} WHERE rowid = (SELECT max(rowid) FROM {table})"
+    )
+    outcome = bench.run("analyze", execute(path, largest))
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == whole
+    assert bench.run("inspect", path).code == 0
+
+
+def test_one_name_that_is_a_blob_changes_no_other(bench: Bench) -> None:
+    path = run_of_one(bench.inputs)
+    whole = bench.run("analyze", path).out
+    one = f"SELECT demangledName FROM {KERNEL} LIMIT 1"
+    blob = f"UPDATE StringIds SET value = CAST(value AS BLOB) WHERE id = ({one})"
+
+    assert bench.run("analyze", execute(path, blob)).out == whole
+
+
 @pytest.mark.parametrize("suffix", ["-journal", "-wal"])
 def test_a_file_that_is_being_written(bench: Bench, suffix: str) -> None:
     path = run_of_one(bench.inputs)

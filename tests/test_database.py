@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import adbc_driver_manager
 import pytest
+from arro3.core import RecordBatchReader
 
 from bubbleviz import database as module
 from bubbleviz.database import Database, opened_database
@@ -81,6 +86,57 @@ def test_parameters_of_the_queries_are_found_and_comments_hold_none() -> None:
     assert set(query("nsys/calls").parameters) == {"first", "last"}
     assert {"first", "last", "push_pop", "some_strings"} <= set(ranges)
     assert len(set(ranges)) == len(ranges)
+
+
+def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -> None:
+    blob = "CASE WHEN a = 3 THEN x'6100' || x'ff' WHEN a = 4 THEN NULL ELSE 'n' || a END"
+    rows = database.rows(asking(f"SELECT {blob} FROM n WHERE a > 1 ORDER BY a LIMIT 4"))
+
+    assert rows == [("n2",), ("a\x00\ufffd",), (None,), ("n5",)]
+
+
+def test_a_statement_that_a_signal_left_open_does_not_hide_the_signal(file: Path) -> None:
+    left = []
+
+    def interrupted() -> None:
+        with opened_database(str(file)) as opened:
+            left.append(adbc_driver_manager.AdbcStatement(opened.connection))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in Path("sql/nsys").glob("*.sql")))
+def test_no_text_in_a_query_looks_like_a_parameter_or_a_comment(name: str) -> None:
+    lines = [line.partition("-- ")[0] for line in query(f"nsys/{name}").text.splitlines()]
+    texts = re.findall(r"'([^']*)'", "\n".join(lines))
+
+    assert not [text for text in texts if ":" in text or "--" in text]
+
+
+def test_a_result_that_fails_is_let_go_before_its_statement(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver's result that outlives its statement reads memory that was given back."""
+    ended: list[bool] = []
+
+    class Statement(adbc_driver_manager.AdbcStatement):
+        def close(self) -> None:
+            error = sys.exc_info()[1]
+            frames = []
+            while error is not None:
+                frames += [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+                error = error.__context__
+            kept = [value for frame in frames for value in frame.f_locals.values()]
+            ended.append(not any(isinstance(value, RecordBatchReader) for value in kept))
+            super().close()
+
+    monkeypatch.setattr(adbc_driver_manager, "AdbcStatement", Statement)
+    with pytest.raises(ProfileError):
+        database.columns(asking("SELECT CASE WHEN a = 5 THEN 'x' ELSE a END FROM n"), rows=2)
+
+    assert ended == [True]
 
 
 def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""However many processes read, here or on a cluster, and whatever becomes of them: one result."""
+"""However many read, here or on a cluster, and whatever becomes of them: one result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -96,6 +96,27 @@ def test_stretches_come_in_order_whichever_is_read_first(
 
 
 @pytest.mark.usefixtures("short_stretches")
+@pytest.mark.parametrize("started", [0, 1])
+def test_where_no_thread_can_be_started_it_is_read_here(
+    started: int, many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = many / "node0.sqlite"
+    whole = written(bubbleviz.analyze(file))
+    start, count = threading.Thread.start, 0
+
+    def refuse(thread: threading.Thread) -> None:
+        nonlocal count
+        count += 1
+        if count > started:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    assert written(bubbleviz.analyze(file, jobs=3)) == whole
+
+
+@pytest.mark.usefixtures("short_stretches")
 def test_what_a_thread_finds_damaged_ends_the_run(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +170,7 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
     """Have the process that reads a file die so many times."""
     own = os.getpid()
 
-    def dies(one: str, how: How, watch: Watch) -> Recorded:
+    def dies(one: str, how: How, watch: Watch, _: Callable[[], None]) -> Recorded:
         deaths = len(list(folder.glob("death*")))
         if os.getpid() != own and one == path and deaths < times:
             (folder / f"death{deaths}").touch()
@@ -210,7 +231,7 @@ def test_a_crew_leaves_no_process_behind() -> None:
         futures = [team.hand(time.sleep, 60) for _ in range(2)]
         started = time.monotonic()
     assert time.monotonic() - started < 5
-    assert all(future.done() for future in futures)
+    assert all(handed.future.done() for handed in futures)
     assert not multiprocessing.active_children()
 
 

@@ -287,7 +287,7 @@ class NsysFile:
         first, last = export.bounds("range_rows")
         step = max((last - first) // _SAMPLES, _SAMPLE_ROWS)
         for at in range(first, last + 1, step):
-            piece = {**binds, "first": at, "last": at + _SAMPLE_ROWS - 1}
+            piece = {**binds, "first": at, "last": min(at + _SAMPLE_ROWS - 1, last)}
             counts.update(str(row[0]) for row in export.rows(chosen, piece) if row[0] is not None)
         return counts
 
@@ -467,7 +467,13 @@ def _tables(export: Export) -> tuple[TableCount, ...]:
         for what, table in counted:
             count = sqlalchemy.select(sqlalchemy.func.count()).select_from(sqlalchemy.table(table))
             there = table in export.schema
-            rows = connection.execute(count).scalar_one() if there else None
+            try:
+                rows = connection.execute(count).scalar_one() if there else None
+            except sqlalchemy.exc.DatabaseError as error:
+                raise ProfileError(
+                    f"{export.path}: {table} cannot be counted ({error.orig}); the file is damaged "
+                    f"or was cut short: {EXPORT_AGAIN}"
+                ) from error
             found.append(TableCount(what, table, rows))
     return tuple(found)
 
