@@ -9,14 +9,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.columns import Ints
+from bubbleviz.database import Database
 from bubbleviz.exports import Export
 from bubbleviz.profile import Calls, correlations, possible
 from bubbleviz.queries import query
-from bubbleviz.scan import Scan, Stretch
+from bubbleviz.scan import ROWS, Scan, Stretch
 from bubbleviz.timing import step
 
 #: What calls.sql gives where a call has no correlation id.
 _WITHOUT_ID = -(1 << 40)
+
+
+class _CallStretch(Stretch):
+    """A stretch of calls, mostly all of one thread."""
+
+    def columns(self, database: Database) -> Ints:
+        """Return columns as of calls.sql, which is asked where there are several threads."""
+        ends = {"first": self.first, "last": self.last}
+        threads = database.columns(query("nsys/call_threads"), ends)[0].tolist()
+        if self.length <= ROWS and len(threads) == 2 and threads[0] == threads[1]:
+            binds = {**ends, "thread": threads[0]}
+            own = database.columns(query("nsys/calls_of_thread"), binds, self.length)
+            if own.shape[1] == self.length:
+                return np.insert(own, 2, threads[0], axis=0)
+        return super().columns(database)
 
 
 @dataclass(frozen=True)
@@ -28,7 +44,8 @@ class ExportedCalls:
 
     def stretches(self) -> tuple[Stretch, ...]:
         """Return the stretches that make up the table."""
-        return self.scan.stretches("nsys/calls", *self.export.bounds("call_rows"))
+        asked = self.scan.stretches("nsys/calls", *self.export.bounds("call_rows"))
+        return tuple(_CallStretch(one.query, one.first, one.last) for one in asked)
 
     def blocks(self) -> Iterator[Calls]:
         """Yield all that can have launched something, in the order of the export.

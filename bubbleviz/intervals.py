@@ -31,7 +31,8 @@ def union(start_ns: Ints, end_ns: Ints) -> Intervals:
         union       ├──────┤   ├──┤
     """
     real = end_ns > start_ns
-    start_ns, end_ns = start_ns[real], end_ns[real]
+    if not real.all():
+        start_ns, end_ns = start_ns[real], end_ns[real]
     if len(start_ns) == 0:
         return empty()
     if not (start_ns[1:] >= start_ns[:-1]).all():
@@ -111,7 +112,7 @@ class Packing:
 
     def place(self, group: Codes, time_ns: Ints) -> Ints:
         """Return the place on the line of a time of a group."""
-        return time_ns - self.origin_ns[group] + self.offset_ns[group]
+        return time_ns + (self.offset_ns[: len(self.origin_ns)] - self.origin_ns)[group]
 
     def groups(self, start: Ints) -> Ints:
         """Return the group that owns each interval start on the line."""

@@ -64,6 +64,14 @@ class Stretch:
         return {**dict(self.binds), "first": self.first, "last": self.last}
 
 
+def _columns(stretch: Stretch, database: Database) -> Ints:
+    return stretch.columns(database)
+
+
+def _rows(stretch: Stretch, database: Database) -> list[tuple[object, ...]]:
+    return stretch.rows(database)
+
+
 @dataclass(frozen=True)
 class Scan:
     """Reads stretches of a file.
@@ -102,7 +110,7 @@ class Scan:
         """Begin with the first of these stretches, whose columns will be asked for later."""
         for stretch in asked[: self._window]:
             if stretch not in self._begun:
-                self._begun[stretch] = self._handed(Stretch.columns, stretch)
+                self._begun[stretch] = self._handed(_columns, stretch)
 
     @property
     def _window(self) -> int:
@@ -117,7 +125,7 @@ class Scan:
 
         def handed(stretch: Stretch) -> Future[Ints]:
             begun = self._begun.pop(stretch, None)
-            return begun or self._handed(Stretch.columns, stretch)
+            return begun or self._handed(_columns, stretch)
 
         return self._each(asked, handed, self._window)
 
@@ -125,7 +133,7 @@ class Scan:
         """Yield the rows of each stretch, in order; see :meth:`columns`."""
 
         def handed(stretch: Stretch) -> Future[list[tuple[object, ...]]]:
-            return self._handed(Stretch.rows, stretch)
+            return self._handed(_rows, stretch)
 
         # Rows take more room than columns, and a stretch of them is longer.
         return self._each(asked, handed, self.jobs + 1)
