@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 #: Rows of a stretch: some 10 ms of reading, and columns that stay in the cache.
 ROWS = 1 << 15
 #: How many stretches more than threads may be read before the first of them is used.
-_AHEAD = 15
+_AHEAD = 4
 
 
 @dataclass(frozen=True)
