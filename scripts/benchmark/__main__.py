@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_numbers,
         default=[1, 2],
         metavar="N,M",
-        help="processes that bubbleviz uses (default: 1,2)",
+        help="threads or processes that bubbleviz uses (default: 1,2)",
     )
     parser.add_argument(
         "--pairs",
