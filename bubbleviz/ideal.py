@@ -6,25 +6,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from bubbleviz.errors import UsageError
-from bubbleviz.phases import Phase
 from bubbleviz.plan import Plan
 from bubbleviz.schedules import schedule_named
 from bubbleviz.simulate import (
     Simulation,
     cost,
     makespan,
+    peaks_of_devices,
     schedule_ratio,
     simulate,
     stage_ratio,
     stage_times,
 )
 
-#: A time beyond this is a slip of the unit (115 days in ms), and would overflow when added up.
+#: A time beyond this is a slip of the unit (115 days in ms).
 _LONGEST_MS = 1e10
-#: More operations than this take minutes.
+#: Ticks that all operations may take together, so that no sum of them leaves 64 bits.
+_MOST_TICKS = 1 << 62
+#: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000
 
 
@@ -103,11 +103,14 @@ def ideal(
             ("--tw", times.weight_ms),
         )
     )
-    simulation = simulate(
-        plan,
-        stage_times(forward, backward, weight),
-        transfer_ns=_ns("--tcomm", times.transfer_ms) * v,
-    )
+    transfer = _ns("--tcomm", times.transfer_ms) * v
+    longest = max(forward) + max(backward) + max(weight) + 2 * transfer
+    if longest * plan.virtual_stages * microbatches > _MOST_TICKS:
+        raise UsageError(
+            "the times of all operations add up to more than 64 bits of nanoseconds; times are "
+            "milliseconds, give shorter ones or fewer microbatches"
+        )
+    simulation = simulate(plan, stage_times(forward, backward, weight), transfer_ns=transfer)
     return Ideal(
         plan,
         simulation,
@@ -115,7 +118,7 @@ def ideal(
         makespan(simulation) / v / 1e6,
         stage_ratio(simulation),
         schedule_ratio(simulation),
-        tuple(_peak(simulation, device) / v for device in range(stages)),
+        peaks_of_devices(simulation),
     )
 
 
@@ -154,11 +157,3 @@ def _ns(name: str, ms: float) -> int:
     if not (math.isfinite(ms) and 0 <= ms <= _LONGEST_MS):
         raise UsageError(f"{name}: {ms} is no time in milliseconds; give one from 0 on")
     return round(ms * 1e6)
-
-
-def _peak(simulation: Simulation, device: int) -> int:
-    """Return the most chunks of microbatches that a device holds at once."""
-    phase = simulation.phase[simulation.device == device]
-    frees = np.isin(phase, (Phase.W, Phase.BW))
-    held = np.cumsum(np.where(phase == Phase.F, 1, np.where(frees, -1, 0)))
-    return int(held.max(initial=0))

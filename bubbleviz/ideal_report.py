@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.columns import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -104,6 +104,7 @@ def report_of(ideal: Ideal) -> Report:
     from bubbleviz.align import Run
     from bubbleviz.clocks import Clock
     from bubbleviz.count import count
+    from bubbleviz.intervals import group_sum
     from bubbleviz.model import ProfileSummary, Rank, RankIntervals
     from bubbleviz.report import Report
     from bubbleviz.timebase import Timebase
@@ -124,7 +125,7 @@ def report_of(ideal: Ideal) -> Report:
         ),
         operations=operations,
         busy=busy,
-        active_ns=_by_device(operations.busy_ns, operations.rank, stages),
+        active_ns=group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages),
         unattributed=RankIntervals(none, none.copy(), none.copy()),
         iteration_names=("0",),
         paired=True,
@@ -149,12 +150,6 @@ def report_of(ideal: Ideal) -> Report:
         unattributed_kernels=(),
         limitations=(),
     )
-
-
-def _by_device(values: Ints, device: Ints, stages: int) -> Ints:
-    total = np.zeros((1, stages), np.int64)
-    np.add.at(total[0], device, values)
-    return total
 
 
 def _tables(ideal: Ideal) -> tuple[Operations, BusyIntervals]:

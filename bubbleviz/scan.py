@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import local
 from typing import TypeVar
 
@@ -131,12 +132,8 @@ class Scan:
 
     def rows(self, asked: Sequence[Stretch]) -> Iterator[list[tuple[object, ...]]]:
         """Yield the rows of each stretch, in order; see :meth:`columns`."""
-
-        def handed(stretch: Stretch) -> Future[list[tuple[object, ...]]]:
-            return self._handed(_rows, stretch)
-
         # Rows take more room than columns, and a stretch of them is longer.
-        return self._each(asked, handed, self.jobs + 1)
+        return self._each(asked, partial(self._handed, _rows), self.jobs + 1)
 
     def _each(
         self, asked: Sequence[Stretch], handed: Callable[[Stretch], Future[Result]], window: int

@@ -411,7 +411,14 @@ def _ratio(work: Simulation, window_ns: int) -> float | None:
 def peak_activations(
     simulation: Simulation, iteration: int = 0, *, until: Phase = Phase.W
 ) -> float:
-    """Return the most activations that one device holds, in microbatches of a whole stage.
+    """Return the most activations that one device holds; see :func:`peaks_of_devices`."""
+    return max(peaks_of_devices(simulation, iteration, until=until), default=0)
+
+
+def peaks_of_devices(
+    simulation: Simulation, iteration: int = 0, *, until: Phase = Phase.W
+) -> tuple[float, ...]:
+    """Return the most activations that each device holds, in microbatches of a whole stage.
 
     Args:
         simulation: what ran.
@@ -424,11 +431,10 @@ def peak_activations(
     chunks = len(pipeline) / max(1, len(set(pipeline)))
     frees = (Phase.BW, until)
     step = np.where(work.phase == Phase.F, 1, np.where(np.isin(work.phase, frees), -1, 0))
-    peaks = [
-        int(np.cumsum(step[work.device == device]).max(initial=0))
+    return tuple(
+        int(np.cumsum(step[work.device == device]).max(initial=0)) / chunks
         for device in np.unique(work.device)
-    ]
-    return max(peaks, default=0) / chunks
+    )
 
 
 def idle_ns(simulation: Simulation) -> int:

@@ -121,6 +121,8 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         (("--schedule", "1f1b", *SIZES, "--tb", "nan"), "--tb: nan is no time"),
         (("--schedule", "1f1b", *SIZES, "--tcomm", "1e99"), "--tcomm: 1e+99 is no time"),
         (("--schedule", "1f1b", *SIZES, "-m", "900000"), "at most 5,000,000"),
+        (("--schedule", "1f1b", *SIZES, "-m", "2000", "--tf", "1e10"), "add up to more than"),
+        (("--schedule", "zb-v", *SIZES, "-m", "2000", "--tcomm", "1e10"), "add up to more than"),
         (("--schedule", "interleaved-zb", *SIZES, "-m", "6"), "in groups of the 4 stages"),
     ],
 )
