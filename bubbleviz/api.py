@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +83,7 @@ def analyze(
     """
     one_of(align, ALIGNMENTS, "--align")
     given = [paths] if isinstance(paths, (str, Path)) else paths
-    with _fleet(jobs, dask, prepare) as fleet:
+    with _fleet(jobs, dask) as fleet:
         with step("find profiles"):
             files = fleet.find([str(path) for path in given])
             sizes = _refuse_twins(fleet, [file.path for file in files])
@@ -98,10 +98,8 @@ def analyze(
         return _report(recordings, run, count(run, skip=skip), unreadable)
 
 
-def _fleet(
-    jobs: int, dask: str | None, meanwhile: Callable[[], None]
-) -> AbstractContextManager[Fleet]:
-    """Return where the profiles are read; ``meanwhile`` is what there is to do beside it.
+def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
+    """Return where the profiles are read.
 
     Raises:
         UsageError: there can be no such number of jobs.
@@ -109,7 +107,7 @@ def _fleet(
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: at least one core is at work; give 1 or more")
     if dask is None:
-        return nullcontext(Local(jobs, meanwhile))
+        return nullcontext(Local(jobs, prepare))
     from bubbleviz.dask_fleet import dask_fleet
 
     return dask_fleet(dask)
