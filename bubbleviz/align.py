@@ -36,7 +36,12 @@ class Run:
         busy: their busy intervals.
         active_ns: length of the union of an iteration's compute kernels, shape
             (iterations, ranks).
+        communication_ns: length of the union of the communication kernels that ran between the
+            first start and the last end of the iteration's work on a rank; the same shape.
+        overlapped_ns: how much of that time compute kernels ran as well.
         unattributed: compute outside every compute operation.
+        exposed: when a rank ran no operation, and communication that is not between two ranks.
+        overheads: when the profiler held a rank's process up.
         iteration_names: by index.
         paired: whether iterations of different ranks are known to be the same.
         stages_missing: whether names tell of virtual stages that no profile holds.
@@ -50,7 +55,11 @@ class Run:
     operations: Operations
     busy: BusyIntervals
     active_ns: Ints
+    communication_ns: Ints
+    overlapped_ns: Ints
     unattributed: RankIntervals
+    exposed: RankIntervals
+    overheads: RankIntervals
     iteration_names: tuple[str, ...]
     paired: bool
     stages_missing: bool
@@ -104,6 +113,7 @@ def put_together(recordings: Sequence[Recording], told: Told) -> Run:
         staging.operations.changed(
             rank=place[joined.operations.rank],
             iteration=staging.pairing.iteration,
+            virtual_stage=staging.virtual_stage,
             **{name: getattr(joined.operations, name) for name in TIMES},
         ),
         joined.busy,
@@ -115,8 +125,12 @@ def put_together(recordings: Sequence[Recording], told: Told) -> Run:
         timebase=_placed(time, place),
         operations=operations,
         busy=busy,
-        active_ns=_active(joined, place, staging),
+        active_ns=_active(joined, place, staging, joined.active.active_ns),
+        communication_ns=_active(joined, place, staging, joined.active.communication_ns),
+        overlapped_ns=_active(joined, place, staging, joined.active.overlapped_ns),
         unattributed=_moved(joined.unattributed, place),
+        exposed=_moved(joined.exposed, place),
+        overheads=_moved(joined.overheads, place),
         iteration_names=staging.pairing.names,
         paired=staging.pairing.known,
         stages_missing=staging.stages_missing,
@@ -192,13 +206,13 @@ def _idle_ranks(joined: Joined) -> tuple[Limitation, ...]:
     return (Limitation("ranks without forward or backward", because, len(idle)),) if idle else ()
 
 
-def _active(joined: Joined, place: Ints, staging: Staging) -> Ints:
-    """Return the active time of each (iteration, rank)."""
+def _active(joined: Joined, place: Ints, staging: Staging, time_ns: Ints) -> Ints:
+    """Return a column of the joined active times by (iteration, rank)."""
     active_ns = np.zeros((len(staging.pairing.names), len(place)), np.int64)
     table = joined.active
     iteration = paired(joined.operations, staging.pairing, table.rank, table.iteration)
     known = iteration >= 0
-    active_ns[iteration[known], place[table.rank[known]]] = table.active_ns[known]
+    active_ns[iteration[known], place[table.rank[known]]] = time_ns[known]
     return active_ns
 
 

@@ -21,6 +21,7 @@ from bubbleviz.conventions import (
 )
 from bubbleviz.count import Counts, count, prepare
 from bubbleviz.errors import MismatchError, ProfileError, UsageError
+from bubbleviz.explain import Explanation, explain
 from bubbleviz.fleet import Fleet, Glance, Local
 from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.inspection import Inspection, look_over
@@ -95,7 +96,10 @@ def analyze(
     with step("put together"):
         run = put_together(recordings, Told(order, parallel, same_clock, align))
     with step("count"):
-        return _report(recordings, run, count(run, skip=skip), unreadable)
+        counts = count(run, skip=skip)
+    with step("explain"):
+        explanation = explain(run, counts)
+    return _report(recordings, run, counts, explanation, unreadable)
 
 
 def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
@@ -196,6 +200,7 @@ def _report(
     recordings: Sequence[Recording],
     run: Run,
     counts: Counts,
+    explanation: Explanation,
     unreadable: Sequence[Limitation],
 ) -> Report:
     profiles: list[ProfileSummary] = []
@@ -242,6 +247,7 @@ def _report(
         unattributed=run.unattributed,
         coverage=tuple(sorted(coverage, key=lambda c: c.rank)),
         unattributed_kernels=tuple(sorted(kernels, key=lambda k: (k.rank, -k.gpu_ns, k.name))),
+        explanation=explanation,
         limitations=(*unreadable, *_limitations(recordings, run, counts)),
     )
 

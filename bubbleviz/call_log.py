@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from bubbleviz.queries import query
 from bubbleviz.scan import ROWS, Scan, Stretch
 from bubbleviz.timing import step
 
+#: The version behind the name of a call: cudaMalloc_v3020, cudaLaunchKernelExC_v11060_ptsz.
+_VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
 #: What calls.sql gives where a call has no correlation id.
 _WITHOUT_ID = -(1 << 40)
 
@@ -77,6 +80,17 @@ class ExportedCalls:
         """
         binds = {"rows": json.dumps(rows.tolist())}
         return _calls(rows, self.export.columns(query("nsys/calls_at"), binds))
+
+    def names(self, rows: Ints) -> tuple[str, ...]:
+        """Return what each call of some rows (distinct, ascending) is named, "" where unknown.
+
+        The version of the API behind a name is left out.
+        """
+        if not self.export.has("call_names"):
+            return ("",) * len(rows)
+        binds = {"rows": json.dumps(rows.tolist())}
+        found = {row: str(name) for row, name in self.export.rows(query("nsys/call_names"), binds)}
+        return tuple(_VERSION.sub("", found.get(row, "")) for row in rows.tolist())
 
 
 def _calls(row: Ints, columns: Ints) -> Calls:

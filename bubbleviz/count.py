@@ -11,7 +11,7 @@ import numpy as np
 from bubbleviz import intervals
 from bubbleviz.accounts import Uses, accounts_of, busy_by_phase, compute_time
 from bubbleviz.align import Run
-from bubbleviz.columns import Ints
+from bubbleviz.columns import Bools, Ints
 from bubbleviz.completeness import Nature, natures
 from bubbleviz.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.reach import Reach, reach_of
@@ -155,12 +155,25 @@ class Summary:
 
 @dataclass(frozen=True)
 class Counts:
-    """What counting gives: iterations, their summary, and the ratio to quote."""
+    """What counting gives: iterations, their summary, and the ratio to quote.
+
+    Attributes:
+        iterations: every iteration.
+        summary: over the averaged ones.
+        headline: name of the ratio to quote.
+        headline_reason: why that one.
+        extents: first starts and last ends.
+        windows: of each ratio, by name.
+        one_clock: of each iteration, whether the clocks of all its ranks can be compared.
+    """
 
     iterations: tuple[Iteration, ...]
     summary: Summary
     headline: str
     headline_reason: str
+    extents: Extents
+    windows: Mapping[str, Windows]
+    one_clock: Bools
 
 
 def count(run: Run, *, skip: int = 0) -> Counts:
@@ -177,7 +190,28 @@ def count(run: Run, *, skip: int = 0) -> Counts:
         replace(i, averaged=_is_averaged(i, usual) and i.index >= skip) for i in iterations
     )
     headline, reason = _headline(iterations)
-    return Counts(iterations, _summary(iterations), headline, reason)
+    comparable = [reach.comparable for reach in table.reaches.values()]
+    one_clock = np.logical_and.reduce(comparable) & run.paired
+    return Counts(
+        iterations,
+        _summary(iterations),
+        headline,
+        reason,
+        table.extents,
+        _told_windows(table),
+        one_clock,
+    )
+
+
+def _told_windows(table: _Table) -> Mapping[str, Windows]:
+    """Return the windows, known only where accounts of them are told."""
+    told = {}
+    for s in statistics():
+        window, reach = table.windows[s.name], table.reaches.get(s.name)
+        known = window.known & (table.run.paired or not s.across_ranks)
+        known = known if reach is None else known & reach.comparable
+        told[s.name] = replace(window, known=known)
+    return told
 
 
 @dataclass(frozen=True)
@@ -220,6 +254,28 @@ def _tabulate(run: Run) -> _Table:
         phase_ns=busy_by_phase(run),
         compute_ns=compute_time(run),
     )
+
+
+def typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
+    """Return the iteration to show, see :meth:`bubbleviz.report.Report.typical_iteration`."""
+    at_work = [i for i in iterations if i.ranks]
+    averaged = [i for i in at_work if i.averaged]
+    # One that has the headline ratio (the last iteration has no period) goes first.
+    averaged = [i for i in averaged if _has(i, headline)] or averaged
+    complete = [i for i in at_work if i.complete and i.kind == "training"]
+    ordered = sorted(
+        averaged or complete or at_work, key=lambda i: (i.end_ns - i.start_ns, i.index)
+    )
+    if not ordered:
+        return None
+    median = ordered[(len(ordered) - 1) // 2]
+    length_ns = median.end_ns - median.start_ns
+    return next(i for i in ordered if i.end_ns - i.start_ns == length_ns)
+
+
+def _has(iteration: Iteration, name: str) -> bool:
+    ratio = iteration.ratios.get(name)
+    return ratio is not None and ratio.value is not None
 
 
 def _is_averaged(iteration: Iteration, usual: int | None) -> bool:

@@ -104,6 +104,7 @@ def report_of(ideal: Ideal) -> Report:
     from bubbleviz.align import Run
     from bubbleviz.clocks import Clock
     from bubbleviz.count import count
+    from bubbleviz.explain import explain
     from bubbleviz.intervals import group_sum
     from bubbleviz.model import ProfileSummary, Rank, RankIntervals
     from bubbleviz.report import Report
@@ -117,6 +118,7 @@ def report_of(ideal: Ideal) -> Report:
     operations, busy = _tables(ideal)
     clocks = (Clock(0, 0),)
     none = np.empty(0, np.int64)
+    nothing = RankIntervals(none, none.copy(), none.copy())
     run = Run(
         ranks=ranks,
         clocks=clocks,
@@ -126,7 +128,11 @@ def report_of(ideal: Ideal) -> Report:
         operations=operations,
         busy=busy,
         active_ns=group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages),
-        unattributed=RankIntervals(none, none.copy(), none.copy()),
+        communication_ns=np.zeros((1, stages), np.int64),
+        overlapped_ns=np.zeros((1, stages), np.int64),
+        unattributed=nothing,
+        exposed=nothing,
+        overheads=nothing,
         iteration_names=("0",),
         paired=True,
         stages_missing=False,
@@ -148,6 +154,7 @@ def report_of(ideal: Ideal) -> Report:
         unattributed=run.unattributed,
         coverage=(),
         unattributed_kernels=(),
+        explanation=explain(run, counts),
         limitations=(),
     )
 
@@ -180,6 +187,12 @@ def _tables(ideal: Ideal) -> tuple[Operations, BusyIntervals]:
         active_ns=end_ns - start_ns,
         busy_ns=end_ns - start_ns,
         received_ns=none.copy(),
+        receive_start_ns=none.copy(),
+        receive_launched_ns=none.copy(),
+        launched_ns=none.copy(),
+        host_call_id=none.copy(),
+        host_range_id=none.copy(),
+        virtual_stage=ran.virtual_stage.copy(),
         cut=zero.copy(),
         name_id=zero.copy(),
         names=("",),

@@ -18,6 +18,7 @@ from bubbleviz.conventions import Convention, Names
 from bubbleviz.coverage import Coverage, measure_coverage
 from bubbleviz.cuts import OPEN, UNRECORDED, mark_unrecorded
 from bubbleviz.grouping import groups_of
+from bubbleviz.host import with_host
 from bubbleviz.iterations import occurrences
 from bubbleviz.kinds import Kinds
 from bubbleviz.link import Linked, Links, Rule, launched_inside, link
@@ -64,6 +65,8 @@ class Recording:
     Attributes:
         convention: the naming that leads.
         namings: those that name forward or backward.
+        exposed: when only communication ran that is not between two ranks.
+        overheads: when the profiler held a rank's process up.
     """
 
     source: Source
@@ -75,6 +78,8 @@ class Recording:
     busy: BusyIntervals
     active: ActiveTime
     unattributed: RankIntervals
+    exposed: RankIntervals
+    overheads: RankIntervals
     collectives: Collectives
     coverage: Coverage
     start_ns: int
@@ -137,6 +142,7 @@ def _recording(
     found = list(on_ranks(linkage, planned, kinds))
     operations = joined([one.operations for one in found])
     operations = mark_unrecorded(operations, linked.vain, ranks[:, 0])
+    operations = with_host(operations, joined([one.late for one in found]), linked.lengthy, profile)
     loose = [name for one in found for name in one.loose]
     kernels = slice(0, profile.activities.kernels)
     return Recording(
@@ -151,6 +157,8 @@ def _recording(
         busy=joined([one.busy for one in found]),
         active=joined([one.active for one in found]),
         unattributed=joined([one.unattributed for one in found]),
+        exposed=joined([one.exposed for one in found]),
+        overheads=_overheads(profile),
         collectives=joined([one.collectives for one in found]),
         coverage=measure_coverage(profile, links, [one.coverage for one in found], loose, named),
         start_ns=min(int(profile.activities.start_ns[kernels].min()), linked.start_ns),
@@ -161,6 +169,15 @@ def _recording(
             *homeless,
             *_notes(profile, links, operations, parts),
         ),
+    )
+
+
+def _overheads(profile: Profile) -> RankIntervals:
+    """Return when the profiler held the process of each rank up."""
+    ranks, held = profile.activities.ranks[:, 0], profile.overheads
+    rank, row = np.nonzero(ranks[:, None] == held.process[None, :])
+    return RankIntervals(
+        *intervals.group_union(rank, len(ranks), held.start_ns[row], held.end_ns[row])
     )
 
 
@@ -279,6 +296,12 @@ def operations_of(named: Ranges, names: Names, parts: Parts) -> tuple[Operations
         active_ns=zero.copy(),
         busy_ns=zero.copy(),
         received_ns=zero + NONE,
+        receive_start_ns=zero + NONE,
+        receive_launched_ns=zero + NONE,
+        launched_ns=zero + NONE,
+        host_call_id=zero + NONE,
+        host_range_id=zero + NONE,
+        virtual_stage=zero + NONE,
         cut=cut,
         name_id=named.name_id[of_range],
         names=named.names,

@@ -15,7 +15,8 @@ from bubbleviz.model import BusyIntervals, Operations, RankIntervals
 from bubbleviz.spans import ActiveTime
 
 #: The columns of operations that depend on the clock.
-TIMES = ("start_ns", "end_ns", "received_ns", "host_start_ns", "host_end_ns")
+_LAUNCHES = ("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns")
+TIMES = ("start_ns", "end_ns", "host_start_ns", "host_end_ns", *_LAUNCHES)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Joined:
         operations: ``iteration`` still counts each rank's own.
         busy: their busy intervals.
         unattributed: compute outside every compute operation.
+        exposed: when only communication ran that is not between two ranks.
+        overheads: when the profiler held a rank's process up.
         active: how long compute kernels ran in each rank's own iterations.
         collectives: of all ranks, ``iteration`` each rank's own.
         said_stage: virtual stage that names give each operation; -1 none.
@@ -51,6 +54,8 @@ class Joined:
     operations: Operations
     busy: BusyIntervals
     unattributed: RankIntervals
+    exposed: RankIntervals
+    overheads: RankIntervals
     active: ActiveTime
     collectives: Collectives
     said_stage: Ints
@@ -89,20 +94,24 @@ def join(
             start_ns=np.concatenate([c.of(r.busy.start_ns) for r, c, _, _ in parts]),
             end_ns=np.concatenate([c.of(r.busy.end_ns) for r, c, _, _ in parts]),
         ),
-        unattributed=RankIntervals(
-            rank=np.concatenate([r.unattributed.rank + base for r, _, base, _ in parts]),
-            start_ns=np.concatenate([c.of(r.unattributed.start_ns) for r, c, _, _ in parts]),
-            end_ns=np.concatenate([c.of(r.unattributed.end_ns) for r, c, _, _ in parts]),
-        ),
-        active=ActiveTime(
-            rank=np.concatenate([r.active.rank + base for r, _, base, _ in parts]),
-            iteration=np.concatenate([r.active.iteration for r in recordings]),
-            active_ns=np.concatenate([r.active.active_ns for r in recordings]),
-        ),
+        unattributed=joined([_laid(r.unattributed, c, base) for r, c, base, _ in parts]),
+        exposed=joined([_laid(r.exposed, c, base) for r, c, base, _ in parts]),
+        overheads=joined([_laid(r.overheads, c, base) for r, c, base, _ in parts]),
+        active=joined([replace(r.active, rank=r.active.rank + base) for r, _, base, _ in parts]),
         collectives=_collectives(parts),
         said_stage=np.concatenate([r.said.stage for r in recordings]),
         said_iteration=np.concatenate([r.said.iteration for r in recordings]),
     )
+
+
+def _laid(own: RankIntervals, clock: Clock, base_rank: int) -> RankIntervals:
+    """Return intervals on the report's clock, with ranks numbered through."""
+    return RankIntervals(own.rank + base_rank, clock.of(own.start_ns), clock.of(own.end_ns))
+
+
+def _moved(time_ns: Ints, clock: Clock) -> Ints:
+    """Return times on the report's clock; none stays none."""
+    return np.where(time_ns != NONE, clock.of(time_ns), NONE)
 
 
 def _collectives(parts: Sequence[tuple[Recording, Clock, int, int]]) -> Collectives:
@@ -131,10 +140,12 @@ def _operations(
                 rank=own.rank + base,
                 start_ns=np.where(spanned, clock.of(own.start_ns), NONE),
                 end_ns=np.where(spanned, clock.of(own.end_ns), NONE),
-                received_ns=np.where(own.received_ns != NONE, clock.of(own.received_ns), NONE),
                 host_start_ns=clock.of(own.host_start_ns),
                 host_end_ns=clock.of(own.host_end_ns),
                 name_id=own.name_id + len(names),
+                host_call_id=np.where(own.host_call_id < 0, NONE, own.host_call_id + len(names)),
+                host_range_id=np.where(own.host_range_id < 0, NONE, own.host_range_id + len(names)),
+                **{name: _moved(getattr(own, name), clock) for name in _LAUNCHES},
             )
         )
         names.extend(own.names)

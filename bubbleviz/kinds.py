@@ -21,12 +21,14 @@ class Kinds:
     Attributes:
         communication: of communication kernels, on the demangled name.
         receives: of those among them that wait for one peer's data.
+        point_to_point: of those among them that pass data from one rank to another.
         collectives: of those among them that no member leaves before all have entered.
         helper_threads: of threads that never run backward.
     """
 
     communication: tuple[str, ...]
     receives: tuple[str, ...]
+    point_to_point: tuple[str, ...]
     collectives: tuple[str, ...]
     helper_threads: tuple[str, ...]
 
@@ -35,6 +37,7 @@ class Kinds:
         return Kinds(
             (*self.communication, *communication),
             self.receives,
+            self.point_to_point,
             self.collectives,
             (*self.helper_threads, *helper_threads),
         )

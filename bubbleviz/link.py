@@ -24,6 +24,7 @@ import numpy.typing as npt
 from bubbleviz.columns import NONE, Bools, Codes, Ints, Table, widened
 from bubbleviz.containment import Innermost
 from bubbleviz.grouping import Coding
+from bubbleviz.lengthy import Lengthy
 from bubbleviz.phases import BACKWARD, COMPUTE, Phase
 from bubbleviz.profile import (
     UNCORRELATED,
@@ -103,6 +104,7 @@ class Linked:
         vain: calls without work.
         start_ns: when the first call began.
         end_ns: when the last one ended.
+        lengthy: calls that took their time; None where there are none.
         impossible: how many calls were left out for their times.
     """
 
@@ -110,6 +112,7 @@ class Linked:
     vain: VainCalls
     start_ns: int
     end_ns: int
+    lengthy: Calls | None
     impossible: int
 
 
@@ -346,6 +349,7 @@ class _Linker:
         self._idle: list[tuple[int, int, npt.NDArray[np.unsignedinteger[Any]]]] = []
         self._first_ns, self._last_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
         self._impossible = 0
+        self._lengthy = Lengthy()
 
     def add(self, calls: Calls) -> None:
         """Link what these calls launched."""
@@ -354,6 +358,7 @@ class _Linker:
             return
         self._first_ns = min(self._first_ns, int(calls.start_ns.min()))
         self._last_ns = max(self._last_ns, int(calls.end_ns.max()))
+        self._lengthy.add(calls)
         thread = self._threads.of(calls.thread)
         activity, call = self._launches.of(calls)
         wins = self._wins(activity, calls.start_ns[call])
@@ -419,7 +424,8 @@ class _Linker:
             )
         )
         links = Links(self._call, self._range, self._rule)
-        return Linked(links, vain, self._first_ns, self._last_ns, self._impossible)
+        lengthy = self._lengthy.done()
+        return Linked(links, vain, self._first_ns, self._last_ns, lengthy, self._impossible)
 
     def _decide_by_device(self) -> None:
         """Settle what several threads' backward could own, where one of them used the device."""

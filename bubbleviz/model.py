@@ -76,6 +76,13 @@ class Operations(Table):
         active_ns: length of the union of its compute kernels.
         busy_ns: span less the holes in which a receive of its own spins.
         received_ns: end of the last receive that was launched from inside its ranges; -1 none.
+        receive_start_ns: start of that receive on the device.
+        receive_launched_ns: when the host launched it.
+        launched_ns: when the host launched the first of the kernels that make its span; -1 unknown.
+        host_call_id: row of ``names``: the CUDA calls in which the launching thread spent most of
+            the time between the rank's last work and that launch; -1 none.
+        host_range_id: likewise the innermost range.
+        virtual_stage: place of its model chunk in the model's order; -1 unknown.
         cut: 1 where a range was still open when the capture ended, 2 where the work that it
             had launched was not done by then, else 0.
         name_id: row of ``names``.
@@ -100,6 +107,12 @@ class Operations(Table):
     active_ns: Ints
     busy_ns: Ints
     received_ns: Ints
+    receive_start_ns: Ints
+    receive_launched_ns: Ints
+    launched_ns: Ints
+    host_call_id: Ints
+    host_range_id: Ints
+    virtual_stage: Ints
     cut: Ints
     name_id: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})

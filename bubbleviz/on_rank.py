@@ -12,13 +12,21 @@ import numpy as np
 
 from bubbleviz import intervals
 from bubbleviz.collectives import Collectives, collectives_of, kinds_of
-from bubbleviz.columns import NONE, Codes, Ints
+from bubbleviz.columns import NONE, Bools, Codes, Ints
 from bubbleviz.coverage import Loose, largest, rank_coverage
-from bubbleviz.kinds import Kinds
+from bubbleviz.kinds import Kinds, matching
+from bubbleviz.launches import (
+    Begun,
+    Late,
+    last_received,
+    late_launches,
+    occupied_by,
+    with_launches,
+)
 from bubbleviz.link import Inside, Links
 from bubbleviz.model import BusyIntervals, Operations, RankCoverage, RankIntervals
 from bubbleviz.parts import Parts, operations_of_ranges
-from bubbleviz.phases import COMPUTE
+from bubbleviz.phases import COMPUTE, TRANSFERS
 from bubbleviz.profile import Activities, CallLog
 from bubbleviz.spans import ActiveTime, active_time, owned_by, spans_of
 from bubbleviz.work import Work
@@ -45,6 +53,8 @@ class OnRank:
     busy: BusyIntervals
     active: ActiveTime
     unattributed: RankIntervals
+    exposed: RankIntervals
+    late: Late
     collectives: Collectives
     coverage: RankCoverage
     loose: tuple[Loose, ...]
@@ -59,17 +69,25 @@ def on_ranks(linkage: Linkage, operations: Operations, kinds: Kinds) -> Iterator
         kinds: lists of what kernels are.
     """
     collective = kinds_of(linkage.activities.names, kinds.collectives)
+    # The last place is that of no name (-1).
+    passing = np.append(matching(linkage.activities.names, kinds.point_to_point), False)
     count = len(linkage.activities.ranks)
     inside_rank = linkage.work.rank[linkage.inside.activity]
     bounds = np.searchsorted(operations.rank, np.arange(count + 1)).tolist()
     for index in range(count):
         own = operations.take(slice(bounds[index], bounds[index + 1]))
         inside = linkage.inside.take(inside_rank == index)
-        yield _on_rank(index, linkage, own, bounds[index], inside, collective)
+        yield _on_rank(index, linkage, own, bounds[index], inside, collective, passing)
 
 
 def _on_rank(
-    index: int, linkage: Linkage, operations: Operations, first: int, inside: Inside, kinds: Codes
+    index: int,
+    linkage: Linkage,
+    operations: Operations,
+    first: int,
+    inside: Inside,
+    kinds: Codes,
+    passing: Bools,
 ) -> OnRank:
     """Return what one rank did.
 
@@ -80,6 +98,7 @@ def _on_rank(
         first: number of the first of them in the profile.
         inside: the rank's receives, with the ranges around their launch.
         kinds: kind of collective of each kernel name, and of none.
+        passing: whether each kernel name is of communication between two ranks, and of none.
     """
     rows = np.flatnonzero(linkage.activities.rank == index).astype(np.int32)
     work = linkage.work.take(rows)
@@ -88,10 +107,22 @@ def _on_rank(
     operation_of[operation_of != NONE] -= first
     owner = operation_of[work.range]
     received = np.searchsorted(rows, inside.activity)
-    operations, busy = spans_of(operations, work, owner, received, operation_of[inside.range])
+    around = operation_of[inside.range]
+    operations, busy, begin = spans_of(operations, work, owner, received, around)
     loose = work.compute & ~owned_by(operations, owner, COMPUTE)
-    start_ns, end_ns = intervals.union(work.start_ns[loose], work.end_ns[loose])
+    outside = intervals.union(work.start_ns[loose], work.end_ns[loose])
     name_id = linkage.activities.name_id[rows]
+    passed = passing[name_id] | owned_by(operations, owner, TRANSFERS)
+    together = work.communication & ~passed
+    occupied = occupied_by(operations, busy, outside)
+    exposed = intervals.difference(
+        intervals.union(work.start_ns[together], work.end_ns[together]), occupied
+    )
+    receive = last_received(operations.received_ns, around, work.end_ns[received], received)
+    operations, thread = with_launches(
+        operations, Begun(rows, begin, receive), work.start_ns, linkage.links, linkage.calls
+    )
+    late = late_launches(operations, thread, occupied)
     names = linkage.activities.names
 
     def launched_ns(some: Ints) -> Ints:
@@ -101,8 +132,15 @@ def _on_rank(
         operations,
         replace(busy, operation=busy.operation + first),
         active_time(operations, work, owner),
-        RankIntervals(np.full(len(start_ns), index), start_ns, end_ns),
+        _on(index, outside),
+        _on(index, exposed),
+        replace(late, operation=late.operation + first),
         collectives_of(operations, work, owner, launched_ns, kinds[name_id]),
         rank_coverage(index, work, loose),
         tuple(largest(index, work, loose, name_id, names, rows)),
     )
+
+
+def _on(rank: int, times: intervals.Intervals) -> RankIntervals:
+    """Return a set of times as intervals of a rank."""
+    return RankIntervals(np.full(len(times[0]), rank), *times)

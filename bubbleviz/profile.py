@@ -121,6 +121,21 @@ class Calls(Table):
     impossible: int = field(default=0, metadata={"shared": True})
 
 
+@dataclass(frozen=True)
+class Overheads(Table):
+    """When the profiler itself held a process up (PROFILER_OVERHEAD, CUPTI_ACTIVITY_KIND_OVERHEAD).
+
+    Attributes:
+        process: that was held up.
+        start_ns: start.
+        end_ns: end.
+    """
+
+    process: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
 class CallLog(Protocol):
     """The CUDA API calls of a profile, too many to be held at once."""
 
@@ -129,6 +144,9 @@ class CallLog(Protocol):
 
     def at(self, rows: Ints) -> Calls:
         """Return the calls of some rows (distinct, ascending)."""
+
+    def names(self, rows: Ints) -> tuple[str, ...]:
+        """Return what each call of some rows (distinct, ascending) is named; "" where unknown."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +172,13 @@ class Ranges(Table):
     cut: Bools
     name_id: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
+
+
+class RangeLog(Protocol):
+    """All the NVTX ranges of a profile, whatever they are named, too many to be held at once."""
+
+    def lasting(self, shortest_ns: int, since_ns: int, until_ns: int) -> Ranges:
+        """Return the ranges that last so long, and touch the time between two instants."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +233,8 @@ class Profile:
     activities: Activities
     calls: CallLog
     ranges: Ranges
+    every_range: RangeLog
+    overheads: Overheads
     threads: tuple[Thread, ...]
     devices: tuple[Device, ...]
     limitations: tuple[Limitation, ...]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bubbleviz.count import Iteration, Summary
+from bubbleviz.causes import Gaps
+from bubbleviz.count import Iteration, Summary, typical
+from bubbleviz.explain import Explanation
 from bubbleviz.model import (
     BusyIntervals,
     Limitation,
@@ -42,6 +44,7 @@ class Report:
         unattributed: compute outside every compute operation, by rank.
         coverage: how much GPU time was explained, by rank.
         unattributed_kernels: the largest kernels outside compute operations.
+        explanation: why the bubbles are there.
         limitations: what could not be told.
     """
 
@@ -58,7 +61,13 @@ class Report:
     unattributed: RankIntervals
     coverage: tuple[RankCoverage, ...]
     unattributed_kernels: tuple[UnattributedKernels, ...]
+    explanation: Explanation
     limitations: tuple[Limitation, ...]
+
+    @property
+    def gaps(self) -> Gaps:
+        """The idle intervals in the headline's windows, with their causes."""
+        return self.explanation.gaps
 
     def clock_uncertainty_ns(self, rank: Rank) -> int | None:
         """Return how far the clock of a rank's host can be off; None where nothing bounds it."""
@@ -89,10 +98,6 @@ class Report:
             raise IndexError(f"no iteration {index}; there are {len(self.iterations)}")
         return self.iterations[index]
 
-    def _has_headline(self, iteration: Iteration) -> bool:
-        ratio = iteration.ratios.get(self.headline)
-        return ratio is not None and ratio.value is not None
-
     def typical_iteration(self) -> Iteration | None:
         """Return the iteration to show: the median one by length of its ``step`` window.
 
@@ -101,19 +106,7 @@ class Report:
         the lower median, and of equally long ones the one with the lowest index. None where no
         iteration has work.
         """
-        at_work = [i for i in self.iterations if i.ranks]
-        averaged = [i for i in at_work if i.averaged]
-        # One that has the headline ratio (the last iteration has no period) goes first.
-        averaged = [i for i in averaged if self._has_headline(i)] or averaged
-        complete = [i for i in at_work if i.complete and i.kind == "training"]
-        ordered = sorted(
-            averaged or complete or at_work, key=lambda i: (i.end_ns - i.start_ns, i.index)
-        )
-        if not ordered:
-            return None
-        median = ordered[(len(ordered) - 1) // 2]
-        length_ns = median.end_ns - median.start_ns
-        return next(i for i in ordered if i.end_ns - i.start_ns == length_ns)
+        return typical(self.iterations, self.headline)
 
 
 def told_apart(interval: tuple[float, float], fewest: int, most: int) -> tuple[str, str]:

@@ -19,11 +19,21 @@ from bubbleviz.work import Work
 
 @dataclass(frozen=True)
 class ActiveTime(Table):
-    """How long compute kernels of an iteration's work ran on a rank (length of their union)."""
+    """How long a rank computed and communicated in an iteration, by lengths of unions of kernels.
+
+    Attributes:
+        rank: the rank.
+        iteration: the rank's iteration.
+        active_ns: how long compute kernels of its work ran.
+        communication_ns: how long communication kernels ran between its first start and last end.
+        overlapped_ns: how long compute kernels of any kind ran beside these.
+    """
 
     rank: Ints
     iteration: Ints
     active_ns: Ints
+    communication_ns: Ints
+    overlapped_ns: Ints
 
 
 def owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
@@ -35,12 +45,13 @@ def owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...]) ->
 
 def spans_of(
     operations: Operations, work: Work, owner: Codes, received: Ints, around: Ints
-) -> tuple[Operations, BusyIntervals]:
+) -> tuple[Operations, BusyIntervals, Codes]:
     """Give operations their spans and busy intervals, and order them by (rank, start).
 
     Compute kernels make the span (of a communication operation: its communication kernels);
     where there are none, copies do. An operation without GPU work has no span. ``received``
-    are receives, ``around`` the operation that each was launched inside of; -1 none.
+    are receives, ``around`` the operation that each was launched inside of; -1 none. Returned
+    are also the rows of ``work`` that spans begin with.
     """
     count = len(operations)
     own = owner >= 0
@@ -75,7 +86,11 @@ def spans_of(
         },
         names=operations.names,
     )
-    return changed, BusyIntervals(*busy)
+    first = np.full(count, NONE, np.int32)
+    # The first of several that begin together is the last to be set.
+    begin = np.flatnonzero(spanning & (work.start_ns == np.append(start_ns, 0)[owner]))[::-1]
+    first[owner[begin]] = begin
+    return changed, BusyIntervals(*busy), first
 
 
 def _received(count: int, end_ns: Ints, around: Ints) -> Ints:
@@ -114,12 +129,23 @@ def _busy(
 
 
 def active_time(operations: Operations, work: Work, owner: Codes) -> ActiveTime:
-    """Return how long compute kernels ran in each iteration of each rank."""
+    """Return how long compute and communication kernels ran in each iteration of each rank."""
     rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
     of = owner[rows]
     groups = groups_of(operations.rank[of], operations.iteration[of])
     active_ns = intervals.group_measure(
         groups.of_row, len(groups), work.start_ns[rows], work.end_ns[rows]
     )
+    low_ns, high_ns = intervals.group_extents(
+        groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
+    )
+    computing = intervals.union(work.start_ns[work.compute], work.end_ns[work.compute])
+    communicating = intervals.union(
+        work.start_ns[work.communication], work.end_ns[work.communication]
+    )
+    alone = intervals.difference(communicating, computing)
+    communication_ns = intervals.measure_within(communicating, low_ns, high_ns)
+    overlapped_ns = communication_ns - intervals.measure_within(alone, low_ns, high_ns)
     of = of[groups.first]
-    return ActiveTime(operations.rank[of], operations.iteration[of], active_ns)
+    rank, iteration = operations.rank[of], operations.iteration[of]
+    return ActiveTime(rank, iteration, active_ns, communication_ns, overlapped_ns)

@@ -14,7 +14,9 @@ import numpy.typing as npt
 import pytest
 
 from bubbleviz import palette
+from bubbleviz.causes import Cause, Causes, Gaps
 from bubbleviz.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
+from bubbleviz.explain import Explanation
 from bubbleviz.model import (
     BusyIntervals,
     Limitation,
@@ -24,7 +26,9 @@ from bubbleviz.model import (
     RankIntervals,
 )
 from bubbleviz.page import at_most, clean, duration, fitted, text_width, ticks
+from bubbleviz.phase_times import PhaseTimes
 from bubbleviz.phases import COMPUTE, WORK, Phase
+from bubbleviz.receives import Communication, Receives
 from bubbleviz.renderers.svg import RENDERER, render
 from bubbleviz.report import Report, View
 from bubbleviz.scene import compute_marks, counted_windows, marks_in, select
@@ -89,6 +93,12 @@ def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
         active_ns=column(op.end - op.start for op in ops),
         busy_ns=column(op.end - op.start for op in ops),
         received_ns=np.full(length, -1, np.int64),
+        receive_start_ns=np.full(length, -1, np.int64),
+        receive_launched_ns=np.full(length, -1, np.int64),
+        launched_ns=np.full(length, -1, np.int64),
+        host_call_id=np.full(length, -1, np.int64),
+        host_range_id=np.full(length, -1, np.int64),
+        virtual_stage=np.full(length, -1, np.int64),
         cut=column(int(op.cut) for op in ops),
         name_id=column(names.index(op.name) for op in ops),
         names=names,
@@ -138,7 +148,23 @@ def report_of(
         ),
         coverage=(),
         unattributed_kernels=(),
+        explanation=unexplained(len(iterations), len(ranks), len(operations)),
         limitations=limitations,
+    )
+
+
+def unexplained(iterations: int, ranks: int, operations: int) -> Explanation:
+    """Return an explanation of nothing."""
+    zero = np.zeros((iterations, ranks), np.int64)
+    none = {name: np.empty(0, np.int64) for name in Gaps.column_names()}
+    return Explanation(
+        causes=Causes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
+        gaps=Gaps(**none, ratio="schedule"),
+        receives=Receives(*(np.empty(0, np.int64) for _ in Receives.column_names())),
+        communication=Communication(zero, zero, zero, zero, zero),
+        phase_times=PhaseTimes((), None, (), (), np.zeros(operations)),
+        path=None,
+        what_if=(),
     )
 
 

@@ -29,6 +29,7 @@ from bubbleviz.profile import (
     Contents,
     Device,
     NameCount,
+    Overheads,
     Profile,
     Ranges,
     Source,
@@ -269,6 +270,53 @@ def _uuid(text: str) -> str | None:
     return text if text.strip("0-") else None
 
 
+def _overheads(export: Export) -> Overheads:
+    """Return when the profiler held processes up, as far as the export tells."""
+    names = [name for name in ("overheads", "overheads_cupti") if export.has(name)]
+    found = [export.columns(query(f"nsys/{name}")) for name in names]
+    start_ns, end_ns, process = np.concatenate([np.empty((3, 0), np.int64), *found], axis=1)
+    held = Overheads(process, start_ns, end_ns)
+    sane = possible(start_ns, end_ns)
+    return held if sane is None else held.take(sane)
+
+
+@dataclass(frozen=True)
+class _RangeLog:
+    """A :class:`~bubbleviz.profile.RangeLog`; it can be read while the export is open."""
+
+    export: Export
+    scan: Scan
+
+    def lasting(self, shortest_ns: int, since_ns: int, until_ns: int) -> Ranges:
+        """Return the ranges that last so long, and touch the time between two instants."""
+        names: dict[str, int] = {}
+        rows: list[tuple[object, ...]] = []
+        if self.export.has("lasting_ranges") and self.export.has("range_rows"):
+            binds: Binds = {
+                **_event_types(self.export),
+                "shortest": shortest_ns,
+                "since": since_ns,
+                "until": until_ns,
+            }
+            first, last = self.export.bounds("range_rows")
+            asked = self.scan.stretches("nsys/lasting_ranges", first, last, _RANGE_ROWS, binds)
+            rows = [row for block in self.scan.rows(asked) for row in block]
+        told = [row for row in rows if all(isinstance(value, int) for value in row[:3])]
+        name_id = [names.setdefault(str(row[3] or ""), len(names)) for row in told]
+        times = np.array([row[:3] for row in told], np.int64).reshape(-1, 3)
+        none = np.zeros(len(told), bool)
+        return Ranges(
+            start_ns=times[:, 0].copy(),
+            end_ns=times[:, 1].copy(),
+            thread=times[:, 2].copy(),
+            end_thread=np.full(len(told), NONE, np.int64),
+            start_end=none,
+            cut=none.copy(),
+            name_id=np.array(name_id, np.int64),
+            names=tuple(names),
+        )
+
+
 @dataclass(frozen=True)
 class NsysFile:
     """An open export; see :class:`~bubbleviz.readers.OpenFile`."""
@@ -327,6 +375,8 @@ class NsysFile:
             activities=activities,
             calls=calls,
             ranges=ranges,
+            every_range=_RangeLog(export, self.scan),
+            overheads=_overheads(export),
             threads=_threads(export),
             devices=_devices(export),
             limitations=(

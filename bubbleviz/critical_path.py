@@ -1,0 +1,309 @@
+"""The critical path of an iteration, what other operations have to spare, and what could be won.
+
+Every operation starts some time after the last of what it follows has ended: the operation before
+it on its rank, and those whose results it takes. Put together again with other times, that tells
+how long the iteration would take::
+
+    rank 0   ██ F0 ██ ██ F1 ██                      ██ B0 ██
+                    │                               │
+    rank 1          └──lag──██ F0 ████ B0 ███──lag──┘          F0, F0, B0, B0 are critical
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from bubbleviz import intervals
+from bubbleviz.causes import Cause, Idle
+from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.grouping import groups_of
+from bubbleviz.model import Operations
+from bubbleviz.needs import Needs
+from bubbleviz.phases import WORK, Phase
+
+#: More operations than this in one iteration are not put together again: it takes seconds.
+MOST_OPERATIONS = 200_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of the critical path: what one rank did in one phase, or one cause of delay.
+
+    Attributes:
+        rank: the rank.
+        what: printed name of the phase, or of the cause.
+        time_ns: how much of the path it is.
+        count: operations, or delays.
+    """
+
+    rank: int
+    what: str
+    time_ns: int
+    count: int
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """What bounds an iteration: a chain of operations without a pause that is not their own.
+
+    Attributes:
+        iteration: index of the iteration.
+        operations: rows of the chain, in order.
+        length_ns: from the start of the first to the end of the last.
+        parts: what the length is made of, largest first.
+        slack_ns: of every operation of the iteration, how much later it could end without a
+            longer iteration, all else as measured; -1 for operations of other iterations.
+    """
+
+    iteration: int
+    operations: Ints
+    length_ns: int
+    parts: tuple[Step, ...]
+    slack_ns: Ints
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What an iteration would be under one change, all else as measured.
+
+    Attributes:
+        name: stable name of the change.
+        change: what it is, for people.
+        makespan_ns: window of the iteration over all ranks.
+        bubble_ratio: its ``schedule`` ratio; None of an iteration without any length.
+    """
+
+    name: str
+    change: str
+    makespan_ns: int
+    bubble_ratio: float | None
+
+
+#: Changes that take lag away: name, what it is, and the causes that go.
+_WITHOUT = (
+    ("no-host", "every operation launched in time", (Cause.HOST,)),
+    ("no-transfer", "transfers take no time", (Cause.COMMUNICATION,)),
+    ("no-collective", "no exposed collectives", (Cause.COLLECTIVE,)),
+    ("no-profiler", "the profiler takes no time", (Cause.PROFILER,)),
+)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The operations of one iteration in order of their start, and what each follows.
+
+    Attributes:
+        rows: of the operations table.
+        rank: of each.
+        start_ns: end less busy time, as if an operation waited only before it began.
+        busy_ns: how long it works.
+        pairs: (later, earlier) places, in order of the later one.
+        lag_ns: from the last end of what it follows to ``start_ns``; 0 where it follows none.
+        lag_by_cause: how much of the lag has which cause, shape (operations, causes).
+    """
+
+    rows: Ints
+    rank: Ints
+    start_ns: Ints
+    busy_ns: Ints
+    pairs: tuple[Ints, Ints]
+    lag_ns: Ints
+    lag_by_cause: Ints
+
+    @property
+    def end_ns(self) -> Ints:
+        """When each ended."""
+        return self.start_ns + self.busy_ns
+
+    @property
+    def released(self) -> Bools:
+        """Which follow nothing: they start when they did."""
+        free = np.ones(len(self.rows), bool)
+        free[self.pairs[0]] = False
+        return free
+
+    def predecessors(self) -> list[list[int]]:
+        """Return the places that each follows."""
+        ends = np.searchsorted(self.pairs[0], np.arange(len(self.rows) + 1)).tolist()
+        earlier = self.pairs[1].tolist()
+        return [earlier[low:high] for low, high in pairwise(ends)]
+
+
+def graph_of(operations: Operations, needs: Needs, idle: Sequence[Idle], iteration: int) -> Graph:
+    """Return the operations of one iteration, and what each follows.
+
+    Args:
+        operations: of all ranks.
+        needs: whose results they take.
+        idle: idle time of each rank.
+        iteration: index of the iteration.
+    """
+    rows = np.flatnonzero(
+        (operations.iteration == iteration)
+        & (operations.has_span == 1)
+        & np.isin(operations.phase, WORK)
+    )
+    start_ns = operations.end_ns[rows] - operations.busy_ns[rows]
+    order = np.lexsort((rows, operations.end_ns[rows], start_ns))
+    rows, start_ns = rows[order], start_ns[order]
+    rank, end_ns = operations.rank[rows], operations.end_ns[rows]
+    by_rank = np.lexsort((np.arange(len(rows)), rank))
+    next_to = rank[by_rank[1:]] == rank[by_rank[:-1]]
+    place = np.full(len(operations), NONE, np.int64)
+    place[rows] = np.arange(len(rows))
+    later, earlier = place[needs.after], place[needs.before]
+    held = (later >= 0) & (earlier >= 0)
+    later = np.concatenate((later[held], by_rank[1:][next_to]))
+    earlier = np.concatenate((earlier[held], by_rank[:-1][next_to]))
+    # What seems to run before what it needs (clocks, two streams) cannot be followed.
+    ordered = earlier < later
+    pairs = np.unique(np.stack((later[ordered], earlier[ordered])), axis=1)
+    ready_ns = intervals.group_extents(pairs[0], len(rows), end_ns[pairs[1]], end_ns[pairs[1]])[1]
+    follows = np.zeros(len(rows), bool)
+    follows[pairs[0]] = True
+    lag_ns = np.where(follows, start_ns - ready_ns, 0)
+    lags = np.zeros((len(rows), len(Cause)), np.int64)
+    for number, own in enumerate(idle):
+        at = np.flatnonzero((rank == number) & follows)
+        for cause in Cause:
+            some = own.take(own.cause == cause)
+            low = np.minimum(ready_ns[at], end_ns[at])
+            times = some.start_ns, some.end_ns
+            lags[at, cause] = intervals.measure_within(times, low, end_ns[at])
+    lags = np.minimum(lags, np.maximum(lag_ns, 0)[:, None])
+    return Graph(rows, rank, start_ns, operations.busy_ns[rows], (pairs[0], pairs[1]), lag_ns, lags)
+
+
+def replayed(graph: Graph, busy_ns: Ints, lag_ns: Ints) -> int:
+    """Return the makespan of an iteration with other times, in the same order.
+
+    Args:
+        graph: the iteration.
+        busy_ns: how long each operation works.
+        lag_ns: how long after the last of what it follows each starts.
+    """
+    if len(graph.rows) == 0:
+        return 0
+    ends: list[int] = []
+    first = int(graph.start_ns.min())
+    columns = graph.start_ns.tolist(), busy_ns.tolist(), lag_ns.tolist()
+    for before, start_ns, busy, lag in zip(graph.predecessors(), *columns, strict=True):
+        begin = max(ends[at] for at in before) + lag if before else start_ns
+        ends.append(begin + busy)
+    return max(ends) - first
+
+
+def critical_path(graph: Graph, operations: Operations, iteration: int) -> CriticalPath:
+    """Return what bounds an iteration, and what each of its operations has to spare."""
+    slack = np.full(len(operations), NONE, np.int64)
+    if len(graph.rows) == 0:
+        nothing = np.empty(0, np.int64)
+        return CriticalPath(iteration, nothing, 0, (), slack)
+    ends = graph.end_ns.tolist()
+    before = graph.predecessors()
+    at: int | None = max(range(len(ends)), key=lambda i: (ends[i], -i))
+    chain = []
+    while at is not None:
+        chain.append(at)
+        at = max(before[at], key=lambda i: (ends[i], -i), default=None)
+    places = np.array(chain[::-1], np.int64)
+    slack[graph.rows] = _slack(graph, before)
+    return CriticalPath(
+        iteration,
+        graph.rows[places],
+        int(graph.end_ns[places[-1]] - graph.start_ns[places[0]]),
+        _parts(graph, operations, places),
+        slack,
+    )
+
+
+def _slack(graph: Graph, before: list[list[int]]) -> Ints:
+    """Return how much later each operation could end: from the last one backwards."""
+    ends, busy, lag = graph.end_ns.tolist(), graph.busy_ns.tolist(), graph.lag_ns.tolist()
+    latest = [max(ends)] * len(ends)
+    for at in range(len(ends) - 1, -1, -1):
+        least = latest[at] - busy[at] - lag[at]
+        for earlier in before[at]:
+            latest[earlier] = min(latest[earlier], least)
+    return np.array(latest, np.int64) - graph.end_ns
+
+
+def _parts(graph: Graph, operations: Operations, places: Ints) -> tuple[Step, ...]:
+    """Return what a chain is made of: work by rank and phase, and delays by rank and cause."""
+    rank = graph.rank[places]
+    phase = operations.phase[graph.rows[places]]
+    found = []
+    work = groups_of(rank, phase)
+    total = intervals.group_sum(work.of_row, len(work), graph.busy_ns[places])
+    counts = np.bincount(work.of_row, minlength=len(work)).tolist()
+    for first, time_ns, count in zip(work.first.tolist(), total.tolist(), counts, strict=True):
+        label = Phase(int(phase[first])).label
+        found.append(Step(int(rank[first]), label, time_ns, count))
+    inner = places[1:]
+    for number in np.unique(graph.rank[inner]).tolist():
+        own = inner[graph.rank[inner] == number]
+        explained = graph.lag_by_cause[own].sum(axis=0)
+        for cause in Cause:
+            if explained[cause] > 0:
+                count = int((graph.lag_by_cause[own, cause] > 0).sum())
+                found.append(Step(number, cause.label, int(explained[cause]), count))
+        rest = int(graph.lag_ns[own].sum() - explained.sum())
+        if rest:
+            found.append(Step(number, "other work", rest, len(own)))
+    return tuple(sorted(found, key=lambda s: (-s.time_ns, s.rank, s.what)))
+
+
+def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, ...]:
+    """Return what an iteration would be under some changes, as measured first.
+
+    Args:
+        graph: the iteration.
+        operations: of all ranks.
+        ranks: that take part in it.
+    """
+    busy_ns, lag_ns = graph.busy_ns, graph.lag_ns
+
+    def changed(name: str, change: str, busy: Ints, lag: Ints) -> WhatIf:
+        makespan_ns = replayed(graph, busy, lag)
+        whole = ranks * makespan_ns
+        ratio = (whole - int(busy.sum())) / whole if whole > 0 else None
+        return WhatIf(name, change, makespan_ns, ratio)
+
+    found = [changed("measured", "as measured", busy_ns, lag_ns)]
+    for name, change, causes in _WITHOUT:
+        gone = graph.lag_by_cause[:, list(causes)].sum(axis=1)
+        if gone.any():
+            found.append(changed(name, change, busy_ns, lag_ns - gone))
+    usual = _medians(graph, operations)
+    found.append(
+        changed("no-stragglers", "every operation takes the median of its kind", usual, lag_ns)
+    )
+    even = _balanced(graph, operations, usual)
+    found.append(changed("balanced", "every stage takes the mean of all stages", even, lag_ns))
+    tight = np.minimum(lag_ns, 0)
+    found.append(changed("no-delay", "the same order, without any delay", busy_ns, tight))
+    return tuple(found)
+
+
+def _medians(graph: Graph, operations: Operations) -> Ints:
+    """Return for each operation the median time of its rank, chunk and phase."""
+    kind = groups_of(graph.rank, operations.chunk[graph.rows], operations.phase[graph.rows]).of_row
+    order = np.lexsort((graph.busy_ns, kind))
+    first = np.searchsorted(kind[order], np.arange(int(kind.max(initial=-1)) + 1))
+    count = np.bincount(kind, minlength=len(first))
+    middle: Ints = graph.busy_ns[order][first + (count - 1) // 2]
+    return np.asarray(middle[kind], np.int64)
+
+
+def _balanced(graph: Graph, operations: Operations, usual_ns: Ints) -> Ints:
+    """Return usual times with every stage as fast as the mean of them, phase by phase."""
+    result = usual_ns.copy()
+    phase = operations.phase[graph.rows]
+    for one in np.unique(phase).tolist():
+        at = np.flatnonzero(phase == one)
+        result[at] = round(float(usual_ns[at].mean()))
+    return result

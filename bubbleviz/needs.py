@@ -1,0 +1,159 @@
+"""Needs: whose results each operation takes, by virtual stage and microbatch.
+
+F of a virtual stage takes what the F before it gives, B what the B behind it gives, of the same
+microbatch; a B takes its own F too, and a W its own B::
+
+    virtual stage 0   F3 ──┐                    ┌─> B3 ──> W3
+    virtual stage 1        └─> F3 ──> B3 ──> W3 │
+                                      └─────────┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.grouping import groups_of, looked_up
+from bubbleviz.intervals import group_extents
+from bubbleviz.model import Operations, Rank
+from bubbleviz.phases import Phase
+
+#: No time at all.
+NEVER = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class Needs(Table):
+    """Pairs of operations, in order of ``after``.
+
+    Attributes:
+        after: row of the operation that takes the result.
+        before: row of the one that gives it; of copies that cannot be told apart, the first done.
+        remote: whether they ran on different ranks.
+    """
+
+    after: Ints
+    before: Ints
+    remote: Bools
+
+
+@dataclass(frozen=True)
+class Inputs(Table):
+    """What each operation waited for on other ranks; one row an operation.
+
+    Attributes:
+        ready_ns: the latest end of what it takes from other ranks; ``NEVER`` where it takes none,
+            or nothing is known of it.
+        giver: row of the operation that ended then; -1 none.
+    """
+
+    ready_ns: Ints
+    giver: Ints
+
+
+@dataclass(frozen=True)
+class _Halves(Table):
+    """Forwards and backwards, an ``FB`` being one of each."""
+
+    row: Ints
+    phase: Ints
+    microbatch: Ints
+    virtual_stage: Ints
+
+
+def needs_of(operations: Operations, ranks: tuple[Rank, ...]) -> Needs:
+    """Return whose results operations take.
+
+    Args:
+        operations: of all ranks, ``iteration`` counted over all of them.
+        ranks: by number.
+    """
+    halves = _halves(operations)
+    known = (halves.microbatch >= 0) & (halves.virtual_stage >= 0)
+    known &= (operations.has_span[halves.row] == 1) & (operations.iteration[halves.row] >= 0)
+    halves = halves.take(known)
+    pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
+    after, wanted, code = [], [], _codes(operations, halves, pipeline, halves.phase, 0)
+    for phase, giving, step in (
+        (Phase.F, Phase.F, -1),
+        (Phase.B, Phase.B, 1),
+        (Phase.B, Phase.F, 0),
+        (Phase.W, Phase.B, 0),
+    ):
+        taking = halves.take(halves.phase == phase)
+        after.append(taking.row)
+        wanted.append(_codes(operations, taking, pipeline, np.full(len(taking), giving), step))
+    first = operations.occurrence[halves.row] == 0
+    return _matched(operations, halves.row[first], code[:, first], after, wanted)
+
+
+def _halves(operations: Operations) -> _Halves:
+    """Return forwards and backwards: an ``FB`` as both, a fused backward as a backward."""
+    phase = operations.phase
+    single = np.flatnonzero(np.isin(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
+    both = np.flatnonzero(phase == Phase.FB)
+    placed = operations.virtual_stage >= 0
+    behind = looked_up(
+        (operations.rank[placed], operations.chunk[placed]),
+        operations.virtual_stage[placed],
+        (operations.rank[both], operations.second_chunk[both]),
+    )
+    alone = np.where(phase[single] == Phase.BW, Phase.B, phase[single])
+    forward, backward = np.full(len(both), Phase.F), np.full(len(both), Phase.B)
+    stage, microbatch = operations.virtual_stage, operations.microbatch
+    return _Halves(
+        row=np.concatenate((single, both, both)),
+        phase=np.concatenate((alone, forward, backward)).astype(np.int64),
+        microbatch=np.concatenate(
+            (microbatch[single], microbatch[both], operations.second_microbatch[both])
+        ),
+        virtual_stage=np.concatenate((stage[single], stage[both], behind)),
+    )
+
+
+def _codes(operations: Operations, halves: _Halves, pipeline: Ints, phase: Ints, step: int) -> Ints:
+    """Return key columns: those of the halves, with another phase and some virtual stages on."""
+    row = halves.row
+    return np.stack(
+        (
+            pipeline[operations.rank[row]],
+            operations.iteration[row],
+            operations.sequence[row],
+            halves.microbatch,
+            phase,
+            halves.virtual_stage + step,
+        )
+    )
+
+
+def _matched(
+    operations: Operations, giver: Ints, code: Ints, after: list[Ints], wanted: list[Ints]
+) -> Needs:
+    """Return the pairs whose key columns agree; of several givers the first to end."""
+    asked = np.concatenate(after)
+    number = groups_of(*np.concatenate((code, *wanted), axis=1)).of_row
+    order = np.argsort(-operations.end_ns[giver], kind="stable")
+    table = np.full(int(number.max(initial=-1)) + 1, NONE, np.int64)
+    # The last one to be set is the first to end.
+    table[number[: len(giver)][order]] = giver[order]
+    before = table[number[len(giver) :]]
+    pairs = np.flatnonzero((before >= 0) & (before != asked))
+    pairs = pairs[np.lexsort((before[pairs], asked[pairs]))]
+    asked, before = asked[pairs], before[pairs]
+    return Needs(asked, before, operations.rank[asked] != operations.rank[before])
+
+
+def inputs_of(operations: Operations, needs: Needs) -> Inputs:
+    """Return when what operations take from other ranks was ready."""
+    remote = needs.take(needs.remote)
+    count = len(operations)
+    end_ns = operations.end_ns[remote.before]
+    ready_ns = group_extents(remote.after, count, end_ns, end_ns)[1]
+    waits = np.zeros(count, bool)
+    waits[remote.after] = True
+    giver = np.full(count, NONE, np.int64)
+    last = np.flatnonzero(end_ns == ready_ns[remote.after])[::-1]
+    giver[remote.after[last]] = remote.before[last]
+    return Inputs(np.where(waits, ready_ns, NEVER), giver)

@@ -1,0 +1,154 @@
+"""Phase times: how long operations take by stage, chunk and phase, and which took long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.columns import Bools, Ints
+from bubbleviz.grouping import groups_of
+from bubbleviz.model import Operations
+from bubbleviz.phases import WORK, Phase
+
+#: An operation is a straggler if it takes so many times the median of its kind, and more.
+STRAGGLES = 1.2
+#: So many stragglers are listed.
+_LISTED = 10
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """How long the operations of one kind take, in nanoseconds of busy time.
+
+    Attributes:
+        stage: stage of the rank (smallest virtual stage); -1 unknown.
+        chunk: model chunk; -1 none.
+        virtual_stage: place of the chunk in the model's order; -1 unknown.
+        phase: what they do.
+        n: how many there are, over all copies of the stage and averaged iterations.
+        median_ns: median.
+        mean_ns: mean.
+        std_ns: standard deviation (n - 1); None of a single one.
+        min_ns: shortest.
+        max_ns: longest.
+        first_ns: median of those of the first microbatch.
+        last_ns: median of those of the last one.
+    """
+
+    stage: int
+    chunk: int
+    virtual_stage: int
+    phase: Phase
+    n: int
+    median_ns: float
+    mean_ns: float
+    std_ns: float | None
+    min_ns: int
+    max_ns: int
+    first_ns: float | None
+    last_ns: float | None
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """An operation that took long against others of its kind: its row, and how many times."""
+
+    operation: int
+    times: float
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """How long operations take.
+
+    Attributes:
+        kinds: by virtual stage and phase, in the model's order.
+        transfer_ns: median transfer of a receive that waited for its input; None if none did.
+        imbalance: by phase, how much longer the slowest stage takes than the mean of all, as a
+            share of that; medians of stages' chunks added up. Keys are printed phase names.
+        stragglers: the worst, worst first.
+        times_median: of every operation, how many times the median of its kind it took; 0 where
+            that is not known. Shape (operations,).
+    """
+
+    kinds: tuple[PhaseTime, ...]
+    transfer_ns: float | None
+    imbalance: tuple[tuple[str, float], ...]
+    stragglers: tuple[Straggler, ...]
+    times_median: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def phase_times_of(
+    operations: Operations, stage: Ints, averaged: Bools, transfer_ns: float | None
+) -> PhaseTimes:
+    """Return how long operations take.
+
+    Args:
+        operations: of all ranks.
+        stage: of each rank; -1 unknown.
+        averaged: of each iteration, whether it is averaged.
+        transfer_ns: median transfer of a receive.
+    """
+    counted = np.isin(operations.phase, WORK) & (operations.has_span == 1)
+    counted &= (operations.iteration >= 0) & (operations.cut == 0)
+    counted &= np.append(averaged, False)[operations.iteration]
+    rows = np.flatnonzero(counted)
+    where = stage[operations.rank[rows]]
+    groups = groups_of(
+        operations.virtual_stage[rows], where, operations.chunk[rows], operations.phase[rows]
+    )
+    kinds = []
+    times = np.zeros(len(operations), np.float64)
+    order = np.argsort(groups.of_row, kind="stable")
+    ends = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
+    for own, first in zip(np.split(order, ends[:-1]), groups.first.tolist(), strict=False):
+        kind = _kind(operations, rows[own], int(where[first]))
+        kinds.append(kind)
+        if kind.median_ns > 0:
+            times[rows[own]] = operations.busy_ns[rows[own]] / kind.median_ns
+    return PhaseTimes(tuple(kinds), transfer_ns, _imbalance(kinds), _stragglers(times), times)
+
+
+def _kind(operations: Operations, rows: Ints, stage: int) -> PhaseTime:
+    busy_ns, microbatch = operations.busy_ns[rows], operations.microbatch[rows]
+    one = int(rows[0])
+
+    def of(number: int) -> float | None:
+        return float(np.median(busy_ns[microbatch == number])) if number >= 0 else None
+
+    return PhaseTime(
+        stage=stage,
+        chunk=int(operations.chunk[one]),
+        virtual_stage=int(operations.virtual_stage[one]),
+        phase=Phase(int(operations.phase[one])),
+        n=len(rows),
+        median_ns=float(np.median(busy_ns)),
+        mean_ns=float(busy_ns.mean()),
+        std_ns=float(busy_ns.std(ddof=1)) if len(rows) > 1 else None,
+        min_ns=int(busy_ns.min()),
+        max_ns=int(busy_ns.max()),
+        first_ns=of(int(microbatch.min())),
+        last_ns=of(int(microbatch.max())),
+    )
+
+
+def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
+    """Return how far the slowest stage is above the mean, by phase."""
+    found = []
+    for phase in WORK:
+        by_stage: dict[int, float] = {}
+        for kind in kinds:
+            if kind.phase is phase and kind.stage >= 0:
+                by_stage[kind.stage] = by_stage.get(kind.stage, 0.0) + kind.median_ns
+        mean = sum(by_stage.values()) / len(by_stage) if by_stage else 0.0
+        if mean > 0:
+            found.append((phase.label, max(by_stage.values()) / mean - 1))
+    return tuple(found)
+
+
+def _stragglers(times: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[Straggler, ...]:
+    """Return the operations that took longest against their kind's median."""
+    slow = np.flatnonzero(times > STRAGGLES)
+    worst = slow[np.argsort(-times[slow], kind="stable")][:_LISTED]
+    return tuple(Straggler(int(row), float(times[row])) for row in worst)

@@ -1,0 +1,124 @@
+"""Receives: how long each waited for its input, and how long the input was on its way.
+
+A receive's kernel runs from the moment it is launched, and spins until the peer sends::
+
+    peer    ██████ F3 ██████│ready
+    RECV       ├▒▒ waits ▒▒▒│▓▓ transfer ▓▓┤
+    own     █████ F2 █████│        exposed │██ F3
+                                   ├───────┤
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz import intervals
+from bubbleviz.arrivals import arrivals
+from bubbleviz.causes import Idle
+from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.model import Operations
+from bubbleviz.needs import NEVER, Inputs
+
+
+@dataclass(frozen=True)
+class Receives(Table):
+    """The last receive of each operation that had one and whose input is known.
+
+    Attributes:
+        operation: row of the operation that took what was received.
+        start_ns: start of the receive's kernel.
+        ready_ns: when the peer had finished the input.
+        end_ns: end of the receive's kernel.
+        exposed_ns: how much of the time from ready to the end the rank was idle.
+    """
+
+    operation: Ints
+    start_ns: Ints
+    ready_ns: Ints
+    end_ns: Ints
+    exposed_ns: Ints
+
+    @property
+    def wait_ns(self) -> Ints:
+        """How long the receive's kernel waited for its input."""
+        return np.clip(self.ready_ns, self.start_ns, self.end_ns) - self.start_ns
+
+    @property
+    def transfer_ns(self) -> Ints:
+        """How long it ran once its input was ready."""
+        return self.end_ns - self.start_ns - self.wait_ns
+
+
+@dataclass(frozen=True)
+class Communication:
+    """How long ranks communicated in iterations; columns of shape (iterations, ranks).
+
+    Attributes:
+        wait_ns: receives, before their input was ready.
+        transfer_ns: receives, from then on.
+        exposed_ns: the part of that in which the rank was idle.
+        communication_ns: union of all communication kernels in the rank's own window.
+        overlapped_ns: how much of that time compute kernels ran as well.
+    """
+
+    wait_ns: Ints
+    transfer_ns: Ints
+    exposed_ns: Ints
+    communication_ns: Ints
+    overlapped_ns: Ints
+
+
+def receives_of(operations: Operations, inputs: Inputs, idle: Sequence[Idle]) -> Receives:
+    """Return the receives of operations.
+
+    Args:
+        operations: of all ranks.
+        inputs: what they took from others.
+        idle: idle time of each rank.
+    """
+    known = arrivals(operations)
+    inside = operations.received_ns != NONE
+    named = np.append(operations.start_ns, NONE)[known.receive]
+    named_end = np.append(operations.end_ns, NONE)[known.receive]
+    of_name = (known.receive >= 0) & (~inside | (named_end > operations.received_ns))
+    start_ns = np.where(of_name, named, operations.receive_start_ns)
+    rows = np.flatnonzero((known.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
+    start_ns, end_ns, ready_ns = start_ns[rows], known.exact_ns[rows], inputs.ready_ns[rows]
+    exposed_ns = np.zeros(len(rows), np.int64)
+    moving_ns = np.clip(ready_ns, start_ns, end_ns)
+    for rank, own in enumerate(idle):
+        at = np.flatnonzero(operations.rank[rows] == rank)
+        times = own.start_ns, own.end_ns
+        exposed_ns[at] = intervals.measure_within(times, moving_ns[at], end_ns[at])
+    return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)
+
+
+def communication_of(
+    operations: Operations, receives: Receives, communication_ns: Ints, overlapped_ns: Ints
+) -> Communication:
+    """Return how long ranks communicated in each iteration.
+
+    Args:
+        operations: of all ranks.
+        receives: of these.
+        communication_ns: of each rank in each iteration, shape (iterations, ranks).
+        overlapped_ns: likewise.
+    """
+    shape = communication_ns.shape
+    iteration = operations.iteration[receives.operation]
+    some = np.flatnonzero(iteration >= 0)
+    cell = iteration[some] * shape[1] + operations.rank[receives.operation[some]]
+
+    def summed(column: Ints) -> Ints:
+        return intervals.group_sum(cell, shape[0] * shape[1], column[some]).reshape(shape)
+
+    return Communication(
+        wait_ns=summed(receives.wait_ns),
+        transfer_ns=summed(receives.transfer_ns),
+        exposed_ns=summed(receives.exposed_ns),
+        communication_ns=communication_ns,
+        overlapped_ns=overlapped_ns,
+    )
