@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bubbleviz.cells import clean
 from bubbleviz.profile import pid_of
-from bubbleviz.renderers.table import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

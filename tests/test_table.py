@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from bubbleviz.cells import shortened
 from bubbleviz.model import Limitation, RankCoverage
 from bubbleviz.phases import COMPUTE
 from bubbleviz.renderers import json
 from bubbleviz.renderers.csv import inert
 from bubbleviz.renderers.csv import render as csv_of
-from bubbleviz.renderers.table import WIDTH, render, shortened
+from bubbleviz.renderers.table import WIDTH, render
 from bubbleviz.report import Report, View
 from bubbleviz.statistics import statistics
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.renderers import Renderer
 
 if TYPE_CHECKING:
+    from bubbleviz.advice import Gap
     from bubbleviz.count import Account, Iteration, RankIteration, Spread
     from bubbleviz.report import Report, View
 
@@ -41,6 +42,7 @@ def _text(value: Any) -> str:
 
 def document(report: Report) -> dict[str, Any]:
     """Return the report as nested JSON values, keys as in the documented schema."""
+    from bubbleviz.advice import first_thing
     from bubbleviz.report import SCHEMA
 
     summary = report.summary
@@ -67,7 +69,8 @@ def document(report: Report) -> dict[str, Any]:
             }
             for rank in report.ranks
         ],
-        "iterations": [_iteration(iteration) for iteration in report.iterations],
+        "advice": first_thing(report),
+        "iterations": [_iteration(report, iteration) for iteration in report.iterations],
         "summary": {
             "iterations": summary.iterations,
             "bubble_ratio": _spreads(summary.bubble_ratio),
@@ -75,7 +78,9 @@ def document(report: Report) -> dict[str, Any]:
             "bubble_low": _spreads(summary.bubble_low),
             "bubble_overhead": _spreads(summary.bubble_overhead),
             "window_ns": _spreads(summary.window_ns),
+            "cause_ns": _summed_causes(report),
         },
+        **_explained(report),
         "coverage": [asdict(own) for own in report.coverage],
         "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
         "limitations": [asdict(limitation) for limitation in report.limitations],
@@ -96,8 +101,9 @@ def _intervals(
     return {name: None if own is None else list(own) for name, own in found.items()}
 
 
-def _iteration(iteration: Iteration) -> dict[str, Any]:
-    ratios = iteration.ratios
+def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
+    ratios, causes = iteration.ratios, report.explanation.causes
+    told = {name for own in iteration.ranks for name in own.accounts}
     return {
         "index": iteration.index,
         "name": iteration.name,
@@ -114,7 +120,92 @@ def _iteration(iteration: Iteration) -> dict[str, Any]:
         "bubble_interval": _intervals({name: ratio.interval for name, ratio in ratios.items()}),
         "incomplete": any(ratio.incomplete for ratio in ratios.values()),
         "clocks_contradict": any(ratio.contradicted for ratio in ratios.values()),
-        "ranks": [_rank(own) for own in iteration.ranks],
+        "cause_ns": {
+            name: causes.of_iteration(name, iteration.index) for name in ratios if name in told
+        },
+        "ranks": [{**_rank(own), **_idle(report, iteration.index, own)} for own in iteration.ranks],
+    }
+
+
+def _idle(report: Report, iteration: int, own: RankIteration) -> dict[str, Any]:
+    """Return why a rank was idle, and how long it communicated."""
+    causes, communication = report.explanation.causes, report.explanation.communication
+    return {
+        "cause_ns": {name: causes.of_rank(name, iteration, own.rank) for name in own.accounts},
+        "communication": {
+            field.name: int(getattr(communication, field.name)[iteration, own.rank])
+            for field in fields(communication)
+        },
+    }
+
+
+def _summed_causes(report: Report) -> dict[str, dict[str, int]]:
+    """Return idle time by cause over the averaged iterations that have a ratio."""
+    import numpy as np
+
+    causes = report.explanation.causes
+    averaged = [i for i in report.iterations if i.averaged]
+    return {
+        name: causes.of_iterations(
+            name,
+            np.array([i.index for i in averaged if i.ratios[name].value is not None], np.int64),
+        )
+        for name in causes.idle_ns
+    }
+
+
+def _explained(report: Report) -> dict[str, Any]:
+    """Return what the explanation tells beside causes."""
+    from bubbleviz.advice import biggest_gaps
+
+    explanation = report.explanation
+    times, path = explanation.phase_times, explanation.path
+    return {
+        "phase_times": [{**asdict(k), "phase": k.phase.label} for k in times.kinds],
+        "transfer_ns": times.transfer_ns,
+        "imbalance": dict(times.imbalance),
+        "stragglers": [
+            {**_operation(report, s.operation), "times_median": s.times} for s in times.stragglers
+        ],
+        "critical_path": None
+        if path is None
+        else {
+            "iteration": path.iteration,
+            "length_ns": path.length_ns,
+            "parts": [asdict(part) for part in path.parts],
+            "operations": [_operation(report, row) for row in path.operations.tolist()],
+        },
+        "what_if": [asdict(change) for change in explanation.what_if],
+        "biggest_gaps": [_gap(report, gap) for gap in biggest_gaps(report)],
+    }
+
+
+def _operation(report: Report, row: int) -> dict[str, Any]:
+    from bubbleviz.phases import Phase
+
+    operations = report.operations
+    return {
+        "rank": int(operations.rank[row]),
+        "iteration": int(operations.iteration[row]),
+        "phase": Phase(int(operations.phase[row])).label,
+        "microbatch": int(operations.microbatch[row]),
+        "chunk": int(operations.chunk[row]),
+        "start_ns": int(operations.start_ns[row]),
+        "end_ns": int(operations.end_ns[row]),
+    }
+
+
+def _gap(report: Report, gap: Gap) -> dict[str, Any]:
+    from bubbleviz.causes import Cause
+
+    gaps = report.gaps
+    return {
+        "rank": int(gaps.rank[gap.row]),
+        "iteration": int(gaps.iteration[gap.row]),
+        "start_ns": int(gaps.start_ns[gap.row]),
+        "end_ns": int(gaps.end_ns[gap.row]),
+        "cause": Cause(int(gaps.cause[gap.row])).label,
+        "sentence": gap.sentence,
     }
 
 

@@ -5,15 +5,25 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from bubbleviz.cells import (
+    clean,
+    in_percent,
+    listed,
+    milliseconds,
+    percent,
+    ruled,
+    shortened,
+    titled,
+)
+from bubbleviz.reasons import advice, causes, reasons, times
 from bubbleviz.renderers import Renderer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
     from bubbleviz.count import Iteration, RankIteration
     from bubbleviz.model import ProfileSummary
@@ -80,65 +90,20 @@ def print_parts(console: Console, parts: Iterator[RenderableType]) -> None:
 def parts(report: Report, view: View, width: int = WIDTH) -> Iterator[RenderableType]:
     """Yield what to print, for any rich console of that width."""
     yield _headline(report)
+    yield from advice(report)
     yield from _ratios(report)
+    yield from causes(report)
     drawn = _shown_iteration(report, view)
     if drawn is not None and drawn.ranks:
         yield from _ranks(report, view, drawn, width)
+        yield from reasons(report, drawn)
+    yield from times(report)
     if any(not i.averaged for i in report.iterations):
         yield from _others(report)
     yield from _clocks(report)
     yield from _coverage(report)
     if report.limitations:
         yield from _limitations(report)
-
-
-def percent(value: float | None) -> str:
-    """Return a ratio as percent, or a dash."""
-    return "-" if value is None else f"{100 * value:.2f} %"
-
-
-def milliseconds(value: float | None) -> str:
-    """Return nanoseconds as milliseconds, or a dash."""
-    return "-" if value is None else f"{value / 1e6:,.3f}"
-
-
-def clean(text: str, width: int | None = 60) -> str:
-    """Return a text from a profile for the terminal: printable, on one line, not too long.
-
-    Args:
-        text: any text.
-        width: how many characters it may have; None for any number.
-    """
-    flat = "".join(c if c.isprintable() else " " for c in text)
-    return flat if width is None or len(flat) <= width else flat[: width - 1] + "…"
-
-
-def shortened(text: str, width: int) -> str:
-    """Return a text of at most ``width`` characters; its middle goes, for its ends tell more."""
-    if len(text) <= width:
-        return text
-    tail = (width - 1) * 2 // 3
-    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
-
-
-def _titled(title: str, table: Table) -> Iterator[RenderableType]:
-    """Yield a table below its title, which is not wrapped to the table's width."""
-    from rich.text import Text
-
-    yield Text(f"\n{title}", style="bold")
-    yield table
-
-
-def _table(*columns: str, left: tuple[str, ...]) -> Table:
-    """Return an empty table; numbers go to the right, ``left`` columns to the left."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        justify: Literal["left", "right"] = "left" if column in left else "right"
-        table.add_column(column, justify=justify, no_wrap=True)
-    return table
 
 
 def _headline(report: Report) -> RenderableType:
@@ -164,11 +129,6 @@ def _headline(report: Report) -> RenderableType:
     return text
 
 
-def _in_percent(value: float | None) -> str:
-    """Return a ratio as percent without the sign, for columns whose header has it."""
-    return "-" if value is None else f"{100 * value:.2f}"
-
-
 def _between(interval: tuple[float, float] | None) -> str:
     """Return between what percentages a ratio lies; nothing where it is exact or unknown."""
     if interval is None or interval[0] == interval[1]:
@@ -190,16 +150,16 @@ def _ratios(report: Report) -> Iterator[RenderableType]:
         rows.append(
             {
                 "ratio": statistic.name,
-                "mean": _in_percent(ratio.mean) + mark,
-                "low": _in_percent(low.mean) if low.mean != ratio.mean else "",
+                "mean": in_percent(ratio.mean) + mark,
+                "low": in_percent(low.mean) if low.mean != ratio.mean else "",
                 "by clocks": _between(summary.bubble_interval[statistic.name])
                 if statistic.common_clock
                 else "not needed",
-                "std": _in_percent(ratio.std),
-                "min": _in_percent(ratio.min),
-                "max": _in_percent(ratio.max),
+                "std": in_percent(ratio.std),
+                "min": in_percent(ratio.min),
+                "max": in_percent(ratio.max),
                 "n": str(ratio.n),
-                "overhead": _in_percent(summary.bubble_overhead[statistic.name].mean),
+                "overhead": in_percent(summary.bubble_overhead[statistic.name].mean),
                 "window ms": milliseconds(window.mean),
                 "std ms": milliseconds(window.std),
                 "window": statistic.summary,
@@ -207,10 +167,10 @@ def _ratios(report: Report) -> Iterator[RenderableType]:
         )
     nothing = {"low": ("",), "by clocks": ("", "not needed")}
     columns = [c for c in rows[0] if any(row[c] not in nothing.get(c, ()) for row in rows)]
-    table = _table(*columns, left=("ratio", "window"))
+    table = ruled(*columns, left=("ratio", "window"))
     for row in rows:
         table.add_row(*(row[column] for column in columns))
-    return _titled("Bubble ratios over the averaged iterations, in %", table)
+    return titled("Bubble ratios over the averaged iterations, in %", table)
 
 
 def _shown_iteration(report: Report, view: View) -> Iteration | None:
@@ -244,7 +204,7 @@ def _ranks(
     beside = sum(max(len(column), *(len(row[column]) for row in cells)) + 2 for column in kept)
     stages = ["-" if row.rank.stage is None else str(row.rank.stage) for row in shown]
     labels = _labels(report, [row.rank.index for row in shown], width - beside - len("stage") - 8)
-    table = _table("#", "stage", "rank", *kept, left=("rank",))
+    table = ruled("#", "stage", "rank", *kept, left=("rank",))
     for row, stage, label, values in zip(shown, stages, labels, cells, strict=True):
         copies = len(row.copies)
         text = label if copies == 1 else f"{copies} copies"
@@ -254,7 +214,7 @@ def _ranks(
         table.add_row("", "", f"… and {len(rows) - _RANKS} more in --json")
     by = "rank" if all(len(row.copies) == 1 for row in rows) else "stage (mean of its copies)"
     title = f"Iteration {clean(iteration.name)}: busy time and bubble by {by}, ms ({name} window)"
-    return _titled(title, table)
+    return titled(title, table)
 
 
 def _row_cells(
@@ -272,9 +232,9 @@ def _row_cells(
         "overlap": milliseconds(_mean([account.overlap_ns for account in accounts])),
         "unattrib.": milliseconds(_mean([account.unattributed_ns for account in accounts])),
         "bubble": milliseconds(_mean([account.bubble_ns for account in accounts])),
-        "ratio %": _in_percent(_mean(ratios)),
-        "hollow %": _in_percent(1 - active / compute if compute else None),
-        "told %": _in_percent(
+        "ratio %": in_percent(_mean(ratios)),
+        "hollow %": in_percent(1 - active / compute if compute else None),
+        "told %": in_percent(
             sum(own.attributed_gpu_ns for own in coverage) / gpu_ns if gpu_ns else None
         ),
     }
@@ -310,7 +270,7 @@ def _labels(report: Report, ranks: list[int], width: int) -> list[str]:
 
 
 def _others(report: Report) -> Iterator[RenderableType]:
-    table = _table(
+    table = ruled(
         "iteration",
         "kind",
         "complete",
@@ -329,7 +289,7 @@ def _others(report: Report) -> Iterator[RenderableType]:
         )
     if len(others) > _LIMITATIONS:
         table.add_row(f"… {len(others) - _LIMITATIONS} more", "", "", "", "")
-    return _titled("Iterations not averaged", table)
+    return titled("Iterations not averaged", table)
 
 
 def _clocks(report: Report) -> Iterator[RenderableType]:
@@ -339,7 +299,7 @@ def _clocks(report: Report) -> Iterator[RenderableType]:
         first.setdefault(report.clock(number), profile)
     if len(first) < 2:
         return
-    table = _table("host", "offset ms", "± us", "drift ppm", left=("host",))
+    table = ruled("host", "offset ms", "± us", "drift ppm", left=("host",))
     for profile in list(first.values())[:_RANKS]:
         uncertainty_ns = profile.clock_uncertainty_ns
         table.add_row(
@@ -350,7 +310,7 @@ def _clocks(report: Report) -> Iterator[RenderableType]:
         )
     if len(first) > _RANKS:
         table.add_row(f"… and {len(first) - _RANKS} more")
-    yield from _titled("Clocks: offset of each host to the first, and how far it can be off", table)
+    yield from titled("Clocks: offset of each host to the first, and how far it can be off", table)
 
 
 def _share(part: int, whole: int) -> str:
@@ -358,7 +318,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _coverage(report: Report) -> Iterator[RenderableType]:
-    table = _table(
+    table = ruled(
         "profile",
         "kernels",
         "linked %",
@@ -382,27 +342,14 @@ def _coverage(report: Report) -> Iterator[RenderableType]:
         )
     if len(report.profiles) > _RANKS:
         table.add_row(f"… and {len(report.profiles) - _RANKS} more")
-    yield from _titled("Coverage: kernels, and compute time told by operations", table)
+    yield from titled("Coverage: kernels, and compute time told by operations", table)
     largest = sorted(report.unattributed_kernels, key=lambda k: (-k.gpu_ns, k.rank, k.name))[:5]
     if largest:
-        yield _list(
+        yield listed(
             f"not explained: {milliseconds(k.gpu_ns)} ms in {k.count:,} x {clean(k.name)} on "
             f"{clean(report.ranks[k.rank].label, 40)}, {clean(k.where, 80)}"
             for k in largest
         )
-
-
-def _list(lines: Iterable[str]) -> Table:
-    """Return lines as a list whose continuations are indented."""
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for line in lines:
-        grid.add_row("  -", Text(line))
-    return grid
 
 
 def _limitations(report: Report) -> Iterator[RenderableType]:
@@ -425,7 +372,7 @@ def _limitations(report: Report) -> Iterator[RenderableType]:
     if len(lines) > _LIMITATIONS:
         lines[_LIMITATIONS:] = [f"and {len(lines) - _LIMITATIONS} more in --json"]
     yield Text("\nLimitations", style="bold")
-    yield _list(lines)
+    yield listed(lines)
 
 
 def _shorter_paths(report: Report) -> Callable[[str], str]:

@@ -1,0 +1,78 @@
+"""Cells: what tables in a terminal are made of, and how numbers and names stand in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+
+def percent(value: float | None) -> str:
+    """Return a ratio as percent, or a dash."""
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return nanoseconds as milliseconds, or a dash."""
+    return "-" if value is None else f"{value / 1e6:,.3f}"
+
+
+def clean(text: str, width: int | None = 60) -> str:
+    """Return a text from a profile for the terminal: printable, on one line, not too long.
+
+    Args:
+        text: any text.
+        width: how many characters it may have; None for any number.
+    """
+    flat = "".join(c if c.isprintable() else " " for c in text)
+    return flat if width is None or len(flat) <= width else flat[: width - 1] + "…"
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most ``width`` characters; its middle goes, for its ends tell more."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) * 2 // 3
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def in_percent(value: float | None) -> str:
+    """Return a ratio as percent without the sign, for columns whose header has it."""
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def titled(title: str, table: Table) -> Iterator[RenderableType]:
+    """Yield a table below its title, which is not wrapped to the table's width."""
+    from rich.text import Text
+
+    yield Text(f"\n{title}", style="bold")
+    yield table
+
+
+def ruled(*columns: str, left: tuple[str, ...] = ()) -> Table:
+    """Return an empty table; numbers go to the right, ``left`` columns to the left."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        justify: Literal["left", "right"] = "left" if column in left else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
+    return table
+
+
+def listed(lines: Iterable[str]) -> Table:
+    """Return lines as a list whose continuations are indented."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for line in lines:
+        grid.add_row("  -", Text(line))
+    return grid
