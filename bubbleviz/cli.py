@@ -83,6 +83,13 @@ def analyze(
     communication: Annotated[
         bool, typer.Option(help="Draw a thin lane of communication under each rank.")
     ] = False,
+    causes: Annotated[
+        bool, typer.Option("--causes", help="Colour idle time by its cause.")
+    ] = False,
+    heat_map: Annotated[
+        bool,
+        typer.Option("--heat-map", help="Draw below which microbatch took long on which stage."),
+    ] = False,
     skip: Annotated[
         int, typer.Option(min=0, metavar="N", help="Leave the first N iterations out of averages.")
     ] = 0,
@@ -188,6 +195,8 @@ def analyze(
             stages=stages,
             communication=communication,
             rows=rows,
+            causes=causes,
+            heat_map=heat_map,
         )
         with step("render"):
             texts = {file: renderer.render(report, view) for file, renderer in outputs.items()}

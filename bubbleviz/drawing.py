@@ -13,7 +13,10 @@ from itertools import groupby, pairwise
 import drawsvg
 
 from bubbleviz.boxes import LANE_GAP, Boxes
+from bubbleviz.cause_bands import draw_causes
+from bubbleviz.causes import Cause
 from bubbleviz.count import Iteration
+from bubbleviz.heat_map import draw_heat_maps
 from bubbleviz.legend import draw_legend
 from bubbleviz.merging import NARROWEST
 from bubbleviz.page import (
@@ -147,6 +150,7 @@ class _Timeline:
         self.report = report
         self.selection = selection
         self.clocks = [report.clock(rank.profile) for rank in selection.ranks]
+        self.view = view
         self.communication = view.communication
         self.bridged = False
         drawn, headline = selection.iterations, report.headline
@@ -167,6 +171,7 @@ class _Timeline:
         if self.communication:
             boxes.add_lane(self.report, layout.width, layout.lane)
         gaps = self._bands(layout)
+        causes = self._causes(layout) if self.view.causes else ()
         self._row_labels(layout)
         self._hosts(layout)
         for row, top in enumerate(layout.tops):
@@ -174,7 +179,9 @@ class _Timeline:
         self._error_bars(layout)
         self._boundaries(layout)
         self._axis(layout)
-        draw_legend(self.page, boxes, gaps=gaps)
+        draw_legend(self.page, boxes, gaps=gaps, causes=causes)
+        if self.view.heat_map:
+            draw_heat_maps(self.page, self.report, self.selection)
         self._notes(boxes)
         _draw_limitations(self.page, self.report)
 
@@ -313,6 +320,18 @@ class _Timeline:
             if boxes:
                 self.page.elements.append(drawsvg.Path("".join(boxes), **look))
         return bool(gaps)
+
+    def _causes(self, layout: _Layout) -> tuple[Cause, ...]:
+        """Colour what is idle by its cause, on top of the hatch."""
+        return draw_causes(
+            self.page,
+            self.report,
+            self.selection,
+            left=layout.left,
+            width=layout.width,
+            tops=layout.tops,
+            height=layout.row,
+        )
 
     def _window_edges(self, layout: _Layout) -> list[list[tuple[float, float]]]:
         """Return the windows of every row in px; those with less than a gap between them are one.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import drawsvg
 
 from bubbleviz.boxes import DOTS, DOTS_BELOW, Boxes
+from bubbleviz.causes import Cause
 from bubbleviz.page import MARGIN, WIDTH, Page, box, px, text_width
-from bubbleviz.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, paint
+from bubbleviz.palette import CAUSES, COMMUNICATION, LIGHT, UNATTRIBUTED, paint
 from bubbleviz.phases import COMPUTE, Phase
 from bubbleviz.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
 
@@ -39,17 +40,18 @@ class _Swatch:
     dotted: bool = False
 
 
-def draw_legend(page: Page, boxes: Boxes, *, gaps: bool) -> None:
+def draw_legend(page: Page, boxes: Boxes, *, gaps: bool, causes: Sequence[Cause] = ()) -> None:
     """Draw the legend below what is on the page, on as many lines as it needs.
 
     Args:
         page: the page.
         boxes: what the rows hold.
         gaps: whether there are gaps between the windows of a row.
+        causes: those that idle time is coloured by; empty where it is hatched alone.
     """
     x, height = float(MARGIN), 13.0
     page.y += 4
-    for swatches, text in _entries(page, boxes, gaps):
+    for swatches, text in _entries(page, boxes, gaps, causes):
         width = sum(swatch.width for swatch in swatches) + 6 + text_width(text, 10.5)
         if x + width > WIDTH - MARGIN and x > MARGIN:
             x, page.y = float(MARGIN), page.y + height + 7
@@ -75,13 +77,18 @@ def draw_legend(page: Page, boxes: Boxes, *, gaps: bool) -> None:
     page.y += height + 6
 
 
-def _entries(page: Page, boxes: Boxes, gaps: bool) -> Iterable[tuple[list[_Swatch], str]]:
+def _entries(
+    page: Page, boxes: Boxes, gaps: bool, causes: Sequence[Cause]
+) -> Iterable[tuple[list[_Swatch], str]]:
     """Yield swatches and their text for whatever is in the picture."""
     frame = {"stroke": LIGHT.frame, "stroke_width": 0.7, "class_": "bv-frame"}
     for phase in COMPUTE:
         if phase in boxes.kinds:
             yield _phase_swatches(page, boxes, phase, frame), _LONG_NAMES[phase]
-    yield [_Swatch(22, {"fill": page.hatch()})], "bubble"
+    if not causes:
+        yield [_Swatch(22, {"fill": page.hatch()})], "bubble"
+    for cause in causes:
+        yield [_Swatch(22, {"fill": CAUSES[cause.label]})], f"idle: {cause.label}"
     if gaps:
         yield [_Swatch(22, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
     if UNATTRIBUTED_KIND in boxes.kinds:

@@ -31,6 +31,20 @@ OPTIMIZER = "#ffd966"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 
+#: Why a rank is idle: what lies in the schedule is quiet, what can be mended is not.
+CAUSES = {
+    "profiler": "#8c6d31",
+    "collective": "#c58ac2",
+    "warmup": "#e9ecef",
+    "drain": "#d3d8de",
+    "dependency": "#f6c9b8",
+    "host": "#d62f2f",
+    "communication": "#f29f3d",
+    "other": "#f2e45c",
+}
+#: Ends and middle of the scale of times: faster, usual, slower.
+_HEAT = ("#2b6cb0", "#f4f4f2", "#b3261e")
+
 #: More chunks than this share shades.
 MAX_SHADES = 8
 
@@ -135,6 +149,12 @@ def shaded(colour: str, shade: int, shades: int) -> str:
     if place == 0.5:
         return colour
     return mix(dark, colour, 2 * place) if place < 0.5 else mix(colour, light, 2 * place - 1)
+
+
+def heat(place: float) -> str:
+    """Return the colour of a place on the scale of times, from 0 (fast) to 1 (slow)."""
+    fast, usual, slow = _HEAT
+    return mix(fast, usual, 2 * place) if place < 0.5 else mix(usual, slow, 2 * place - 1)
 
 
 def paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1) -> Paint:

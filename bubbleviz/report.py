@@ -135,9 +135,13 @@ class View:
         communication: whether to draw a thin lane of communication operations under each rank.
         rows: ``"rank"`` for a row a rank, ``"stage"`` for one a stage with all its copies; None
             for ranks, and stages where there are many ranks.
+        causes: whether to colour idle time by its cause.
+        heat_map: whether to show below which microbatch took long on which stage.
     """
 
     iterations: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
     communication: bool = False
     rows: str | None = None
+    causes: bool = False
+    heat_map: bool = False

@@ -76,6 +76,8 @@ def view_of(
     stages: str | None,
     communication: bool,
     rows: str | None = None,
+    causes: bool = False,
+    heat_map: bool = False,
 ) -> View:
     """Return the view that options ask for.
 
@@ -89,6 +91,8 @@ def view_of(
         ranks=_ranks(report, ranks, stages),
         communication=communication,
         rows=rows,
+        causes=causes,
+        heat_map=heat_map,
     )
 
 
