@@ -1,0 +1,443 @@
+"""Causes: planted ones come out under their names, and every nanosecond of bubble has just one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sqlite3
+import tempfile
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.advice import biggest_gaps, first_thing
+from bubbleviz.causes import Cause
+from bubbleviz.phases import COMPUTE, WORK, Phase
+from bubbleviz.renderers import gaps as gaps_csv
+from bubbleviz.renderers import json as json_report
+from bubbleviz.report import Report, View
+from scripts.planting import plant
+from scripts.planting.options import Planting
+from tests.building import C, K, R, profile
+
+BASE = Planting(iterations=2, kernels=2)
+US = 1_000
+RUNS = {
+    "plain": BASE,
+    "late host": replace(BASE, late_stage=2, late_ns=400 * US),
+    "slow link": replace(BASE, transfer_ns=300 * US),
+    "slow link, receive inside F": replace(
+        BASE, transfer_ns=300 * US, nested_receive_ns=20 * US, kernels=3
+    ),
+    "slow stage": replace(BASE, slow_stage=1, slow_factor=1.5),
+    "profiler": replace(BASE, overhead=True, transfer_ns=50 * US),
+    "collective": replace(BASE, barrier=True, jitter=0.2),
+    "all of it": replace(
+        BASE,
+        late_stage=1,
+        late_ns=200 * US,
+        transfer_ns=100 * US,
+        jitter=0.1,
+        overhead=True,
+        barrier=True,
+        stray="idle",
+    ),
+    "zb-h1, iterations overlap": replace(
+        BASE, schedule="zb-h1", microbatches=8, iterations=3, transfer_ns=40 * US, jitter=0.1
+    ),
+    "zb-v": replace(BASE, schedule="zb-v", transfer_ns=40 * US, autograd="named"),
+    "interleaved": replace(BASE, schedule="interleaved-1f1b", transfer_ns=10 * US),
+    "no communication seen": replace(BASE, communication=False, transfer_ns=60 * US),
+    "two servers": replace(BASE, servers=2, transfer_ns=60 * US, jitter=0.05),
+    "evaluation": replace(BASE, evaluation_at=1, iterations=3),
+    "cut": replace(BASE, iterations=3, cut_ns=70_000 * US),
+    "dualpipe-v": replace(BASE, schedule="dualpipev", microbatches=8, iterations=1),
+}
+
+
+@cache
+def planted(name: str) -> tuple[Path, Report]:
+    """Return the first file of a planted run, and its report."""
+    folder = Path(tempfile.mkdtemp())
+    truth = plant(RUNS[name], folder)
+    return folder / truth.files[0].path, bubbleviz.analyze(folder)
+
+
+def idle_of(report: Report, cause: Cause, ratio: str = "schedule") -> int:
+    """Return nanoseconds of a cause over all ranks and iterations."""
+    return int(report.explanation.causes.idle_ns[ratio][:, :, cause].sum())
+
+
+def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    report = bubbleviz.analyze(path)
+
+    assert len(report.gaps) == 0
+    assert first_thing(report) == "There is next to no bubble to win"
+    assert biggest_gaps(report) == ()
+    assert gaps_csv.render(report, View()).splitlines() == [",".join(gaps_csv.COLUMNS)]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_causes_add_up_to_the_bubble_of_every_window(name: str) -> None:
+    _, report = planted(name)
+    seen = 0
+    for iteration in report.iterations:
+        for own in iteration.ranks:
+            for ratio, account in own.accounts.items():
+                causes = report.explanation.causes.of_rank(ratio, iteration.index, own.rank)
+
+                assert sum(causes.values()) == account.bubble_ns
+                assert min(causes.values()) >= 0
+                seen += 1
+    assert seen
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_gaps_are_the_bubble_of_the_headline_by_cause(name: str) -> None:
+    _, report = planted(name)
+    total: Counter[tuple[int, int, str]] = Counter()
+    for row in csv.DictReader(io.StringIO(gaps_csv.render(report, View()))):
+        assert int(row["end_ns"]) - int(row["start_ns"]) == int(row["idle_ns"]) > 0
+        total[int(row["iteration"]), int(row["rank"]), row["cause"]] += int(row["idle_ns"])
+    expected: Counter[tuple[int, int, str]] = Counter()
+    for iteration in report.iterations:
+        for own in iteration.ranks:
+            if report.gaps.ratio in own.accounts:
+                causes = report.explanation.causes
+                told = causes.of_rank(report.gaps.ratio, iteration.index, own.rank)
+                expected.update(
+                    {(iteration.index, own.rank, cause): ns for cause, ns in told.items() if ns}
+                )
+
+    assert total == expected
+
+
+ONE_SERVER = [name for name in RUNS if name not in ("two servers", "dualpipe-v")]
+
+
+@pytest.mark.parametrize("name", ONE_SERVER)
+def test_causes_are_those_of_a_plain_search(name: str) -> None:
+    path, report = planted(name)
+    plain = Plain(path, report)
+    for iteration in report.iterations:
+        for own in iteration.ranks:
+            for ratio in ("schedule", "stage", "step"):
+                if ratio not in own.accounts:
+                    continue
+                account = own.accounts[ratio]
+                found = plain.causes(
+                    own.rank,
+                    iteration.index,
+                    (account.start_ns, account.end_ns),
+                    COMPUTE if ratio == "step" else WORK,
+                )
+
+                assert found == {
+                    cause: ns
+                    for cause, ns in report.explanation.causes.of_rank(
+                        ratio, iteration.index, own.rank
+                    ).items()
+                    if ns
+                }
+
+
+class Plain:
+    """Causes by the words of the definition, one elementary interval after the other."""
+
+    def __init__(self, path: Path, report: Report) -> None:
+        self.report = report
+        table = report.operations
+        columns = ("rank", "iteration", "phase", "microbatch", "virtual_stage", "start_ns")
+        self.operations = [
+            {name: int(getattr(table, name)[row]) for name in (*columns, "end_ns", "launched_ns")}
+            for row in range(len(table))
+            if table.has_span[row]
+        ]
+        by_row = [row for row in range(len(table)) if table.has_span[row]]
+        self.busy = [
+            (by_row.index(int(row)), int(start), int(end))
+            for row, start, end in zip(
+                report.busy.operation, report.busy.start_ns, report.busy.end_ns, strict=True
+            )
+        ]
+        self.inside = [
+            tuple(
+                int(getattr(table, name)[row])
+                for name in ("receive_launched_ns", "received_ns", "receive_start_ns")
+            )
+            for row in by_row
+        ]
+        pids = {rank.pid: rank.index for rank in report.ranks}
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            known = database.execute("SELECT name FROM sqlite_master").fetchall()
+            held = ("PROFILER_OVERHEAD",) in known
+            self.overheads = [
+                (pids.get(thread >> 24 & 0xFFFFFF), start, end)
+                for start, end, thread in database.execute(
+                    'SELECT start, "end", globalTid FROM PROFILER_OVERHEAD'
+                    if held
+                    else "SELECT 0, 0, 0 WHERE 0"
+                )
+            ]
+            devices = {(rank.pid, rank.device_id): rank.index for rank in report.ranks}
+            self.collectives = [
+                (devices.get((process >> 24 & 0xFFFFFF, device)), start, end)
+                for start, end, process, device in database.execute(
+                    'SELECT start, "end", globalPid, deviceId FROM CUPTI_ACTIVITY_KIND_KERNEL '
+                    "JOIN StringIds ON id = demangledName WHERE value LIKE '%AllReduce%'"
+                )
+            ]
+
+    def causes(
+        self, rank: int, iteration: int, window: tuple[int, int], counted: tuple[Phase, ...]
+    ) -> dict[str, int]:
+        """Return nanoseconds by cause in one window of a rank."""
+        busy = sorted(
+            (start, end, op)
+            for op, start, end in self.busy
+            if self.operations[op]["rank"] == rank
+            and Phase(self.operations[op]["phase"]) in COMPUTE
+        )
+        loose = [
+            (int(s), int(e))
+            for r, s, e in zip(
+                self.report.unattributed.rank,
+                self.report.unattributed.start_ns,
+                self.report.unattributed.end_ns,
+                strict=True,
+            )
+            if r == rank
+        ]
+        own = [
+            op
+            for op in self.operations
+            if (op["rank"], op["iteration"]) == (rank, iteration) and op["phase"] in counted
+        ]
+        first = min(op["start_ns"] for op in own if op["phase"] in WORK)
+        last = max(op["end_ns"] for op in own)
+        held = [(s, e) for r, s, e in self.overheads if r == rank]
+        together = [(s, e) for r, s, e in self.collectives if r == rank]
+        points = {*window, first, last}
+        for start, end, op in busy:
+            points |= {start, end, *self.times(op)}
+        points |= {t for pair in (*loose, *held, *together) for t in pair}
+        edges = sorted(t for t in points if window[0] <= t <= window[1])
+        found: Counter[str] = Counter()
+        for low, high in zip(edges[:-1], edges[1:], strict=True):
+
+            def under(times: list[tuple[int, int]], low: int = low) -> bool:
+                return any(start <= low < end for start, end in times)
+
+            if under([(s, e) for s, e, _ in busy]) or under(loose):
+                continue
+            if under(held):
+                cause = "profiler"
+            elif under(together):
+                cause = "collective"
+            elif low < first:
+                cause = "warmup"
+            elif low >= last:
+                cause = "drain"
+            else:
+                coming = next(((s, op) for s, _, op in busy if s > low), None)
+                cause = "other" if coming is None else self.waits(coming[1], low)
+            found[cause] += high - low
+        return {cause: ns for cause, ns in found.items() if ns}
+
+    def times(self, op: int) -> tuple[int, int, int, int]:
+        """Return ready, receive launched, received and launched of an operation; 0 for none."""
+        own = self.operations[op]
+        forward = own["phase"] == Phase.F
+        ready = 0
+        if own["phase"] in (Phase.F, Phase.B, Phase.BW):
+            wanted = own["virtual_stage"] + (-1 if forward else 1)
+            ready = max(
+                (
+                    other["end_ns"]
+                    for other in self.operations
+                    if other["virtual_stage"] == wanted
+                    and other["iteration"] == own["iteration"]
+                    and other["microbatch"] == own["microbatch"]
+                    and other["rank"] != own["rank"]
+                    and (other["phase"] == Phase.F) == forward
+                    and other["phase"] in (Phase.F, Phase.B, Phase.BW)
+                ),
+                default=0,
+            )
+        launched, received = 0, 0
+        if self.inside[op][1] != -1:
+            launched, received = self.inside[op][:2]
+        else:
+            for other in self.operations:
+                if (
+                    other["phase"] == (Phase.RECV_F if forward else Phase.RECV_B)
+                    and own["phase"] in (Phase.F, Phase.B, Phase.BW)
+                    and other["rank"] == own["rank"]
+                    and other["iteration"] == own["iteration"]
+                    and other["microbatch"] == own["microbatch"]
+                    and other["virtual_stage"] == own["virtual_stage"]
+                ):
+                    launched, received = other["launched_ns"], other["end_ns"]
+        return ready, launched, received, own["launched_ns"]
+
+    def waits(self, op: int, time_ns: int) -> str:
+        """Return why an operation has not begun at a time."""
+        ready, sent, received, launched = self.times(op)
+        if time_ns < ready:
+            return "dependency"
+        if time_ns < sent:
+            return "host"
+        if time_ns < received:
+            return "communication"
+        if time_ns < launched:
+            return "host"
+        return "communication" if ready or received else "other"
+
+
+def test_a_late_host_is_host() -> None:
+    _, report = planted("late host")
+    late = 2 * 7 * 396 * US  # seven F of the steady state in two iterations, less launch latency
+
+    assert idle_of(report, Cause.HOST) == late
+    assert idle_of(report, Cause.COMMUNICATION) < late / 50
+    assert (first_thing(report) or "").startswith("Launch earlier on stage 2")
+    host = report.gaps.take(report.gaps.cause == Cause.HOST)
+    assert set(host.rank.tolist()) == {2}
+
+
+@pytest.mark.parametrize("name", ["slow link", "slow link, receive inside F"])
+def test_a_slow_link_is_communication(name: str) -> None:
+    _, report = planted(name)
+
+    assert idle_of(report, Cause.COMMUNICATION) % (300 * US) == 0
+    assert idle_of(report, Cause.COMMUNICATION) > 10 * 300 * US
+    assert idle_of(report, Cause.HOST) == idle_of(report, Cause.OTHER) == 0
+    assert (first_thing(report) or "").startswith("Make transfers between stages faster")
+    assert report.explanation.phase_times.transfer_ns == 300 * US
+    changes = {change.name: change for change in report.explanation.what_if}
+    # Without transfers it is the textbook's (p - 1) / (m + p - 1).
+    assert changes["no-delay"].bubble_ratio == pytest.approx(3 / 11, abs=5e-3)
+
+
+def test_a_slow_stage_is_a_dependency_and_told_by_its_times() -> None:
+    _, report = planted("slow stage")
+
+    assert idle_of(report, Cause.HOST) == idle_of(report, Cause.COMMUNICATION) == 0
+    assert dict(report.explanation.phase_times.imbalance)["F"] == pytest.approx(1 / 3)
+    assert (first_thing(report) or "").startswith("Balance the stages (F of stage 1")
+    waits = report.gaps.take(report.gaps.cause == Cause.DEPENDENCY)
+    givers = set(report.operations.rank[waits.giver[waits.rank == 0]].tolist())
+    assert givers == {1}
+
+
+def test_a_profiler_flush_is_the_profilers() -> None:
+    path, report = planted("profiler")
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        held = database.execute('SELECT SUM("end" - start) FROM PROFILER_OVERHEAD').fetchone()[0]
+
+    assert idle_of(report, Cause.PROFILER, "step") == held > 0
+
+
+def test_an_exposed_all_reduce_is_collective() -> None:
+    _, report = planted("collective")
+
+    assert idle_of(report, Cause.COLLECTIVE, "step") > 1_000 * US
+    assert idle_of(report, Cause.DRAIN, "step") < 1_000 * US
+
+
+def test_receives_split_into_wait_and_transfer() -> None:
+    _, report = planted("slow link")
+    receives = report.explanation.receives
+
+    assert len(receives)
+    length = receives.end_ns - receives.start_ns
+    assert (receives.wait_ns + receives.transfer_ns == length).all()
+    waited = receives.wait_ns > 0
+    assert set(receives.transfer_ns[waited].tolist()) == {300 * US}
+    assert (receives.exposed_ns <= receives.transfer_ns).all()
+
+
+def test_the_critical_path_has_no_slack_and_is_as_long_as_the_iteration() -> None:
+    for name in ("plain", "all of it", "slow stage", "zb-v"):
+        _, report = planted(name)
+        path = report.explanation.path
+        assert path is not None
+        iteration = report.iteration(path.iteration)
+
+        assert (path.slack_ns[path.operations] == 0).all()
+        assert path.slack_ns[report.operations.iteration != path.iteration].max(initial=-1) == -1
+        assert path.length_ns == iteration.ratios["schedule"].window_ns
+        assert sum(part.time_ns for part in path.parts) == path.length_ns
+
+
+def test_what_is_measured_is_put_together_again() -> None:
+    for name in ("plain", "all of it", "slow stage", "interleaved"):
+        _, report = planted(name)
+        measured = report.explanation.what_if[0]
+        assert report.explanation.path is not None
+        iteration = report.iteration(report.explanation.path.iteration)
+
+        assert measured.makespan_ns == iteration.ratios["schedule"].window_ns
+        assert measured.bubble_ratio == pytest.approx(iteration.ratios["schedule"].value)
+        assert all(c.makespan_ns > 0 for c in report.explanation.what_if)
+
+
+def test_the_host_is_named_by_its_range_and_its_call(tmp_path: Path) -> None:
+    ms = 1_000 * US
+    kernels = [K(1 * ms, 2 * ms, 1), K(6 * ms, 7 * ms, 2), K(9 * ms, 10 * ms, 3)]
+    calls = [
+        C(1, 5_000, 1),
+        C(2 * ms, 5 * ms + 800 * US, 77, name="cudaStreamSynchronize_v3020"),
+        C(6 * ms - 8_000, 6 * ms - 3_000, 2),
+        C(9 * ms - 8_000, 9 * ms - 3_000, 3),
+    ]
+    ranges = [
+        R(0, 10_000, "F0.0.0"),
+        R(6 * ms - 9_000, 6 * ms, "F1.0.0"),
+        R(7 * ms, 9 * ms - 10_000, "=cmd|' /C calc'!A0 <script>"),
+        R(7 * ms + 1, 7 * ms + 30 * US, "short"),
+        R(9 * ms - 9_000, 9 * ms, "B0.0.0"),
+    ]
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    rows = list(csv.DictReader(io.StringIO(gaps_csv.render(report, View()))))
+    hosts = [row for row in rows if row["cause"] == "host"]
+
+    assert [row["after"] for row in hosts] == ["F1", "BW0"]
+    assert [row["host_call"] for row in hosts] == ["cudaStreamSynchronize", ""]
+    assert [row["host_range"] for row in hosts] == ["", "'=cmd|' /C calc'!A0 <script>"]
+
+
+def test_a_missing_overhead_table_says_nothing(tmp_path: Path) -> None:
+    path = profile(
+        tmp_path,
+        [K(10, 20, 1), K(40, 50, 2)],
+        [C(1, 2, 1), C(3, 4, 2)],
+        [R(0, 2, "F0.0.0"), R(3, 5, "B0.0.0")],
+    )
+    report = bubbleviz.analyze(path)
+
+    assert idle_of(report, Cause.PROFILER, "stage") == 0
+    assert idle_of(report, Cause.OTHER, "stage") == 20
+
+
+def test_the_json_tells_causes_of_ranks_iterations_and_all() -> None:
+    _, report = planted("all of it")
+    document = json_report.document(report)
+    averaged = [i for i in document["iterations"] if i["averaged"]]
+
+    for iteration in document["iterations"]:
+        for ratio, causes in iteration["cause_ns"].items():
+            for cause, total in causes.items():
+                assert total == sum(own["cause_ns"][ratio][cause] for own in iteration["ranks"])
+    for cause, total in document["summary"]["cause_ns"]["schedule"].items():
+        assert total == sum(i["cause_ns"]["schedule"][cause] for i in averaged)
+    assert document["advice"] == first_thing(report)
+    assert len(document["biggest_gaps"]) == 5
+    assert np.isclose(document["what_if"][0]["bubble_ratio"], 0.3, atol=0.2)
