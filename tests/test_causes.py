@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -230,7 +231,7 @@ class Plain:
         points |= {t for pair in (*loose, *held, *together) for t in pair}
         edges = sorted(t for t in points if window[0] <= t <= window[1])
         found: Counter[str] = Counter()
-        for low, high in zip(edges[:-1], edges[1:], strict=True):
+        for low, high in pairwise(edges):
 
             def under(times: list[tuple[int, int]], low: int = low) -> bool:
                 return any(start <= low < end for start, end in times)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import bubbleviz
 from bubbleviz.cli import main
 
 #: Beginnings of the sentences in which ``analyze`` refuses.
@@ -133,3 +134,59 @@ def test_no_environment_is_shown(exports: Path, capsys: pytest.CaptureFixture[st
         shown = capsys.readouterr().out
         for word in ("LD_LIBRARY_PATH", "TOKEN", "PASSWORD", "--trace", "/home/", "HOME="):
             assert word not in shown.replace(str(exports), "")
+
+
+STEPS = """
+name = "steps"
+[[pattern]]
+glob = "Compute [0-9]*"
+match = '^Compute (?P<microbatch>[0-9]+)$'
+phase = "F"
+[[pattern]]
+glob = "Compute & Residual [0-9]*"
+match = '^Compute & Residual (?P<microbatch>[0-9]+)$'
+phase = "BW"
+"""
+LAYERS = """
+name = "layers"
+[[pattern]]
+glob = "aten::linear, *"
+match = '^aten::linear$'
+phase = "F"
+[[pattern]]
+glob = "aten::_to_copy, *"
+match = '^aten::_to_copy$'
+phase = "BW"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "naming"),
+    [
+        ("nsightful_power_iteration", STEPS),
+        ("nsys-ai_h100_2gpu_1s", LAYERS),
+    ],
+)
+def test_causes_add_up_to_the_bubble(exports: Path, name: str, naming: str, tmp_path: Path) -> None:
+    (tmp_path / "naming.toml").write_text(naming)
+    report = bubbleviz.analyze(exports / f"{name}.sqlite", convention=tmp_path / "naming.toml")
+    accounts = [
+        (ratio, iteration.index, own.rank, account)
+        for iteration in report.iterations
+        for own in iteration.ranks
+        for ratio, account in own.accounts.items()
+    ]
+
+    assert accounts
+    for ratio, index, rank, account in accounts:
+        causes = report.explanation.causes.of_rank(ratio, index, rank)
+        assert sum(causes.values()) == account.bubble_ns
+
+
+def test_a_late_host_of_a_real_run_is_named(exports: Path, tmp_path: Path) -> None:
+    (tmp_path / "naming.toml").write_text(STEPS)
+    path = exports / "nsightful_power_iteration.sqlite"
+    report = bubbleviz.analyze(path, convention=tmp_path / "naming.toml")
+    around = {report.operations.names[i] for i in report.operations.host_range_id if i >= 0}
+
+    assert any(name.startswith("IO ") for name in around)
