@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from bubbleviz._version import __version__
+from bubbleviz.commands.compare import compare
+from bubbleviz.commands.gate import gate
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.output_options import chosen, with_outputs
 from bubbleviz.renderers import Renderer
@@ -321,6 +323,10 @@ def conventions() -> None:
     from bubbleviz.overview import naming_parts
 
     show(naming_parts(built_in().values()))
+
+
+app.command(epilog="Example: bubbleviz compare before.json after.json")(compare)
+app.command(epilog="Example: bubbleviz gate report.json --max-bubble schedule=0.12")(gate)
 
 
 def _run(arguments: list[str]) -> int:

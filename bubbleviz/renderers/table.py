@@ -143,6 +143,10 @@ def _table(*columns: str, left: tuple[str, ...]) -> Table:
     return table
 
 
+#: For tables of other results.
+empty_table = _table
+
+
 def _headline(report: Report) -> RenderableType:
     from rich.text import Text
 
@@ -405,6 +409,10 @@ def _list(lines: Iterable[str]) -> Table:
     for line in lines:
         grid.add_row("  -", Text(line))
     return grid
+
+
+#: For sentences on other results.
+bullet_list = _list
 
 
 def _limitations(report: Report) -> Iterator[RenderableType]:
