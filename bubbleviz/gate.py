@@ -40,11 +40,9 @@ class Check:
             (text for d in range(4, 17) if _apart(text := f"{self.mean:.{d}f}", self)),
             repr(self.mean),
         )
+        name = "".join(c if c.isprintable() else " " for c in self.limit.ratio)
         over = f"{self.n:,} iteration{'' if self.n == 1 else 's'}"
-        return (
-            f"{verdict}: {self.limit.ratio} {value} is {stands} {self.limit.written} "
-            f"(mean of {over})"
-        )
+        return f"{verdict}: {name} {value} is {stands} {self.limit.written} (mean of {over})"
 
 
 def _apart(text: str, check: Check) -> bool:

@@ -14,8 +14,9 @@ from typing import Literal
 
 from bubbleviz.errors import OutputError
 
-#: What stands between a picture and its file. Bytes hold the SVG, so nothing in it is code.
-_DOCUMENT = b"""#set document(title: sys.inputs.title)
+#: What stands between a picture and its file. The SVG is bytes, so nothing in it is code; there is
+#: no date, so that the same picture has the same bytes.
+_DOCUMENT = b"""#set document(title: sys.inputs.title, date: none)
 #set page(width: auto, height: auto, margin: 0pt, fill: white)
 #image(bytes(sys.inputs.svg), format: "svg")
 """
@@ -76,12 +77,12 @@ def _typeset(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
             ppi=ppi,
             sys_inputs={"svg": svg, "title": unescape(title[1]) if title else "bubbleviz"},
             pdf_standards=_PDF_VERSION,
-            pdf_tags=False,
-            timestamp=0,  # the same picture, the same bytes
         )
-    except typst.TypstError as error:
+    except (RuntimeError, TypeError, ValueError) as error:
+        # Typst refuses the picture, or is too old for what it is asked.
         raise OutputError(
-            f"the picture cannot be converted to {kind.upper()} ({error.message}); write --svg"
+            f"the picture cannot be converted to {kind.upper()} ({str(error)[:300]}); write --svg, "
+            "or upgrade typst"
         ) from error
 
 

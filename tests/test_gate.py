@@ -109,6 +109,20 @@ def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> No
     assert ("1 iteration)" in check.line) == (n == 1)
 
 
+def test_a_hostile_name_keeps_to_its_line() -> None:
+    saved = with_mean(0.1)
+    name = "a\n\x1b[2J"
+    hostile = Saved("0", name, 4, 3, False, (SavedRatio(name, *_both(saved)),))
+
+    (check,) = checks(hostile, limits_of([f"{name}=0.2"]), "x")
+
+    assert check.line == "ok: a  [2J 0.1000 is at most 0.2 (mean of 3 iterations)"
+
+
+def _both(saved: Saved) -> tuple[Average, Average]:
+    return saved.ratios[0].bubble, saved.ratios[0].window_ns
+
+
 # Verdicts
 
 
