@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bubbleviz._version import __version__
+from bubbleviz.commands.compare import compare
+from bubbleviz.commands.gate import gate
 from bubbleviz.errors import BubblevizError, UsageError
-from bubbleviz.output_options import with_outputs
+from bubbleviz.output_options import chosen, with_outputs
 from bubbleviz.renderers import Renderer
 from bubbleviz.terminal import complain, pass_on, progress_bars, show, show_steps, width
 
@@ -50,7 +52,7 @@ def _bubbleviz(
 @app.command(epilog="Example: bubbleviz analyze node*.sqlite --svg bubbles.svg")
 @with_outputs
 def analyze(
-    outputs: dict[str, Renderer],
+    outputs: dict[str, Renderer[Any]],
     profiles: Annotated[
         list[str],
         typer.Argument(
@@ -268,6 +270,12 @@ def simulate(
         str | None,
         typer.Option(metavar="FILE", help="Draw it; - for standard output."),
     ] = None,
+    pdf: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Draw it as PDF; - for standard output.")
+    ] = None,
+    png: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Draw it as PNG; - for standard output.")
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Replace outputs that exist.")
     ] = False,
@@ -278,8 +286,9 @@ def simulate(
     """
     from bubbleviz.outputs import check_outputs, write_outputs
 
-    outputs = {file: kind for kind, file in (("json", json), ("svg", svg)) if file is not None}
-    check_outputs([file for file in (json, svg) if file is not None], (), force=force)
+    files = {"json": json, "svg": svg, "pdf": pdf, "png": png}
+    outputs = chosen(files)
+    check_outputs([file for file in files.values() if file is not None], (), force=force)
     from bubbleviz import ideal_report
     from bubbleviz.ideal import StageTimes, ideal
 
@@ -323,6 +332,10 @@ def conventions() -> None:
     from bubbleviz.overview import naming_parts
 
     show(naming_parts(built_in().values()))
+
+
+app.command(epilog="Example: bubbleviz compare before.json after.json")(compare)
+app.command(epilog="Example: bubbleviz gate report.json --max-bubble schedule=0.12")(gate)
 
 
 def _run(arguments: list[str]) -> int:

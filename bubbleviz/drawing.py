@@ -66,26 +66,32 @@ def picture(report: Report, view: View) -> str:
     if selection is None:
         _draw_nothing(page, report, view)
     else:
-        _Timeline(page, report, view, selection).draw()
+        Timeline(page, report, view, selection).draw()
     return page.svg()
 
 
 def _draw_nothing(page: Page, report: Report, view: View) -> None:
+    page.title = nothing_to_draw(report, view)
+    page.description = "An empty picture."
+    page.y += 14
+    page.text(page.title, MARGIN, page.y, 16, font_weight="bold")
+    page.y += 6
+    draw_limitations(page, report)
+
+
+def nothing_to_draw(report: Report, view: View) -> str:
+    """Return why a view of a report selects nothing."""
     if not report.ranks:
         missing = "no GPU has any operation"
     elif not report.iterations:
         missing = "no iteration was found"
     else:
         missing = f"no such {'iteration or ' if view.iterations else ''}rank"
-    page.title = f"Nothing to draw: {missing}"
-    page.description = "An empty picture."
-    page.y += 14
-    page.text(page.title, MARGIN, page.y, 16, font_weight="bold")
-    page.y += 6
-    _draw_limitations(page, report)
+    return f"Nothing to draw: {missing}"
 
 
-def _draw_limitations(page: Page, report: Report) -> None:
+def draw_limitations(page: Page, report: Report) -> None:
+    """Write below what is on the page what could not be told."""
     for limitation in report.limitations[:MOST_LIMITATIONS]:
         times = f" ({limitation.count:,} times)" if limitation.count > 1 else ""
         what, because = clean(limitation.what, 160), clean(limitation.because, 500)
@@ -106,7 +112,7 @@ def _bridged(edges: list[tuple[float, float]], gap: float) -> list[tuple[float, 
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
     """Where things are, px on the page.
 
     Attributes:
@@ -142,8 +148,11 @@ class _Layout:
         return self.tops[-1] + self.row + (self.lane + LANE_GAP if self.lane else 0)
 
 
-class _Timeline:
-    """Draws one selection of a report, from the title down to the limitations."""
+class Timeline:
+    """Draws one selection of a report, from the title down to the limitations.
+
+    What several of them need to share a page and an axis is public.
+    """
 
     def __init__(self, page: Page, report: Report, view: View, selection: Selection) -> None:
         self.page = page
@@ -153,6 +162,7 @@ class _Timeline:
         self.view = view
         self.communication = view.communication
         self.bridged = False
+        self.causes: tuple[Cause, ...] = ()
         drawn, headline = selection.iterations, report.headline
         self._averaged = [
             {own.rank: own.bubble_ratio.get(headline) for own in iteration.ranks}
@@ -166,29 +176,41 @@ class _Timeline:
     def draw(self) -> None:
         """Draw it."""
         self._title()
-        layout = self._layout()
+        layout = self.layout()
+        boxes, gaps = self.draw_rows(layout)
+        self.draw_axis(layout, layout.bottom)
+        draw_legend(self.page, (boxes,), gaps=gaps, causes=self.causes)
+        if self.view.heat_map:
+            draw_heat_maps(self.page, self.report, self.selection)
+        if texts := self.notes(boxes):
+            self.page.paragraph(" ".join(texts), 9.5, lines=3)
+        draw_limitations(self.page, self.report)
+
+    def draw_rows(self, layout: Layout) -> tuple[Boxes, bool]:
+        """Draw the rows and what belongs to them; the page's cursor stays.
+
+        Returns:
+            what the rows hold, and whether there are gaps between the windows of a row.
+        """
         boxes = Boxes(self.page, self.report, self.selection, layout.width, layout.row)
         if self.communication:
             boxes.add_lane(self.report, layout.width, layout.lane)
         gaps = self._bands(layout)
-        causes = self._causes(layout) if self.view.causes else ()
+        if self.view.causes:
+            self.causes = self._causes(layout)
         self._row_labels(layout)
         self._hosts(layout)
         for row, top in enumerate(layout.tops):
             boxes.draw(row, layout.left, top)
         self._error_bars(layout)
         self._boundaries(layout)
-        self._axis(layout)
-        draw_legend(self.page, boxes, gaps=gaps, causes=causes)
-        if self.view.heat_map:
-            draw_heat_maps(self.page, self.report, self.selection)
-        self._notes(boxes)
-        _draw_limitations(self.page, self.report)
+        return boxes, gaps
 
     # Title
 
-    def _title(self) -> None:
-        report, page, drawn = self.report, self.page, self.selection.iterations
+    def headings(self) -> tuple[str, str]:
+        """Return the ratio as a heading, and what it is of."""
+        report, drawn = self.report, self.selection.iterations
         head = f"{clean(report.headline, 40)} bubble ratio "
         parts = []
         value = percent(None)
@@ -205,9 +227,13 @@ class _Timeline:
             elif spread.n > 1:
                 parts.append(f"mean {percent(spread.mean)}{bounds} over {over}")
         head += "unknown" if value == UNKNOWN else value
-        rest = " · ".join(parts)
+        return head, " · ".join(parts)
+
+    def _title(self) -> None:
+        report, page = self.report, self.page
+        head, rest = self.headings()
         page.title = f"{head}, {rest}" if rest else head
-        ranks, length = len(self.selection.ranks), self._span_ns
+        ranks, length = len(self.selection.ranks), self.span_ns
         reason = clean(report.headline_reason, 300)
         page.description = (
             f"Timeline of {ranks} GPU{'s' if ranks > 1 else ''}, one row each, over "
@@ -223,7 +249,8 @@ class _Timeline:
         page.y += 4
 
     @property
-    def _span_ns(self) -> int:
+    def span_ns(self) -> int:
+        """Length of the time that is drawn."""
         return self.selection.end_ns - self.selection.start_ns
 
     def _ratio(self, iteration: Iteration) -> str:
@@ -238,10 +265,18 @@ class _Timeline:
 
     # Place
 
-    def _layout(self) -> _Layout:
+    def layout(self, *, left: float = 0.0, share: float = 1.0, rows: int = 0) -> Layout:
+        """Return where things are, from the page's cursor down.
+
+        Args:
+            left: the plot begins there, or further right where labels need it.
+            share: of the width there is, that the plot takes.
+            rows: as high as for so many rows, or for its own where these are more.
+        """
         ranks = self.selection.ranks
+        count = max(len(ranks), rows)
         row, gap = next(
-            ((height, gap) for most, height, gap in _ROWS if len(ranks) <= most), _SMALLEST_ROW
+            ((height, gap) for most, height, gap in _ROWS if count <= most), _SMALLEST_ROW
         )
         lane = max(2.5, round(row * 0.2)) if self.communication else 0.0
         size = max(5.5, min(11.0, row * 0.68))
@@ -251,7 +286,7 @@ class _Timeline:
         name_width = max(text_width(self._name(row), size * 0.9) for row in range(len(ranks)))
         stage_x = MARGIN + (18 if self.hosts else 0)
         name_x = stage_x + stage_width + (9 if stage_width else 0)
-        left = math.ceil(name_x + min(name_width, _WIDEST_NAME) + 14)
+        left = max(left, math.ceil(name_x + min(name_width, _WIDEST_NAME) + 14))
         brackets = self.page.y
         top = brackets + BRACKET_LINE * (max(self._bracket_lines(), default=0) + 1) + 5
         tops = []
@@ -260,11 +295,11 @@ class _Timeline:
                 top += max(gap, 5.0)
             tops.append(top)
             top += row + gap + (lane + 2 if lane else 0)
-        right = WIDTH - MARGIN - _RATIO_COLUMN
-        return _Layout(stage_x, name_x, left, right, brackets, row, lane, size, tuple(tops))
+        right = left + (WIDTH - MARGIN - _RATIO_COLUMN - left) * share
+        return Layout(stage_x, name_x, left, right, brackets, row, lane, size, tuple(tops))
 
-    def _x(self, layout: _Layout, time_ns: int) -> float:
-        place = (time_ns - self.selection.start_ns) / self._span_ns
+    def _x(self, layout: Layout, time_ns: int) -> float:
+        place = (time_ns - self.selection.start_ns) / self.span_ns
         return layout.left + layout.width * min(max(place, 0.0), 1.0)
 
     def _hosts_have_room(self, pitch: float) -> bool:
@@ -302,7 +337,7 @@ class _Timeline:
 
     # Beside and behind the rows
 
-    def _bands(self, layout: _Layout) -> bool:
+    def _bands(self, layout: Layout) -> bool:
         """Draw the windows that are counted as hatch: what is left of it is bubble.
 
         Returns:
@@ -321,7 +356,7 @@ class _Timeline:
                 self.page.elements.append(drawsvg.Path("".join(boxes), **look))
         return bool(gaps)
 
-    def _causes(self, layout: _Layout) -> tuple[Cause, ...]:
+    def _causes(self, layout: Layout) -> tuple[Cause, ...]:
         """Colour what is idle by its cause, on top of the hatch."""
         return draw_causes(
             self.page,
@@ -333,7 +368,7 @@ class _Timeline:
             height=layout.row,
         )
 
-    def _window_edges(self, layout: _Layout) -> list[list[tuple[float, float]]]:
+    def _window_edges(self, layout: Layout) -> list[list[tuple[float, float]]]:
         """Return the windows of every row in px; those with less than a gap between them are one.
 
         A gap has the width of the narrowest operation, and more where there were too many.
@@ -364,7 +399,7 @@ class _Timeline:
                 merged.append((start, end))
         return merged
 
-    def _row_labels(self, layout: _Layout) -> None:
+    def _row_labels(self, layout: Layout) -> None:
         page, size = self.page, layout.size
         mark = " !" if self.report.contradicted(self.report.headline) else ""
         for row, top in enumerate(layout.tops):
@@ -393,7 +428,7 @@ class _Timeline:
                 found.append(sum(known) / len(known))
         return sum(found) / len(found) if found else None
 
-    def _error_bars(self, layout: _Layout) -> None:
+    def _error_bars(self, layout: Layout) -> None:
         """Draw, where it can be seen, how far each row can be off: around its first start."""
         first = {own.rank: own.first_ns for own in self.selection.iterations[0].ranks}
         path = ""
@@ -401,7 +436,7 @@ class _Timeline:
             rank = self.selection.ranks[row]
             if not self._clock(row) or rank.index not in first:
                 continue
-            reach = layout.width * (self.report.clock_uncertainty_ns(rank) or 0) / self._span_ns
+            reach = layout.width * (self.report.clock_uncertainty_ns(rank) or 0) / self.span_ns
             if reach < SMALLEST_ERROR_BAR:
                 continue
             middle = self._x(layout, first[rank.index])
@@ -414,7 +449,7 @@ class _Timeline:
             look = {"stroke": LIGHT.text, "stroke_width": 1, "class_": "bv-mark"}
             self.page.elements.append(drawsvg.Path(path, fill="none", **look))
 
-    def _hosts(self, layout: _Layout) -> None:
+    def _hosts(self, layout: Layout) -> None:
         for host, rows in self.hosts:
             top, bottom = layout.tops[rows[0]], layout.tops[rows[-1]] + layout.row
             x, middle = MARGIN + 8, (top + bottom) / 2
@@ -471,7 +506,7 @@ class _Timeline:
             lines.append(line)
         return lines
 
-    def _boundaries(self, layout: _Layout) -> None:
+    def _boundaries(self, layout: Layout) -> None:
         if len(self.selection.iterations) > MOST_BRACKETS:
             return
         dashes = "".join(
@@ -513,10 +548,11 @@ class _Timeline:
         top = px(y - 4)
         self._rule(f"M{px(left)} {top}v8M{px(right)} {top}v8M{px(left)} {px(y)}{line}")
 
-    def _axis(self, layout: _Layout) -> None:
+    def draw_axis(self, layout: Layout, bottom: float) -> None:
+        """Draw the axis of time below ``bottom``, and move the cursor below it."""
         page = self.page
-        y = layout.bottom + 6
-        times, unit = ticks(self._span_ns, 10)
+        y = bottom + 6
+        times, unit = ticks(self.span_ns, 10)
         title = f"time ({unit}) →"
         free = WIDTH - MARGIN - text_width(title, 10) - 4
         labels = drawsvg.Group(
@@ -535,7 +571,8 @@ class _Timeline:
 
     # Below
 
-    def _notes(self, boxes: Boxes) -> None:
+    def notes(self, boxes: Boxes) -> list[str]:
+        """Return sentences on what the picture shows that does not speak for itself."""
         drawn = self.selection.iterations
         spanless = sum(boxes.spanless.values())
         numbered = boxes.shades == len(boxes.chunks)
@@ -579,5 +616,4 @@ class _Timeline:
                 "Copies of a stage share a row: it is drawn as the first of them ran, and its "
                 "ratio is their mean."
             )
-        if texts:
-            self.page.paragraph(" ".join(texts), 9.5, lines=3)
+        return texts

@@ -11,6 +11,7 @@ import numpy as np
 
 from bubbleviz._version import __version__
 from bubbleviz.columns import NONE
+from bubbleviz.typesetting import as_pdf, as_png
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +58,12 @@ def as_svg(ideal: Ideal) -> str:
 
 
 #: The outputs of an ideal, by the names of their options.
-RENDERINGS: Mapping[str, Callable[[Ideal], str]] = {"json": as_json, "svg": as_svg}
+RENDERINGS: Mapping[str, Callable[[Ideal], str | bytes]] = {
+    "json": as_json,
+    "svg": as_svg,
+    "pdf": lambda ideal: as_pdf(as_svg(ideal)),
+    "png": lambda ideal: as_png(as_svg(ideal)),
+}
 
 
 def schedule_parts() -> Iterator[RenderableType]:

@@ -40,18 +40,20 @@ class _Swatch:
     dotted: bool = False
 
 
-def draw_legend(page: Page, boxes: Boxes, *, gaps: bool, causes: Sequence[Cause] = ()) -> None:
+def draw_legend(
+    page: Page, panels: Sequence[Boxes], *, gaps: bool, causes: Sequence[Cause] = ()
+) -> None:
     """Draw the legend below what is on the page, on as many lines as it needs.
 
     Args:
         page: the page.
-        boxes: what the rows hold.
+        panels: what the rows hold, of one or more pictures on the page.
         gaps: whether there are gaps between the windows of a row.
         causes: those that idle time is coloured by; empty where it is hatched alone.
     """
     x, height = float(MARGIN), 13.0
     page.y += 4
-    for swatches, text in _entries(page, boxes, gaps, causes):
+    for swatches, text in _entries(page, panels, gaps, causes):
         width = sum(swatch.width for swatch in swatches) + 6 + text_width(text, 10.5)
         if x + width > WIDTH - MARGIN and x > MARGIN:
             x, page.y = float(MARGIN), page.y + height + 7
@@ -78,27 +80,33 @@ def draw_legend(page: Page, boxes: Boxes, *, gaps: bool, causes: Sequence[Cause]
 
 
 def _entries(
-    page: Page, boxes: Boxes, gaps: bool, causes: Sequence[Cause]
+    page: Page, panels: Sequence[Boxes], gaps: bool, causes: Sequence[Cause]
 ) -> Iterable[tuple[list[_Swatch], str]]:
     """Yield swatches and their text for whatever is in the picture."""
     frame = {"stroke": LIGHT.frame, "stroke_width": 0.7, "class_": "bv-frame"}
     for phase in COMPUTE:
-        if phase in boxes.kinds:
-            yield _phase_swatches(page, boxes, phase, frame), _LONG_NAMES[phase]
+        # Panels with as many chunks have the same shades.
+        own = {max(boxes.shades, 1): boxes for boxes in panels if phase in boxes.kinds}
+        if phase is Phase.OPTIMIZER:
+            own = dict(list(own.items())[:1])
+        if swatches := [_phase_swatches(page, own[n], phase, frame) for n in sorted(own)]:
+            yield [swatch for some in swatches for swatch in some], _LONG_NAMES[phase]
     if not causes:
         yield [_Swatch(22, {"fill": page.hatch()})], "bubble"
     for cause in causes:
         yield [_Swatch(22, {"fill": CAUSES[cause.label]})], f"idle: {cause.label}"
     if gaps:
         yield [_Swatch(22, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
-    if UNATTRIBUTED_KIND in boxes.kinds:
+    if any(UNATTRIBUTED_KIND in boxes.kinds for boxes in panels):
         yield [_Swatch(22, {"fill": UNATTRIBUTED})], "unattributed compute"
-    if boxes.communicates:
+    if any(boxes.communicates for boxes in panels):
         thin = {"fill": COMMUNICATION, **frame, "stroke_width": 0.3}
         yield [_Swatch(22, thin)], "communication (thin lane)"
-    if boxes.merged_words:
-        halves = [_Swatch(11, {"fill": fill}, dotted=True) for fill in boxes.merged_colours]
-        yield halves, f"merged: narrower than {boxes.narrower:g} px ({boxes.merged_words})"
+    if merging := [boxes for boxes in panels if boxes.merged_words]:
+        halves = [_Swatch(11, {"fill": fill}, dotted=True) for fill in merging[0].merged_colours]
+        narrower = max(boxes.narrower for boxes in merging)
+        words = "; ".join(boxes.merged_words for boxes in merging)
+        yield halves, f"merged: narrower than {narrower:g} px ({words})"
 
 
 def _phase_swatches(page: Page, boxes: Boxes, phase: Phase, frame: dict[str, Any]) -> list[_Swatch]:

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import typer
 
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.renderers import renderers
+
+
+def chosen(files: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the kinds of output by file, of those that are given.
+
+    Args:
+        files: by kind, the file that its option names.
+
+    Raises:
+        OutputError: a kind needs what is not installed, or is nothing for the terminal that
+            standard output is.
+    """
+    given = {file: kind for kind, file in files.items() if file is not None}
+    known = {renderer.name: renderer for renderer in renderers()}
+    for file, kind in given.items():
+        if kind not in known:
+            continue
+        known[kind].check()
+        if known[kind].binary and file == "-" and sys.stdout.isatty():
+            raise OutputError(
+                f"--{kind} -: is nothing for a terminal; name a file, or pass it on to a program"
+            )
+    return given
 
 
 def with_outputs(function: Callable[..., None]) -> Callable[..., None]:
@@ -21,11 +45,12 @@ def with_outputs(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def collecting(**options: Any) -> None:
-        files = [(options.pop(r.name), r) for r in renderers()]
-        given = {file: renderer for file, renderer in files if file is not None}
-        if len(given) < sum(file is not None for file, _ in files):
+        known = {r.name: r for r in renderers()}
+        files = {name: options.pop(name) for name in known}
+        given = chosen(files)
+        if len(given) < sum(file is not None for file in files.values()):
             raise UsageError("two outputs name the same file; give each its own")
-        function(**options, outputs=given)
+        function(**options, outputs={file: known[name] for file, name in given.items()})
 
     own = [p for p in signature(function, eval_str=True).parameters.values() if p.name != "outputs"]
     added = [

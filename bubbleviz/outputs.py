@@ -54,25 +54,30 @@ def _check_place(output: str, place: Path, profiles: set[Path], *, force: bool) 
         raise _in_the_way(output)
 
 
-def write_outputs(texts: Mapping[str, str], *, force: bool) -> None:
-    """Write each text to its file; all are complete before the first takes its name.
+def encoded(content: str | bytes) -> bytes:
+    """Return what a file holds: text in UTF-8, bytes as they are."""
+    return content.encode("utf-8") if isinstance(content, str) else content
+
+
+def write_outputs(contents: Mapping[str, str | bytes], *, force: bool) -> None:
+    """Write each content to its file; all are complete before the first takes its name.
 
     Raises:
         OutputError: a file cannot be written; files that took their names already stay.
     """
-    channels = [output for output in texts if _is_channel(output)]
+    channels = [output for output in contents if _is_channel(output)]
     ready: dict[str, str] = {}
     try:
-        for output, text in texts.items():
+        for output, content in contents.items():
             if output not in channels:
-                ready[output] = _temporary(output, text)
+                ready[output] = _temporary(output, encoded(content))
         for output, temporary in ready.items():
             _place(temporary, output, force=force)
     finally:
         for temporary in ready.values():
             Path(temporary).unlink(missing_ok=True)
     for output in channels:
-        _write_into(output, texts[output])
+        _write_into(output, encoded(contents[output]))
 
 
 def _exists(path: str) -> bool:
@@ -91,24 +96,24 @@ def _is_channel(output: str) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def _write_into(output: str, text: str) -> None:
+def _write_into(output: str, content: bytes) -> None:
     try:
         with Path(output).open("wb", buffering=0) as channel:
-            rest = memoryview(text.encode("utf-8"))
+            rest = memoryview(content)
             while rest:
                 rest = rest[channel.write(rest) :]
     except OSError as error:
         raise _unwritable(output, error) from error
 
 
-def _temporary(output: str, text: str) -> str:
+def _temporary(output: str, content: bytes) -> str:
     try:
         handle, name = tempfile.mkstemp(prefix=".bubbleviz-", dir=Path(output).resolve().parent)
     except OSError as error:
         raise _unwritable(output, error) from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         mask = os.umask(0)
         os.umask(mask)
         Path(name).chmod(0o666 & ~mask)

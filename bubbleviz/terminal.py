@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bubbleviz.errors import OutputError
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress as Bars
@@ -47,14 +49,18 @@ def show(parts: Iterator[RenderableType]) -> None:
     print_parts(Console(highlight=False, markup=False, emoji=False), parts)
 
 
-def pass_on(text: str) -> None:
-    """Write a file to standard output as it would be written to disk: in UTF-8."""
+def pass_on(content: str | bytes) -> None:
+    """Write a file to standard output as it would be written to disk: text in UTF-8."""
     binary = getattr(sys.stdout, "buffer", None)
-    if binary is None:
-        sys.stdout.write(text)
+    if binary is None and isinstance(content, str):
+        sys.stdout.write(content)
         return
+    if binary is None:
+        raise OutputError("standard output takes text alone; name a file")
+    from bubbleviz.outputs import encoded
+
     sys.stdout.flush()
-    binary.write(text.encode("utf-8"))
+    binary.write(encoded(content))
     binary.flush()
 
 

@@ -2,14 +2,14 @@
 
 Adding one is adding a module with a ``RENDERER`` constant; the command line offers it by its
 name, and the tests over all renderers take it in. A renderer sees the report and nothing below
-it, returns text, and opens no file.
+it, returns text or bytes, and opens no file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bubbleviz.registry import discover
 
@@ -17,23 +17,36 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.report import Report, View
 
 
+#: What a file holds: text, which is written in UTF-8, or bytes.
+Content = TypeVar("Content", str, bytes)
+
+
+def _nothing_needed() -> None:
+    """Raise nothing: text needs nothing but bubbleviz."""
+
+
 @dataclass(frozen=True)
-class Renderer:
+class Renderer(Generic[Content]):
     """A way to write a report down.
 
     Attributes:
         name: what ``--NAME FILE`` is called on the command line.
         summary: one line for ``--help``.
-        render: report and view to text.
+        render: report and view to text or bytes.
         order: place in ``--help``.
+        check: raises, before any work, what keeps it from working here (a library that is not
+            installed).
+        binary: whether it is nothing for a terminal.
     """
 
     name: str
     summary: str
-    render: Callable[[Report, View], str]
+    render: Callable[[Report, View], Content]
     order: int = 0
+    check: Callable[[], None] = _nothing_needed
+    binary: bool = False
 
 
-def renderers() -> tuple[Renderer, ...]:
+def renderers() -> tuple[Renderer[Any], ...]:
     """Return every renderer, in display order."""
     return discover(__name__, "RENDERER", Renderer)

@@ -43,6 +43,7 @@ def _text(value: Any) -> str:
 def document(report: Report) -> dict[str, Any]:
     """Return the report as nested JSON values, keys as in the documented schema."""
     from bubbleviz.advice import first_thing
+    from bubbleviz.methods import methods
     from bubbleviz.report import SCHEMA
 
     summary = report.summary
@@ -84,6 +85,7 @@ def document(report: Report) -> dict[str, Any]:
         "coverage": [asdict(own) for own in report.coverage],
         "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
         "limitations": [asdict(limitation) for limitation in report.limitations],
+        "methods": methods(report),
     }
 
 

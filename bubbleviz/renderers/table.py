@@ -104,6 +104,8 @@ def parts(report: Report, view: View, width: int = WIDTH) -> Iterator[Renderable
     yield from _coverage(report)
     if report.limitations:
         yield from _limitations(report)
+    if report.summary.bubble_ratio[report.headline].mean is not None:
+        yield from _methods(report)
 
 
 def _headline(report: Report) -> RenderableType:
@@ -373,6 +375,15 @@ def _limitations(report: Report) -> Iterator[RenderableType]:
         lines[_LIMITATIONS:] = [f"and {len(lines) - _LIMITATIONS} more in --json"]
     yield Text("\nLimitations", style="bold")
     yield listed(lines)
+
+
+def _methods(report: Report) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    from bubbleviz.methods import methods
+
+    yield Text("\nMethods, ready to paste", style="bold")
+    yield Text(clean(methods(report), None))
 
 
 def _shorter_paths(report: Report) -> Callable[[str], str]:

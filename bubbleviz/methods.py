@@ -1,0 +1,88 @@
+"""The methods sentence: what was measured, how and with what, ready for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bubbleviz.count import Spread
+from bubbleviz.report import Report, told_apart
+from bubbleviz.statistics import statistics
+
+#: Where unattributed compute moves the ratio by more than this, the sentence says so.
+_LOW_MATTERS = 0.01
+
+
+def methods(report: Report, schedule: str | None = None) -> str:
+    """Return one sentence for a methods section: definition, iterations, ranks, result, version.
+
+    Args:
+        report: any report.
+        schedule: name of the pipeline schedule, where it is known.
+    """
+    spread = report.summary.bubble_ratio.get(report.headline)
+    tool = f"bubbleviz {report.version} from {_profiles(report)}"
+    if spread is None or spread.mean is None:
+        return (
+            f"No bubble ratio could be measured with {tool} on {_ranks(report)}: "
+            f"{report.headline_reason.rstrip('.')}."
+        )
+    definition = next((s.definition for s in statistics() if s.name == report.headline), None)
+    means = f", that is {with_source(definition)}," if definition else ""
+    known = f" of the schedule {schedule}" if schedule else ""
+    return (
+        f"Pipeline bubbles were measured with {tool}: the bubble ratio '{report.headline}'{means} "
+        f"over {_iterations(report, spread.n)}{known} on {_ranks(report)} is "
+        f"{_result(spread.mean, spread)}{''.join(_caveats(report, spread.mean))}."
+    )
+
+
+def with_source(definition: str) -> str:
+    """Return the definition of a statistic with its source in brackets, to go into a sentence."""
+    formula, _, source = definition.partition("; ")
+    return f"{formula} ({source})" if source else formula
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return a number of things, as ``1 rank`` or ``1,024 ranks``."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
+def _profiles(report: Report) -> str:
+    nsys = bool(report.profiles) and all(own.format == "nsys" for own in report.profiles)
+    return counted(len(report.profiles), "Nsight Systems profile" if nsys else "profile")
+
+
+def _iterations(report: Report, n: int) -> str:
+    """Return over how many iterations the ratio is averaged; all have as many microbatches."""
+    counts = {i.microbatches for i in report.iterations if i.averaged}
+    known = next(iter(counts)) if len(counts) == 1 else None
+    each = "" if known is None else f" with {counted(known, 'microbatch', 'microbatches')}"
+    return f"{counted(n, 'training iteration')}{each}"
+
+
+def _ranks(report: Report) -> str:
+    stages = {rank.stage for rank in report.ranks}
+    told = "" if not stages or None in stages else f"{counted(len(stages), 'pipeline stage')}, "
+    hosts = counted(len({rank.host for rank in report.ranks}), "host")
+    return f"{counted(len(report.ranks), 'rank')} ({told}{hosts})"
+
+
+def _result(mean: float, spread: Spread) -> str:
+    if spread.std is None or spread.ci95 is None:
+        return f"{100 * mean:.2f} %"
+    return (
+        f"{100 * mean:.2f} % on average (standard deviation {100 * spread.std:.2f} percentage "
+        f"points; 95 % confidence interval of the mean +/- {100 * spread.ci95:.2f}, Student's t)"
+    )
+
+
+def _caveats(report: Report, mean: float) -> Iterator[str]:
+    """Yield what a reader must know beside the number."""
+    interval = report.summary.bubble_interval.get(report.headline)
+    if interval is not None and interval[0] < interval[1]:
+        yield f"; the hosts' clocks leave it between {' and '.join(told_apart(interval, 2, 4))} %"
+    if report.contradicted(report.headline):
+        yield "; it needs clocks that contradict each other"
+    low = report.summary.bubble_low.get(report.headline)
+    if low is not None and low.mean is not None and mean - low.mean > _LOW_MATTERS:
+        yield f"; with compute outside every operation counted as work it is {100 * low.mean:.2f} %"

@@ -1,0 +1,33 @@
+"""PNG: the picture of ``--svg`` as pixels, twice as many as the SVG has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.renderers import Renderer
+from bubbleviz.typesetting import check
+
+if TYPE_CHECKING:
+    from bubbleviz.report import Report, View
+
+
+def render(report: Report, view: View) -> bytes:
+    """Return the part of the report that ``view`` names as a PNG document.
+
+    Raises:
+        OutputError: Typst is not installed.
+    """
+    from bubbleviz.drawing import picture
+    from bubbleviz.typesetting import as_png
+
+    return as_png(picture(report, view))
+
+
+RENDERER = Renderer(
+    name="png",
+    summary="the same picture as PNG: pixels, twice as many as the SVG has",
+    render=render,
+    order=32,
+    check=check,
+    binary=True,
+)

@@ -1,0 +1,176 @@
+"""Saved reports: what ``--json`` wrote, read back as small values.
+
+Only what is compared and checked is read; the rest of a report may grow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import DecodeError, Meta, ValidationError
+from msgspec import json as msgspec_json
+
+from bubbleviz.errors import InputError
+
+SCHEMA = "bubbleviz.report/1"
+
+#: No ratio and no time is beyond this, and its square is still a number.
+_Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
+_Positive = Annotated[float, Meta(ge=0, le=1e30)]
+_Count = Annotated[int, Meta(ge=0)]
+
+
+@dataclass(frozen=True)
+class Average:
+    """A mean over iterations: None for none, and ``std`` (n - 1) None for fewer than two."""
+
+    mean: _Finite | None
+    std: _Positive | None
+    n: _Count
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that contradict each other."""
+        if (self.mean is None) != (self.n == 0) or (self.std is None) != (self.n < 2):
+            raise ValueError(f"mean, std and n = {self.n} do not go together")
+
+
+@dataclass(frozen=True)
+class SavedRatio:
+    """One bubble ratio of a run: over its iterations, with the length of its window in ns.
+
+    ``interval`` is between what the clocks of several hosts allow the mean, None for not known
+    or exact.
+    """
+
+    name: str
+    bubble: Average
+    window_ns: Average
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What is read of a report.
+
+    Attributes:
+        version: of the bubbleviz that wrote it.
+        headline: name of the ratio to quote.
+        ranks: how many.
+        iterations: how many are averaged.
+        contradicted: whether a ratio needs clocks that contradict each other.
+        ratios: in the report's order.
+    """
+
+    version: str
+    headline: str
+    ranks: int
+    iterations: int
+    contradicted: bool
+    ratios: tuple[SavedRatio, ...]
+
+    def ratio(self, name: str) -> SavedRatio | None:
+        """Return the ratio of that name, or None."""
+        return next((ratio for ratio in self.ratios if ratio.name == name), None)
+
+
+@dataclass(frozen=True)
+class _Anything:
+    """An entry that is counted and not looked into."""
+
+
+@dataclass(frozen=True)
+class _Iteration:
+    clocks_contradict: bool = False
+
+
+@dataclass(frozen=True)
+class _Summary:
+    iterations: _Count
+    bubble_ratio: dict[str, Average]
+    window_ns: dict[str, Average]
+    bubble_interval: dict[str, tuple[_Finite, _Finite] | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Head:
+    schema: str
+
+
+@dataclass(frozen=True)
+class _Document(_Head):
+    bubbleviz: str
+    headline: str
+    ranks: list[_Anything]
+    iterations: list[_Iteration]
+    summary: _Summary
+
+
+def looks_saved(path: str) -> bool:
+    """Tell whether a path is to be read as a report: a pipe, ``.json``, or text that opens ``{``.
+
+    What cannot be looked at is none; whoever reads it says why.
+    """
+    file = Path(path)
+    try:
+        if file.is_fifo():
+            return True
+        if not file.is_file():
+            return False
+        if file.suffix.lower() == ".json":
+            return True
+        with file.open("rb") as opened:
+            return opened.read(64).lstrip().startswith(b"{")
+    except (OSError, ValueError):
+        return False
+
+
+def read_saved(path: str) -> Saved:
+    """Return what a report holds that ``bubbleviz analyze --json`` wrote.
+
+    Raises:
+        InputError: it cannot be read, or is no such report.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"{path}: cannot be read ({reason}); name a report that bubbleviz analyze --json wrote"
+        ) from error
+    try:
+        schema = msgspec_json.decode(data, type=_Head).schema
+        if schema != SCHEMA:
+            raise InputError(
+                f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; write a report with "
+                "bubbleviz analyze --json"
+            )
+        document = msgspec_json.decode(data, type=_Document)
+    except (DecodeError, ValidationError, RecursionError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path}: is no report of bubbleviz ({str(error)[:300]}); write one with bubbleviz "
+            "analyze --json"
+        ) from error
+    return _saved(path, document)
+
+
+def _saved(path: str, document: _Document) -> Saved:
+    summary = document.summary
+    lost = sorted(set(summary.bubble_ratio) - set(summary.window_ns))
+    if document.headline not in summary.bubble_ratio or lost:
+        what = f"the window of {lost[0][:60]!r}" if lost else "its headline among its ratios"
+        raise InputError(
+            f"{path}: the report lacks {what}; write it again with bubbleviz analyze --json"
+        )
+    return Saved(
+        version=document.bubbleviz,
+        headline=document.headline,
+        ranks=len(document.ranks),
+        iterations=summary.iterations,
+        contradicted=any(own.clocks_contradict for own in document.iterations),
+        ratios=tuple(
+            SavedRatio(name, bubble, summary.window_ns[name], summary.bubble_interval.get(name))
+            for name, bubble in summary.bubble_ratio.items()
+        ),
+    )

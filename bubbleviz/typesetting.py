@@ -1,0 +1,90 @@
+"""Pictures as PDF and PNG: the SVG document set on a page of its own size by Typst.
+
+Typst keeps shapes as shapes and text as text in the fonts of this machine, or in its own where
+there are none. It is imported when used, for it is an extra: ``pip install 'bubbleviz[paper]'``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Mapping
+from html import unescape
+from typing import Literal
+
+from bubbleviz.errors import OutputError
+
+#: What stands between a picture and its file. The SVG is bytes, so nothing in it is code; there is
+#: no date, so that the same picture has the same bytes.
+_DOCUMENT = b"""#set document(title: sys.inputs.title, date: none)
+#set page(width: auto, height: auto, margin: 0pt, fill: white)
+#image(bytes(sys.inputs.svg), format: "svg")
+"""
+#: The newest that LaTeX takes into a document without a warning, by its default settings.
+_PDF_VERSION: Literal["1.5"] = "1.5"
+#: Dots per inch at which a pixel of the picture is two by two dots.
+_TWICE = 192.0
+#: Dots of a PNG at most; of a larger picture a pixel is fewer dots. 64 million take 0.6 GB.
+_MOST_DOTS = 64_000_000
+
+_SIZE = re.compile(r'<svg\b[^>]*?\swidth="([0-9.]+)"[^>]*?\sheight="([0-9.]+)"')
+_TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
+
+
+def check() -> None:
+    """Refuse before any work what could not be converted after it.
+
+    Raises:
+        OutputError: Typst is not installed.
+    """
+    if importlib.util.find_spec("typst") is None:
+        raise OutputError(
+            "pictures as PDF or PNG need Typst; install it with: pip install 'bubbleviz[paper]', "
+            "or write --svg"
+        )
+
+
+def as_pdf(svg: str) -> bytes:
+    """Return an SVG document as a PDF of one page: vectors and text, no pixels.
+
+    Raises:
+        OutputError: Typst is not installed, or does not take the picture.
+    """
+    return _typeset(svg, "pdf", _TWICE)
+
+
+def as_png(svg: str) -> bytes:
+    """Return an SVG document as a PNG, twice as many dots wide as it has pixels.
+
+    Raises:
+        OutputError: Typst is not installed, or does not take the picture.
+    """
+    size = _SIZE.search(svg)
+    pixels = float(size[1]) * float(size[2]) if size else 0.0
+    shrunk = (_MOST_DOTS / (4 * pixels)) ** 0.5 if 4 * pixels > _MOST_DOTS else 1.0
+    return _typeset(svg, "png", _TWICE * shrunk)
+
+
+def _typeset(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
+    check()
+    import typst
+
+    title = _TITLE.search(svg)
+    try:
+        return typst.compile(
+            _DOCUMENT,
+            format=kind,
+            ppi=ppi,
+            sys_inputs={"svg": svg, "title": unescape(title[1]) if title else "bubbleviz"},
+            pdf_standards=_PDF_VERSION,
+        )
+    except (RuntimeError, TypeError, ValueError) as error:
+        # Typst refuses the picture, or is too old for what it is asked.
+        raise OutputError(
+            f"the picture cannot be converted to {kind.upper()} ({str(error)[:300]}); write --svg, "
+            "or upgrade typst"
+        ) from error
+
+
+#: The conversions of an SVG document, by the names of their options.
+CONVERSIONS: Mapping[str, Callable[[str], bytes]] = {"pdf": as_pdf, "png": as_png}

@@ -1,0 +1,323 @@
+"""Comparing runs: by name, against the first, with what makes a difference doubtful."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.comparison import Comparison, Run, compare, saved_of, titles_of
+from bubbleviz.comparison_report import COLUMNS, as_csv, as_json, as_svg, document, parts
+from bubbleviz.errors import UsageError
+from bubbleviz.renderers.table import plain_text
+from bubbleviz.saved import Average, Saved, SavedRatio
+from tests.test_latex import HOSTILE
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+ONE, OTHER = str(FIXTURES / "1f1b"), str(FIXTURES / "zb-v")
+NONE = Average(None, None, 0)
+MS = 1e6
+
+
+def run(
+    title: str,
+    mean: float | None = 0.25,
+    std: float = 0.01,
+    n: int = 4,
+    window_ms: float = 33.0,
+    *,
+    name: str = "schedule",
+    interval: tuple[float, float] | None = None,
+    **changes: Any,
+) -> Run:
+    """Return a run of one ratio."""
+    known = mean is not None
+    bubble = Average(mean, std if n > 1 else None, n) if known else NONE
+    window = Average(window_ms * MS, 0.1 * MS if n > 1 else None, n) if known else NONE
+    ratio = SavedRatio(name, bubble, window, interval)
+    saved = replace(Saved("1", name, 4, n if known else 0, False, (ratio,)), **changes)
+    return Run(title, f"/x/{title}.json", saved)
+
+
+def printed(comparison: Comparison) -> str:
+    return plain_text(parts(comparison))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Return the saved reports of two fixtures."""
+    folder = tmp_path_factory.mktemp("saved")
+    files = []
+    for path in (ONE, OTHER):
+        files.append(str(folder / f"{Path(path).name}.json"))
+        assert main(["analyze", path, "--json", files[-1]]) == 0
+    return files[0], files[1]
+
+
+# Nothing, and ties
+
+
+def test_runs_without_any_ratio_have_no_differences() -> None:
+    found = compare([run("a", None), run("b", None)])
+
+    (row,) = found.rows
+    assert [(cell.bubble, cell.window_ns) for cell in row.cells] == [(None, None)] * 2
+    assert "- in b, - in a" in printed(found)
+    assert json.loads(as_json(found))["ratios"][0]["runs"][1]["difference"] is None
+    assert found.notes == ("a test takes two iterations of each run; too few in a, b",)
+
+
+def test_a_run_beside_itself_is_the_same() -> None:
+    found = compare([run("a"), run("a (2)")])
+    cell = found.rows[0].cells[1]
+
+    assert cell.bubble is not None
+    assert (cell.bubble.mean, cell.bubble.t, cell.bubble.p) == (0.0, 0.0, 1.0)
+    assert found.notes == ()
+    assert "25.00 % in a: the same (95 % CI" in " ".join(printed(found).split())
+
+
+# Differences
+
+
+def test_differences_are_those_to_the_first_run() -> None:
+    found = compare([run("a", 0.25), run("b", 0.15, window_ms=30), run("c", 0.35, window_ms=36)])
+    cells = found.rows[0].cells
+
+    assert cells[0].bubble is None
+    for cell, mean, window_ms in ((cells[1], -0.1, -3), (cells[2], 0.1, 3)):
+        assert cell.bubble is not None
+        assert cell.bubble.mean == pytest.approx(mean)
+        assert cell.bubble.t == pytest.approx(mean / math.sqrt(2 * 0.01**2 / 4))
+        assert cell.bubble.df == pytest.approx(6)
+        assert cell.window_ns is not None
+        assert cell.window_ns.mean == pytest.approx(window_ms * MS)
+    assert found.notes == ()
+    first, second, *_ = printed(found).splitlines()
+    assert first.startswith(
+        "bubble ratio (schedule): 15.00 % in b, 25.00 % in a: 10.00 points less (95 % CI -11.73 to "
+        "-8.27, p"
+    )
+    assert "< 0.0001)" in first + second
+
+
+def test_one_iteration_gives_no_test_and_says_so() -> None:
+    found = compare([run("a"), run("b", 0.2, n=1)])
+    entry = document(found)["ratios"][0]["runs"][1]["difference"]
+
+    assert entry == {"mean": pytest.approx(-0.05), "ci95": None, "t": None, "df": None, "p": None}
+    assert "5.00 points less (no test)" in printed(found)
+    assert found.notes[-1] == "a test takes two iterations of each run; too few in b"
+
+
+def test_ratios_are_compared_with_their_own_name_only() -> None:
+    found = compare([run("a", name="schedule"), run("b", name="period")])
+
+    assert [row.name for row in found.rows] == ["schedule", "period"]
+    assert all(cell.bubble is None for row in found.rows for cell in row.cells)
+    assert found.rows[0].cells[1].ratio is None
+    assert found.notes == (
+        "the headlines differ (a schedule, b period); ratios are compared with those of their own "
+        "name",
+    )
+
+
+# What makes a difference doubtful
+
+
+def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
+    (note,) = compare([run("a", 0.25), run("b", 0.2, window_ms=34.5)]).notes
+
+    assert note == (
+        "b: a smaller ratio in a longer window is no gain of time: schedule is 20.00 % of 34.500 "
+        "ms, after 25.00 % of 33.000 ms"
+    )
+
+
+def test_the_sentence_is_on_the_headline_and_names_the_others() -> None:
+    one, other = run("a", 0.25), run("b", 0.2, window_ms=34.5)
+    both = [
+        replace(
+            own,
+            saved=replace(
+                own.saved, ratios=(replace(own.saved.ratios[0], name="stage"), *own.saved.ratios)
+            ),
+        )
+        for own in (one, other)
+    ]
+    (note,) = compare(both).notes
+
+    assert ": schedule is 20.00 %" in note
+    assert note.endswith("33.000 ms; likewise stage")
+
+
+@pytest.mark.parametrize(
+    ("mean", "window_ms"), [(0.25, 40), (0.3, 40), (0.2, 33), (0.2, 30), (None, 40)]
+)
+def test_no_other_case_is_no_gain(mean: float | None, window_ms: float) -> None:
+    notes = compare([run("a", 0.25), run("b", mean, window_ms=window_ms)]).notes
+
+    assert not any("no gain" in note for note in notes)
+
+
+def test_clocks_that_allow_the_same_ratio_are_told() -> None:
+    wide, apart = (0.2, 0.3), (0.28, 0.3)
+
+    (note,) = compare([run("a", 0.25, interval=wide), run("b", 0.29, interval=apart)]).notes
+
+    assert note == (
+        "b: the hosts' clocks allow it the same schedule as a, which the test does not count"
+    )
+    for first, other in ((None, apart), (wide, None), ((0.2, 0.27), apart)):
+        runs = [run("a", 0.25, interval=first), run("b", 0.29, interval=other)]
+        assert compare(runs).notes == ()
+
+
+def test_other_ranks_versions_and_clocks_are_told() -> None:
+    notes = compare([run("a"), run("b", ranks=8, version="2", contradicted=True)]).notes
+
+    assert notes == (
+        "ratios need clocks that contradict each other in b",
+        "the runs have different numbers of ranks (a 4, b 8)",
+        "the reports are of different versions of bubbleviz (a 1, b 2)",
+    )
+
+
+# Titles
+
+
+@pytest.mark.parametrize(
+    ("paths", "titles"),
+    [
+        ((), ()),
+        (("a/report.json", "b/report.json"), ("a/report", "b/report")),
+        (("x/1f1b.json", "x/zb.sqlite", "y/"), ("1f1b", "zb", "y")),
+        (("a", "a", "a"), ("a", "a (2)", "a (3)")),
+        (("a", "a (2)", "a"), ("a", "a (2)", "a (3)")),
+        (("/", ".json"), ("/", ".json")),
+        (("x/a", "a"), ("x/a", "a")),
+    ],
+)
+def test_titles_tell_paths_apart(paths: tuple[str, ...], titles: tuple[str, ...]) -> None:
+    assert titles_of(paths) == titles
+
+
+# Outputs
+
+
+def test_csv_has_a_row_for_each_ratio_and_run() -> None:
+    header, *rows = csv.reader(
+        io.StringIO(as_csv(compare([run("a"), run("b", 0.2), run("c", None)])))
+    )
+
+    assert tuple(header) == COLUMNS
+    assert [row[:2] for row in rows] == [["schedule", title] for title in "abc"]
+    assert rows[0][header.index("difference") :] == [""] * 7
+    assert float(rows[1][header.index("difference")]) == pytest.approx(-0.05)
+    assert rows[2][2:] == ["", "", "0", *[""] * 9]
+
+
+def test_json_has_what_is_promised() -> None:
+    found = json.loads(as_json(compare([run("a"), run("b", 0.2)])))
+
+    assert found["schema"] == "bubbleviz.comparison/1"
+    assert set(found) == {"schema", "bubbleviz", "runs", "ratios", "notes", "test"}
+    assert [own["title"] for own in found["runs"]] == ["a", "b"]
+    assert found["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
+    assert set(found["ratios"][0]["runs"][1]["difference"]) == {"mean", "ci95", "t", "df", "p"}
+    assert found["test"].startswith("Welch's t-test")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_titles_and_ratios_are_inert(name: str) -> None:
+    found = compare([run(name, name=name), run(f"{name}2", 0.2, name=name, window_ms=40)])
+
+    text = printed(found)
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(as_json(found))["runs"][0]["title"] == name
+    rows = list(csv.reader(io.StringIO(as_csv(found))))
+    assert len(rows) == 3
+    assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row[:2])
+
+
+def test_the_same_input_gives_the_same_bytes() -> None:
+    one, other = (compare([run("a"), run("b", 0.2)]) for _ in range(2))
+
+    assert as_json(one) == as_json(other)
+    assert as_csv(one) == as_csv(other)
+
+
+# The command line
+
+
+def test_profiles_and_saved_reports_give_the_same(
+    saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *saved]) == 0
+    from_json = capsys.readouterr().out
+    assert main(["compare", ONE, OTHER]) == 0
+    from_profiles = capsys.readouterr().out
+    assert main(["compare", saved[0], OTHER]) == 0
+
+    assert from_profiles == from_json == capsys.readouterr().out
+    assert from_json.startswith("bubble ratio (schedule): 7.14 % in zb-v, 27.27 % in 1f1b: 20.14 ")
+
+
+def test_what_is_saved_is_what_is_read(saved: tuple[str, str]) -> None:
+    from bubbleviz.saved import read_saved
+
+    assert read_saved(saved[1]) == saved_of(bubbleviz.analyze(OTHER))
+
+
+def test_every_output_is_written(saved: tuple[str, str], tmp_path: Path) -> None:
+    for kind in ("json", "csv"):
+        assert main(["compare", *saved, f"--{kind}", str(tmp_path / f"x.{kind}")]) == 0
+    options = [word for k in ("svg", "pdf", "png") for word in (f"--{k}", str(tmp_path / f"x.{k}"))]
+    assert main(["compare", ONE, OTHER, *options]) == 0
+
+    assert len(list(tmp_path.iterdir())) == 5
+    assert all(file.stat().st_size for file in tmp_path.iterdir())
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    capsys.readouterr()
+    assert main(["compare", *arguments]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_a_saved_report_cannot_be_drawn(
+    kind: str, saved: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, 2, ONE, saved[1], f"--{kind}", str(tmp_path / "x"))
+
+    assert "a report in JSON holds no operations to draw; give the profiles" in said
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="holds no operations"):
+        as_svg(compare([run("a"), run("b")]))
+
+
+def test_what_cannot_be_compared_is_refused(
+    saved: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "there.json"
+    there.write_text("mine")
+
+    assert "give two or more" in refused(capsys, 2, saved[0])
+    assert "no such file" in refused(capsys, 1, saved[0], "nowhere.json")
+    assert "is no report of bubbleviz" in refused(capsys, 1, saved[0], str(there))
+    assert "--force" in refused(capsys, 1, *saved, "--csv", str(there))
+    assert "never written to" in refused(capsys, 1, *saved, "--json", saved[1], "--force")
+    assert "two outputs" in refused(capsys, 1, *saved, "--json", "-", "--csv", "-")
+    assert there.read_text() == "mine"

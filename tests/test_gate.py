@@ -1,0 +1,279 @@
+"""The gate, and the reading of saved reports it stands on: verdicts, exit codes, bad files."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bubbleviz.cli import main
+from bubbleviz.errors import InputError, UsageError
+from bubbleviz.gate import checks, limits_of
+from bubbleviz.report import SCHEMA
+from bubbleviz.saved import SCHEMA as READ_SCHEMA
+from bubbleviz.saved import Average, Saved, SavedRatio, looks_saved, read_saved
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+NONE = {"mean": None, "std": None, "min": None, "max": None, "ci95": None, "n": 0}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a saved report of the 1F1B fixture."""
+    file = tmp_path_factory.mktemp("saved") / "report.json"
+    assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(file)]) == 0
+    return file
+
+
+def altered(saved: Path, folder: Path, *path: str, value: Any) -> str:
+    """Return the path of a copy of the report with one value exchanged."""
+    document = json.loads(saved.read_text())
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    file = folder / "altered.json"
+    file.write_text(json.dumps(document))
+    return str(file)
+
+
+def gated(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(["gate", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+# Nothing, and ties
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"null", b"0", b'""', b"{", b"\xff", b"\0"])
+def test_what_is_no_report_is_refused_in_a_sentence(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.json"
+    file.write_bytes(content)
+    code, out, err = gated(capsys, str(file), "--max-bubble", "schedule=0.1")
+
+    assert (code, out) == (1, "")
+    assert "is no report of bubbleviz" in err
+    assert "; write one with bubbleviz analyze --json" in err
+    assert err.count("\n") == 1
+
+
+def test_no_limit_is_wrong_usage(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = gated(capsys, str(saved))
+
+    assert (code, out) == (2, "")
+    assert "nothing to check; give a limit with --max-bubble" in err
+
+
+def with_mean(mean: float | None, n: int = 3) -> Saved:
+    """Return a report with that mean of ``schedule``."""
+    none = Average(None, None, 0)
+    std = 0.0 if n > 1 else None
+    bubble = none if mean is None else Average(mean, std, n)
+    return Saved("0", "schedule", 4, n, False, (SavedRatio("schedule", bubble, none),))
+
+
+def test_a_tie_passes_and_the_next_number_does_not() -> None:
+    (limit,) = limits_of(["schedule=0.12"])
+    above = 0.12000000000000001
+
+    (tie,) = checks(with_mean(0.12), [limit], "x")
+    (next_one,) = checks(with_mean(above + 1e-16), [limit], "x")
+
+    assert tie.passed
+    assert tie.line == "ok: schedule 0.1200 is at most 0.12 (mean of 3 iterations)"
+    assert not next_one.passed
+    assert next_one.line.startswith("FAILED: schedule 0.1200000000000001")
+    assert next_one.line.endswith(" is above 0.12 (mean of 3 iterations)")
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 9))
+def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> None:
+    (check,) = checks(with_mean(mean, n), limits_of([f"schedule={most!r}"]), "x")
+    verdict, _, value = check.line.split()[:3]
+
+    assert check.passed == (mean <= most)
+    assert verdict == ("ok:" if check.passed else "FAILED:")
+    assert (float(value) <= most) == check.passed
+    assert float(value) == pytest.approx(mean, abs=1e-4)
+    assert ("1 iteration)" in check.line) == (n == 1)
+
+
+def test_a_hostile_name_keeps_to_its_line() -> None:
+    saved = with_mean(0.1)
+    name = "a\n\x1b[2J"
+    hostile = Saved("0", name, 4, 3, False, (SavedRatio(name, *_both(saved)),))
+
+    (check,) = checks(hostile, limits_of([f"{name}=0.2"]), "x")
+
+    assert check.line == "ok: a  [2J 0.1000 is at most 0.2 (mean of 3 iterations)"
+
+
+def _both(saved: Saved) -> tuple[Average, Average]:
+    return saved.ratios[0].bubble, saved.ratios[0].window_ns
+
+
+# Verdicts
+
+
+def test_one_line_a_check_in_the_order_given(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = ("--max-bubble", "step=0.3", "--max-bubble", "schedule=0.12")
+    code, out, err = gated(capsys, str(saved), *limits)
+
+    assert (code, err) == (3, "")
+    assert out.splitlines() == [
+        "ok: step 0.2687 is at most 0.3 (mean of 3 iterations)",
+        "FAILED: schedule 0.2727 is above 0.12 (mean of 3 iterations)",
+    ]
+    assert gated(capsys, str(saved), *limits[:2])[0] == 0
+
+
+def test_a_ratio_without_a_value_is_neither_good_nor_bad(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = altered(saved, tmp_path, "summary", "bubble_ratio", "schedule", value=NONE)
+    code, out, err = gated(capsys, unknown, "--max-bubble", "schedule=1")
+
+    assert (code, out) == (1, "")
+    assert "whether schedule is at most 1 cannot be told" in err
+    assert gated(capsys, unknown, "--max-bubble", "step=1")[0] == 0
+
+
+def test_a_ratio_that_is_not_there_is_named_beside_those_that_are(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = gated(capsys, str(saved), "--max-bubble", "<script>\n=0.5")
+
+    assert code == 1
+    assert "has no ratio '<script>'; it has schedule, stage, step, period" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "=", "schedule", "schedule=", "=0.1", "schedule=x", "schedule=nan", "schedule=inf"),
+        *("schedule=12", "schedule=-0.1", "schedule=12%", "x" * 10_000),
+    ],
+)
+def test_limits_of_another_form_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"not of the form schedule=0\.12") as refusal:
+        limits_of([text])
+
+    assert len(str(refusal.value)) < 200
+
+
+def test_two_limits_of_one_ratio_are_refused() -> None:
+    with pytest.raises(UsageError, match="'step' has two limits"):
+        limits_of(["step=0.1", "schedule=0.1", " step = 0.2"])
+
+
+# Saved reports
+
+
+def test_the_schema_is_that_of_reports() -> None:
+    assert READ_SCHEMA == SCHEMA
+
+
+def test_a_report_is_read_as_it_was_written(saved: Path) -> None:
+    found = read_saved(str(saved))
+    document = json.loads(saved.read_text())
+
+    assert (found.version, found.headline) == (document["bubbleviz"], "schedule")
+    assert (found.ranks, found.iterations, found.contradicted) == (4, 3, False)
+    assert [ratio.name for ratio in found.ratios] == ["schedule", "stage", "step", "period"]
+    for ratio in found.ratios:
+        for average, key in ((ratio.bubble, "bubble_ratio"), (ratio.window_ns, "window_ns")):
+            written = document["summary"][key][ratio.name]
+            for field in fields(average):
+                assert getattr(average, field.name) == written[field.name]
+    assert found.ratio("nothing") is None
+
+
+def test_clocks_that_contradict_each_other_are_read(saved: Path, tmp_path: Path) -> None:
+    iterations = json.loads(saved.read_text())["iterations"]
+    iterations[1]["clocks_contradict"] = True
+
+    assert read_saved(altered(saved, tmp_path, "iterations", value=iterations)).contradicted
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("schema",), "bubbleviz.report/2", "its schema is 'bubbleviz.report/2', not"),
+        (("schema",), "x" * 10_000, "its schema is 'xxxx"),
+        (("schema",), None, "Expected `str`"),
+        (("headline",), "nothing", "lacks its headline among its ratios"),
+        (("summary",), [], "Expected `object`"),
+        (("summary", "window_ns"), {}, "lacks the window of 'period'"),
+        (("summary", "iterations"), -1, ">= 0"),
+        (("summary", "bubble_ratio", "stage", "mean"), "0.1", "Expected `float | null`"),
+        (("summary", "bubble_ratio", "stage", "mean"), True, "Expected `float | null`"),
+        (("summary", "bubble_ratio", "stage", "mean"), 1e300, "<= 1e+30"),
+        (("summary", "bubble_ratio", "stage", "mean"), None, "n = 3 do not go together"),
+        (("summary", "bubble_ratio", "stage", "std"), -1.0, ">= 0"),
+        (("summary", "bubble_ratio", "stage", "n"), 1, "n = 1 do not go together"),
+        (("summary", "bubble_ratio", "stage", "n"), 2.5, "Expected `int`"),
+        (("summary", "bubble_interval", "step"), [0.1], "length 2"),
+        (("ranks",), 4, "Expected `array`"),
+    ],
+)
+def test_a_report_that_was_tampered_with_says_where(
+    path: tuple[str, ...], value: Any, said: str, saved: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as refusal:
+        read_saved(altered(saved, tmp_path, *path, value=value))
+
+    assert said in str(refusal.value)
+    assert len(str(refusal.value)) < 700
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema": NaN}', '{"schema": 1e999}'])
+def test_json_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(text)
+
+    with pytest.raises(InputError, match="is no report of bubbleviz"):
+        read_saved(str(file))
+
+
+@pytest.mark.parametrize("path", ["nowhere.json", "", "x" * 5000, "a\0b", "/"])
+def test_a_path_that_leads_to_no_file_is_refused(path: str) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_saved(path)
+
+
+def test_what_looks_like_a_saved_report(saved: Path, tmp_path: Path) -> None:
+    without_suffix = tmp_path / "report"
+    without_suffix.write_text(' \n{"schema": 1}')
+
+    assert looks_saved(str(saved))
+    assert looks_saved(str(without_suffix))
+    for other in (FIXTURES / "1f1b", FIXTURES / "1f1b" / "node0.sqlite", tmp_path / "nowhere.json"):
+        assert not looks_saved(str(other))
+    assert not looks_saved("x" * 5000)
+
+
+def test_a_report_comes_through_a_pipe(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(saved.read_bytes()), daemon=True)
+    writer.start()
+
+    assert looks_saved(str(pipe))
+    assert gated(capsys, str(pipe), "--max-bubble", "schedule=1")[0] == 0
+    writer.join(10)

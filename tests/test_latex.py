@@ -1,0 +1,259 @@
+"""The LaTeX table: it compiles in a stranger's document, whatever names the profiles hold.
+
+Where pdflatex is on the PATH, it compiles. Everywhere a strict reader of the few constructs that
+there may be goes over it: ASCII, known commands, balanced groups and environments, cells by row.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.count import Spread
+from bubbleviz.methods import methods
+from bubbleviz.model import Limitation
+from bubbleviz.renderers.latex import escaped, render
+from bubbleviz.report import Report, View
+from bubbleviz.statistics import statistics
+from tests.test_svg import report_of
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+ONE = str(FIXTURES / "1f1b")
+HOSTILE = (
+    "<script>alert(1)</script>",
+    r"\input{/etc/passwd} \write18{rm} \end{document}",
+    "a_b^c~d#e$f&g%h{i}j",
+    "}}}{{{",
+    "^^M\\par\n\nnext\r\x00\x1b[2J\u2028",
+    "[*]=?`!`---<<>>,,''\"",
+    "日本 é ü ß µ ± 😀 \uff04 \uff3c \ufb03 a\u0301",
+    "=1+1",
+    "\\",
+    "%",
+    "x" * 10_000,
+)
+#: Every command that the table may hold.
+KNOWN = {
+    *("begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule"),
+    *("textbf", "emph", "times", "pm", "textbackslash", "textasciicircum", "textasciitilde"),
+    *("textless", "textgreater", "textbar", "smallskip"),
+}
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return bubbleviz.analyze([FIXTURES / "1f1b"])
+
+
+def without_comments(text: str) -> str:
+    """Return LaTeX without its comments."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+
+
+def check(body: str) -> None:
+    """Fail where plain LaTeX could stumble over a text without comments."""
+    assert body.isascii()
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", body)
+    tokens = re.findall(r"\\([A-Za-z]+|.)|([{}$&#^_~%])", body)
+    assert {name for name, _ in tokens if len(name) > 1} <= KNOWN
+    assert {name for name, _ in tokens if len(name) == 1} <= set("\\{}$&%#_,. ")
+    bare = [character for _, character in tokens if character]
+    assert set(bare) <= set("{}$&")  # what groups, sets formulas, and parts cells
+    assert bare.count("$") % 2 == 0
+    depth = 0
+    for character in bare:
+        depth += (character == "{") - (character == "}")
+        assert depth >= 0
+    assert depth == 0
+    opened: list[str] = []
+    for what, name in re.findall(r"\\(begin|end)\{(\w+)\}", body):
+        if what == "begin":
+            opened.append(name)
+        else:
+            assert opened.pop() == name
+    assert opened == []
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of the table's rows."""
+    lines = [line.strip() for line in text.splitlines() if line.endswith("\\\\")]
+    return [[cell.strip() for cell in line.removesuffix("\\\\").split(" & ")] for line in lines]
+
+
+def compiled(folder: Path, body: str) -> None:
+    """Compile a document that knows booktabs alone, where there is pdflatex.
+
+    A body is text for a document; a warning of a line too wide is a failure as well.
+    """
+    latex = shutil.which("pdflatex")
+    if latex is None:
+        pytest.skip("no pdflatex here; the strict reader has been over it")
+    (folder / "paper.tex").write_text(
+        "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
+        f"{body}\n\\end{{document}}\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [latex, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"],
+        capture_output=True,
+        check=False,
+        cwd=folder,
+        timeout=60,
+    )
+    said = done.stdout.decode("utf-8", "replace")
+    assert done.returncode == 0, said[-2000:]
+    assert "Overfull" not in said
+    assert "Missing character" not in said
+    assert (folder / "paper.pdf").is_file()
+
+
+# Nothing
+
+
+def test_an_empty_report_is_a_table_of_dashes(tmp_path: Path) -> None:
+    text = render(report_of([]), View())
+
+    check(without_comments(text))
+    _, *found = rows(text)
+    assert [row[1] for row in found] == ["--"] * len(statistics())
+    assert "% Methods, ready to paste:\n%   No bubble ratio could be measured" in text
+    compiled(tmp_path, text)
+
+
+# The table
+
+
+def test_every_ratio_is_a_row_and_the_headline_is_the_first(report: Report) -> None:
+    header, *found = rows(render(report, View()))
+
+    assert header[:2] == ["Ratio", "Mean"]
+    assert found[0] == [
+        *(r"\textbf{schedule}", "27.27", "0.00", r"$\pm$\,0.00", "3", "33.00", "37.50"),
+    ]
+    assert [row[0] for row in found[1:]] == ["stage", "step", "period"]
+
+    other = replace(report, headline="period")
+    assert [row[0] for row in rows(render(other, View()))[1:]] == [
+        *(r"\textbf{period}", "schedule", "stage", "step"),
+    ]
+
+
+def test_the_caption_has_every_definition(report: Report) -> None:
+    text = render(report, View())
+    (caption,) = re.findall(r"\\caption\{(.*)\}", text)
+
+    for statistic in statistics():
+        assert rf"\emph{{{statistic.name}}}" in caption
+    assert r"1 $-$ sum of the ranks' compute / (ranks $\times$ (last end" in caption
+    assert "3 training iterations on 4 ranks" in caption
+
+
+def test_what_is_not_known_is_a_dash_and_a_zero_has_no_sign(report: Report) -> None:
+    one = {name: Spread(-1e-17, None, 0, 0, None, 1) for name in report.summary.bubble_ratio}
+    text = render(replace(report, summary=replace(report.summary, bubble_ratio=one)), View())
+
+    assert rows(text)[1][1:5] == ["0.00", "--", "--", "1"]
+
+
+def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) -> None:
+    between = {**report.summary.bubble_interval, "schedule": (0.25, 0.3)}
+    iterations = tuple(
+        replace(i, ratios={name: replace(r, contradicted=True) for name, r in i.ratios.items()})
+        for i in report.iterations
+    )
+    summary = replace(report.summary, bubble_interval=between)
+    text = render(replace(report, summary=summary, iterations=iterations), View())
+
+    assert r"clocks leave \emph{schedule} between 25.00 and 30.00\,\%." in text
+    assert rows(text)[1][1] == r"27.27\,!"
+    assert "A ratio marked ! needs clocks that contradict each other." in text
+    check(without_comments(text))
+
+
+def test_the_packages_and_the_methods_stand_above_it(report: Report) -> None:
+    lines = render(report, View()).splitlines()
+
+    assert lines[1] == r"% Needs in the preamble: \usepackage{booktabs}"
+    assert rf"%   {escaped(methods(report))}" in lines
+
+
+# Hostile names
+
+
+def dressed(report: Report, name: str) -> Report:
+    """Return a report with that name wherever a name may come from outside."""
+    return replace(
+        report,
+        convention=name,
+        headline_reason=name,
+        profiles=tuple(replace(p, path=f"/x/{name}", host=name) for p in report.profiles),
+        ranks=tuple(replace(r, label=name, host=name) for r in report.ranks),
+        limitations=(Limitation(name, name), Limitation("two\nlines", name)),
+    )
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_inert(report: Report, name: str) -> None:
+    text = render(dressed(report, name), View())
+    plain = render(report, View())
+
+    check(without_comments(text))
+    assert without_comments(text) == without_comments(plain)
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) < 20_000
+
+
+def test_it_compiles_with_hostile_names_and_the_methods_pasted(
+    report: Report, tmp_path: Path
+) -> None:
+    hostile = "\n\n".join(escaped(name) for name in HOSTILE[:-1])
+    table = "".join(render(dressed(report, name), View()) for name in HOSTILE[:3])
+    again = "\n".join(escaped(name) for name in HOSTILE[:-1])
+    cells = "\\\\\n".join(escaped(name) for name in HOSTILE[:-1])
+    tabular = f"\\begin{{tabular}}{{p{{0.9\\textwidth}}}}\n{cells}\n\\end{{tabular}}"
+    caption = f"\\begin{{table}}\\caption{{{again}}}\\end{{table}}"
+
+    pasted = escaped(methods(dressed(report, "a_b%c")))
+    compiled(
+        tmp_path, f"\\sloppy {table}\n{hostile}\n\n{pasted}\n\n{tabular}\n{caption}\\clearpage"
+    )
+
+
+@given(st.text())
+def test_escaped_text_is_one_line_of_harmless_ascii(text: str) -> None:
+    found = escaped(text)
+
+    check(found)
+    assert "\n" not in found
+    assert not re.search(r"(?<!\{)[\[\]*](?!\})", found)
+
+
+@given(st.text(st.sampled_from("abc ,.;:-+/()='012"), max_size=30))
+def test_plain_text_stays(text: str) -> None:
+    assert escaped(text).replace("`", "'") == text
+
+
+def test_quotations_open_and_close() -> None:
+    assert escaped("the ratio 'schedule' (of 'x') isn't \"y\"") == (
+        "the ratio `schedule' (of `x') isn't ''y''"
+    )
+
+
+# The command line
+
+
+def test_it_is_written_and_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("a.tex", "b.tex"):
+        assert main(["analyze", ONE, "--latex", str(tmp_path / name)]) == 0
+
+    assert (tmp_path / "a.tex").read_bytes() == (tmp_path / "b.tex").read_bytes()
+    compiled(tmp_path, r"Before. \input{a.tex} After.")

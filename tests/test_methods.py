@@ -1,0 +1,127 @@
+"""The methods sentence: what it names, and what it says where something is not known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.count import Spread
+from bubbleviz.methods import methods, with_source
+from bubbleviz.renderers import json as json_renderer
+from bubbleviz.renderers.table import render
+from bubbleviz.report import Report, View
+from bubbleviz.statistics import statistics
+from tests.test_svg import report_of
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return bubbleviz.analyze([FIXTURES / "1f1b"])
+
+
+def test_nothing_measured_is_said() -> None:
+    assert methods(report_of([])) == (
+        "No bubble ratio could be measured with bubbleviz 0 from 1 Nsight Systems profile on 0 "
+        "ranks (0 hosts): Iterations do not overlap, so each is looked at as if alone."
+    )
+
+
+def test_it_names_definition_iterations_ranks_result_and_version(report: Report) -> None:
+    assert methods(report) == (
+        f"Pipeline bubbles were measured with bubbleviz {bubbleviz.__version__} from 1 Nsight "
+        "Systems profile: the bubble ratio 'schedule', that is 1 - sum of the ranks' compute / "
+        "(ranks x (last end - first start over all ranks)), over 3 training iterations with 8 "
+        "microbatches on 4 ranks (4 pipeline stages, 1 host) is 27.27 % on average (standard "
+        "deviation 0.00 percentage points; 95 % confidence interval of the mean +/- 0.00, "
+        "Student's t)."
+    )
+
+
+@pytest.mark.parametrize("name", [s.name for s in statistics()])
+def test_every_statistic_can_be_the_headline(report: Report, name: str) -> None:
+    sentence = methods(replace(report, headline=name))
+
+    assert f"'{name}', that is 1 - sum of " in sentence
+    assert sentence.count("; ") == 1, "of the confidence interval alone"
+
+
+def test_the_schedule_is_named_where_it_is_known(report: Report) -> None:
+    assert " with 8 microbatches of the schedule 1f1b on 4 ranks " in methods(report, "1f1b")
+
+
+def test_what_is_unknown_is_left_out(report: Report) -> None:
+    bare = replace(
+        report,
+        ranks=tuple(replace(rank, stage=None) for rank in report.ranks),
+        profiles=tuple(replace(p, format="trace") for p in report.profiles),
+        iterations=tuple(replace(i, microbatches=None) for i in report.iterations),
+    )
+
+    assert "from 1 profile: " in methods(bare)
+    assert "over 3 training iterations on 4 ranks (1 host) is" in methods(bare)
+
+
+def test_one_iteration_has_no_spread(report: Report) -> None:
+    single = {**report.summary.bubble_ratio, "schedule": Spread(0.25, None, 0.25, 0.25, None, 1)}
+    summary = replace(report.summary, bubble_ratio=single)
+
+    sentence = methods(replace(report, summary=summary))
+
+    assert sentence.endswith(
+        "over 1 training iteration with 8 microbatches on 4 ranks (4 pipeline stages, 1 host) is "
+        "25.00 %."
+    )
+
+
+def test_what_makes_the_number_uncertain_is_said(report: Report) -> None:
+    summary = report.summary
+    low = {**summary.bubble_low, "schedule": Spread(0.2, None, 0.2, 0.2, None, 1)}
+    between = {**summary.bubble_interval, "schedule": (0.25, 0.3)}
+    iterations = tuple(
+        replace(i, ratios={n: replace(r, contradicted=True) for n, r in i.ratios.items()})
+        for i in report.iterations
+    )
+    doubted = replace(
+        report,
+        summary=replace(summary, bubble_low=low, bubble_interval=between),
+        iterations=iterations,
+    )
+
+    assert methods(doubted).endswith(
+        "; the hosts' clocks leave it between 25.00 and 30.00 %; it needs clocks that contradict "
+        "each other; with compute outside every operation counted as work it is 20.00 %."
+    )
+
+
+def test_a_source_stands_in_brackets() -> None:
+    assert with_source("a / b; arXiv 1, section 2") == "a / b (arXiv 1, section 2)"
+    assert with_source("a / b") == "a / b"
+
+
+def test_the_table_ends_with_it_and_the_json_holds_it(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = render(report, View())
+    _, _, end = text.partition("\nMethods, ready to paste\n")
+
+    assert " ".join(end.split()) == methods(report)
+    assert json.loads(json_renderer.render(report, View()))["methods"] == methods(report)
+    assert main(["analyze", str(FIXTURES / "1f1b"), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["methods"] == methods(report)
+
+
+def test_hostile_names_stay_inert_and_nothing_measured_is_nothing_to_paste(report: Report) -> None:
+    nothing = dict.fromkeys(report.summary.bubble_ratio, Spread(None, None, None, None, None, 0))
+    summary = replace(report.summary, bubble_ratio=nothing, bubble_low=nothing)
+    hostile = replace(report, headline_reason="<b>\n\x1b[2J\x00", summary=summary)
+
+    assert "\x1b" not in render(hostile, View())
+    assert "Methods" not in render(hostile, View())
+    assert json.loads(json_renderer.render(hostile, View()))["methods"].endswith("<b>\n\x1b[2J\0.")

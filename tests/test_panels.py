@@ -1,0 +1,167 @@
+"""Panels: aligned on one scale of time, whatever stands in them."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from bubbleviz.model import Limitation
+from bubbleviz.panels import Panel, draw_panels
+from bubbleviz.phases import Phase
+from bubbleviz.report import Report, View
+from tests.test_latex import HOSTILE
+from tests.test_svg import MS, SVG, Op, one_f_one_b, parsed, rank_of, report_of, written
+
+SHORT = report_of(one_f_one_b(2, 4))
+LONG = report_of(one_f_one_b(2, 4, forward=20 * MS, backward=40 * MS))
+
+
+def drawn(*reports: Report, heading: str = "runs") -> str:
+    return draw_panels(
+        [Panel(f"run {n}", report, View()) for n, report in enumerate(reports)], heading
+    )
+
+
+def rows(svg: str) -> list[tuple[float, float, list[float]]]:
+    """Return left and top of every row with boxes, and the right edges of its boxes."""
+    found = []
+    for group in parsed(svg).iter(f"{SVG}g"):
+        place = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", group.get("transform", ""))
+        if place is None:
+            continue
+        boxes = [
+            (float(x), float(width))
+            for path in group.iter(f"{SVG}path")
+            for x, width in re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", path.get("d", ""))
+        ]
+        found.append((float(place[1]), float(place[2]), [x + width for x, width in boxes]))
+    return found
+
+
+# Nothing
+
+
+def test_no_panels_are_an_empty_picture() -> None:
+    assert written(draw_panels([], "runs")) == ["Nothing to draw: no run"]
+
+
+def test_a_panel_without_work_says_so_beside_others() -> None:
+    texts = written(drawn(report_of([]), SHORT))
+
+    assert texts[:3] == ["runs", "run 0", "Nothing to draw: no GPU has any operation"]
+    assert "run 1" in texts
+    assert written(drawn(report_of([], ranks=(rank_of(0),))))[-1] == (
+        "Nothing to draw: no iteration was found"
+    )
+
+
+def test_an_operation_of_one_nanosecond_stands_beside_a_long_one() -> None:
+    svg = drawn(report_of([Op(0, Phase.F, 0, 0, 1)]), LONG)
+
+    assert parsed(svg).tag == f"{SVG}svg"
+    assert {left for left, _, _ in rows(svg)} == {rows(svg)[0][0]}
+
+
+# Alignment
+
+
+def test_equal_runs_line_up_to_the_pixel() -> None:
+    found = rows(drawn(SHORT, SHORT))
+
+    assert len(found) == 4
+    assert [(left, edges) for left, _, edges in found[:2]] == [
+        (left, edges) for left, _, edges in found[2:]
+    ]
+    assert len({top for _, top, _ in found}) == 4
+
+
+@pytest.mark.parametrize("reports", [(SHORT, LONG), (LONG, SHORT)])
+def test_a_run_twice_as_long_is_twice_as_wide(reports: tuple[Report, Report]) -> None:
+    found = rows(drawn(*reports))
+    ends = [max(edges) for _, _, edges in found]
+    short, long = (ends[:2], ends[2:]) if reports[0] is SHORT else (ends[2:], ends[:2])
+
+    assert long == pytest.approx([2 * end for end in short], abs=0.05)
+    assert {left for left, _, _ in found} == {found[0][0]}
+
+
+def test_each_run_begins_at_its_own_first_work() -> None:
+    later = report_of(one_f_one_b(2, 4, start=10**15))
+
+    svg = drawn(SHORT, later)
+
+    assert [edges for _, _, edges in rows(svg)[:2]] == [edges for _, _, edges in rows(svg)[2:]]
+
+
+def test_long_labels_move_all_panels() -> None:
+    long_names = replace(
+        SHORT,
+        ranks=tuple(replace(rank, label="a very long label of a rank") for rank in SHORT.ranks),
+    )
+    alone, beside = rows(drawn(SHORT)), rows(drawn(SHORT, long_names))
+
+    assert beside[0][0] > alone[0][0]
+    assert {left for left, _, _ in beside} == {beside[0][0]}
+
+
+def test_rows_are_as_high_in_all_panels() -> None:
+    many = report_of(one_f_one_b(12, 12))
+    (first, second, *_), both = rows(drawn(SHORT)), rows(drawn(SHORT, many))
+
+    assert both[1][1] - both[0][1] < second[1] - first[1]
+    assert both[3][1] - both[2][1] == pytest.approx(both[1][1] - both[0][1])
+
+
+def test_there_is_one_axis_and_it_is_that_of_the_longest() -> None:
+    texts = written(drawn(SHORT, LONG, SHORT))
+
+    assert texts.count("time (ms) →") == 1
+    # (m + p - 1) (F + BW) = 5 x 60 ms; what would touch the title of the axis is left out.
+    assert "250" in texts
+
+
+# Words
+
+
+def test_titles_ratios_and_one_legend() -> None:
+    texts = written(drawn(SHORT, LONG, heading="two runs"))
+
+    assert texts[0] == "two runs"
+    assert [texts.count(title) for title in ("run 0", "run 1")] == [1, 1]
+    assert sum(text.startswith("schedule bubble ratio") for text in texts) == 2
+    assert texts.count("F  forward") == 1
+    assert texts.count("bubble") == 3  # over the ratios of each panel, and in the legend
+
+
+def test_the_legend_has_the_shades_of_every_panel() -> None:
+    chunks = report_of([Op(0, Phase.F, 0, 0, 9 * MS), Op(0, Phase.F, 1, 9 * MS, 18 * MS, chunk=1)])
+
+    alone, both = (
+        len(list(parsed(svg).iter(f"{SVG}path"))) for svg in (drawn(chunks), drawn(chunks, chunks))
+    )
+    mixed = drawn(SHORT, chunks)
+
+    assert both > alone
+    assert written(mixed).count("F  forward") == 1
+    assert {"0", "1"} <= set(written(mixed))
+
+
+def test_limitations_are_counted() -> None:
+    limited = replace(SHORT, limitations=(Limitation("a", "b"), Limitation("c", "d")))
+
+    assert "run 0: 2 limitations, told by its own report." in " ".join(written(drawn(limited)))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_titles_are_text(name: str) -> None:
+    svg = draw_panels([Panel(name, SHORT, View()), Panel(name, report_of([]), View())], name)
+
+    assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
+    assert len(svg) < 60_000
+
+
+def test_the_same_panels_are_the_same_bytes() -> None:
+    assert drawn(SHORT, LONG) == drawn(SHORT, LONG)

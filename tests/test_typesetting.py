@@ -1,0 +1,207 @@
+"""PDF and PNG: vectors and text, twice the pixels, the same bytes each time, nothing to a terminal.
+
+What a PDF holds is read out of its streams; how it looks is compared with the SVG by eye.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli import main
+from bubbleviz.drawing import picture
+from bubbleviz.errors import OutputError
+from bubbleviz.model import Limitation
+from bubbleviz.phases import Phase
+from bubbleviz.renderers import renderers
+from bubbleviz.report import View
+from bubbleviz.typesetting import as_pdf, as_png
+from tests.test_svg import MS, Op, one_f_one_b, report_of
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+ONE = str(FIXTURES / "1f1b")
+SIMULATION = ("simulate", "--schedule", "1f1b", "-p", "2", "-m", "2")
+TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
+
+
+def opened(pdf: bytes) -> bytes:
+    """Return a PDF with its compressed streams beside it."""
+    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
+    whole = [pdf]
+    for stream in streams:
+        try:
+            whole.append(zlib.decompress(stream))
+        except zlib.error:  # not compressed
+            whole.append(stream)
+    return b"\n".join(whole)
+
+
+def size(png: bytes) -> tuple[int, int]:
+    """Return width and height in dots."""
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
+
+
+def page(pdf: bytes) -> tuple[float, float]:
+    """Return width and height in points."""
+    (box,) = re.findall(rb"/MediaBox\s*\[([^]]*)\]", opened(pdf))
+    _, _, width, height = (float(number) for number in box.split())
+    return width, height
+
+
+def document_size(svg: str) -> tuple[float, float]:
+    """Return width and height in pixels."""
+    found = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
+    assert found
+    return float(found[1]), float(found[2])
+
+
+# Nothing, and little
+
+
+def test_an_empty_report_gives_a_page_that_says_so() -> None:
+    svg = picture(report_of([], limitations=(Limitation("no ranges", "none"),)), View())
+
+    assert b"/ToUnicode" in opened(as_pdf(svg))
+    assert size(as_png(svg))[0] == 2400
+
+
+def test_operations_of_one_nanosecond_are_set() -> None:
+    svg = picture(report_of([Op(0, Phase.F, 0, 0, 1), Op(0, Phase.F, 1, 0, 1)]), View())
+
+    assert as_pdf(svg).startswith(b"%PDF-")
+
+
+# What they hold
+
+
+def test_a_pdf_holds_shapes_and_text_and_no_pixels() -> None:
+    svg = picture(report_of(one_f_one_b(4, 8)), View())
+    inside = opened(as_pdf(svg))
+
+    assert not re.search(rb"/Subtype\s*/Image", inside)
+    assert re.search(rb"/PatternType\s*1", inside), "the hatch of bubbles"
+    assert re.search(rb"/Type\s*/Font\b", inside), "text as text"
+    assert inside.count(b"BT") >= svg.count("<text") // 2
+
+
+def test_a_pdf_is_as_large_as_the_svg_and_of_a_version_that_latex_takes() -> None:
+    svg = picture(report_of(one_f_one_b(4, 8)), View())
+    width, height = document_size(svg)
+
+    pdf = as_pdf(svg)
+
+    assert pdf.startswith(b"%PDF-1.5")
+    assert page(pdf) == pytest.approx((0.75 * width, 0.75 * height))
+
+
+def test_a_png_has_twice_the_pixels() -> None:
+    svg = picture(report_of(one_f_one_b(4, 8)), View())
+    width, height = document_size(svg)
+
+    assert size(as_png(svg)) == (2 * width, 2 * height)
+
+
+def test_a_png_of_a_huge_picture_is_kept_small() -> None:
+    svg = (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="1200" height="100000">'
+        '<path d="M0 0h9v9z"/></svg>'
+    )
+    width, height = size(as_png(svg))
+
+    assert 60_000_000 < width * height < 65_000_000
+
+
+def test_the_same_picture_is_the_same_bytes() -> None:
+    svg = picture(report_of(one_f_one_b(2, 3)), View())
+
+    assert as_pdf(svg) == as_pdf(svg)
+    assert as_png(svg) == as_png(svg)
+    assert not re.search(rb"/(CreationDate|ModDate)", opened(as_pdf(svg)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<script>", "#panic()", '"); #read("/etc/passwd")', "\0\n\x1b[2J", "😀é日本", "x" * 10_000],
+)
+def test_hostile_names_are_text(name: str) -> None:
+    ops = [Op(0, Phase.F, 0, 0, 5 * MS, name=name)]
+    svg = picture(report_of(ops, limitations=(Limitation(name, name),)), View())
+
+    assert as_pdf(svg).startswith(b"%PDF-")
+    assert as_png(svg).startswith(b"\x89PNG")
+
+
+def test_what_is_no_picture_is_refused_in_a_sentence() -> None:
+    with pytest.raises(OutputError, match=r"cannot be converted to PDF \(.*\); write --svg"):
+        as_pdf("no picture")
+
+
+# The command line
+
+
+@pytest.mark.parametrize("kind", ["pdf", "png"])
+def test_analyze_and_simulate_write_them(kind: str, tmp_path: Path) -> None:
+    measured, simulated = tmp_path / f"m.{kind}", tmp_path / f"s.{kind}"
+
+    assert main(["analyze", ONE, f"--{kind}", str(measured)]) == 0
+    assert main([*SIMULATION, *TIMES, f"--{kind}", str(simulated)]) == 0
+
+    for file in (measured, simulated):
+        assert file.read_bytes()[:4] in {b"%PDF", b"\x89PNG"}
+    assert main(["analyze", ONE, f"--{kind}", str(measured)]) == 1, "it is there already"
+
+
+@pytest.mark.parametrize("command", [("analyze", ONE), (*SIMULATION, *TIMES)])
+@pytest.mark.parametrize("kind", ["pdf", "png"])
+def test_a_terminal_is_spared(
+    command: tuple[str, ...],
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    assert main([*command, f"--{kind}", "-"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        f"bubbleviz: --{kind} -: is nothing for a terminal; name a file, or pass it on to a "
+        "program\n"
+    )
+
+
+def test_a_pipe_is_given_the_bytes(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["analyze", ONE, "--png", "-"]) == 0
+    out, _ = capfdbinary.readouterr()
+
+    assert size(out)[0] == 2400
+
+
+@pytest.mark.parametrize("kind", ["pdf", "png"])
+def test_without_typst_the_next_step_is_said_before_any_work(
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "typst", None)
+    file = tmp_path / "x"
+
+    assert main(["analyze", "nowhere.sqlite", f"--{kind}", str(file)]) == 1
+    assert main([*SIMULATION, *TIMES, f"--{kind}", str(file)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("install it with: pip install 'bubbleviz[paper]'") == 2
+    assert err.count("\n") == 2
+    assert not file.exists()
+
+
+def test_only_pictures_are_binary() -> None:
+    assert [renderer.name for renderer in renderers() if renderer.binary] == ["pdf", "png"]
