@@ -28,8 +28,10 @@ from bubbleviz.interpret import Recording
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
+from bubbleviz.plan_files import read_plan
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.readers import reader_of
+from bubbleviz.recognition import compared, schedule_of
 from bubbleviz.record import How, export_of
 from bubbleviz.report import Report
 from bubbleviz.timing import add, step
@@ -48,6 +50,7 @@ def analyze(
     same_clock: Sequence[Sequence[str]] = (),
     align: str | None = None,
     parallel: Parallel | None = None,
+    plan: str | Path | None = None,
     keep_export: bool = False,
     jobs: int = 1,
     dask: str | None = None,
@@ -70,6 +73,7 @@ def analyze(
             minute apart in UTC.
         parallel: how many ways the run is tensor-, pipeline- and data-parallel; None to tell it
             from the data.
+        plan: a file with the order of operations that was meant, to compare with.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         jobs: how many threads read one profile, beside the one that links, or how many processes
             read several; a script that gives more
@@ -82,6 +86,7 @@ def analyze(
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
     one_of(align, ALIGNMENTS, "--align")
+    meant = None if plan is None else read_plan(str(plan))
     given = [paths] if isinstance(paths, (str, Path)) else paths
     with _fleet(jobs, dask) as fleet:
         with step("find profiles"):
@@ -95,7 +100,12 @@ def analyze(
     with step("put together"):
         run = put_together(recordings, Told(order, parallel, same_clock, align))
     with step("count"):
-        return _report(recordings, run, count(run, skip=skip), unreadable)
+        counts = count(run, skip=skip)
+    with step("explain"):
+        ran = schedule_of(run, counts)
+        against = None if meant is None else compared(run, counts, meant)
+    report = _report(recordings, run, counts, unreadable)
+    return replace(report, schedule=ran, plan=against)
 
 
 def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:

@@ -20,6 +20,7 @@ from bubbleviz.model import (
     RankIntervals,
     UnattributedKernels,
 )
+from bubbleviz.recognition import Recognition
 
 SCHEMA = "bubbleviz.report/1"
 
@@ -43,6 +44,8 @@ class Report:
         coverage: how much GPU time was explained, by rank.
         unattributed_kernels: the largest kernels outside compute operations.
         limitations: what could not be told.
+        schedule: which schedule ran, by the order of operations; None where that was not asked.
+        plan: how the order differs from a plan that was given; None without one.
     """
 
     version: str
@@ -59,6 +62,8 @@ class Report:
     coverage: tuple[RankCoverage, ...]
     unattributed_kernels: tuple[UnattributedKernels, ...]
     limitations: tuple[Limitation, ...]
+    schedule: Recognition | None = None
+    plan: Recognition | None = None
 
     def clock_uncertainty_ns(self, rank: Rank) -> int | None:
         """Return how far the clock of a rank's host can be off; None where nothing bounds it."""
