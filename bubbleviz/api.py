@@ -102,8 +102,9 @@ def analyze(
     with step("count"):
         counts = count(run, skip=skip)
     with step("explain"):
-        ran = schedule_of(run, counts)
-        against = None if meant is None else compared(run, counts, meant)
+        told = run.ranks, run.operations, counts.iterations
+        ran = schedule_of(*told)
+        against = None if meant is None else compared(*told, meant)
     report = _report(recordings, run, counts, unreadable)
     return replace(report, schedule=ran, plan=against)
 

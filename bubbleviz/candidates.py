@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bubbleviz.columns import Ints
 from bubbleviz.comparing import Difference, difference
+from bubbleviz.crowds import Crowd
 from bubbleviz.errors import UsageError
 from bubbleviz.orders import (
     BACKWARD,
-    FORWARD,
     WEIGHTS,
-    chunk_of,
     kind_of,
-    microbatch_of,
     planned_orders,
     settled,
 )
@@ -38,43 +36,6 @@ PREFERRED = (
 )
 #: More operations than this take seconds to plan.
 _MOST_PLANNED = 2_000_000
-
-
-@dataclass(frozen=True)
-class Crowd:
-    """What ran in one pipeline in one iteration; copies that did the same are one.
-
-    Attributes:
-        devices: number of devices, p.
-        places: of each order, the device that ran it; -1 where that is not told.
-        orders: distinct within a place.
-        copies: how many ranks ran each.
-    """
-
-    devices: int
-    places: tuple[int, ...]
-    orders: tuple[Ints, ...]
-    copies: tuple[int, ...]
-
-    @property
-    def placed(self) -> bool:
-        """Whether it is told which device ran what."""
-        return min(self.places, default=-1) >= 0
-
-    @property
-    def chunks(self) -> int:
-        """Number of model chunks a device: what most of them have."""
-        return _usual([int(chunk_of(order).max(initial=0)) + 1 for order in self.orders])
-
-    @property
-    def microbatches(self) -> int:
-        """Number of microbatches of each chunk: what most chunks ran forward."""
-        counts = []
-        for order in self.orders:
-            forward = order[kind_of(order) == FORWARD]
-            pairs = np.unique(np.stack((chunk_of(forward), microbatch_of(forward))), axis=1)
-            counts += np.bincount(pairs[0]).tolist()
-        return _usual(counts)
 
 
 @dataclass(frozen=True)
@@ -124,7 +85,7 @@ def verdict(crowd: Crowd, plans: Plans) -> Verdict:
     rules = list(schedules())
     # A schedule of several chunks has one only where no other will do.
     several = [[rule for rule in rules if (rule.chunks > 1) == many] for many in (False, True)]
-    for own in (crowd, *_fused(crowd)):
+    for own in (crowd, *_fused(crowd), *_copied(crowd)):
         for chosen in several if chunks == 1 else (rules,):
             found = _of_plans(own, plans, chosen, (chunks, microbatches))
             if found.name is not None:
@@ -136,7 +97,8 @@ def verdict(crowd: Crowd, plans: Plans) -> Verdict:
 def verdict_of_plan(crowd: Crowd, plan: Plan) -> Verdict | None:
     """Return how a crowd differs from a plan; None where it has other devices or microbatches."""
     sizes = plan.stages, plan.microbatches // plan.replicas, plan.chunks * plan.replicas
-    if (crowd.devices, crowd.microbatches, crowd.chunks) != sizes:
+    held = crowd.devices, crowd.microbatches, crowd.chunks
+    if sizes not in (held, *((own.devices, *held[1:]) for own in _copied(crowd))):
         return None
     found = _differences(crowd, planned_orders(plan))
     return Verdict(plan.name, (), _distance(crowd, found), tuple(d for d, _ in found))
@@ -174,6 +136,8 @@ def _planned(
 ) -> Iterator[tuple[str, tuple[Ints, ...]]]:
     """Yield the plans of this size (chunks, microbatches of each) that begin as the crowd does."""
     chunks, microbatches = sizes
+    if 3 * crowd.devices * chunks * _shorter(microbatches, crowd.devices) > _MOST_PLANNED:
+        return
     splits = _split_share(crowd.orders)
     for rule in rules:
         for ways in (1, 2):
@@ -249,7 +213,8 @@ def _is_exact(crowd: Crowd, planned: Sequence[Ints]) -> bool:
     for order, copies in zip(crowd.orders, crowd.copies, strict=True):
         ran[order.tobytes()] += copies
     wanted = Counter(order.tobytes() for order in planned)
-    return ran == wanted
+    copies = sum(crowd.copies) // crowd.devices
+    return ran == Counter({key: count * copies for key, count in wanted.items()})
 
 
 def _differences(crowd: Crowd, planned: Sequence[Ints]) -> list[tuple[Difference, int]]:
@@ -262,7 +227,9 @@ def _differences(crowd: Crowd, planned: Sequence[Ints]) -> list[tuple[Difference
 
 def _matched(crowd: Crowd, planned: Sequence[Ints]) -> list[tuple[Difference, int]]:
     """Return the same where devices are not told: each order takes the device nearest to it."""
-    free: Counter[bytes] = Counter(order.tobytes() for order in planned)
+    free: Counter[bytes] = Counter()
+    for order in planned:
+        free[order.tobytes()] += max(sum(crowd.copies) // len(planned), 1)
     by_key: Mapping[bytes, Ints] = {order.tobytes(): order for order in planned}
     found: list[tuple[Difference, int] | None] = []
     for order, copies in zip(crowd.orders, crowd.copies, strict=True):
@@ -297,7 +264,15 @@ def _fused(crowd: Crowd) -> tuple[Crowd, ...]:
     fused = tuple(without_eager(settled(order, order)) for order in crowd.orders)
     if _split_share(fused) > NEAR or _split_share(crowd.orders) <= NEAR:
         return ()
-    return (Crowd(crowd.devices, crowd.places, fused, crowd.copies),)
+    return (replace(crowd, orders=fused),)
+
+
+def _copied(crowd: Crowd) -> Iterator[Crowd]:
+    """Yield the crowd as several copies of fewer devices, where nothing tells which ran what."""
+    if not crowd.placed:
+        for devices in range(crowd.devices // 2, 0, -1):
+            if crowd.devices % devices == 0:
+                yield replace(crowd, devices=devices)
 
 
 def _families(crowd: Crowd, microbatches: int) -> tuple[str, ...]:
@@ -311,9 +286,3 @@ def _families(crowd: Crowd, microbatches: int) -> tuple[str, ...]:
 def _in_preference(names: Sequence[str]) -> tuple[str, ...]:
     order = {name: place for place, name in enumerate(PREFERRED)}
     return tuple(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
-
-
-def _usual(values: Sequence[int]) -> int:
-    """Return the most frequent value; of several the largest, 0 of none."""
-    counted = Counter(values)
-    return max(counted, key=lambda value: (counted[value], value), default=0)

@@ -24,8 +24,8 @@ from bubbleviz.plan import Plan
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
 #: While orders are read: all weight gradients that are left, and a backward that leaves none.
 _CLEARED, _FUSED = 3, 4
-_CHUNK, _KIND, _LOOSE = 32, 48, 56
-_MASK = (1 << 16) - 1
+_CHUNK, _KIND, _LOOSE = 32, 52, 56
+_MASK = (1 << (_KIND - _CHUNK)) - 1
 _NUMBER = (1 << _CHUNK) - 1
 _KINDS_MASK = (1 << (_LOOSE - _KIND)) - 1
 
@@ -136,7 +136,7 @@ def orders_of(operations: Operations, iterations: Sequence[int]) -> Orders:
     known = number >= 0
     kind = np.where(~known & (kind == WEIGHTS), _CLEARED, kind)
     whole = np.where(kind == _FUSED, BACKWARD, kind)
-    own_chunk = _in_turn(cell, chunk)
+    own_chunk = np.minimum(_in_turn(cell, chunk), _MASK)
     numbered = _from_zero(iteration, cell, own_chunk, whole, number, known)
     untold = np.zeros(len(first), bool)
     untold[cell[~known & (kind != _CLEARED)]] = True
@@ -204,8 +204,10 @@ def _from_zero(
     if not known.any():
         return np.zeros(len(number), np.int64)
     chunks = int(chunk.max()) + 1
-    group = cell * chunks + chunk
-    count = (int(cell[-1]) + 1) * chunks
+    group, count = cell * chunks + chunk, (int(cell[-1]) + 1) * chunks
+    if count > 4 * len(number):
+        groups = groups_of(cell, chunk)
+        group, count = groups.of_row, len(groups)
     ahead = np.zeros(count, np.int64)
     bounds = []
     for of_kind in (FORWARD, BACKWARD):

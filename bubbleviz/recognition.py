@@ -7,17 +7,18 @@ iterations have. A few operations elsewhere leave the name, and are listed as de
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align import Run
-from bubbleviz.candidates import Crowd, Plans, Verdict, verdict, verdict_of_plan
+from bubbleviz.candidates import Plans, Verdict, verdict, verdict_of_plan
 from bubbleviz.columns import Ints
 from bubbleviz.comparing import Difference, joined_codes
-from bubbleviz.count import Counts
+from bubbleviz.count import Iteration
+from bubbleviz.crowds import Crowd, key_of, pipelines_of
 from bubbleviz.errors import MismatchError
+from bubbleviz.model import Operations, Rank
 from bubbleviz.orders import (
     BACKWARD,
     WEIGHTS,
@@ -113,37 +114,27 @@ class Recognition:
         return tuple(i for i in self.iterations if i.iteration in judged and i.name == self.name)
 
 
-@dataclass(frozen=True)
-class _Pipeline:
-    """One pipeline in one iteration: its crowd, and the ranks behind it.
-
-    Attributes:
-        crowd: what ran.
-        cells: rows of :class:`bubbleviz.orders.Orders`.
-        member: of each cell, the place of its order in the crowd.
-    """
-
-    crowd: Crowd
-    cells: tuple[int, ...]
-    member: tuple[int, ...]
-
-
-def schedule_of(run: Run, counts: Counts) -> Recognition:
+def schedule_of(
+    ranks: Sequence[Rank], operations: Operations, iterations: Sequence[Iteration]
+) -> Recognition:
     """Return which schedule a run ran.
 
     Args:
-        run: the profiles put together.
-        counts: of its iterations.
+        ranks: of the report.
+        operations: of these.
+        iterations: of the report.
     """
     plans = Plans()
-    found = _judge(run, counts, lambda crowd: verdict(crowd, plans))
+    found = _judge(ranks, operations, iterations, lambda crowd: verdict(crowd, plans))
     if found.name is not None or found.because:
         structural = found.distance is None and found.name is not None
         return replace(found, because="by its structure") if structural else found
     return replace(found, because="no schedule that is known has this order")
 
 
-def compared(run: Run, counts: Counts, plan: Plan) -> Recognition:
+def compared(
+    ranks: Sequence[Rank], operations: Operations, iterations: Sequence[Iteration], plan: Plan
+) -> Recognition:
     """Return how a run differs from a plan; ``name`` is the plan's where any iteration fits.
 
     Raises:
@@ -157,7 +148,7 @@ def compared(run: Run, counts: Counts, plan: Plan) -> Recognition:
             sizes.append((crowd.devices, crowd.chunks, crowd.microbatches))
         return found or Verdict()
 
-    result = _judge(run, counts, judged)
+    result = _judge(ranks, operations, iterations, judged)
     if sizes and all(i.name is None for i in result.iterations):
         devices, chunks, microbatches = sizes[0]
         raise MismatchError(
@@ -168,24 +159,29 @@ def compared(run: Run, counts: Counts, plan: Plan) -> Recognition:
     return result
 
 
-def _judge(run: Run, counts: Counts, judge: Callable[[Crowd], Verdict]) -> Recognition:
+def _judge(
+    ranks: Sequence[Rank],
+    operations: Operations,
+    iterations: Sequence[Iteration],
+    judge: Callable[[Crowd], Verdict],
+) -> Recognition:
     """Return what was judged of every training iteration, and of the run."""
-    training = [i.index for i in counts.iterations if i.kind == "training"]
+    training = [i.index for i in iterations if i.kind == "training"]
     if not training:
         return Recognition(None, because="no training iteration is in the capture")
-    orders = orders_of(run.operations, training)
+    orders = orders_of(operations, training)
     if not len(orders.pattern):
         return Recognition(None, because="no training iteration is in the capture")
     if (orders.pattern < 0).all():
         return Recognition(None, because="the names of ranges tell no microbatches")
     known: dict[tuple[object, ...], Verdict] = {}
-    iterations: list[IterationOrder] = []
+    found: list[IterationOrder] = []
     deviations: list[Deviation] = []
     total = 0
-    for iteration, pipelines in _pipelines(run, orders):
+    for iteration, pipelines in pipelines_of(ranks, orders):
         verdicts = []
         for pipeline in pipelines:
-            key = _key(pipeline, orders)
+            key = key_of(pipeline, orders)
             if key not in known:
                 known[key] = judge(pipeline.crowd)
             verdicts.append(known[key])
@@ -195,18 +191,18 @@ def _judge(run: Run, counts: Counts, judge: Callable[[Crowd], Verdict]) -> Recog
                     total += off.count
                     room = LISTED - len(deviations)
                     deviations += _deviations(orders, cell, off)[:room] if room > 0 else []
-        iterations.append(_of_iteration(iteration, verdicts))
-    return _overall(counts, tuple(iterations), tuple(deviations), total)
+        found.append(_of_iteration(iteration, verdicts))
+    return _overall(iterations, tuple(found), tuple(deviations), total)
 
 
 def _overall(
-    counts: Counts,
+    known: Sequence[Iteration],
     iterations: tuple[IterationOrder, ...],
     deviations: tuple[Deviation, ...],
     total: int,
 ) -> Recognition:
-    averaged = {i.index for i in counts.iterations if i.averaged}
-    complete = {i.index for i in counts.iterations if i.complete}
+    averaged = {i.index for i in known if i.averaged}
+    complete = {i.index for i in known if i.complete}
     for chosen in (averaged, complete, {i.iteration for i in iterations}):
         judged = [i for i in iterations if i.iteration in chosen]
         if judged:
@@ -236,7 +232,7 @@ def _of_iteration(iteration: int, verdicts: Sequence[Verdict]) -> IterationOrder
         iteration,
         name,
         same[0].also,
-        exact=all(found.name is not None and found.distance == 0 for found in verdicts),
+        exact=name is not None and all(v.name == name and v.distance == 0 for v in verdicts),
         distance=sum(distances) / len(distances) if distances else None,
         names=tuple(names) if len(set(names)) > 1 else (),
     )
@@ -246,65 +242,6 @@ def _most(names: Sequence[str | None]) -> str | None:
     """Return the most frequent name; of several the one that comes first."""
     counted = Counter(names)
     return max(counted, key=lambda name: counted[name])
-
-
-def _key(pipeline: _Pipeline, orders: Orders) -> tuple[object, ...]:
-    """Return what pipelines share that ran the same."""
-    cells = list(pipeline.cells)
-    patterns = orders.pattern[cells].tolist()
-    first: dict[int, int] = {}
-    for member, pattern in zip(pipeline.member, patterns, strict=True):
-        first.setdefault(member, pattern)
-    own = tuple(first[member] for member in range(len(first)))
-    crowd = pipeline.crowd
-    return crowd.devices, crowd.places, crowd.copies, own
-
-
-def _pipelines(run: Run, orders: Orders) -> Iterator[tuple[int, list[_Pipeline]]]:
-    """Yield the pipelines of each iteration, in order."""
-    pipeline_of = [-1 if rank.pipeline is None else rank.pipeline for rank in run.ranks]
-    stage_of = [-1 if rank.stage is None else rank.stage for rank in run.ranks]
-    devices = _devices(pipeline_of, stage_of, np.unique(orders.rank).tolist())
-    cells: dict[int, dict[int, list[int]]] = {}
-    columns = (orders.iteration.tolist(), orders.rank.tolist(), orders.pattern.tolist())
-    for cell, (iteration, rank, pattern) in enumerate(zip(*columns, strict=True)):
-        if pattern >= 0:
-            cells.setdefault(iteration, {}).setdefault(pipeline_of[rank], []).append(cell)
-    for iteration, own in cells.items():
-        yield (
-            iteration,
-            [_pipeline(orders, devices[name], stage_of, held) for name, held in own.items()],
-        )
-
-
-def _devices(
-    pipeline_of: Sequence[int], stage_of: Sequence[int], ranks: Sequence[int]
-) -> dict[int, int]:
-    """Return the number of devices of each pipeline."""
-    devices: dict[int, int] = {}
-    for name in {pipeline_of[rank] for rank in ranks}:
-        members = [rank for rank in ranks if pipeline_of[rank] == name]
-        stages = [stage_of[rank] for rank in members]
-        devices[name] = max(stages) + 1 if min(stages) >= 0 else len(members)
-    return devices
-
-
-def _pipeline(orders: Orders, devices: int, stage_of: Sequence[int], held: list[int]) -> _Pipeline:
-    """Return one pipeline in one iteration; copies of a device that ran the same are one."""
-    places = [stage_of[int(orders.rank[cell])] for cell in held]
-    if min(places) < 0:
-        places = [-1] * len(held)
-    pairs = [(place, int(orders.pattern[cell])) for place, cell in zip(places, held, strict=True)]
-    counted = Counter(pairs)
-    distinct = sorted(counted)
-    number = {pair: place for place, pair in enumerate(distinct)}
-    crowd = Crowd(
-        devices,
-        tuple(place for place, _ in distinct),
-        tuple(orders.patterns[pattern] for _, pattern in distinct),
-        tuple(counted[pair] for pair in distinct),
-    )
-    return _Pipeline(crowd, tuple(held), tuple(number[pair] for pair in pairs))
 
 
 def _deviations(orders: Orders, cell: int, off: Difference) -> list[Deviation]:
