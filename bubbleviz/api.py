@@ -29,8 +29,10 @@ from bubbleviz.interpret import Recording
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
+from bubbleviz.plan_files import read_plan
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.readers import reader_of
+from bubbleviz.recognition import compared, schedule_of
 from bubbleviz.record import How, export_of
 from bubbleviz.report import Report
 from bubbleviz.timing import add, step
@@ -49,6 +51,7 @@ def analyze(
     same_clock: Sequence[Sequence[str]] = (),
     align: str | None = None,
     parallel: Parallel | None = None,
+    plan: str | Path | None = None,
     keep_export: bool = False,
     jobs: int = 1,
     dask: str | None = None,
@@ -71,6 +74,7 @@ def analyze(
             minute apart in UTC.
         parallel: how many ways the run is tensor-, pipeline- and data-parallel; None to tell it
             from the data.
+        plan: a file with the order of operations that was meant, to compare with.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         jobs: how many threads read one profile, beside the one that links, or how many processes
             read several; a script that gives more
@@ -83,6 +87,7 @@ def analyze(
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
     one_of(align, ALIGNMENTS, "--align")
+    meant = None if plan is None else read_plan(str(plan))
     given = [paths] if isinstance(paths, (str, Path)) else paths
     with _fleet(jobs, dask) as fleet:
         with step("find profiles"):
@@ -99,7 +104,11 @@ def analyze(
         counts = count(run, skip=skip)
     with step("explain"):
         explanation = explain(run, counts)
-    return _report(recordings, run, counts, explanation, unreadable)
+        told = run.ranks, run.operations, counts.iterations
+        ran = schedule_of(*told)
+        against = None if meant is None else compared(*told, meant)
+    report = _report(recordings, run, counts, explanation, unreadable)
+    return replace(report, schedule=ran, plan=against)
 
 
 def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:

@@ -131,6 +131,14 @@ def analyze(
             "data if not given.",
         ),
     ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Compare with the order in a file, as PyTorch writes it (.csv): what is late, "
+            "early, missing, extra or repeated.",
+        ),
+    ] = None,
     keep_export: Annotated[
         bool, typer.Option("--keep-export", help="Keep the exports made of .nsys-rep reports.")
     ] = False,
@@ -165,7 +173,7 @@ def analyze(
 
     # What lies on other machines is looked for there.
     files = [file.path for file in find_profiles(profiles)] if dask is None else profiles
-    inputs = [*files, *(convention or ())]
+    inputs = [*files, *(convention or ()), *([] if plan is None else [plan])]
     check_outputs(list(outputs), inputs, force=force)
     ordered = numbers(order, "--order") if order else ()
     sizes = None if parallel is None else parallel_of(parallel)
@@ -185,6 +193,7 @@ def analyze(
                 same_clock=[group.split(",") for group in same_clock or ()],
                 align=align,
                 parallel=sizes,
+                plan=plan,
                 keep_export=keep_export,
                 jobs=jobs or cores(),
                 dask=dask,
@@ -243,20 +252,28 @@ def inspect(
     epilog="Example: bubbleviz simulate --schedule 1f1b -p 8 -m 24 --tf 18.5 --tb 18.1 --tw 9.3"
 )
 def simulate(
-    schedule: Annotated[
-        str, typer.Option(metavar="NAME", help="Schedule; bubbleviz schedules lists them.")
-    ],
-    stages: Annotated[
-        int, typer.Option("--stages", "-p", metavar="P", help="Stages, one a device.")
-    ],
-    microbatches: Annotated[
-        int, typer.Option("--microbatches", "-m", metavar="M", help="Microbatches.")
-    ],
     tf: Annotated[
         str, typer.Option(metavar="MS[,MS...]", help="Forward, of all stages or of each.")
     ],
     tb: Annotated[str, typer.Option(metavar="MS[,MS...]", help="Backward for the input alone.")],
     tw: Annotated[str, typer.Option(metavar="MS[,MS...]", help="Backward for the weights.")],
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Schedule; bubbleviz schedules lists them.")
+    ] = None,
+    stages: Annotated[
+        int | None, typer.Option("--stages", "-p", metavar="P", help="Stages, one a device.")
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option("--microbatches", "-m", metavar="M", help="Microbatches.")
+    ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The order in a file, as PyTorch writes it (.csv), in place of a schedule and "
+            "its sizes.",
+        ),
+    ] = None,
     tcomm: Annotated[float, typer.Option(metavar="MS", help="Latency between two devices.")] = 0.0,
     chunks: Annotated[
         int | None,
@@ -276,6 +293,12 @@ def simulate(
     png: Annotated[
         str | None, typer.Option(metavar="FILE", help="Draw it as PNG; - for standard output.")
     ] = None,
+    csv: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write the order as PyTorch's CSV; - for standard output."
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Replace outputs that exist.")
     ] = False,
@@ -286,14 +309,24 @@ def simulate(
     """
     from bubbleviz.outputs import check_outputs, write_outputs
 
-    files = {"json": json, "svg": svg, "pdf": pdf, "png": png}
+    files = {"json": json, "svg": svg, "pdf": pdf, "png": png, "csv": csv}
     outputs = chosen(files)
-    check_outputs([file for file in files.values() if file is not None], (), force=force)
+    inputs = [] if plan is None else [plan]
+    check_outputs([file for file in files.values() if file is not None], inputs, force=force)
     from bubbleviz import ideal_report
-    from bubbleviz.ideal import StageTimes, ideal
+    from bubbleviz.ideal import StageTimes, ideal, ideal_of
 
     times = StageTimes(_times("--tf", tf), _times("--tb", tb), _times("--tw", tw), tcomm)
-    found = ideal(schedule, stages, microbatches, times, chunks)
+    if plan is not None:
+        if any(given is not None for given in (schedule, stages, microbatches, chunks)):
+            raise UsageError("--plan tells the order and its sizes; leave the other ones out")
+        from bubbleviz.plan_files import read_plan
+
+        found = ideal_of(read_plan(plan), times)
+    elif schedule is None or stages is None or microbatches is None:
+        raise UsageError("give a --schedule with its sizes -p and -m, or a --plan")
+    else:
+        found = ideal(schedule, stages, microbatches, times, chunks)
     texts = {file: ideal_report.RENDERINGS[kind](found) for file, kind in outputs.items()}
     to_stdout = texts.pop("-", None)
     write_outputs(texts, force=force)

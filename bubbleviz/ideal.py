@@ -94,7 +94,18 @@ def ideal(
     rule = schedule_named(schedule)
     v = rule.chunks if chunks is None else chunks
     _check_sizes(stages, microbatches, v)
-    plan = rule.plan(stages, microbatches, v)
+    return ideal_of(rule.plan(stages, microbatches, v), times)
+
+
+def ideal_of(plan: Plan, times: StageTimes) -> Ideal:
+    """Return what a plan takes at these times.
+
+    Raises:
+        MismatchError: an operation waits for ever for another.
+        UsageError: a time cannot be.
+    """
+    stages, microbatches, v = plan.stages, plan.microbatches, plan.chunks
+    _check_sizes(stages, microbatches, v)
     forward, backward, weight = (
         _ticks(name, values, plan)
         for name, values in (

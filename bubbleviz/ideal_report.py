@@ -57,12 +57,20 @@ def as_svg(ideal: Ideal) -> str:
     return RENDERER.render(report_of(ideal), View())
 
 
+def as_csv(ideal: Ideal) -> str:
+    """Return the order of an ideal as PyTorch's CSV."""
+    from bubbleviz.plan_files.torch_csv import FORMAT
+
+    return FORMAT.write(ideal.plan)
+
+
 #: The outputs of an ideal, by the names of their options.
 RENDERINGS: Mapping[str, Callable[[Ideal], str | bytes]] = {
     "json": as_json,
     "svg": as_svg,
     "pdf": lambda ideal: as_pdf(as_svg(ideal)),
     "png": lambda ideal: as_png(as_svg(ideal)),
+    "csv": as_csv,
 }
 
 
@@ -81,11 +89,13 @@ def parts(ideal: Ideal) -> Iterator[RenderableType]:
     """Yield what to print, for any rich console."""
     from rich.text import Text
 
-    from bubbleviz.schedules import schedule_named
+    from bubbleviz.schedules import schedules
 
-    plan, rule = ideal.plan, schedule_named(ideal.plan.name)
+    plan = ideal.plan
+    known = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in schedules()}
     chunks = f", {plan.chunks} model chunks a stage" if plan.chunks > 1 else ""
-    yield Text(f"{plan.name}: {rule.summary}\n  {rule.source}", style="bold")
+    source = known.get(plan.name, "the order in this file")
+    yield Text(f"{plan.name}: {source}", style="bold")
     yield Text(f"  {plan.stages} stages, {plan.microbatches} microbatches{chunks}\n")
     peak = max(ideal.peak_activations)
     rows = (

@@ -22,6 +22,7 @@ from bubbleviz.model import (
     RankIntervals,
     UnattributedKernels,
 )
+from bubbleviz.recognition import Recognition
 
 SCHEMA = "bubbleviz.report/1"
 
@@ -46,6 +47,8 @@ class Report:
         unattributed_kernels: the largest kernels outside compute operations.
         explanation: why the bubbles are there.
         limitations: what could not be told.
+        schedule: which schedule ran, by the order of operations; None where that was not asked.
+        plan: how the order differs from a plan that was given; None without one.
     """
 
     version: str
@@ -63,6 +66,8 @@ class Report:
     unattributed_kernels: tuple[UnattributedKernels, ...]
     explanation: Explanation
     limitations: tuple[Limitation, ...]
+    schedule: Recognition | None = None
+    plan: Recognition | None = None
 
     @property
     def gaps(self) -> Gaps:

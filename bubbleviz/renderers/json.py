@@ -11,6 +11,7 @@ from bubbleviz.renderers import Renderer
 if TYPE_CHECKING:
     from bubbleviz.advice import Gap
     from bubbleviz.count import Account, Iteration, RankIteration, Spread
+    from bubbleviz.recognition import Recognition
     from bubbleviz.report import Report, View
 
 
@@ -81,6 +82,8 @@ def document(report: Report) -> dict[str, Any]:
             "window_ns": _spreads(summary.window_ns),
             "cause_ns": _summed_causes(report),
         },
+        "schedule": _recognition(report.schedule),
+        "plan": _recognition(report.plan),
         **_explained(report),
         "coverage": [asdict(own) for own in report.coverage],
         "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
@@ -231,6 +234,28 @@ def _rank(own: RankIteration) -> dict[str, Any]:
 
 def _account(account: Account) -> dict[str, int]:
     return {**asdict(account), "window_ns": account.window_ns}
+
+
+def _recognition(found: Recognition | None) -> dict[str, Any] | None:
+    """Return which schedule ran, or how a plan was kept to."""
+    if found is None:
+        return None
+    return {
+        "name": found.name,
+        "also": list(found.also),
+        "exact": found.exact,
+        "distance": found.distance,
+        "because": found.because or None,
+        "iterations": [
+            {**asdict(own), "also": list(own.also), "names": list(own.names)}
+            for own in found.iterations
+        ],
+        "deviation_count": found.deviation_count,
+        "deviations": [
+            {**asdict(one), "phase": one.phase.label, "chunk": None if one.chunk < 0 else one.chunk}
+            for one in found.deviations
+        ],
+    }
 
 
 RENDERER = Renderer(

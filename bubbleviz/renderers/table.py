@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
     from bubbleviz.count import Iteration, RankIteration
     from bubbleviz.model import ProfileSummary
+    from bubbleviz.recognition import Deviation, Recognition
     from bubbleviz.report import Report, View
 
 #: Width of the table where it is not shown on a terminal.
 WIDTH = 110
 _LIMITATIONS = 12
+_DEVIATIONS = 5
 _RANKS = 64
 _SHORTEST_LABEL = 12
 _LONGEST_LABEL = 200
@@ -90,6 +92,7 @@ def print_parts(console: Console, parts: Iterator[RenderableType]) -> None:
 def parts(report: Report, view: View, width: int = WIDTH) -> Iterator[RenderableType]:
     """Yield what to print, for any rich console of that width."""
     yield _headline(report)
+    yield from _orders(report)
     yield from advice(report)
     yield from _ratios(report)
     yield from causes(report)
@@ -129,6 +132,58 @@ def _headline(report: Report) -> RenderableType:
         text.append(f", clocks allow {_between(interval)} %")
     text.append(f"\n{runs}\nheadline is {report.headline}: {clean(report.headline_reason, 400)}")
     return text
+
+
+def _orders(report: Report) -> Iterator[RenderableType]:
+    """Yield which schedule ran and how a plan was kept to, with some deviations of each."""
+    from rich.text import Text
+
+    for title, found in (("schedule", report.schedule), ("plan", report.plan)):
+        if found is None:
+            continue
+        yield Text(f"{title}: {_recognised(found)}")
+        if found.name is not None and found.deviations:
+            lines = [_deviation(report, one) for one in found.deviations[:_DEVIATIONS]]
+            if found.deviation_count > len(lines):
+                lines.append(f"and {found.deviation_count - len(lines):,} more in --json")
+            yield listed(lines)
+
+
+def _recognised(found: Recognition) -> str:
+    """Return which schedule ran, in one line."""
+    if found.name is None:
+        return f"not recognised: {found.because}"
+    also = f", which here is also {' and '.join(found.also)}" if found.also else ""
+    agreeing = found.agreeing
+    exact = sum(i.exact for i in agreeing)
+    of_all = f"of {len(found.judged)} iterations"
+    if exact == len(found.judged):
+        how = f"exact in {exact} {of_all}"
+    elif found.distance is None:
+        how = f"{found.because}, in {len(agreeing)} {of_all}"
+    else:
+        how = f"{percent(found.distance)} of operations elsewhere, exact in {exact} {of_all}"
+    others = [name for i in found.iterations for name in (i.name, *i.names) if name != found.name]
+    unlike = sorted({name or "an order of its own" for name in others})
+    return f"{clean(found.name)}{also} ({how})" + (
+        f"; elsewhere {clean(', '.join(unlike), 120)}" if unlike else ""
+    )
+
+
+def _deviation(report: Report, one: Deviation) -> str:
+    """Return one operation that is not where the schedule has it, in one line."""
+    rank, iteration = report.ranks[one.rank], report.iterations[one.iteration]
+    chunk = f" of chunk {one.chunk}" if one.chunk > 0 else ""
+    places = f" by {one.places}" if one.places else ""
+    return (
+        f"{clean(rank.label, 40)}, iteration {clean(iteration.name, 20)}: "
+        f"{one.phase.label}{one.microbatch}{chunk} {one.what}{places}"
+    )
+
+
+def _in_percent(value: float | None) -> str:
+    """Return a ratio as percent without the sign, for columns whose header has it."""
+    return "-" if value is None else f"{100 * value:.2f}"
 
 
 def _between(interval: tuple[float, float] | None) -> str:

@@ -1,0 +1,139 @@
+"""What orders that were searched for are called: by how they are built, not operation by operation.
+
+A scheduler that is given times and a memory limit returns another order for other times. What it
+keeps is told here: W split from the backward and put off, one chunk a device or two in a V, and
+the most microbatches that a device holds from F to its backward. Limits by source:
+
+- ``zb-1p``, ``zb-2p``: one chunk, p and 2p (Qi et al., Zero Bubble Pipeline Parallelism, arXiv
+  2401.10241, section 4; a microbatch whose W is left counts M_W of M_B there, so that only those
+  before their backward are bounded in number).
+- ``zb-v``, ``v-half``, ``v-min``: two chunks in a V, of half a microbatch each; p, (p + 2) / 2 and
+  (p + 4) / 3 (Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362,
+  section 3; these are the peaks of the orders that its own scheduler builds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from bubbleviz.columns import Ints
+from bubbleviz.orders import (
+    BACKWARD,
+    FORWARD,
+    WEIGHTS,
+    chunk_of,
+    coded,
+    kind_of,
+    microbatch_of,
+)
+
+#: Share of backwards that must have a W of their own. Some schedulers fuse the last ones.
+_SPLIT = 0.9
+
+
+@dataclass(frozen=True)
+class Family:
+    """Orders of one kind.
+
+    Attributes:
+        name: of the schedule.
+        chunks: model chunks a device; two are placed in a V.
+        limit: microbatches that a device holds at most, given p.
+    """
+
+    name: str
+    chunks: int
+    limit: Callable[[int], float]
+
+
+#: Of those with the same limit (in small pipelines) the first is the one to name.
+FAMILIES = (
+    Family("zb-1p", 1, lambda p: p),
+    Family("zb-2p", 1, lambda p: 2 * p),
+    Family("zb-v", 2, lambda p: p),
+    Family("v-half", 2, lambda p: (p + 2) / 2),
+    Family("v-min", 2, lambda p: (p + 4) / 3),
+)
+
+
+def families_of(orders: Sequence[Ints], microbatches: int) -> tuple[str, ...]:
+    """Return the names that orders of this structure have; several where m or p tells no more.
+
+    Args:
+        orders: of the devices from the first to the last stage, coded as in
+            :mod:`bubbleviz.orders`.
+        microbatches: of the iteration.
+    """
+    chunks = {len(np.unique(chunk_of(order))) for order in orders}
+    if len(chunks) != 1 or not all(_is_split(order) for order in orders) or _is_eager(orders):
+        return ()
+    count = chunks.pop()
+    if not (_turns(orders[-1]) if count > 1 else _warms_up(orders)):
+        return ()
+    # A step of a chunk is the least by which a limit may be missed.
+    peak = max(peak_held(order) for order in orders) / count
+    allowed = [
+        (min(family.limit(len(orders)), microbatches), family.name)
+        for family in FAMILIES
+        if family.chunks == count
+    ]
+    limit = min((limit for limit, _ in allowed if limit >= peak), default=None)
+    return tuple(name for own, name in allowed if own == limit)
+
+
+def peak_held(order: Ints) -> int:
+    """Return the most chunks of microbatches whose F has run and whose backward has not."""
+    kind = kind_of(order)
+    steps = (kind == FORWARD).astype(np.int64) - (kind == BACKWARD)
+    return int(np.cumsum(steps).max(initial=0))
+
+
+def _is_split(order: Ints) -> bool:
+    """Tell whether nearly every backward has a W, and all of them run in their order."""
+    kind = kind_of(order)
+    backward, weights = order[kind == BACKWARD], order[kind == WEIGHTS]
+    rising = all(
+        bool((np.diff(order[(kind == one) & (chunk_of(order) == chunk)]) > 0).all())
+        for one in (FORWARD, BACKWARD)
+        for chunk in np.unique(chunk_of(order)).tolist()
+    )
+    return rising and len(backward) > 0 and len(weights) >= _SPLIT * len(backward)
+
+
+def _is_eager(orders: Sequence[Ints]) -> bool:
+    """Tell whether every W follows its own backward at once, as if they were one."""
+    return all(len(without_eager(order)) < len(order) for order in orders) and all(
+        not (kind_of(without_eager(order)) == WEIGHTS).any() for order in orders
+    )
+
+
+def without_eager(order: Ints) -> Ints:
+    """Return the order without each W that follows its own backward at once."""
+    following = np.zeros(len(order), bool)
+    same = (kind_of(order[:-1]) == BACKWARD) & (kind_of(order[1:]) == WEIGHTS)
+    same &= (chunk_of(order[:-1]) == chunk_of(order[1:])) & (
+        microbatch_of(order[:-1]) == microbatch_of(order[1:])
+    )
+    following[1:] = same
+    return order[~following]
+
+
+def _warms_up(orders: Sequence[Ints]) -> bool:
+    """Tell whether the last device turns each microbatch round, and none waits for more before it.
+
+    GPipe with its backward split warms up with all forwards on every device.
+    """
+    ahead = [int((kind_of(order) == BACKWARD).argmax()) for order in orders]
+    return ahead[-1] == 1 and all(upper >= lower for upper, lower in pairwise(ahead))
+
+
+def _turns(last: Ints) -> bool:
+    """Tell whether two chunks are placed in a V: the last device turns microbatch 0 round."""
+    kinds, nothing = np.array([FORWARD, FORWARD]), np.array([0, 0])
+    down, up = coded(kinds, np.array([0, 1]), nothing).tolist()
+    at = {code: place for place, code in enumerate(last.tolist()) if code in (down, up)}
+    return len(at) == 2 and at[up] - at[down] == 1

@@ -1,0 +1,273 @@
+"""Plans as files: read, written, simulated, and compared with what ran."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.errors import InputError, UsageError
+from bubbleviz.phases import Phase
+from bubbleviz.plan import Plan, PlannedOperation
+from bubbleviz.plan_files import plan_formats, read_plan, torch_csv
+from bubbleviz.schedules import schedule_named
+from scripts.planting import Planting, plant
+from tests.test_recognition import ONE_WAY
+
+TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
+
+
+def read(text: str) -> Plan:
+    return torch_csv.read(text, "plan.csv")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", ",,\n", "0SEND_F0,0RECV_B0"])
+def test_a_file_without_operations_is_no_plan(text: str) -> None:
+    with pytest.raises(InputError, match="no operation is in it"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("DualPipeV.2ranks.4mb.csv", "dualpipev"),
+        ("Interleaved1F1B.2ranks.4mb.csv", "interleaved-1f1b"),
+        ("ZBVZeroBubble.2ranks.4mb.csv", "zb-v"),
+        ("ZBVZeroBubble.2ranks.4mb.comms.csv", "zb-v"),
+    ],
+)
+def test_files_that_pytorch_wrote_are_the_schedules(file: str, name: str) -> None:
+    data = os.environ.get("BUBBLEVIZ_DATA")
+    if data is None:
+        pytest.skip("BUBBLEVIZ_DATA is not set: no reference files")
+    found = read_plan(str(Path(data).parent / "reference" / "torch_csv" / file))
+    wanted = schedule_named(name).plan(2, 4, 2)
+
+    assert found.name == file
+    assert (found.orders, found.placement) == (wanted.orders, wanted.placement)
+    assert (found.chunks, found.microbatches) == (2, 4)
+    assert found.together == wanted.together
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(ONE_WAY), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
+def test_a_plan_is_what_its_file_holds(rule: Any, p: int, groups: int, chunks: int) -> None:
+    try:
+        plan = rule.plan(p, p * groups, chunks)
+    except UsageError:
+        plan = rule.plan(p, 2 * p * groups, rule.chunks)
+
+    assert torch_csv.read(torch_csv.write(plan), plan.name) == plan
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_valid_order_is_what_its_file_holds(data: st.DataObject) -> None:
+    """Stages on any rank; each stage's operations in any sequence that begins with F."""
+    p, v, m = (data.draw(st.integers(1, 3)) for _ in range(3))
+    placement = data.draw(st.permutations([device for device in range(p) for _ in range(v)]))
+    chains: list[list[list[PlannedOperation]]] = [[] for _ in range(p)]
+    for stage, device in enumerate(placement):
+        for microbatch in range(m):
+            fused = data.draw(st.booleans())
+            phases = (Phase.F, Phase.BW) if fused else (Phase.F, Phase.B, Phase.W)
+            chains[device].append([PlannedOperation(stage, x, microbatch) for x in phases])
+    orders = []
+    for own in chains:
+        order = []
+        while any(own):
+            chosen = data.draw(st.sampled_from([chain for chain in own if chain]))
+            order.append(chosen.pop(0))
+        orders.append(tuple(order))
+    together = frozenset(
+        one
+        for order in orders
+        for one, after in pairwise(order)
+        if one.phase is Phase.F and after.phase in (Phase.B, Phase.BW) and data.draw(st.booleans())
+    )
+    plan = Plan("x", p, m, v, tuple(placement), tuple(orders), together=together)
+
+    assert torch_csv.read(torch_csv.write(plan), "x") == plan
+
+
+@pytest.mark.parametrize(
+    ("line", "phases"),
+    [
+        ("0F0,0B0,0W0", (Phase.F, Phase.B, Phase.W)),
+        ("0F0,0I0,0W0", (Phase.F, Phase.B, Phase.W)),
+        ("0F0,0BW0", (Phase.F, Phase.BW)),
+        (" 0F0 ,, 0B0 ,,", (Phase.F, Phase.BW)),
+    ],
+)
+def test_letters_of_old_and_new_files(line: str, phases: tuple[Phase, ...]) -> None:
+    assert tuple(op.phase for op in read(line).orders[0]) == phases
+
+
+def test_numbers_count_from_zero() -> None:
+    """As do those of the last rank, whose forwards PyTorch numbers 1 to m in single-stage 1F1B."""
+    slipped = read("0F0,0F1,0B0,0B1\n1F1,1B0,1F2,1B1\n")
+    from_one = read("0F1,0F2,0B1,0B2\n1F1,1B1,1F2,1B2\n")
+    plan = schedule_named("1f1b").plan(2, 2, 1)
+
+    assert slipped.orders == from_one.orders == plan.orders
+
+
+BAD = {
+    "0F0,0X0": "row 1, cell 2: '0X0' is no operation; a cell is 0F3",
+    "0F0,F0": "row 1, cell 2: 'F0' is no operation",
+    "stage,order\n0F0,0B0": "row 1, cell 1: 'stage' is no operation",
+    "0F0,=HYPERLINK(1)": "'=HYPERLINK\\(1\\)' is no operation",
+    "0F0,\x1b[31m": r"'\?\[31m' is no operation",
+    "0F0,<script>": "'<script>' is no operation",
+    "0F٣": "is no operation",
+    "0F0," + "9" * 5000: "9…' is no operation",
+    "999999F0": "row 1, cell 1: no model has a stage 999999",
+    "0F0,0F0,0B0": "row 1, cell 2: 0F0 is 0F0 in row 1, cell 1 again",
+    "0F0,0B0,0I0,0W0": "row 1, cell 3: 0I0 is 0B0 in row 1, cell 2 again",
+    "0F0\n0B0": "row 2, cell 1: stage 0 is on the rank of row 1 already",
+    "0F0,0B0\n\n1F0,1B0": "row 2 is empty",
+    "1F0,1B0": "no row has stage 0, of 2",
+    "0F0,0B0\n1F0,1B0,2F0,2B0": "row 2 has 2 stages and row 1 has 1",
+    "0F0,0I0": "row 1: stage 0 lacks the weight gradient \\(W\\) of microbatch 0",
+    "0F0,0F1,0BW0,0B1": "lacks the weight gradient \\(W\\) of microbatch 1",
+    "0F0,0W0": "row 1: stage 0 lacks the backward of microbatch 0",
+    "0F0,0B0\n1F0,1B0,1F1,1B1": "row 1: stage 0 lacks the forward of microbatch 1",
+    "0B0,0F0": "row 1, cell 2: 0F0 comes after what needs it",
+    "(0F0;0F1)OVERLAP_F_B": "'\\(0F0;0F1\\)OVERLAP_F_B' is no forward beside a backward",
+    "(0F0;0W1)OVERLAP_F_B": "is no forward beside a backward",
+    "(0F0;1B0;2B0)OVERLAP_F_B": "is no operation",
+    "0F0\0": "a NUL character",
+    '"' + "a" * 200_000: "not CSV",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: repr(text[:24]))
+def test_what_is_no_plan_is_refused_by_row_and_cell(text: str) -> None:
+    with pytest.raises(InputError, match=BAD[text]) as refused:
+        read(text)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 400
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet='0123FIWB_,;()\n "OVERLAPSEND', max_size=60))
+def test_any_text_is_a_plan_or_refused(text: str) -> None:
+    try:
+        plan = read(text)
+    except InputError:
+        return
+    assert torch_csv.read(torch_csv.write(plan), plan.name) == plan
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "binary.csv").write_bytes(b"0F0,\xff\xfe")
+    (tmp_path / "marked.csv").write_bytes(b"\xef\xbb\xbf0F0,0B0\r\n")
+    for name, said in (
+        ("none.csv", "No such file"),
+        ("binary.csv", "not text in UTF-8 \\(byte 4\\)"),
+        ("plan.yaml", "give a file that ends with .csv"),
+        (".csv", "no plan is told by this suffix"),
+    ):
+        with pytest.raises(InputError, match=said):
+            read_plan(str(tmp_path / name))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_plan("a\0.csv")
+    assert read_plan(str(tmp_path / "marked.csv")).microbatches == 1
+    assert len({known.suffix for known in plan_formats()}) == len(plan_formats())
+
+
+def test_the_directions_of_dualpipe_have_no_csv() -> None:
+    with pytest.raises(UsageError, match="the directions of dualpipe apart"):
+        torch_csv.write(schedule_named("dualpipe").plan(4, 8, 1))
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert main(["simulate", *options, *TIMES, "--json", "-"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zb-v", "dualpipev", "interleaved-1f1b"])
+def test_a_written_plan_costs_what_its_schedule_costs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "plan.csv"
+    sizes = ("--schedule", name, "-p", "4", "-m", "8")
+    assert main(["simulate", *sizes, *TIMES, "--csv", str(file)]) == 0
+    capsys.readouterr()
+    found, wanted = simulated(capsys, "--plan", str(file)), simulated(capsys, *sizes)
+
+    assert found.pop("schedule") == "plan.csv"
+    assert wanted.pop("schedule") == name
+    assert found == wanted
+    assert main(["simulate", "--plan", str(file), *TIMES]) == 0
+    assert "plan.csv: the order in this file" in capsys.readouterr().out
+    # What is read is never written to.
+    assert main(["simulate", "--plan", str(file), *TIMES, "--csv", str(file), "--force"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "code"),
+    [
+        ((), "give a --schedule with its sizes -p and -m, or a --plan", 2),
+        (("--schedule", "1f1b", "-p", "2"), "give a --schedule with its sizes", 2),
+        (("--plan", "x.csv", "--schedule", "1f1b"), "leave the other ones out", 2),
+        (("--plan", "x.csv", "--chunks", "2"), "leave the other ones out", 2),
+        (("--plan", "nowhere.csv"), "nowhere.csv: the plan cannot be read", 1),
+    ],
+)
+def test_wrong_usage(
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str, code: int
+) -> None:
+    assert main(["simulate", *options, *TIMES]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_a_plan_that_waits_for_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "plan.csv"
+    file.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", encoding="utf-8")
+    assert main(["simulate", "--plan", str(file), *TIMES]) == 1
+    assert "deadlocks" in capsys.readouterr().err
+
+
+def test_what_ran_is_compared_with_a_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    truth = plant(Planting(kernels=1), tmp_path)
+    profile = str(tmp_path / truth.files[0].path)
+    meant, other, wrong = (tmp_path / name for name in ("same.csv", "=1+1.csv", "wrong.csv"))
+    plan = schedule_named("1f1b").plan(4, 8, 1)
+    meant.write_text(torch_csv.write(plan), encoding="utf-8")
+    text = torch_csv.write(plan).replace("2B0,2F2,2B1", "2F2,2B0,2B1")
+    other.write_text(text, encoding="utf-8")
+    wrong.write_text(torch_csv.write(schedule_named("1f1b").plan(4, 4, 1)), encoding="utf-8")
+
+    same = bubbleviz.analyze(profile, plan=meant).plan
+    assert same is not None
+    assert (same.name, same.exact, same.deviations) == ("same.csv", True, ())
+
+    assert main(["analyze", profile, "--plan", str(other), "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schedule"]["name"] == "1f1b"
+    assert found["schedule"]["exact"] is True
+    assert found["plan"]["exact"] is False
+    assert found["plan"]["deviation_count"] == 2
+    one = found["plan"]["deviations"][0]
+    assert (one["rank"], one["iteration"], one["places"]) == (2, 0, 1)
+    assert (one["phase"], one["microbatch"], one["what"]) in (("F", 2, "late"), ("BW", 0, "early"))
+
+    assert main(["analyze", profile, "--plan", str(other)]) == 0
+    table = capsys.readouterr().out
+    assert "schedule: 1f1b (exact in 2 of 2 iterations)" in table
+    assert "plan: =1+1.csv (1.56 % of operations elsewhere, exact in 0 of 2 iterations)" in table
+
+    assert main(["analyze", profile, "--plan", str(wrong)]) == 1
+    assert "--plan wrong.csv: 4 stages of 1 chunks with 4 microbatches" in capsys.readouterr().err

@@ -1,0 +1,435 @@
+"""Which schedule ran: plans of every schedule, published orders, and what deviates from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.comparing import difference
+from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.phases import Phase
+from bubbleviz.plan import Plan, Schedule
+from bubbleviz.recognition import Deviation, Recognition, compared, schedule_of
+from bubbleviz.schedules import schedule_named, schedules
+from scripts.planting import Planting, plant
+from tests.ordering import Measured, Op, devices_of, iteration, measured, of_orders
+from tests.test_schedules import OURS, listed_plan, reference
+
+#: Schedules of pipelines that microbatches enter at one end.
+ONE_WAY = [rule for rule in schedules() if rule.plan(4, 8, rule.chunks).replicas == 1]
+F, B, W, BW, FB = Phase.F, Phase.B, Phase.W, Phase.BW, Phase.FB
+#: What the authors' schedulers are called here. They place W by the times that they are given;
+#: where that is our handcrafted order, it has its name.
+SEARCHED = {
+    "ZB-1p": {"zb-h1", "zb-1p"},
+    "ZB-2p": {"zb-h2", "zb-2p"},
+    "ZB-H1": {"zb-h1", "zb-1p"},
+    "ZB-H2": {"zb-h2", "zb-2p"},
+    "ZB-V": {"zb-v"},
+    "V-Half": {"v-half"},
+    "V-Min": {"v-min"},
+}
+
+
+def named(run: Measured) -> Recognition:
+    return schedule_of(run.ranks, run.operations, run.iterations)
+
+
+def planned(name: str, p: int = 4, m: int = 8) -> Plan:
+    rule = schedule_named(name)
+    return rule.plan(p, m, rule.chunks)
+
+
+def test_nothing_ran() -> None:
+    nothing = measured([], [])
+    assert named(nothing).name is None
+    assert named(nothing).because == "no training iteration is in the capture"
+
+    evaluated = measured([(0, 0, [Op(F, 0)])], [(0, 0)], [iteration(0, "evaluation")])
+    assert named(evaluated) == named(nothing)
+    assert not len(difference(np.empty(0, np.int64), np.empty(0, np.int64)).moved)
+
+
+@pytest.mark.parametrize("rule", schedules(), ids=lambda rule: rule.name)
+def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
+    sizes = 0
+    for p in (1, 2, 4, 8):
+        for m in (1, p, 2 * p, 4 * p, 5 * p + 1):
+            for chunks in {rule.chunks, 2 * rule.chunks}:
+                try:
+                    plan = rule.plan(p, m, chunks)
+                except UsageError:
+                    continue
+                run = of_orders(devices_of(plan), times=2)
+                if plan.replicas > 1:
+                    # Stages are not told where microbatches come from both ends.
+                    run = replace(run, ranks=tuple(replace(r, stage=None) for r in run.ranks))
+                found = named(run)
+                assert rule.name in (found.name, *found.also), (p, m, chunks, found)
+                assert (found.exact, found.distance, found.deviations) == (True, 0.0, ())
+                assert [i.exact for i in found.iterations] == [True, True]
+                sizes += 1
+    assert sizes >= 4
+
+
+def test_equal_orders_have_all_their_names() -> None:
+    one = named(of_orders(devices_of(planned("gpipe", 3, 1))))
+    assert (one.name, one.also, one.exact) == ("1f1b", ("gpipe",), True)
+
+    alone = named(of_orders(devices_of(planned("zb-h2", 1, 4))))
+    assert alone.name == "zb-h1"
+    assert "zb-h2" in alone.also
+
+
+def test_orders_of_the_authors_schedulers_are_named() -> None:
+    seen = dict.fromkeys((*SEARCHED, *OURS), 0)
+    for row in reference("schedules.csv"):
+        name = row["schedule"]
+        # With no more microbatches than stages, most limits are never reached.
+        if name not in seen or not row["order"] or int(row["m"]) <= int(row["p"]):
+            continue
+        plan = listed_plan(row)
+        run = of_orders(devices_of(plan))
+        found = named(run)
+        wanted = {OURS[name]} if name not in SEARCHED else SEARCHED[name]
+        assert found.name in wanted, (name, row["p"], row["m"], row["times"], found)
+        seen[name] += 1
+    assert min(seen.values()) >= 5
+
+
+def test_an_order_of_its_own_has_no_name() -> None:
+    """1F1B in a V, which no schedule here is, and forwards in no order at all."""
+    row = next(r for r in reference("schedules.csv") if r["schedule"] == "1F1B-V" and r["order"])
+    found = named(of_orders(devices_of(listed_plan(row))))
+    assert (found.name, found.exact, found.distance, found.deviations) == (None, False, None, ())
+    assert found.because == "no schedule that is known has this order"
+
+
+@pytest.mark.parametrize("name", ["gpipe", "looped-bfs"])
+def test_gpipe_with_its_backward_split_is_no_zero_bubble_schedule(name: str) -> None:
+    """All warm up with all forwards; each W follows its B at once, or all of them at the end."""
+    orders = devices_of(planned(name))
+    at_once = [[part for op in order for part in split(op)] for order in orders]
+    found = named(of_orders(at_once))
+    assert (found.name, found.exact) == (name, True)
+
+    late = [sorted(order, key=lambda op: op.phase is W) for order in at_once]
+    assert named(of_orders(late)).name is None
+
+
+def split(op: Op) -> list[Op]:
+    return [replace(op, phase=phase) for phase in (B, W)] if op.phase is BW else [op]
+
+
+#: Rank 1 of 1F1B with p = 4, m = 8: F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7
+CHANGES: dict[
+    str, tuple[Callable[[list[Op]], list[Op]], list[tuple[Phase, int, str, int]], int]
+] = {
+    "two neighbours swapped": (
+        lambda order: [*order[:3], order[4], order[3], *order[5:]],
+        [(BW, 0, "late", 1), (F, 3, "early", 1)],
+        1,
+    ),
+    "moved back by four": (
+        lambda order: [*order[:3], *order[4:8], order[3], *order[8:]],
+        [(BW, 0, "late", 4)],
+        1,
+    ),
+    "moved ahead by three": (
+        lambda order: [*order[:4], order[7], *order[4:7], *order[8:]],
+        [(BW, 2, "early", 3)],
+        1,
+    ),
+    "a backward dropped": (
+        lambda order: [*order[:3], *order[4:]],
+        [(BW, 0, "missing", 0)],
+        1,
+    ),
+    "a forward dropped": (lambda order: order[1:], [(F, 0, "missing", 0)], 1),
+    "a forward repeated": (
+        lambda order: [*order[:5], replace(order[0], occurrence=1), *order[5:]],
+        [(F, 0, "repeated", 0)],
+        1,
+    ),
+    "an operation of no microbatch of the run": (
+        lambda order: [*order, Op(F, 99)],
+        [(F, 99, "extra", 0)],
+        1,
+    ),
+    "two of them": (
+        lambda order: [*order[1:5], *order[6:]],
+        [(F, 0, "missing", 0), (BW, 1, "missing", 0)],
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_planted_deviations_come_out_by_name(change: str) -> None:
+    plan = planned("1f1b")
+    change_order, possible, count = CHANGES[change]
+    good = devices_of(plan)
+    bad = [change_order(order) if n == 1 else order for n, order in enumerate(good)]
+    cells = [(r, 0, order) for r, order in enumerate(good)]
+    cells += [(r, 1, order) for r, order in enumerate(bad)]
+    cells += [(r, 2, order) for r, order in enumerate(good)]
+    run = measured(cells, [(r, 0) for r in range(4)])
+
+    for found in (named(run), compared(run.ranks, run.operations, run.iterations, plan)):
+        assert (found.name, found.exact, found.deviation_count) == ("1f1b", False, count)
+        assert [i.exact for i in found.iterations] == [True, False, True]
+        assert found.iterations[1].distance == pytest.approx(count / 64)
+        assert found.distance == pytest.approx(count / 64 / 3)
+        options = {Deviation(1, 1, phase, mb, 0, what, n) for phase, mb, what, n in possible}
+        assert len(found.deviations) == count
+        assert set(found.deviations) <= options
+
+
+def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None:
+    orders = devices_of(planned("zb-h1", 4, 16))
+    moved = []
+    for order in orders:
+        weights = [op for op in order if op.phase is W]
+        rest = [op for op in order if op.phase is not W]
+        # Each W waits for three more backwards, as a search may have it.
+        out, done, ran = [], 0, 0
+        for op in rest:
+            out.append(op)
+            done += op.phase is B
+            if done > ran + 3:
+                out.append(weights[ran])
+                ran += 1
+        moved.append([*out, *weights[ran:]])
+    found = named(of_orders(moved))
+
+    assert (found.name, found.exact, found.distance) == ("zb-1p", False, None)
+    assert found.because == "by its structure"
+
+
+def renumbered(orders: list[list[Op]], number: dict[int, int]) -> list[list[Op]]:
+    return [[replace(op, microbatch=number[op.microbatch]) for op in order] for order in orders]
+
+
+def test_numbers_of_microbatches_may_begin_anywhere_and_leave_gaps() -> None:
+    orders = devices_of(planned("zb-v"))
+    for number in ({n: n + 1 for n in range(8)}, {n: 10 * n + 7 for n in range(8)}):
+        found = named(of_orders(renumbered(orders, number)))
+        assert (found.name, found.exact) == ("zb-v", True)
+
+
+def test_directions_may_have_numbers_of_their_own() -> None:
+    orders = devices_of(planned("dualpipe", 4, 8))
+    apart = [[replace(op, microbatch=op.microbatch + 4 * op.chunk) for op in o] for o in orders]
+    cells = [(rank, 0, order) for rank, order in enumerate(apart)]
+    found = named(measured(cells, [(None, 0)] * 4))
+    assert (found.name, found.exact) == ("dualpipe", True)
+
+
+def test_forwards_of_the_last_rank_may_be_numbered_from_one() -> None:
+    """As PyTorch's single-stage 1F1B does."""
+    orders = devices_of(planned("1f1b"))
+    orders[3] = [
+        replace(op, microbatch=op.microbatch + 1) if op.phase is F else op for op in orders[3]
+    ]
+    found = named(of_orders(orders))
+    assert (found.name, found.exact) == ("1f1b", True)
+
+    dropped = [*orders[:3], orders[3][:6] + orders[3][7:]]
+    found = named(of_orders(dropped))
+    assert found.deviations == (Deviation(3, 0, F, 3, 0, "missing", 0),)
+
+
+def test_what_one_range_cleared_has_no_sequence() -> None:
+    plan = planned("zb-v")
+    orders = []
+    for order in devices_of(plan):
+        keep = max(n for n, op in enumerate(order) if op.phase is not W) + 1
+        orders.append([*order[:keep], Op(W, -1, 1), Op(W, -1, 0)])
+    found = named(of_orders(orders))
+    assert (found.name, found.exact) == ("zb-v", True)
+
+
+def test_an_overlapped_pair_is_a_forward_and_a_backward() -> None:
+    plan = planned("dualpipev")
+    orders = []
+    for device in plan.orders:
+        out: list[Op] = []
+        beside: Op | None = None
+        for own in device:
+            op = Op(own.phase, own.microbatch, plan.chunk_of(own.virtual_stage))
+            if own in plan.together:
+                beside = op
+            elif beside is not None:
+                out.append(replace(beside, phase=FB, second=(op.microbatch, op.chunk)))
+                beside = None
+            else:
+                out.append(op)
+        orders.append(out)
+    assert any(op.phase is FB for order in orders for op in order)
+    found = named(of_orders(orders))
+    assert (found.name, found.exact) == ("dualpipev", True)
+
+
+def test_microbatches_that_names_do_not_tell() -> None:
+    orders = [[replace(op, microbatch=-1) for op in order] for order in devices_of(planned("1f1b"))]
+    found = named(of_orders(orders))
+    assert (found.name, found.because) == (None, "the names of ranges tell no microbatches")
+
+
+def test_a_recompute_belongs_to_its_backward() -> None:
+    orders = [
+        [
+            one
+            for op in order
+            for one in ([replace(op, phase=Phase.R), op] if op.phase is BW else [op])
+        ]
+        for order in devices_of(planned("1f1b"))
+    ]
+    assert named(of_orders(orders)).exact
+
+
+def test_the_averaged_iterations_decide() -> None:
+    first, usual = devices_of(planned("gpipe")), devices_of(planned("1f1b"))
+    cells = [(rank, 0, order) for rank, order in enumerate(first)]
+    cells += [(rank, n, order) for n in (1, 2) for rank, order in enumerate(usual)]
+    run = measured(
+        cells,
+        [(rank, 0) for rank in range(4)],
+        [iteration(0, averaged=False), iteration(1), iteration(2)],
+    )
+    found = named(run)
+    assert (found.name, found.exact, found.judged) == ("1f1b", True, (1, 2))
+    assert [i.name for i in found.iterations] == ["gpipe", "1f1b", "1f1b"]
+
+
+def test_pipelines_of_an_iteration_may_differ() -> None:
+    one, other = devices_of(planned("gpipe")), devices_of(planned("1f1b"))
+    cells = [(rank, 0, order) for rank, order in enumerate([*one, *other, *other])]
+    run = measured(cells, [(n % 4, n // 4) for n in range(12)])
+    found = named(run)
+    assert (found.name, found.exact) == ("1f1b", False)
+    assert found.iterations[0].names == ("gpipe", "1f1b", "1f1b")
+
+
+def test_stages_that_no_run_has_cost_nothing() -> None:
+    """A name can say anything."""
+    orders = devices_of(planned("1f1b", 2, 4))
+    cells = [(rank, 0, order) for rank, order in enumerate(orders)]
+    assert named(measured(cells, [(0, 0), (10**9, 0)])).name is None
+    huge = [[replace(op, microbatch=op.microbatch + 10**17) for op in o] for o in orders]
+    assert named(of_orders(huge)).name == "1f1b"
+    odd = [[replace(op, chunk=10**12 + n) for n, op in enumerate(o)] for o in orders]
+    assert named(of_orders(odd)).name is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rule=st.sampled_from(ONE_WAY),
+    copies=st.integers(2, 4),
+    told=st.booleans(),
+    swaps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 14)), max_size=2),
+)
+def test_copies_are_recognised_as_one_is(
+    rule: Schedule, copies: int, told: bool, swaps: list[tuple[int, int]]
+) -> None:
+    """Whether their pipelines are told or not."""
+    orders = devices_of(rule.plan(4, 8, rule.chunks))
+    for device, at in swaps:
+        orders[device][at : at + 2] = reversed(orders[device][at : at + 2])
+    one = named(of_orders(orders))
+    cells = [(4 * n + rank, 0, order) for n in range(copies) for rank, order in enumerate(orders)]
+    places = [(rank, n if told else None) for n in range(copies) for rank in range(4)]
+    several = named(measured(cells, places))
+
+    assert (several.name, several.also, several.exact) == (one.name, one.also, one.exact)
+    assert several.distance == (None if one.distance is None else pytest.approx(one.distance))
+    assert several.deviation_count == copies * one.deviation_count
+
+
+def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
+    orders = devices_of(planned("dualpipe", 4, 8))
+    cells = [(4 * n + rank, 0, order) for n in range(3) for rank, order in enumerate(orders)]
+    found = named(measured(cells, [(None, 0)] * 12))
+    assert (found.name, found.exact) == ("dualpipe", True)
+
+    cells[5] = (5, 0, [*orders[1][:4], *orders[1][5:]])
+    found = named(measured(cells[:8], [(None, 0)] * 8))
+    assert (found.name, found.exact, found.deviation_count) == ("dualpipe", False, 1)
+    assert (found.deviations[0].rank, found.deviations[0].what) == (5, "missing")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    order=st.permutations(range(7)),
+    dropped=st.sets(st.integers(0, 6), max_size=3),
+    added=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 9)), max_size=3),
+)
+def test_as_few_operations_as_possible_are_out_of_place(
+    order: list[int], dropped: set[int], added: list[tuple[int, int]]
+) -> None:
+    """Against all subsets, longest first."""
+    own = [code for code in order if code not in dropped]
+    for at, code in added:
+        own.insert(at, code)
+    found = difference(np.array(own, np.int64), np.arange(7))
+    once = list(dict.fromkeys(own))
+    common = [code for code in once if code < 7]
+    kept = next(
+        size
+        for size in range(len(common), -1, -1)
+        if any(list(s) == sorted(s) for s in combinations(common, size))
+    )
+
+    assert len(found.moved) == len(common) - kept
+    assert (found.places != 0).all()
+    assert found.missing.tolist() == sorted(set(range(7)) - set(common))
+    assert found.extra.tolist() == [code for code in once if code >= 7]
+    assert len(found.repeated) == len(own) - len(once)
+
+
+def test_a_plan_of_other_sizes_is_refused() -> None:
+    run = of_orders(devices_of(planned("1f1b", 4, 8)))
+    for plan in (planned("1f1b", 4, 6), planned("1f1b", 8, 8), planned("zb-v", 4, 8)):
+        with pytest.raises(MismatchError, match="where the profiles hold 4 of 1 with 8"):
+            compared(run.ranks, run.operations, run.iterations, plan)
+
+
+PLANTED = {
+    **{rule.name: Planting(schedule=rule.name) for rule in schedules()},
+    "zb-v, cleared, post-validation": Planting(
+        schedule="zb-v", w_clear=True, iterations=3, postponed_ns=200_000, iteration_ranges=True
+    ),
+    "1f1b, constant names": Planting(names="constant", iterations=3),
+    "1f1b, an evaluation": Planting(iterations=3, evaluation_at=1),
+    "zb-h2, copies on two hosts": Planting(
+        schedule="zb-h2", replicas=2, tensor=2, servers=2, barrier=True, iteration_ranges=True
+    ),
+    "interleaved-1f1b, backward on its own thread": Planting(
+        schedule="interleaved-1f1b", chunks=4, autograd="named", run_ahead_ns=3_000_000
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_runs_are_recognised(tmp_path: Path, name: str) -> None:
+    planting = replace(
+        PLANTED[name], microbatches=8, kernels=1, jitter=0.2, transfer_ns=20_000, library_depth=0
+    )
+    truth = plant(planting, tmp_path)
+    report = bubbleviz.analyze([tmp_path / file.path for file in truth.files])
+    found = report.schedule
+
+    assert found is not None
+    assert planting.schedule in (found.name, *found.also)
+    assert found.exact
+    training = [i.index for i in report.iterations if i.kind == "training"]
+    assert [i.iteration for i in found.iterations] == training
+    assert len(training) == planting.iterations - (planting.evaluation_at >= 0)
