@@ -11,6 +11,7 @@ import numpy as np
 
 from bubbleviz._version import __version__
 from bubbleviz.align import Run, Told, put_together
+from bubbleviz.alternatives import alternatives_of
 from bubbleviz.choices import ALIGNMENTS, one_of
 from bubbleviz.conventions import (
     Convention,
@@ -53,6 +54,7 @@ def analyze(
     parallel: Parallel | None = None,
     plan: str | Path | None = None,
     keep_export: bool = False,
+    what_if: bool = False,
     jobs: int = 1,
     dask: str | None = None,
     progress: Progress | None = None,
@@ -76,6 +78,7 @@ def analyze(
             from the data.
         plan: a file with the order of operations that was meant, to compare with.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
+        what_if: simulate other schedules at the measured times, too.
         jobs: how many threads read one profile, beside the one that links, or how many processes
             read several; a script that gives more
             than one needs ``if __name__ == "__main__":``.
@@ -108,6 +111,10 @@ def analyze(
         ran = schedule_of(*told)
         against = None if meant is None else compared(*told, meant)
     report = _report(recordings, run, counts, explanation, unreadable)
+    if what_if:
+        with step("simulate other schedules"):
+            others = alternatives_of(*told[:2], counts, explanation, ran, meant)
+        report = replace(report, alternatives=others)
     return replace(report, schedule=ran, plan=against)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,10 @@ from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.output_options import chosen, with_outputs
 from bubbleviz.renderers import Renderer
 from bubbleviz.terminal import complain, pass_on, progress_bars, show, show_steps, width
+
+if TYPE_CHECKING:
+    from bubbleviz.ideal import StageTimes
+    from bubbleviz.measured import Measured
 
 #: Exit codes after SIGINT (Ctrl-C) and SIGTERM, as shells give them.
 _INTERRUPTED, _TERMINATED = 130, 143
@@ -91,6 +95,10 @@ def analyze(
     heat_map: Annotated[
         bool,
         typer.Option("--heat-map", help="Draw below which microbatch took long on which stage."),
+    ] = False,
+    what_if: Annotated[
+        bool,
+        typer.Option("--what-if", help="Simulate the other schedules at the measured times."),
     ] = False,
     skip: Annotated[
         int, typer.Option(min=0, metavar="N", help="Leave the first N iterations out of averages.")
@@ -194,6 +202,7 @@ def analyze(
                 align=align,
                 parallel=sizes,
                 plan=plan,
+                what_if=what_if or any(r.compares for r in outputs.values()),
                 keep_export=keep_export,
                 jobs=jobs or cores(),
                 dask=dask,
@@ -253,10 +262,23 @@ def inspect(
 )
 def simulate(
     tf: Annotated[
-        str, typer.Option(metavar="MS[,MS...]", help="Forward, of all stages or of each.")
-    ],
-    tb: Annotated[str, typer.Option(metavar="MS[,MS...]", help="Backward for the input alone.")],
-    tw: Annotated[str, typer.Option(metavar="MS[,MS...]", help="Backward for the weights.")],
+        str | None,
+        typer.Option(metavar="MS[,MS...]", help="Forward, of all stages or of each."),
+    ] = None,
+    tb: Annotated[
+        str | None, typer.Option(metavar="MS[,MS...]", help="Backward for the input alone.")
+    ] = None,
+    tw: Annotated[
+        str | None, typer.Option(metavar="MS[,MS...]", help="Backward for the weights.")
+    ] = None,
+    measured: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="REPORT",
+            help="Take sizes and times that are not given from a report that analyze --json wrote.",
+        ),
+    ] = None,
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="Schedule; bubbleviz schedules lists them.")
     ] = None,
@@ -274,7 +296,9 @@ def simulate(
             "its sizes.",
         ),
     ] = None,
-    tcomm: Annotated[float, typer.Option(metavar="MS", help="Latency between two devices.")] = 0.0,
+    tcomm: Annotated[
+        float | None, typer.Option(metavar="MS", help="Latency between two devices; 0 by itself.")
+    ] = None,
     chunks: Annotated[
         int | None,
         typer.Option(metavar="V", help="Model chunks a stage; the usual number if not given."),
@@ -311,12 +335,15 @@ def simulate(
 
     files = {"json": json, "svg": svg, "pdf": pdf, "png": png, "csv": csv}
     outputs = chosen(files)
-    inputs = [] if plan is None else [plan]
+    inputs = [file for file in (plan, measured) if file is not None]
     check_outputs([file for file in files.values() if file is not None], inputs, force=force)
     from bubbleviz import ideal_report
-    from bubbleviz.ideal import StageTimes, ideal, ideal_of
+    from bubbleviz.ideal import ideal, ideal_of
 
-    times = StageTimes(_times("--tf", tf), _times("--tb", tb), _times("--tw", tw), tcomm)
+    run = None if measured is None else _measured(measured)
+    times = _stage_times(run, tf, tb, tw, tcomm)
+    if run is not None and plan is None:
+        stages, microbatches = stages or run.stages, microbatches or run.microbatches
     if plan is not None:
         if any(given is not None for given in (schedule, stages, microbatches, chunks)):
             raise UsageError("--plan tells the order and its sizes; leave the other ones out")
@@ -334,6 +361,36 @@ def simulate(
         pass_on(to_stdout)
     else:
         show(ideal_report.parts(found))
+
+
+def _measured(path: str) -> Measured:
+    """Return the times in a report."""
+    from bubbleviz.measured import measured_times
+    from bubbleviz.saved import read_times
+
+    saved = read_times(path)
+    return measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)
+
+
+def _stage_times(
+    run: Measured | None, tf: str | None, tb: str | None, tw: str | None, tcomm: float | None
+) -> StageTimes:
+    """Return the times that are given, the others as measured.
+
+    Raises:
+        UsageError: there are neither.
+    """
+    from bubbleviz.ideal import StageTimes
+
+    if run is None and (tf is None or tb is None or tw is None):
+        raise UsageError("give the times --tf, --tb and --tw, or a report with --from")
+    own = StageTimes((), (), ()) if run is None else run.times
+    return StageTimes(
+        own.forward_ms if tf is None else _times("--tf", tf),
+        own.backward_ms if tb is None else _times("--tb", tb),
+        own.weight_ms if tw is None else _times("--tw", tw),
+        own.transfer_ms if tcomm is None else tcomm,
+    )
 
 
 def _times(option: str, text: str) -> tuple[float, ...]:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bubbleviz._version import __version__
-from bubbleviz.columns import NONE
 from bubbleviz.typesetting import as_pdf, as_png
 
 if TYPE_CHECKING:
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.ideal import Ideal
-    from bubbleviz.model import BusyIntervals, Operations
-    from bubbleviz.report import Report
 
 SCHEMA = "bubbleviz.simulation/1"
 
@@ -51,6 +46,7 @@ def as_json(ideal: Ideal) -> str:
 
 def as_svg(ideal: Ideal) -> str:
     """Return the picture of an ideal."""
+    from bubbleviz.ideal_run import report_of
     from bubbleviz.renderers.svg import RENDERER
     from bubbleviz.report import View
 
@@ -113,104 +109,3 @@ def parts(ideal: Ideal) -> Iterator[RenderableType]:
 
 def _share(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.4f}"
-
-
-def report_of(ideal: Ideal) -> Report:
-    """Return the report of a run that did exactly this, once."""
-    from bubbleviz.align import Run
-    from bubbleviz.clocks import Clock
-    from bubbleviz.count import count
-    from bubbleviz.explain import explain
-    from bubbleviz.intervals import group_sum
-    from bubbleviz.model import ProfileSummary, Rank, RankIntervals
-    from bubbleviz.report import Report
-    from bubbleviz.timebase import Timebase
-
-    stages = ideal.plan.stages
-    ranks = tuple(
-        Rank(stage, f"device {stage}", "simulation", 0, stage, 0, stage=stage)
-        for stage in range(stages)
-    )
-    operations, busy = _tables(ideal)
-    clocks = (Clock(0, 0),)
-    none = np.empty(0, np.int64)
-    nothing = RankIntervals(none, none.copy(), none.copy())
-    run = Run(
-        ranks=ranks,
-        clocks=clocks,
-        timebase=Timebase(
-            clocks, np.zeros(stages, np.int64), np.ones(1, bool), np.zeros(1, np.int64), False, ()
-        ),
-        operations=operations,
-        busy=busy,
-        active_ns=group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages),
-        communication_ns=np.zeros((1, stages), np.int64),
-        overlapped_ns=np.zeros((1, stages), np.int64),
-        unattributed=nothing,
-        exposed=nothing,
-        overheads=nothing,
-        iteration_names=("0",),
-        paired=True,
-        stages_missing=False,
-        limitations=(),
-        rank_of_local=(np.arange(stages),),
-    )
-    counts = count(run, skip=0)
-    return Report(
-        version=__version__,
-        convention=ideal.plan.name,
-        headline="schedule",
-        headline_reason="A simulated iteration stands alone.",
-        profiles=(ProfileSummary("simulation", "simulation", "simulation", None, None, *[0] * 9),),
-        ranks=ranks,
-        iterations=counts.iterations,
-        summary=counts.summary,
-        operations=operations,
-        busy=busy,
-        unattributed=run.unattributed,
-        coverage=(),
-        unattributed_kernels=(),
-        explanation=explain(run, counts),
-        limitations=(),
-    )
-
-
-def _tables(ideal: Ideal) -> tuple[Operations, BusyIntervals]:
-    """Return the operations of a simulation, and when they were busy."""
-    from bubbleviz.model import BusyIntervals, Operations
-
-    plan, ran = ideal.plan, ideal.simulation
-    start_ns, end_ns = ran.start_ns // plan.chunks, ran.end_ns // plan.chunks
-    count = len(ran)
-    chunk = np.array([plan.chunk_of(stage) for stage in range(plan.virtual_stages)], np.int64)
-    none, zero = np.full(count, NONE), np.zeros(count, np.int64)
-    operations = Operations(
-        rank=ran.device.copy(),
-        iteration=zero,
-        phase=ran.phase.copy(),
-        microbatch=ran.microbatch.copy(),
-        chunk=chunk[ran.virtual_stage],
-        sequence=none,
-        second_microbatch=none.copy(),
-        second_chunk=none.copy(),
-        occurrence=zero.copy(),
-        start_ns=start_ns,
-        end_ns=end_ns,
-        has_span=np.ones(count, np.int64),
-        host_start_ns=start_ns.copy(),
-        host_end_ns=end_ns.copy(),
-        kernels=np.ones(count, np.int64),
-        active_ns=end_ns - start_ns,
-        busy_ns=end_ns - start_ns,
-        received_ns=none.copy(),
-        receive_start_ns=none.copy(),
-        receive_launched_ns=none.copy(),
-        launched_ns=none.copy(),
-        host_call_id=none.copy(),
-        host_range_id=none.copy(),
-        virtual_stage=ran.virtual_stage.copy(),
-        cut=zero.copy(),
-        name_id=zero.copy(),
-        names=("",),
-    )
-    return operations, BusyIntervals(np.arange(count), start_ns.copy(), end_ns.copy())

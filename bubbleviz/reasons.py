@@ -139,6 +139,7 @@ def times(report: Report) -> Iterator[RenderableType]:
     yield from _phase_times(report)
     yield from _path(report)
     yield from _what_if(report)
+    yield from _alternatives(report)
 
 
 def _phase_times(report: Report) -> Iterator[RenderableType]:
@@ -225,3 +226,45 @@ def _what_if(report: Report) -> Iterator[RenderableType]:
             in_percent(change.bubble_ratio),
         )
     yield from titled("What the typical iteration would be, all else as measured", table)
+
+
+def _alternatives(report: Report) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    from bubbleviz.cells import shortened
+
+    others = report.alternatives
+    if others is None:
+        return
+    if others.measured is None:
+        yield Text(f"\nOther schedules cannot be compared: {clean(others.because, 300)}")
+        return
+    columns = ("iteration ms", "won %", "schedule %", "activations", "as much memory")
+    table = ruled("order", *columns, left=("order", "as much memory"))
+    called = {"measured": "as measured", "no-delay": "the same order, without any delay"}
+    ran = report.schedule.name if report.schedule is not None else None
+    for row in others.rows:
+        name = called.get(row.name, row.name) + (" (this one)" if row.name == ran else "")
+        if row.makespan_ms is None:
+            table.add_row(name, "-", "-", "-", "-", shortened(clean(row.because, 200), 40))
+            continue
+        table.add_row(
+            name,
+            f"{row.makespan_ms:,.3f}",
+            in_percent(row.won),
+            in_percent(row.bubble_ratio),
+            "-" if row.peak_activations is None else f"{row.peak_activations:.2f}",
+            "yes" if row.fits else "no, more",
+        )
+    yield from titled("Other schedules at the measured times, without any delay", table)
+    own = others.measured
+    yield Text(
+        f"Times of {own.stages} stages and {own.microbatches} microbatches are medians; "
+        f"a transfer takes {own.times.transfer_ms:,.3f} ms; activations: the most microbatches "
+        "that a stage holds."
+        + (
+            ""
+            if own.split
+            else " The backward was measured as one: half of it is taken for the weights."
+        )
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bubbleviz.alternatives import Alternatives
 from bubbleviz.causes import Gaps
 from bubbleviz.count import Iteration, Summary, typical
 from bubbleviz.explain import Explanation
@@ -47,6 +48,7 @@ class Report:
         unattributed_kernels: the largest kernels outside compute operations.
         explanation: why the bubbles are there.
         limitations: what could not be told.
+        alternatives: other schedules at the same times; None where it was not asked for.
         schedule: which schedule ran, by the order of operations; None where that was not asked.
         plan: how the order differs from a plan that was given; None without one.
     """
@@ -68,6 +70,7 @@ class Report:
     limitations: tuple[Limitation, ...]
     schedule: Recognition | None = None
     plan: Recognition | None = None
+    alternatives: Alternatives | None = None
 
     @property
     def gaps(self) -> Gaps:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
+from bubbleviz.phases import Phase, phase_of_label
 
 SCHEMA = "bubbleviz.report/1"
 
@@ -76,6 +77,60 @@ class Saved:
 
 
 @dataclass(frozen=True)
+class SavedTime:
+    """How long the operations of one kind take; see :class:`bubbleviz.phase_times.PhaseTime`."""
+
+    stage: int
+    chunk: int
+    phase_label: str
+    median_ns: float
+
+    @property
+    def phase(self) -> Phase:
+        """What they do."""
+        phase = phase_of_label(self.phase_label)
+        # Names were checked when the report was read.
+        assert phase is not None
+        return phase
+
+
+@dataclass(frozen=True)
+class SavedTimes:
+    """What of a report other schedules are simulated with.
+
+    Attributes:
+        kinds: how long operations take.
+        transfer_ns: how long an input is on its way; None where that was not seen.
+        microbatches: of an averaged iteration; None where that is not known.
+    """
+
+    kinds: tuple[SavedTime, ...]
+    transfer_ns: float | None
+    microbatches: int | None
+
+
+@dataclass(frozen=True)
+class _PhaseTime:
+    stage: int
+    chunk: int
+    phase: str
+    median_ns: _Positive
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    microbatches: _Count | None = None
+    averaged: bool = False
+
+
+@dataclass(frozen=True)
+class _Timed(_Head):
+    iterations: list[_Numbered]
+    phase_times: list[_PhaseTime] = field(default_factory=list)
+    transfer_ns: _Positive | None = None
+
+
+@dataclass(frozen=True)
 class _Anything:
     """An entry that is counted and not looked into."""
 
@@ -132,6 +187,38 @@ def read_saved(path: str) -> Saved:
     Raises:
         InputError: it cannot be read, or is no such report.
     """
+    return _saved(path, _decoded(path, _Document))
+
+
+def read_times(path: str) -> SavedTimes:
+    """Return how long operations took, from a report that ``bubbleviz analyze --json`` wrote.
+
+    Raises:
+        InputError: it cannot be read, or is no such report.
+    """
+    document = _decoded(path, _Timed)
+    unknown = [t.phase for t in document.phase_times if phase_of_label(t.phase) is None]
+    if unknown:
+        raise InputError(
+            f"{path}: {unknown[0][:60]!r} is no phase; write a report with bubbleviz analyze --json"
+        )
+    counts = [i.microbatches for i in document.iterations if i.averaged and i.microbatches]
+    return SavedTimes(
+        tuple(SavedTime(t.stage, t.chunk, t.phase, t.median_ns) for t in document.phase_times),
+        document.transfer_ns,
+        counts[0] if counts else None,
+    )
+
+
+_HeadT = TypeVar("_HeadT", bound=_Head)
+
+
+def _decoded(path: str, kind: type[_HeadT]) -> _HeadT:
+    """Return what a file holds.
+
+    Raises:
+        InputError: it cannot be read, or is no report.
+    """
     try:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:
@@ -146,13 +233,12 @@ def read_saved(path: str) -> Saved:
                 f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; write a report with "
                 "bubbleviz analyze --json"
             )
-        document = msgspec_json.decode(data, type=_Document)
+        return msgspec_json.decode(data, type=kind)
     except (DecodeError, ValidationError, RecursionError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path}: is no report of bubbleviz ({str(error)[:300]}); write one with bubbleviz "
             "analyze --json"
         ) from error
-    return _saved(path, document)
 
 
 def _saved(path: str, document: _Document) -> Saved:

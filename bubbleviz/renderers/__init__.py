@@ -37,6 +37,7 @@ class Renderer(Generic[Content]):
         check: raises, before any work, what keeps it from working here (a library that is not
             installed).
         binary: whether it is nothing for a terminal.
+        compares: whether it shows other schedules at the measured times.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Renderer(Generic[Content]):
     order: int = 0
     check: Callable[[], None] = _nothing_needed
     binary: bool = False
+    compares: bool = False
 
 
 def renderers() -> tuple[Renderer[Any], ...]:

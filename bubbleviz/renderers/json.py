@@ -181,7 +181,19 @@ def _explained(report: Report) -> dict[str, Any]:
             "operations": [_operation(report, row) for row in path.operations.tolist()],
         },
         "what_if": [asdict(change) for change in explanation.what_if],
+        "alternatives": _alternatives(report),
         "biggest_gaps": [_gap(report, gap) for gap in biggest_gaps(report)],
+    }
+
+
+def _alternatives(report: Report) -> dict[str, Any] | None:
+    others = report.alternatives
+    if others is None:
+        return None
+    return {
+        "because": others.because,
+        "times": None if others.measured is None else asdict(others.measured),
+        "rows": [asdict(row) for row in others.rows],
     }
 
 

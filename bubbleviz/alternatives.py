@@ -1,0 +1,193 @@
+"""Alternatives: what an iteration would take under other schedules, at its own measured times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.columns import Ints
+from bubbleviz.count import Counts, Iteration, typical
+from bubbleviz.errors import BubblevizError
+from bubbleviz.explain import Explanation
+from bubbleviz.grouping import groups_of
+from bubbleviz.ideal import Ideal, ideal, ideal_of
+from bubbleviz.measured import Measured, measured_times
+from bubbleviz.model import Operations, Rank
+from bubbleviz.phases import Phase
+from bubbleviz.plan import Plan
+from bubbleviz.recognition import Recognition
+from bubbleviz.schedules import schedules
+
+#: Schedules of more operations than this are not simulated beside a measurement.
+_MOST_OPERATIONS = 100_000
+#: So much more memory is as much: warm-ups differ by parts of a microbatch.
+_AS_MUCH = 1e-9
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What the iteration takes, or would take.
+
+    Attributes:
+        name: of the schedule; ``measured``, or ``no-delay`` for the same order without delays.
+        makespan_ms: window over all stages; None where it cannot be told.
+        cost_ms: the longest of the stages' own windows; None likewise.
+        bubble_ratio: ``schedule`` ratio.
+        peak_activations: the most microbatches that a stage holds.
+        won: share of the measured makespan.
+        fits: whether it needs no more memory for activations than the measured order.
+        because: why it cannot be told; empty where it can.
+    """
+
+    name: str
+    makespan_ms: float | None = None
+    cost_ms: float | None = None
+    bubble_ratio: float | None = None
+    peak_activations: float | None = None
+    won: float | None = None
+    fits: bool | None = None
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """Other schedules at the times of the typical iteration.
+
+    Attributes:
+        measured: the times; None where the run does not tell them.
+        rows: as measured, in the same order without delays, then schedules, the best first.
+        same: the schedule that ran (or the plan that was given), in theory; None for none.
+        because: why there is nothing; empty where there is.
+    """
+
+    measured: Measured | None
+    rows: tuple[Alternative, ...]
+    same: Ideal | None
+    because: str = ""
+
+
+def alternatives_of(
+    ranks: tuple[Rank, ...],
+    operations: Operations,
+    counts: Counts,
+    explanation: Explanation,
+    ran: Recognition | None,
+    plan: Plan | None = None,
+) -> Alternatives:
+    """Return what the typical iteration would take under other schedules.
+
+    Args:
+        ranks: by number.
+        operations: of all ranks.
+        counts: the iterations.
+        explanation: their phase times, and what the typical one takes without delays.
+        ran: which schedule ran.
+        plan: what was meant to run; None for the schedule that was recognised.
+    """
+    shown = typical(counts.iterations, counts.headline)
+    if shown is None or not explanation.what_if:
+        return Alternatives(None, (), None, "no iteration has all of its ranks on one clock")
+    times = explanation.phase_times
+    try:
+        measured = measured_times(times.kinds, times.transfer_ns, shown.microbatches)
+    except BubblevizError as error:
+        return Alternatives(None, (), None, str(error))
+    peak = max(_peaks(ranks, operations, shown), default=0.0)
+    changes = {change.name: change for change in explanation.what_if}
+    whole_ms = changes["measured"].makespan_ns / 1e6
+    rows = [
+        Alternative(
+            name,
+            makespan_ms=changes[name].makespan_ns / 1e6,
+            bubble_ratio=changes[name].bubble_ratio,
+            peak_activations=peak,
+            won=1 - changes[name].makespan_ns / 1e6 / whole_ms if whole_ms else None,
+            fits=True,
+        )
+        for name in ("measured", "no-delay")
+    ]
+    same = None if plan is None else _planned(plan, measured)
+    found = []
+    for name, result in _simulated(measured):
+        found.append(_row(name, result, whole_ms, peak))
+        if plan is None and ran is not None and name == ran.name and isinstance(result, Ideal):
+            same = result
+    found.sort(key=lambda row: (row.makespan_ms is None, row.makespan_ms or 0.0, row.name))
+    return Alternatives(measured, (*rows, *found), same)
+
+
+def _planned(plan: Plan, measured: Measured) -> Ideal | None:
+    """Return what a plan takes at these times; None for a plan of other sizes."""
+    try:
+        return ideal_of(plan, measured.times)
+    except BubblevizError:
+        return None
+
+
+def _simulated(measured: Measured) -> Iterator[tuple[str, Ideal | str]]:
+    """Yield each schedule at these times, or why it cannot be told."""
+    for rule in schedules():
+        chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
+        if 3 * chunks * measured.stages * measured.microbatches > _MOST_OPERATIONS:
+            yield rule.name, f"more than {_MOST_OPERATIONS:,} operations; see bubbleviz simulate"
+            continue
+        try:
+            sizes = measured.stages, measured.microbatches
+            yield rule.name, ideal(rule.name, *sizes, measured.times, chunks)
+        except BubblevizError as error:
+            yield rule.name, str(error)
+
+
+def _row(name: str, result: Ideal | str, whole_ms: float, peak: float) -> Alternative:
+    if isinstance(result, str):
+        return Alternative(name, because=result)
+    own = max(result.peak_activations, default=0.0)
+    return Alternative(
+        name,
+        makespan_ms=result.makespan_ms,
+        cost_ms=result.cost_ms,
+        bubble_ratio=result.schedule_ratio,
+        peak_activations=own,
+        won=1 - result.makespan_ms / whole_ms if whole_ms else None,
+        # Two replicas of the model hold its weights twice.
+        fits=own <= peak + _AS_MUCH and result.plan.replicas == 1,
+    )
+
+
+def _peaks(
+    ranks: tuple[Rank, ...], operations: Operations, iteration: Iteration
+) -> Iterator[float]:
+    """Yield for each rank the most microbatches whose F has run and whose W or BW has not."""
+    own = operations.take(
+        (operations.iteration == iteration.index)
+        & (operations.has_span == 1)
+        & (operations.occurrence == 0)
+    )
+    pair = own.phase == Phase.FB
+    # An overlapped pair is a forward of one microbatch and a backward of another.
+    second = replace(own.take(pair), phase=np.full(int(pair.sum()), Phase.B))
+    second = second.changed(
+        microbatch=second.second_microbatch.copy(), chunk=second.second_chunk.copy()
+    )
+    phase = np.concatenate((np.where(pair, Phase.F, own.phase), second.phase))
+    microbatch = np.concatenate((own.microbatch, second.microbatch))
+    chunk = np.concatenate((own.chunk, second.chunk))
+    rank = np.concatenate((own.rank, second.rank))
+    end_ns = np.concatenate((own.end_ns, second.end_ns))
+    change = _changes(rank, phase, microbatch, chunk)
+    share = max(1, len(np.unique(chunk[phase == Phase.F])))
+    for number in range(len(ranks)):
+        rows = np.flatnonzero((rank == number) & (change != 0))
+        # What ends at the same instant gives back first.
+        order = rows[np.lexsort((change[rows], end_ns[rows]))]
+        yield float(np.cumsum(change[order]).max(initial=0)) / share
+
+
+def _changes(rank: Ints, phase: Ints, microbatch: Ints, chunk: Ints) -> Ints:
+    """Return 1 where activations begin to be held, -1 where they no longer are, else 0."""
+    number = groups_of(rank, chunk, microbatch).of_row
+    split = np.isin(number, number[phase == Phase.W])
+    done = (phase == Phase.W) | (phase == Phase.BW) | ((phase == Phase.B) & ~split)
+    return np.where(phase == Phase.F, 1, np.where(done, -1, 0)).astype(np.int64)
