@@ -110,6 +110,11 @@ class SavedTimes:
 
 
 @dataclass(frozen=True)
+class _Head:
+    schema: str
+
+
+@dataclass(frozen=True)
 class _PhaseTime:
     stage: int
     chunk: int
@@ -146,11 +151,6 @@ class _Summary:
     bubble_ratio: dict[str, Average]
     window_ns: dict[str, Average]
     bubble_interval: dict[str, tuple[_Finite, _Finite] | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Head:
-    schema: str
 
 
 @dataclass(frozen=True)
