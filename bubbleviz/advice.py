@@ -10,6 +10,7 @@ import numpy as np
 from bubbleviz.causes import Cause
 from bubbleviz.columns import NONE
 from bubbleviz.critical_path import WhatIf
+from bubbleviz.grouping import groups_of
 from bubbleviz.phase_times import Straggler
 from bubbleviz.phases import Phase
 from bubbleviz.report import Report
@@ -63,7 +64,8 @@ def rank_label(report: Report, rank: int) -> str:
 def biggest_gaps(report: Report, count: int = 5) -> tuple[Gap, ...]:
     """Return the longest idle intervals of averaged iterations that lie not in the schedule.
 
-    Where there are none, those that do.
+    Where there are none, those that do. Of a rank's that have one cause and precede operations of
+    one phase, there is only the longest.
     """
     gaps = report.gaps
     averaged = np.array([i.averaged for i in report.iterations] or [False])
@@ -71,11 +73,19 @@ def biggest_gaps(report: Report, count: int = 5) -> tuple[Gap, ...]:
     avoidable = some[~np.isin(gaps.cause[some], _INHERENT)]
     rows = avoidable if len(avoidable) else some
     length_ns = (gaps.end_ns - gaps.start_ns)[rows]
-    longest = rows[np.argsort(-length_ns, kind="stable")][:count]
-    return tuple(Gap(row, _sentence(report, row)) for row in longest.tolist())
+    rows = rows[np.argsort(-length_ns, kind="stable")]
+    # Of those that come again and again, the longest stands for all.
+    after = np.append(report.operations.phase, NONE)[gaps.after[rows]]
+    alike = groups_of(gaps.rank[rows], gaps.cause[rows], after)
+    times = np.bincount(alike.of_row, minlength=len(alike))
+    shown = np.sort(alike.first)[:count]
+    return tuple(
+        Gap(int(rows[at]), _sentence(report, int(rows[at]), int(times[alike.of_row[at]])))
+        for at in shown.tolist()
+    )
 
 
-def _sentence(report: Report, row: int) -> str:
+def _sentence(report: Report, row: int, times: int) -> str:
     gaps, cause = report.gaps, Cause(int(report.gaps.cause[row]))
     who = rank_label(report, int(gaps.rank[row]))
     who = who[0].upper() + who[1:]
@@ -84,7 +94,8 @@ def _sentence(report: Report, row: int) -> str:
     upto = f" before {operation_label(report, after)}" if after != NONE else ""
     iteration = report.iterations[int(gaps.iteration[row])].name
     idle = f"{who} is idle for {length}{upto} in iteration {iteration}: "
-    return idle + _because(report, cause, after, giver)
+    often = f" (and {times - 1} more like it)" if times > 1 else ""
+    return idle + _because(report, cause, after, giver) + often
 
 
 def _because(report: Report, cause: Cause, after: int, giver: int) -> str:

@@ -85,7 +85,8 @@ def _draw(
         gaps = gaps or has_gaps
         notes += [note for note in timeline.notes(boxes) if note not in notes]
     longest.draw_axis(scale, page.y - _APART)
-    draw_legend(page, held, gaps=gaps)
+    causes = sorted({cause for timeline in drawn for cause in timeline.causes})
+    draw_legend(page, held, gaps=gaps, causes=causes)
     if texts := [*notes, *_limited(panels)]:
         page.paragraph(" ".join(texts), 9.5, lines=4)
 

@@ -19,9 +19,11 @@ import pytest
 import bubbleviz
 from bubbleviz.advice import biggest_gaps, first_thing
 from bubbleviz.causes import Cause
+from bubbleviz.palette import CAUSES, heat
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers import gaps as gaps_csv
 from bubbleviz.renderers import json as json_report
+from bubbleviz.renderers.svg import render
 from bubbleviz.report import Report, View
 from scripts.planting import plant
 from scripts.planting.options import Planting
@@ -442,3 +444,37 @@ def test_the_json_tells_causes_of_ranks_iterations_and_all() -> None:
     assert document["advice"] == first_thing(report)
     assert len(document["biggest_gaps"]) == 5
     assert np.isclose(document["what_if"][0]["bubble_ratio"], 0.3, atol=0.2)
+
+
+def test_causes_are_coloured_and_named_in_the_picture_on_request() -> None:
+    _, report = planted("all of it")
+    plain, coloured = (render(report, View(causes=wanted)) for wanted in (False, True))
+
+    for cause in Cause:
+        shown = cause in set(report.gaps.cause[report.gaps.iteration == drawn(report)].tolist())
+        assert (f"idle: {cause.label}" in coloured) == shown
+        assert (CAUSES[cause.label] in coloured) == shown
+        assert f"idle: {cause.label}" not in plain
+
+
+def test_heat_maps_have_a_row_a_stage_and_mark_the_slow_microbatch() -> None:
+    _, report = planted("plain")
+    even = render(report, View(heat_map=True))
+    slow = report.explanation.phase_times.times_median.copy()
+    own = (report.operations.phase == Phase.F) & (report.operations.microbatch == 3)
+    slow[own & (report.operations.virtual_stage == 1)] = 1.9
+    times = replace(report.explanation.phase_times, times_median=slow)
+    explanation = replace(report.explanation, phase_times=times)
+    marked = render(replace(report, explanation=explanation), View(heat_map=True))
+
+    assert "F: time of each microbatch (0 to 7)" in even
+    assert even.count("stage 3") == 3  # beside its row, and in two maps
+    # Once in the scale, and once more for the cell.
+    assert (even.count(heat(1.0)), marked.count(heat(1.0))) == (1, 2)
+
+
+def drawn(report: Report) -> int:
+    """Return the iteration that is drawn by itself."""
+    typical = report.typical_iteration()
+    assert typical is not None
+    return typical.index

@@ -1,0 +1,183 @@
+"""Other schedules at the measured times: truths of planted runs, and what cannot be told."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.errors import MismatchError
+from bubbleviz.measured import measured_times
+from bubbleviz.phases import Phase
+from bubbleviz.renderers.panels import RENDERER as PANELS
+from bubbleviz.report import Report, View
+from bubbleviz.saved import SavedTime
+from bubbleviz.schedules import schedules
+from scripts.planting import plant
+from scripts.planting.options import Planting
+from tests.building import C, K, R, profile
+
+SVG = "{http://www.w3.org/2000/svg}"
+SPLIT = Planting(schedule="zb-h1", microbatches=12, backward_ns=1_200_000, weight_ns=700_000)
+FUSED = Planting(transfer_ns=100_000)
+
+
+@cache
+def planted(planting: Planting) -> Report:
+    """Return the report of a planted run, with other schedules."""
+    folder = Path(tempfile.mkdtemp())
+    plant(planting, folder)
+    return bubbleviz.analyze(folder, what_if=True)
+
+
+def test_nothing_is_simulated_unless_asked_for(tmp_path: Path) -> None:
+    plant(Planting(stages=2, microbatches=2, iterations=1), tmp_path)
+
+    assert bubbleviz.analyze(tmp_path).alternatives is None
+
+
+def test_no_times_no_alternatives() -> None:
+    with pytest.raises(MismatchError, match="its stages or its microbatches are not known"):
+        measured_times((), None, 8)
+
+
+def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    others = bubbleviz.analyze(path, what_if=True).alternatives
+
+    assert others is not None
+    assert (others.measured, others.rows, others.same) == (None, (), None)
+    assert others.because
+
+
+@pytest.mark.parametrize("planting", [SPLIT, replace(SPLIT, schedule="zb-v"), FUSED])
+def test_measured_times_are_those_planted(planting: Planting) -> None:
+    others = planted(planting).alternatives
+    assert others is not None
+    assert others.measured is not None
+    times, split = others.measured.times, planting is not FUSED
+
+    assert (others.measured.stages, others.measured.microbatches) == (4, planting.microbatches)
+    assert times.forward_ms == (planting.forward_ns / 1e6,) * 4
+    backward, weight = planting.backward_ns / 1e6, planting.weight_ns / 1e6
+    if not split:
+        backward = weight = (backward + weight) / 2
+    assert times.backward_ms == (backward,) * 4
+    assert times.weight_ms == (weight,) * 4
+    assert times.transfer_ms == pytest.approx(planting.transfer_ns / 1e6, abs=3e-3)
+    assert others.measured.split is split
+
+
+@pytest.mark.parametrize("planting", [SPLIT, replace(SPLIT, schedule="zb-v"), FUSED])
+def test_the_schedule_that_ran_takes_in_theory_what_was_planted(planting: Planting) -> None:
+    others = planted(planting).alternatives
+    assert others is not None
+    rows = {row.name: row for row in others.rows}
+
+    assert set(rows) == {"measured", "no-delay", *(rule.name for rule in schedules())}
+    same = rows[planting.schedule]
+    assert same.makespan_ms == pytest.approx(rows["measured"].makespan_ms, rel=2e-3)
+    assert same.bubble_ratio == pytest.approx(rows["measured"].bubble_ratio, abs=2e-3)
+    assert same.peak_activations == rows["measured"].peak_activations
+    assert same.fits
+    assert others.same is not None
+    assert others.same.plan.name == planting.schedule
+
+
+def test_a_fused_backward_is_split_in_halves_only_where_it_is_fused() -> None:
+    def kinds(*phases: Phase) -> list[SavedTime]:
+        return [SavedTime(0, 0, phase.label, 2e6) for phase in phases]
+
+    fused = measured_times(kinds(Phase.F, Phase.BW), None, 4)
+    split = measured_times(kinds(Phase.F, Phase.B, Phase.W), 5e5, 4)
+    again = measured_times(kinds(Phase.F, Phase.R, Phase.BW), None, 4)
+
+    assert (fused.times.backward_ms, fused.times.weight_ms, fused.split) == ((1.0,), (1.0,), False)
+    assert (split.times.backward_ms, split.times.weight_ms, split.split) == ((2.0,), (2.0,), True)
+    assert (again.times.backward_ms, again.times.weight_ms) == ((3.0,), (1.0,))
+    assert split.times.transfer_ms == 0.5
+
+
+@pytest.mark.parametrize("phases", [(Phase.F,), (Phase.BW,), (Phase.F, Phase.B, Phase.FB)])
+def test_times_that_lack_a_phase_tell_nothing(phases: tuple[Phase, ...]) -> None:
+    kinds = [SavedTime(0, 0, phase.label, 2e6) for phase in phases]
+
+    with pytest.raises(MismatchError, match="does not tell the times of its schedule"):
+        measured_times(kinds, None, 4)
+
+
+def test_panels_show_theory_above_measurement_on_one_scale() -> None:
+    report = planted(replace(SPLIT, schedule="zb-v"))
+    root = ET.fromstring(PANELS.render(report, View()))
+    texts = [text.text or "" for text in root.iter(f"{SVG}text")]
+
+    assert "zb-v: in theory and as measured" in texts
+    assert texts.index("zb-v at the measured times") < texts.index("measured")
+
+
+def test_panels_without_a_known_schedule_show_the_measurement_and_say_so(tmp_path: Path) -> None:
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    root = ET.fromstring(PANELS.render(bubbleviz.analyze(path, what_if=True), View()))
+
+    assert any((text.text or "").startswith("Measured (") for text in root.iter(f"{SVG}text"))
+
+
+def test_simulate_takes_sizes_and_times_from_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(SPLIT, tmp_path / "run")
+    report = str(tmp_path / "report.json")
+    assert main(["analyze", str(tmp_path / "run"), "--json", report]) == 0
+    capsys.readouterr()
+    assert main(["simulate", "--from", report, "--schedule", "zb-h1", "--json", "-"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    times = ("--tf", "1", "--tb", "1.2", "--tw", "0.7", "--tcomm", "0")
+    sizes = ("-p", "4", "-m", "12")
+    assert main(["simulate", "--schedule", "zb-h1", *sizes, *times, "--json", "-"]) == 0
+    given = json.loads(capsys.readouterr().out)
+
+    assert measured["makespan_ms"] == pytest.approx(given["makespan_ms"], rel=1e-3)
+    assert {**measured, "makespan_ms": 0, "cost_ms": 0, "bubble_ratio": 0} == {
+        **given,
+        "makespan_ms": 0,
+        "cost_ms": 0,
+        "bubble_ratio": 0,
+    }
+    # What is given comes first.
+    assert main(["simulate", "--from", report, "--schedule", "1f1b", "-m", "3", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["microbatches"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{}", "is no report of bubbleviz"),
+        ('{"schema": "other/1"}', "its schema is 'other/1'"),
+        (
+            '{"schema": "bubbleviz.report/1", "iterations": [], "phase_times": '
+            '[{"stage": 0, "chunk": 0, "phase": "<b>", "median_ns": 1}]}',
+            "'<b>' is no phase",
+        ),
+        ('{"schema": "bubbleviz.report/1", "iterations": []}', "does not tell the times"),
+    ],
+)
+def test_a_report_without_times_is_refused(
+    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "report.json").write_text(text)
+    code = main(["simulate", "--from", str(tmp_path / "report.json"), "--schedule", "1f1b"])
+
+    assert code == 1
+    assert says in capsys.readouterr().err
+
+
+def test_simulate_without_times_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--schedule", "1f1b", "-p", "4", "-m", "8"]) == 2
+    assert "give the times" in capsys.readouterr().err
