@@ -66,16 +66,10 @@ def explain(run: Run, counts: Counts) -> Explanation:
         gaps,
         receives,
         communication_of(operations, receives, run.communication_ns, run.overlapped_ns),
-        phase_times_of(operations, stage, averaged, _usual_transfer(receives)),
+        phase_times_of(operations, stage, averaged, receives),
         path,
         changes,
     )
-
-
-def _usual_transfer(receives: Receives) -> float | None:
-    """Return the median transfer of receives that waited: others began late themselves."""
-    waited = receives.transfer_ns[receives.wait_ns > 0]
-    return float(np.median(waited)) if len(waited) else None
 
 
 def _bound(

@@ -1,15 +1,21 @@
-"""Phase times: how long operations take by stage, chunk and phase, and which took long."""
+"""Phase times: how long operations take by stage, chunk and phase, and which took long.
+
+A transfer is that of a receive that waited for its input, from when that was ready on the peer to
+the end of the receive: T_comm. It stands under the phase of the receive.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Ints
+from bubbleviz.columns import Bools, Ints, Table
 from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
 from bubbleviz.phases import WORK, Phase
+from bubbleviz.receives import Receives
 
 #: An operation is a straggler if it takes so many times the median of its kind, and more.
 STRAGGLES = 1.2
@@ -19,7 +25,7 @@ _LISTED = 10
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """How long the operations of one kind take, in nanoseconds of busy time.
+    """How long the operations of one kind take, in nanoseconds of busy time (or of transfer).
 
     Attributes:
         stage: stage of the rank (smallest virtual stage); -1 unknown.
@@ -80,7 +86,7 @@ class PhaseTimes:
 
 
 def phase_times_of(
-    operations: Operations, stage: Ints, averaged: Bools, transfer_ns: float | None
+    operations: Operations, stage: Ints, averaged: Bools, receives: Receives
 ) -> PhaseTimes:
     """Return how long operations take.
 
@@ -88,46 +94,66 @@ def phase_times_of(
         operations: of all ranks.
         stage: of each rank; -1 unknown.
         averaged: of each iteration, whether it is averaged.
-        transfer_ns: median transfer of a receive.
+        receives: of these operations.
     """
     counted = np.isin(operations.phase, WORK) & (operations.has_span == 1)
     counted &= (operations.iteration >= 0) & (operations.cut == 0)
     counted &= np.append(averaged, False)[operations.iteration]
     rows = np.flatnonzero(counted)
-    where = stage[operations.rank[rows]]
-    groups = groups_of(
-        operations.virtual_stage[rows], where, operations.chunk[rows], operations.phase[rows]
-    )
-    kinds = []
+    timed = Timed(rows, operations.phase[rows], operations.busy_ns[rows])
     times = np.zeros(len(operations), np.float64)
+    kinds = []
+    for kind, own in _kinds(operations, stage, timed):
+        kinds.append(kind)
+        if kind.median_ns > 0:
+            times[rows[own]] = timed.time_ns[own] / kind.median_ns
+    waited = receives.take((receives.wait_ns > 0) & counted[receives.operation])
+    forward = np.isin(operations.phase[waited.operation], (Phase.F, Phase.FB))
+    phase = np.where(forward, Phase.RECV_F, Phase.RECV_B).astype(np.int64)
+    transfers = Timed(waited.operation, phase, waited.transfer_ns)
+    kinds += [kind for kind, _ in _kinds(operations, stage, transfers)]
+    usual = float(np.median(waited.transfer_ns)) if len(waited) else None
+    return PhaseTimes(tuple(kinds), usual, _imbalance(kinds), _stragglers(times), times)
+
+
+@dataclass(frozen=True)
+class Timed(Table):
+    """Times of some operations: their rows, the phases they stand under, and nanoseconds."""
+
+    row: Ints
+    phase: Ints
+    time_ns: Ints
+
+
+def _kinds(operations: Operations, stage: Ints, timed: Timed) -> Iterator[tuple[PhaseTime, Ints]]:
+    """Yield the kinds there are of some times, in the model's order, with their places."""
+    row = timed.row
+    where = stage[operations.rank[row]]
+    groups = groups_of(operations.virtual_stage[row], where, operations.chunk[row], timed.phase)
     order = np.argsort(groups.of_row, kind="stable")
     ends = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
     for own, first in zip(np.split(order, ends[:-1]), groups.first.tolist(), strict=False):
-        kind = _kind(operations, rows[own], int(where[first]))
-        kinds.append(kind)
-        if kind.median_ns > 0:
-            times[rows[own]] = operations.busy_ns[rows[own]] / kind.median_ns
-    return PhaseTimes(tuple(kinds), transfer_ns, _imbalance(kinds), _stragglers(times), times)
+        yield _kind(operations, timed.take(own), int(where[first])), own
 
 
-def _kind(operations: Operations, rows: Ints, stage: int) -> PhaseTime:
-    busy_ns, microbatch = operations.busy_ns[rows], operations.microbatch[rows]
-    one = int(rows[0])
+def _kind(operations: Operations, timed: Timed, stage: int) -> PhaseTime:
+    time_ns, microbatch = timed.time_ns, operations.microbatch[timed.row]
+    one = int(timed.row[0])
 
     def of(number: int) -> float | None:
-        return float(np.median(busy_ns[microbatch == number])) if number >= 0 else None
+        return float(np.median(time_ns[microbatch == number])) if number >= 0 else None
 
     return PhaseTime(
         stage=stage,
         chunk=int(operations.chunk[one]),
         virtual_stage=int(operations.virtual_stage[one]),
-        phase=Phase(int(operations.phase[one])),
-        n=len(rows),
-        median_ns=float(np.median(busy_ns)),
-        mean_ns=float(busy_ns.mean()),
-        std_ns=float(busy_ns.std(ddof=1)) if len(rows) > 1 else None,
-        min_ns=int(busy_ns.min()),
-        max_ns=int(busy_ns.max()),
+        phase=Phase(int(timed.phase[0])),
+        n=len(timed),
+        median_ns=float(np.median(time_ns)),
+        mean_ns=float(time_ns.mean()),
+        std_ns=float(time_ns.std(ddof=1)) if len(timed) > 1 else None,
+        min_ns=int(time_ns.min()),
+        max_ns=int(time_ns.max()),
         first_ns=of(int(microbatch.min())),
         last_ns=of(int(microbatch.max())),
     )

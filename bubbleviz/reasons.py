@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _ROWS = 64
 #: So many parts of the critical path are.
 _PARTS = 5
+#: What transfers are called beside operations.
+_TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 #: What the columns of communication mean.
 _COMMUNICATION = (
     "wait: a receive runs, its input is not ready on the peer; transfer: from then to its end; "
@@ -155,7 +157,7 @@ def _phase_times(report: Report) -> Iterator[RenderableType]:
     for kind in own.kinds[:_ROWS]:
         table.add_row(
             *("-" if number < 0 else str(number) for number in (kind.stage, kind.chunk)),
-            kind.phase.label,
+            _TRANSFERS.get(kind.phase.label, kind.phase.label),
             *map(
                 milliseconds,
                 (
@@ -171,7 +173,7 @@ def _phase_times(report: Report) -> Iterator[RenderableType]:
         )
     if len(own.kinds) > _ROWS:
         table.add_row("", "", f"… {len(own.kinds) - _ROWS} more")
-    title = "Busy time of operations, ms (first, last: median of those microbatches)"
+    title = "Busy time of operations and transfers, ms (first, last: those microbatches' medians)"
     yield from titled(title, table)
     lines = [f"slowest stage against the mean: {_imbalance(report)}"] if own.imbalance else []
     if own.transfer_ns is not None:
@@ -192,6 +194,7 @@ def _imbalance(report: Report) -> str:
 
 
 def _path(report: Report) -> Iterator[RenderableType]:
+    import numpy as np
     from rich.text import Text
 
     from bubbleviz.advice import rank_label
@@ -205,11 +208,19 @@ def _path(report: Report) -> Iterator[RenderableType]:
         f"{len(path.operations)} operations",
         style="bold",
     )
-    yield listed(
+    lines = [
         f"{milliseconds(part.time_ns)} ms: {part.what} on {clean(rank_label(report, part.rank))} "
         f"({part.count})"
         for part in path.parts[:_PARTS]
-    )
+    ]
+    spare = np.sort(path.slack_ns[path.slack_ns > 0])
+    if len(spare):
+        lines.append(
+            f"{len(spare):,} other operations could end later without a longer iteration: by "
+            f"{milliseconds(float(np.median(spare)))} ms (median), the least by "
+            f"{milliseconds(int(spare[0]))} ms"
+        )
+    yield listed(lines)
 
 
 def _what_if(report: Report) -> Iterator[RenderableType]:

@@ -11,8 +11,13 @@ from bubbleviz.renderers import Renderer
 if TYPE_CHECKING:
     from bubbleviz.advice import Gap
     from bubbleviz.count import Account, Iteration, RankIteration, Spread
+    from bubbleviz.critical_path import CriticalPath
     from bubbleviz.recognition import Recognition
     from bubbleviz.report import Report, View
+
+
+#: More operations than this are not listed with their slack.
+_MOST_SLACKS = 20_000
 
 
 def render(report: Report, view: View) -> str:
@@ -179,11 +184,22 @@ def _explained(report: Report) -> dict[str, Any]:
             "length_ns": path.length_ns,
             "parts": [asdict(part) for part in path.parts],
             "operations": [_operation(report, row) for row in path.operations.tolist()],
+            "slack": _slack(report, path),
         },
         "what_if": [asdict(change) for change in explanation.what_if],
         "alternatives": _alternatives(report),
         "biggest_gaps": [_gap(report, gap) for gap in biggest_gaps(report)],
     }
+
+
+def _slack(report: Report, path: CriticalPath) -> list[dict[str, Any]] | None:
+    """Return what the other operations have to spare; None where there are very many."""
+    import numpy as np
+
+    rows = np.flatnonzero(path.slack_ns > 0).tolist()
+    if len(rows) > _MOST_SLACKS:
+        return None
+    return [{**_operation(report, row), "slack_ns": int(path.slack_ns[row])} for row in rows]
 
 
 def _alternatives(report: Report) -> dict[str, Any] | None:
