@@ -131,6 +131,11 @@ class Idle(Table):
     before: Ints
     after: Ints
 
+    def of(self, causes: tuple[Cause, ...]) -> intervals.Intervals:
+        """Return when ranks were idle for one of these causes."""
+        rows = np.isin(self.cause, causes)
+        return self.start_ns[rows], self.end_ns[rows]
+
 
 @dataclass(frozen=True)
 class _Regions:
@@ -175,9 +180,11 @@ def causes_of(run: Run, counts: Counts, inputs: Inputs) -> tuple[Causes, Gaps, t
     gaps, idle = [], []
     for rank, own in enumerate(_idle(run, counts, inputs)):
         idle.append(own)
+        sets = {cause: own.of((cause,)) for cause in (*_ALWAYS, *_WITHIN)}
+        either = own.of(_WITHIN)
         for name in counts.windows:
             regions = _regions(counts, name, rank)
-            idle_ns[name][:, rank] = _tally(own, regions)
+            idle_ns[name][:, rank] = _tally(sets, either, regions)
             if name == headline:
                 gaps.append(_gaps(own, regions, rank, inputs.giver, headline))
     nothing = _gaps_of_nothing(headline)
@@ -223,22 +230,25 @@ def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
     return ended, np.append(begun[1:], always)
 
 
-def _tally(idle: Idle, regions: _Regions) -> Ints:
-    """Return idle time by cause in each window, shape (iterations, causes)."""
+def _tally(
+    sets: Mapping[Cause, intervals.Intervals], either: intervals.Intervals, regions: _Regions
+) -> Ints:
+    """Return idle time by cause in each window, shape (iterations, causes).
+
+    Args:
+        sets: idle time by the causes that hold in any window, or within an iteration.
+        either: that of all of the latter.
+        regions: where the windows are cut.
+    """
     total = np.zeros((len(regions.low), len(Cause)), np.int64)
-
-    def measure(causes: tuple[Cause, ...], low: Ints, high: Ints) -> Ints:
-        some = idle.take(np.isin(idle.cause, causes))
-        return intervals.measure_within((some.start_ns, some.end_ns), low, high)
-
     for always in _ALWAYS:
-        total[:, always] = measure((always,), regions.low, regions.high)
+        total[:, always] = intervals.measure_within(sets[always], regions.low, regions.high)
     for low, high, cause in regions.each():
         if cause is not None:
-            total[:, cause] += measure(_WITHIN, low, high)
+            total[:, cause] += intervals.measure_within(either, low, high)
             continue
         for one in _WITHIN:
-            total[:, one] += measure((one,), low, high)
+            total[:, one] += intervals.measure_within(sets[one], low, high)
     return total
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from bubbleviz.causes import Cause, Idle
 from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
-from bubbleviz.needs import Needs
+from bubbleviz.needs import NEVER, Needs
 from bubbleviz.phases import WORK, Phase
 
 #: More operations than this in one iteration are not put together again: it takes seconds.
@@ -101,7 +100,8 @@ class Graph:
         rank: of each.
         start_ns: end less busy time, as if an operation waited only before it began.
         busy_ns: how long it works.
-        pairs: (later, earlier) places, in order of the later one.
+        before: places of what each follows: the one before it on its rank, and up to two of other
+            ranks (an overlapped pair takes two results); -1 none, shape (3, operations).
         lag_ns: from the last end of what it follows to ``start_ns``; 0 where it follows none.
         lag_by_cause: how much of the lag has which cause, shape (operations, causes).
     """
@@ -110,7 +110,7 @@ class Graph:
     rank: Ints
     start_ns: Ints
     busy_ns: Ints
-    pairs: tuple[Ints, Ints]
+    before: Ints
     lag_ns: Ints
     lag_by_cause: Ints
 
@@ -120,17 +120,9 @@ class Graph:
         return self.start_ns + self.busy_ns
 
     @property
-    def released(self) -> Bools:
-        """Which follow nothing: they start when they did."""
-        free = np.ones(len(self.rows), bool)
-        free[self.pairs[0]] = False
-        return free
-
-    def predecessors(self) -> list[list[int]]:
-        """Return the places that each follows."""
-        ends = np.searchsorted(self.pairs[0], np.arange(len(self.rows) + 1)).tolist()
-        earlier = self.pairs[1].tolist()
-        return [earlier[low:high] for low, high in pairwise(ends)]
+    def follows(self) -> Bools:
+        """Which follow any other; the rest start when they did."""
+        return np.asarray((self.before != NONE).any(axis=0), bool)
 
 
 def graph_of(operations: Operations, needs: Needs, idle: Sequence[Idle], iteration: int) -> Graph:
@@ -153,18 +145,11 @@ def graph_of(operations: Operations, needs: Needs, idle: Sequence[Idle], iterati
     rank, end_ns = operations.rank[rows], operations.end_ns[rows]
     by_rank = np.lexsort((np.arange(len(rows)), rank))
     next_to = rank[by_rank[1:]] == rank[by_rank[:-1]]
-    place = np.full(len(operations), NONE, np.int64)
-    place[rows] = np.arange(len(rows))
-    later, earlier = place[needs.after], place[needs.before]
-    held = (later >= 0) & (earlier >= 0)
-    later = np.concatenate((later[held], by_rank[1:][next_to]))
-    earlier = np.concatenate((earlier[held], by_rank[:-1][next_to]))
-    # What seems to run before what it needs (clocks, two streams) cannot be followed.
-    ordered = earlier < later
-    pairs = np.unique(np.stack((later[ordered], earlier[ordered])), axis=1)
-    ready_ns = intervals.group_extents(pairs[0], len(rows), end_ns[pairs[1]], end_ns[pairs[1]])[1]
-    follows = np.zeros(len(rows), bool)
-    follows[pairs[0]] = True
+    before = np.full((3, len(rows)), NONE, np.int64)
+    before[0, by_rank[1:][next_to]] = by_rank[:-1][next_to]
+    before[1:] = _given(rows, len(operations), needs)
+    ready_ns = np.append(end_ns, NEVER)[before].max(axis=0)
+    follows = (before != NONE).any(axis=0)
     lag_ns = np.where(follows, start_ns - ready_ns, 0)
     lags = np.zeros((len(rows), len(Cause)), np.int64)
     for number, own in enumerate(idle):
@@ -175,7 +160,28 @@ def graph_of(operations: Operations, needs: Needs, idle: Sequence[Idle], iterati
             times = some.start_ns, some.end_ns
             lags[at, cause] = intervals.measure_within(times, low, end_ns[at])
     lags = np.minimum(lags, np.maximum(lag_ns, 0)[:, None])
-    return Graph(rows, rank, start_ns, operations.busy_ns[rows], (pairs[0], pairs[1]), lag_ns, lags)
+    return Graph(rows, rank, start_ns, operations.busy_ns[rows], before, lag_ns, lags)
+
+
+def _given(rows: Ints, operations: int, needs: Needs) -> Ints:
+    """Return the places of up to two operations of other ranks that each takes results of.
+
+    What it takes of its own rank has run before it there, and need not be followed twice.
+    """
+    place = np.full(operations, NONE, np.int64)
+    place[rows] = np.arange(len(rows))
+    remote = needs.take(needs.remote)
+    later, earlier = place[remote.after], place[remote.before]
+    # What seems to run before what it needs (clocks can be off) cannot be followed.
+    held = (later != NONE) & (earlier != NONE) & (earlier < later)
+    later, earlier = later[held], earlier[held]
+    order = np.argsort(later, kind="stable")
+    later, earlier = later[order], earlier[order]
+    again = np.append(False, later[1:] == later[:-1])[: len(later)]
+    given = np.full((2, len(rows)), NONE, np.int64)
+    given[0, later[~again]] = earlier[~again]
+    given[1, later[again]] = earlier[again]
+    return given
 
 
 def replayed(graph: Graph, busy_ns: Ints, lag_ns: Ints) -> int:
@@ -188,13 +194,13 @@ def replayed(graph: Graph, busy_ns: Ints, lag_ns: Ints) -> int:
     """
     if len(graph.rows) == 0:
         return 0
-    ends: list[int] = []
-    first = int(graph.start_ns.min())
-    columns = graph.start_ns.tolist(), busy_ns.tolist(), lag_ns.tolist()
-    for before, start_ns, busy, lag in zip(graph.predecessors(), *columns, strict=True):
-        begin = max(ends[at] for at in before) + lag if before else start_ns
-        ends.append(begin + busy)
-    return max(ends) - first
+    # The last place is that of no operation; what follows none starts when it did.
+    ends = [NEVER] * (len(graph.rows) + 1)
+    free = np.where(graph.follows, NEVER, graph.start_ns).tolist()
+    columns = (*graph.before.tolist(), lag_ns.tolist(), busy_ns.tolist(), free)
+    for place, (own, one, two, lag, busy, start_ns) in enumerate(zip(*columns, strict=True)):
+        ends[place] = max(ends[own] + lag, ends[one] + lag, ends[two] + lag, start_ns) + busy
+    return max(ends[:-1]) - int(graph.start_ns.min())
 
 
 def critical_path(graph: Graph, operations: Operations, iteration: int) -> CriticalPath:
@@ -203,15 +209,16 @@ def critical_path(graph: Graph, operations: Operations, iteration: int) -> Criti
     if len(graph.rows) == 0:
         nothing = np.empty(0, np.int64)
         return CriticalPath(iteration, nothing, 0, (), slack)
-    ends = graph.end_ns.tolist()
-    before = graph.predecessors()
-    at: int | None = max(range(len(ends)), key=lambda i: (ends[i], -i))
+    ends = np.append(graph.end_ns, NEVER)
+    # Of what an operation follows, the last to end; of several its own rank's.
+    last = np.take_along_axis(graph.before, ends[graph.before].argmax(axis=0)[None], axis=0)[0]
+    at = int(graph.end_ns.argmax())
     chain = []
-    while at is not None:
+    while at != NONE:
         chain.append(at)
-        at = max(before[at], key=lambda i: (ends[i], -i), default=None)
+        at = int(last[at])
     places = np.array(chain[::-1], np.int64)
-    slack[graph.rows] = _slack(graph, before)
+    slack[graph.rows] = _slack(graph)
     return CriticalPath(
         iteration,
         graph.rows[places],
@@ -221,15 +228,17 @@ def critical_path(graph: Graph, operations: Operations, iteration: int) -> Criti
     )
 
 
-def _slack(graph: Graph, before: list[list[int]]) -> Ints:
+def _slack(graph: Graph) -> Ints:
     """Return how much later each operation could end: from the last one backwards."""
-    ends, busy, lag = graph.end_ns.tolist(), graph.busy_ns.tolist(), graph.lag_ns.tolist()
-    latest = [max(ends)] * len(ends)
-    for at in range(len(ends) - 1, -1, -1):
-        least = latest[at] - busy[at] - lag[at]
-        for earlier in before[at]:
+    took = (graph.busy_ns + graph.lag_ns).tolist()
+    own, one, two = graph.before.tolist()
+    # The last place is that of no operation.
+    latest = [int(graph.end_ns.max())] * (len(took) + 1)
+    for at in range(len(took) - 1, -1, -1):
+        least = latest[at] - took[at]
+        for earlier in (own[at], one[at], two[at]):
             latest[earlier] = min(latest[earlier], least)
-    return np.array(latest, np.int64) - graph.end_ns
+    return np.array(latest[:-1], np.int64) - graph.end_ns
 
 
 def _parts(graph: Graph, operations: Operations, places: Ints) -> tuple[Step, ...]:
