@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
-from html import unescape
 from typing import Literal
 
 from bubbleviz.errors import OutputError
@@ -67,6 +66,8 @@ def as_png(svg: str) -> bytes:
 
 def _typeset(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
     check()
+    from html import unescape
+
     import typst
 
     title = _TITLE.search(svg)
