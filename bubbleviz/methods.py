@@ -12,13 +12,13 @@ from bubbleviz.statistics import statistics
 _LOW_MATTERS = 0.01
 
 
-def methods(report: Report, schedule: str | None = None) -> str:
+def methods(report: Report) -> str:
     """Return one sentence for a methods section: definition, iterations, ranks, result, version.
 
     Args:
         report: any report.
-        schedule: name of the pipeline schedule, where it is known.
     """
+    schedule = report.schedule.name if report.schedule is not None else None
     spread = report.summary.bubble_ratio.get(report.headline)
     tool = f"bubbleviz {report.version} from {_profiles(report)}"
     if spread is None or spread.mean is None:

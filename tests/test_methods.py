@@ -12,6 +12,7 @@ import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.count import Spread
 from bubbleviz.methods import methods, with_source
+from bubbleviz.recognition import Recognition
 from bubbleviz.renderers import json as json_renderer
 from bubbleviz.renderers.table import render
 from bubbleviz.report import Report, View
@@ -53,7 +54,9 @@ def test_every_statistic_can_be_the_headline(report: Report, name: str) -> None:
 
 
 def test_the_schedule_is_named_where_it_is_known(report: Report) -> None:
-    assert " with 8 microbatches of the schedule 1f1b on 4 ranks " in methods(report, "1f1b")
+    assert " with 8 microbatches of the schedule 1f1b on 4 ranks " in methods(
+        replace(report, schedule=Recognition("1f1b"))
+    )
 
 
 def test_what_is_unknown_is_left_out(report: Report) -> None:
