@@ -85,9 +85,13 @@ def verdict(crowd: Crowd, plans: Plans) -> Verdict:
     rules = list(schedules())
     # A schedule of several chunks has one only where no other will do.
     several = [[rule for rule in rules if (rule.chunks > 1) == many] for many in (False, True)]
-    for own in (crowd, *_fused(crowd), *_copied(crowd)):
-        for chosen in several if chunks == 1 else (rules,):
-            found = _of_plans(own, plans, chosen, (chunks, microbatches))
+    for chosen in several if chunks == 1 else (rules,):
+        for owns, ways in (
+            ((crowd, *_copied(crowd)), (1, 2)),
+            (_fused(crowd), (1, 2)),
+            ((_anywhere(crowd),), (2,)),
+        ):
+            found = _nearest(owns, plans, chosen, _Sizes(chunks, microbatches, ways))
             if found.name is not None:
                 return found
     names = _families(crowd, microbatches)
@@ -100,13 +104,35 @@ def verdict_of_plan(crowd: Crowd, plan: Plan) -> Verdict | None:
     held = crowd.devices, crowd.microbatches, crowd.chunks
     if sizes not in (held, *((own.devices, *held[1:]) for own in _copied(crowd))):
         return None
+    crowd = _anywhere(crowd) if plan.replicas > 1 else crowd
     found = _differences(crowd, planned_orders(plan))
     return Verdict(plan.name, (), _distance(crowd, found), tuple(d for d, _ in found))
 
 
-def _of_plans(
-    crowd: Crowd, plans: Plans, rules: Sequence[Schedule], sizes: tuple[int, int]
+@dataclass(frozen=True)
+class _Sizes:
+    """What to plan: chunks of a device, microbatches of each, and into how many directions."""
+
+    chunks: int
+    microbatches: int
+    ways: tuple[int, ...]
+
+
+def _nearest(
+    crowds: Sequence[Crowd], plans: Plans, rules: Sequence[Schedule], sizes: _Sizes
 ) -> Verdict:
+    """Return the nearest of what crowds could have run, the first exact one if there is any."""
+    best = Verdict()
+    for crowd in crowds:
+        found = _of_plans(crowd, plans, rules, sizes)
+        if found.distance == 0:
+            return found
+        if found.distance is not None and (best.distance is None or found.distance < best.distance):
+            best = found
+    return best
+
+
+def _of_plans(crowd: Crowd, plans: Plans, rules: Sequence[Schedule], sizes: _Sizes) -> Verdict:
     """Return the schedules whose plan is the crowd's order, else those whose is nearest."""
     near: list[tuple[str, tuple[Ints, ...]]] = []
     exact: list[tuple[str, tuple[Ints, ...]]] = []
@@ -132,15 +158,15 @@ def _of_plans(
 
 
 def _planned(
-    crowd: Crowd, plans: Plans, rules: Sequence[Schedule], sizes: tuple[int, int]
+    crowd: Crowd, plans: Plans, rules: Sequence[Schedule], sizes: _Sizes
 ) -> Iterator[tuple[str, tuple[Ints, ...]]]:
-    """Yield the plans of this size (chunks, microbatches of each) that begin as the crowd does."""
-    chunks, microbatches = sizes
+    """Yield the plans of this size that begin as the crowd does."""
+    chunks, microbatches = sizes.chunks, sizes.microbatches
     if 3 * crowd.devices * chunks * _shorter(microbatches, crowd.devices) > _MOST_PLANNED:
         return
     splits = _split_share(crowd.orders)
     for rule in rules:
-        for ways in (1, 2):
+        for ways in sizes.ways:
             if chunks % ways:
                 continue
             total, own = microbatches * ways, chunks // ways
@@ -182,7 +208,9 @@ def _begins(crowd: Crowd, planned: Sequence[Ints], length: int) -> bool:
     A plan of ``length`` microbatches and one of more have as many operations in common at least.
     """
     if not crowd.placed:
-        return True
+        heads = {order[:length].tobytes() for order in planned}
+        found = sum(order[:length].tobytes() in heads for order in crowd.orders)
+        return 2 * found >= len(crowd.orders)
     sampled = sorted({0, len(crowd.orders) // 2, len(crowd.orders) - 1})
     off = sum(
         difference(crowd.orders[n][:length], planned[crowd.places[n]][:length]).count
@@ -265,6 +293,14 @@ def _fused(crowd: Crowd) -> tuple[Crowd, ...]:
     if _split_share(fused) > NEAR or _split_share(crowd.orders) <= NEAR:
         return ()
     return (replace(crowd, orders=fused),)
+
+
+def _anywhere(crowd: Crowd) -> Crowd:
+    """Return the crowd without its places.
+
+    How long microbatches are away from stages gives a wrong order where they go both ways.
+    """
+    return replace(crowd, places=(-1,) * len(crowd.places))
 
 
 def _copied(crowd: Crowd) -> Iterator[Crowd]:

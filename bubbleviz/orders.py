@@ -158,7 +158,10 @@ def planned_orders(plan: Plan) -> tuple[Ints, ...]:
 
 
 def settled(order: Ints, planned: Ints) -> Ints:
-    """Return an order with what one range did in the sequence of a plan, for none was recorded."""
+    """Return an order with what one range did in the sequence of a plan, for none was recorded.
+
+    Nor was it recorded which weight gradients were left: those that are not planned were not.
+    """
     loose = order >> _LOOSE > 0
     if not loose.any():
         return order
@@ -168,10 +171,10 @@ def settled(order: Ints, planned: Ints) -> Ints:
     at = np.searchsorted(planned[by_code], code)
     known = at < len(planned)
     known[known] = planned[by_code][at[known]] == code[known]
-    place = np.full(len(code), len(planned))
-    place[known] = by_code[at[known]]
-    place[~loose] = np.arange(len(code))[~loose]
-    return code[np.lexsort((np.arange(len(code)), place, block))]
+    place = np.arange(len(code))
+    place[loose & known] = by_code[at[loose & known]]
+    order = np.lexsort((place, block))
+    return code[order[(known | ~loose)[order]]]
 
 
 def _split(microbatch: Ints, split: Ints) -> Ints:

@@ -240,7 +240,9 @@ class _Run:
         tasks, at = self.program.tasks[device], self.next[device]
         if at == len(tasks):
             return ()
-        if tasks[at].operation in self.program.together:
+        # A forward of an evaluation has no backward beside it.
+        turned = at + 1 < len(tasks) and tasks[at + 1].operation.phase is not Phase.F
+        if tasks[at].operation in self.program.together and turned:
             return self.beside(device, tasks[at], tasks[at + 1])
         task = tasks[at]
         ready = self.ready(device, task)

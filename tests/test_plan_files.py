@@ -268,6 +268,9 @@ def test_what_ran_is_compared_with_a_plan(
     table = capsys.readouterr().out
     assert "schedule: 1f1b (exact in 2 of 2 iterations)" in table
     assert "plan: =1+1.csv (1.56 % of operations elsewhere, exact in 0 of 2 iterations)" in table
+    assert (
+        f"node0 GPU 2, iteration 0: {one['phase']}{one['microbatch']} {one['what']} by 1" in table
+    )
 
     assert main(["analyze", profile, "--plan", str(wrong)]) == 1
     assert "--plan wrong.csv: 4 stages of 1 chunks with 4 microbatches" in capsys.readouterr().err

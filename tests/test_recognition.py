@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
+from bubbleviz.candidates import Plans, Verdict, verdict
 from bubbleviz.comparing import difference
+from bubbleviz.crowds import Crowd
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.phases import Phase
 from bubbleviz.plan import Plan, Schedule
@@ -366,6 +368,34 @@ def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
     assert (found.deviations[0].rank, found.deviations[0].what) == (5, "missing")
 
 
+def test_stages_of_a_pipeline_fed_from_both_ends_may_be_told_wrong() -> None:
+    """Waiting times put the first and the last one beside each other."""
+    orders = devices_of(planned("dualpipe", 4, 8))
+    cells = [(rank, 0, orders[device]) for rank, device in enumerate((0, 3, 1, 2))]
+    found = named(measured(cells, [(rank, 0) for rank in range(4)]))
+    assert (found.name, found.exact) == ("dualpipe", True)
+
+
+def test_an_order_is_judged_once_however_many_ran_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = []
+
+    def counted(crowd: Crowd, plans: Plans) -> Verdict:
+        judged.append(crowd)
+        return verdict(crowd, plans)
+
+    monkeypatch.setattr("bubbleviz.recognition.verdict", counted)
+    orders = devices_of(planned("zb-h1", 8, 16))
+    cells = [
+        (8 * n + rank, time, order)
+        for n in range(128)
+        for time in range(2)
+        for rank, order in enumerate(orders)
+    ]
+    found = named(measured(cells, [(rank % 8, rank // 8) for rank in range(1024)]))
+
+    assert (found.name, found.exact, len(judged)) == ("zb-h1", True, 1)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     order=st.permutations(range(7)),
@@ -406,6 +436,12 @@ PLANTED = {
     **{rule.name: Planting(schedule=rule.name) for rule in schedules()},
     "zb-v, cleared, post-validation": Planting(
         schedule="zb-v", w_clear=True, iterations=3, postponed_ns=200_000, iteration_ranges=True
+    ),
+    "dualpipe, cleared, an evaluation": Planting(
+        schedule="dualpipe", w_clear=True, iterations=3, evaluation_at=1
+    ),
+    "dualpipe, copies that are told wrong stages": Planting(
+        schedule="dualpipe", replicas=2, slow_stage=0, iteration_ranges=True
     ),
     "1f1b, constant names": Planting(names="constant", iterations=3),
     "1f1b, an evaluation": Planting(iterations=3, evaluation_at=1),
