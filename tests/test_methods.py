@@ -39,9 +39,9 @@ def test_it_names_definition_iterations_ranks_result_and_version(report: Report)
         f"Pipeline bubbles were measured with bubbleviz {bubbleviz.__version__} from 1 Nsight "
         "Systems profile: the bubble ratio 'schedule', that is 1 - sum of the ranks' compute / "
         "(ranks x (last end - first start over all ranks)), over 3 training iterations with 8 "
-        "microbatches on 4 ranks (4 pipeline stages, 1 host) is 27.27 % on average (standard "
-        "deviation 0.00 percentage points; 95 % confidence interval of the mean +/- 0.00, "
-        "Student's t)."
+        "microbatches of the schedule 1f1b on 4 ranks (4 pipeline stages, 1 host) is 27.27 % on "
+        "average (standard deviation 0.00 percentage points; 95 % confidence interval of the mean "
+        "+/- 0.00, Student's t)."
     )
 
 
@@ -54,9 +54,10 @@ def test_every_statistic_can_be_the_headline(report: Report, name: str) -> None:
 
 
 def test_the_schedule_is_named_where_it_is_known(report: Report) -> None:
-    assert " with 8 microbatches of the schedule 1f1b on 4 ranks " in methods(
-        replace(report, schedule=Recognition("1f1b"))
-    )
+    for name, told in (("zb-h1", " of the schedule zb-h1"), (None, "")):
+        ran = replace(report, schedule=Recognition(name))
+
+        assert f" with 8 microbatches{told} on 4 ranks " in methods(ran)
 
 
 def test_what_is_unknown_is_left_out(report: Report) -> None:
@@ -64,6 +65,7 @@ def test_what_is_unknown_is_left_out(report: Report) -> None:
         report,
         ranks=tuple(replace(rank, stage=None) for rank in report.ranks),
         profiles=tuple(replace(p, format="trace") for p in report.profiles),
+        schedule=None,
         iterations=tuple(replace(i, microbatches=None) for i in report.iterations),
     )
 
@@ -78,7 +80,7 @@ def test_one_iteration_has_no_spread(report: Report) -> None:
     sentence = methods(replace(report, summary=summary))
 
     assert sentence.endswith(
-        "over 1 training iteration with 8 microbatches on 4 ranks (4 pipeline stages, 1 host) is "
+        "over 1 training iteration with 8 microbatches of the schedule 1f1b on 4 ranks (4 pipeline stages, 1 host) is "
         "25.00 %."
     )
 
