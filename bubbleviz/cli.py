@@ -96,6 +96,12 @@ def analyze(
         bool,
         typer.Option("--heat-map", help="Draw below which microbatch took long on which stage."),
     ] = False,
+    critical_path: Annotated[
+        bool,
+        typer.Option(
+            "--critical-path", help="Draw a line along the operations that bound the iteration."
+        ),
+    ] = False,
     what_if: Annotated[
         bool,
         typer.Option("--what-if", help="Simulate the other schedules at the measured times."),
@@ -217,6 +223,7 @@ def analyze(
             rows=rows,
             causes=causes,
             heat_map=heat_map,
+            critical=critical_path,
         )
         with step("render"):
             texts = {file: renderer.render(report, view) for file, renderer in outputs.items()}

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import TypedDict
 
 import drawsvg
 
@@ -16,6 +17,7 @@ from bubbleviz.boxes import LANE_GAP, Boxes
 from bubbleviz.cause_bands import draw_causes
 from bubbleviz.causes import Cause
 from bubbleviz.count import Iteration
+from bubbleviz.critical_line import draw_critical_line
 from bubbleviz.heat_map import draw_heat_maps
 from bubbleviz.legend import draw_legend
 from bubbleviz.merging import NARROWEST
@@ -148,6 +150,15 @@ class Layout:
         return self.tops[-1] + self.row + (self.lane + LANE_GAP if self.lane else 0)
 
 
+class _Place(TypedDict):
+    """Edges of the plot, of the rows, and their height, px."""
+
+    left: float
+    width: float
+    tops: tuple[float, ...]
+    height: float
+
+
 class Timeline:
     """Draws one selection of a report, from the title down to the limitations.
 
@@ -163,6 +174,7 @@ class Timeline:
         self.communication = view.communication
         self.bridged = False
         self.causes: tuple[Cause, ...] = ()
+        self.critical = False
         drawn, headline = selection.iterations, report.headline
         self._averaged = [
             {own.rank: own.bubble_ratio.get(headline) for own in iteration.ranks}
@@ -197,11 +209,15 @@ class Timeline:
             boxes.add_lane(self.report, layout.width, layout.lane)
         gaps = self._bands(layout)
         if self.view.causes:
-            self.causes = self._causes(layout)
+            self.causes = draw_causes(self.page, self.report, self.selection, **self._place(layout))
         self._row_labels(layout)
         self._hosts(layout)
         for row, top in enumerate(layout.tops):
             boxes.draw(row, layout.left, top)
+        if self.view.critical:
+            self.critical = draw_critical_line(
+                self.page, self.report, self.selection, **self._place(layout)
+            )
         self._error_bars(layout)
         self._boundaries(layout)
         return boxes, gaps
@@ -356,17 +372,15 @@ class Timeline:
                 self.page.elements.append(drawsvg.Path("".join(boxes), **look))
         return bool(gaps)
 
-    def _causes(self, layout: Layout) -> tuple[Cause, ...]:
-        """Colour what is idle by its cause, on top of the hatch."""
-        return draw_causes(
-            self.page,
-            self.report,
-            self.selection,
-            left=layout.left,
-            width=layout.width,
-            tops=layout.tops,
-            height=layout.row,
-        )
+    @staticmethod
+    def _place(layout: Layout) -> _Place:
+        """Return where the rows are, for what is drawn on them."""
+        return {
+            "left": layout.left,
+            "width": layout.width,
+            "tops": layout.tops,
+            "height": layout.row,
+        }
 
     def _window_edges(self, layout: Layout) -> list[list[tuple[float, float]]]:
         """Return the windows of every row in px; those with less than a gap between them are one.
@@ -592,6 +606,7 @@ class Timeline:
             "Hatched as well: what lies between iterations, where it is too narrow to be seen.": (
                 self.bridged
             ),
+            "Line along operations: the critical path, which bounds the iteration.": self.critical,
             "Dashed: first work of an iteration.": 1 < len(drawn) <= MOST_BRACKETS,
             "Torn edge: cut by the end of the capture.": boxes.cut,
             f"Hollow mark: {spanless:,} without GPU work and so without device time.": spanless,

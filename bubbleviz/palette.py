@@ -42,6 +42,8 @@ CAUSES = {
     "communication": "#f29f3d",
     "other": "#f2e45c",
 }
+#: The line along the operations that bound an iteration.
+CRITICAL = "#c2185b"
 #: Ends and middle of the scale of times: faster, usual, slower.
 _HEAT = ("#2b6cb0", "#f4f4f2", "#b3261e")
 

@@ -144,6 +144,7 @@ class View:
         rows: ``"rank"`` for a row a rank, ``"stage"`` for one a stage with all its copies; None
             for ranks, and stages where there are many ranks.
         causes: whether to colour idle time by its cause.
+        critical: whether to draw a line along the operations that bound the iteration.
         heat_map: whether to show below which microbatch took long on which stage.
     """
 
@@ -153,3 +154,4 @@ class View:
     rows: str | None = None
     causes: bool = False
     heat_map: bool = False
+    critical: bool = False

@@ -78,6 +78,7 @@ def view_of(
     rows: str | None = None,
     causes: bool = False,
     heat_map: bool = False,
+    critical: bool = False,
 ) -> View:
     """Return the view that options ask for.
 
@@ -93,6 +94,7 @@ def view_of(
         rows=rows,
         causes=causes,
         heat_map=heat_map,
+        critical=critical,
     )
 
 

@@ -19,7 +19,7 @@ import pytest
 import bubbleviz
 from bubbleviz.advice import biggest_gaps, first_thing
 from bubbleviz.causes import Cause
-from bubbleviz.palette import CAUSES, heat
+from bubbleviz.palette import CAUSES, CRITICAL, heat
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers import gaps as gaps_csv
 from bubbleviz.renderers import json as json_report
@@ -478,3 +478,12 @@ def drawn(report: Report) -> int:
     typical = report.typical_iteration()
     assert typical is not None
     return typical.index
+
+
+def test_the_critical_path_is_drawn_on_request_where_all_of_it_is_shown() -> None:
+    _, report = planted("plain")
+    line = f'stroke="{CRITICAL}"'
+
+    assert line not in render(report, View())
+    assert line in render(report, View(critical=True))
+    assert line not in render(report, View(critical=True, ranks=(0, 1)))

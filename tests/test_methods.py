@@ -80,8 +80,8 @@ def test_one_iteration_has_no_spread(report: Report) -> None:
     sentence = methods(replace(report, summary=summary))
 
     assert sentence.endswith(
-        "over 1 training iteration with 8 microbatches of the schedule 1f1b on 4 ranks (4 pipeline stages, 1 host) is "
-        "25.00 %."
+        "over 1 training iteration with 8 microbatches of the schedule 1f1b on 4 ranks (4 pipeline "
+        "stages, 1 host) is 25.00 %."
     )
 
 
