@@ -69,10 +69,12 @@ def measured_times(
             "the run does not tell the times of its schedule: its stages or its microbatches are "
             "not known; name them in ranges, or say --order"
         )
-    forward = _summed(kinds, stages, (Phase.F,))
-    both = _summed(kinds, stages, (Phase.BW,))
-    again = _summed(kinds, stages, (Phase.R,))
-    backward, weight = (_summed(kinds, stages, (phase,)) for phase in (Phase.B, Phase.W))
+    forward, again = (_summed(kinds, stages, phase) for phase in (Phase.F, Phase.R))
+    backward, weight = (_summed(kinds, stages, phase) for phase in (Phase.B, Phase.W))
+    # Where a chunk runs its backward both ways, what was recorded apart tells more.
+    apart = {(kind.stage, kind.chunk) for kind in kinds if kind.phase is Phase.B}
+    fused = [kind for kind in kinds if (kind.stage, kind.chunk) not in apart]
+    both = _summed(fused, stages, Phase.BW)
     lacking = [
         stage
         for stage, f, b, bw in zip(stages, forward, backward, both, strict=True)
@@ -100,13 +102,11 @@ def measured_times(
     )
 
 
-def _summed(
-    kinds: Sequence[Timed], stages: Sequence[int], phases: tuple[Phase, ...]
-) -> list[float]:
+def _summed(kinds: Sequence[Timed], stages: Sequence[int], phase: Phase) -> list[float]:
     """Return nanoseconds by stage, chunks added up."""
     total = dict.fromkeys(stages, 0.0)
     for kind in kinds:
-        if kind.phase in phases:
+        if kind.phase is phase:
             total[kind.stage] += kind.median_ns
     return list(total.values())
 

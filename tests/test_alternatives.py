@@ -27,6 +27,8 @@ from tests.building import C, K, R, profile
 SVG = "{http://www.w3.org/2000/svg}"
 SPLIT = Planting(schedule="zb-h1", microbatches=12, backward_ns=1_200_000, weight_ns=700_000)
 FUSED = Planting(transfer_ns=100_000)
+#: DualPipeV runs some backwards whole and some in two parts.
+RUNS = [SPLIT, *(replace(SPLIT, schedule=name) for name in ("zb-v", "dualpipev")), FUSED]
 
 
 @cache
@@ -57,7 +59,7 @@ def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
     assert others.because
 
 
-@pytest.mark.parametrize("planting", [SPLIT, replace(SPLIT, schedule="zb-v"), FUSED])
+@pytest.mark.parametrize("planting", RUNS)
 def test_measured_times_are_those_planted(planting: Planting) -> None:
     others = planted(planting).alternatives
     assert others is not None
@@ -75,7 +77,7 @@ def test_measured_times_are_those_planted(planting: Planting) -> None:
     assert others.measured.split is split
 
 
-@pytest.mark.parametrize("planting", [SPLIT, replace(SPLIT, schedule="zb-v"), FUSED])
+@pytest.mark.parametrize("planting", RUNS)
 def test_the_schedule_that_ran_takes_in_theory_what_was_planted(planting: Planting) -> None:
     others = planted(planting).alternatives
     assert others is not None
