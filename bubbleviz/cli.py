@@ -11,7 +11,7 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.output_options import with_outputs
 from bubbleviz.renderers import Renderer
-from bubbleviz.terminal import complain, pass_on, progress_bars, show, show_steps, width
+from bubbleviz.terminal import complain, pass_on, progress_bars, search_bar, show, show_steps, width
 
 #: Exit codes after SIGINT (Ctrl-C) and SIGTERM, as shells give them.
 _INTERRUPTED, _TERMINATED = 130, 143
@@ -251,6 +251,28 @@ def simulate(
         int | None,
         typer.Option(metavar="V", help="Model chunks a stage; the usual number if not given."),
     ] = None,
+    memory_limit: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M",
+            help="Activation memory of a device, in the unit of --memory-b, within which zb-1p, "
+            "zb-2p, zb-v, v-half and v-min are searched; p, 2p, (p+2)/2 and (p+4)/3 M_B for "
+            "zb-1p, zb-2p, v-half and v-min if not given.",
+        ),
+    ] = None,
+    memory_b: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M_B", help="Held by a microbatch on a stage from F to B; 1 if not given."
+        ),
+    ] = None,
+    memory_w: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M_W",
+            help="What of it is held on to W; all if not given, 32/74 for zb-1p and zb-2p.",
+        ),
+    ] = None,
     json: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write the result as JSON; - for standard output."),
@@ -272,10 +294,12 @@ def simulate(
     outputs = {file: kind for kind, file in (("json", json), ("svg", svg)) if file is not None}
     check_outputs([file for file in (json, svg) if file is not None], (), force=force)
     from bubbleviz import ideal_report
-    from bubbleviz.ideal import StageTimes, ideal
+    from bubbleviz.ideal import MemoryOptions, StageTimes, theory
 
     times = StageTimes(_times("--tf", tf), _times("--tb", tb), _times("--tw", tw), tcomm)
-    found = ideal(schedule, stages, microbatches, times, chunks)
+    memory = MemoryOptions(memory_limit, memory_b, memory_w)
+    with search_bar() as watch:
+        found = theory(schedule, stages, microbatches, times, chunks, memory=memory, watch=watch)
     texts = {file: ideal_report.RENDERINGS[kind](found) for file, kind in outputs.items()}
     to_stdout = texts.pop("-", None)
     write_outputs(texts, force=force)

@@ -100,7 +100,7 @@ class Plan:
                 for n in copies
                 for order in self.orders
             ),
-            replicas=replicas,
+            replicas=self.replicas * replicas,
             together=frozenset(
                 replace(op, virtual_stage=op.virtual_stage + n * self.virtual_stages)
                 for n in copies

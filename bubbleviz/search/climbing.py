@@ -18,6 +18,7 @@ def climb(
     problem: Problem,
     start: Draft,
     trials: int,
+    seed: int,
     offer: Callable[[Found], int],
 ) -> None:
     """Try changes to a draft, each from the best so far.
@@ -29,13 +30,13 @@ def climb(
         problem: times and memory.
         start: where to begin.
         trials: how many changes to try.
+        seed: of the changes; the same one gives the same schedule.
         offer: is given what was found, and returns how long it idles; 0 ends the search.
     """
     first = fill(problem, start, 1 << 62)
     if first is None:
         return
-    # The same seed each time: the same call gives the same schedule.
-    change = _Changes(problem, Random(0))
+    change = _Changes(problem, Random(seed))
     draft, found = start, first
     for _ in range(trials):
         changed = change.of(draft, found)

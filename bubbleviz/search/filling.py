@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bubbleviz.search.problem import HELD, NEVER, Codes, Problem
+from bubbleviz.search.problem import NEVER, Codes, Problem
 from bubbleviz.search.run import WAIT, Found, Run
 
 
@@ -21,13 +21,14 @@ class Draft:
         codes: F and B of each device in order, and those W that are not to run later than there.
         eager: of each device: W run at once while so many forwards are left.
         patience: see :class:`bubbleviz.search.run.Run`.
-        level: whether a device fills its time when it would idle longer than all others so far.
+        shares: of the target that the first and the last device may idle, rising evenly between
+            them: what the last ones delay reaches the first, whose slack is better kept for it.
     """
 
     codes: Codes
     eager: tuple[int, ...]
     patience: float
-    level: bool = False
+    shares: tuple[float, float] = (1.0, 1.0)
 
 
 class _Filling(Run):
@@ -35,6 +36,9 @@ class _Filling(Run):
         super().__init__(problem, target, draft.patience)
         self.draft = draft
         self.passed = [0] * len(problem.placement)
+        first, last = draft.shares
+        rise = (last - first) / max(1, problem.devices - 1)
+        self.allowed = [target * (first + device * rise) for device in range(problem.devices)]
 
     def choose(self, device: int, now: int) -> int:
         self.near = NEVER
@@ -71,7 +75,7 @@ class _Filling(Run):
             return False
         if self.near <= now:
             return True
-        if self.draft.level and self.idle[device] + self.near - now > max(self.idle):
+        if self.idle[device] + self.near - now >= self.allowed[device]:
             return False
         return self.waits(device, now, stage)
 
