@@ -82,7 +82,8 @@ def verdict(crowd: Crowd, plans: Plans) -> Verdict:
     chunks, microbatches = crowd.chunks, crowd.microbatches
     if not crowd.orders or not microbatches:
         return Verdict()
-    rules = list(schedules())
+    # What is searched for has another order at other times: its structure tells it.
+    rules = [r for r in schedules() if r.searched is None or r.searched.limit is None]
     # A schedule of several chunks has one only where no other will do.
     several = [[rule for rule in rules if (rule.chunks > 1) == many] for many in (False, True)]
     for chosen in several if chunks == 1 else (rules,):

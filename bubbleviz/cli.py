@@ -13,7 +13,7 @@ from bubbleviz.commands.gate import gate
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.output_options import chosen, with_outputs
 from bubbleviz.renderers import Renderer
-from bubbleviz.terminal import complain, pass_on, progress_bars, show, show_steps, width
+from bubbleviz.terminal import complain, pass_on, progress_bars, search_bar, show, show_steps, width
 
 if TYPE_CHECKING:
     from bubbleviz.ideal import StageTimes
@@ -310,6 +310,28 @@ def simulate(
         int | None,
         typer.Option(metavar="V", help="Model chunks a stage; the usual number if not given."),
     ] = None,
+    memory_limit: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M",
+            help="Activation memory of a device, in the unit of --memory-b, within which zb-1p, "
+            "zb-2p, zb-v, v-half and v-min are searched; p, 2p, (p+2)/2 and (p+4)/3 M_B for "
+            "zb-1p, zb-2p, v-half and v-min if not given.",
+        ),
+    ] = None,
+    memory_b: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M_B", help="Held by a microbatch on a stage from F to B; 1 if not given."
+        ),
+    ] = None,
+    memory_w: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M_W",
+            help="What of it is held on to W; all if not given, 32/74 for zb-1p and zb-2p.",
+        ),
+    ] = None,
     json: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write the result as JSON; - for standard output."),
@@ -345,14 +367,17 @@ def simulate(
     inputs = [file for file in (plan, measured) if file is not None]
     check_outputs([file for file in files.values() if file is not None], inputs, force=force)
     from bubbleviz import ideal_report
-    from bubbleviz.ideal import ideal, ideal_of
+    from bubbleviz.ideal import Estimate, Ideal, MemoryOptions, ideal_of, theory
 
     run = None if measured is None else _measured(measured)
     times = _stage_times(run, tf, tb, tw, tcomm)
+    memory = MemoryOptions(memory_limit, memory_b, memory_w)
     if run is not None and plan is None:
         stages, microbatches = stages or run.stages, microbatches or run.microbatches
+    found: Ideal | Estimate
     if plan is not None:
-        if any(given is not None for given in (schedule, stages, microbatches, chunks)):
+        sizes = (schedule, stages, microbatches, chunks, memory_limit, memory_b, memory_w)
+        if any(given is not None for given in sizes):
             raise UsageError("--plan tells the order and its sizes; leave the other ones out")
         from bubbleviz.plan_files import read_plan
 
@@ -360,7 +385,9 @@ def simulate(
     elif schedule is None or stages is None or microbatches is None:
         raise UsageError("give a --schedule with its sizes -p and -m, or a --plan")
     else:
-        found = ideal(schedule, stages, microbatches, times, chunks)
+        own = schedule, stages, microbatches, times, chunks
+        with search_bar() as watch:
+            found = theory(*own, memory=memory, watch=watch)
     texts = {file: ideal_report.RENDERINGS[kind](found) for file, kind in outputs.items()}
     to_stdout = texts.pop("-", None)
     write_outputs(texts, force=force)

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
-from bubbleviz.plan import Plan
-from bubbleviz.schedules import schedule_named
+from bubbleviz.formula import Sizes
+from bubbleviz.formulas import formula_named, formulas
+from bubbleviz.plan import Memory, Plan, Schedule, Setting
+from bubbleviz.progress import Watch, unwatched
+from bubbleviz.schedules import schedule_named, schedules
 from bubbleviz.simulate import (
     Simulation,
     cost,
     makespan,
+    memory_of_devices,
     peaks_of_devices,
     schedule_ratio,
     simulate,
@@ -49,6 +53,21 @@ class StageTimes:
 
 
 @dataclass(frozen=True)
+class MemoryOptions:
+    """Activation memory, in any one unit; see :class:`bubbleviz.plan.Memory`.
+
+    Attributes:
+        limit: what each device has for it; None for what the schedule is meant for.
+        backward: M_B of one microbatch on a whole stage; None for 1.
+        weight: M_W; None for M_B, or the share of it that the schedule's paper has.
+    """
+
+    limit: float | None = None
+    backward: float | None = None
+    weight: float | None = None
+
+
+@dataclass(frozen=True)
 class Ideal:
     """What a schedule takes.
 
@@ -61,6 +80,8 @@ class Ideal:
         schedule_ratio: bubble ratio in the latter.
         peak_activations: of each stage, the most microbatches whose F has run and whose W (or BW)
             has not; one of v chunks counts 1/v.
+        memory: what a microbatch holds, and the limit if the plan was searched within one.
+        peak_memory: of each stage, in the unit of ``memory``.
     """
 
     plan: Plan
@@ -70,6 +91,51 @@ class Ideal:
     stage_ratio: float | None
     schedule_ratio: float | None
     peak_activations: tuple[float, ...]
+    memory: Memory
+    peak_memory: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a schedule takes by a formula, which knows no order: neither makespan nor memory.
+
+    Attributes:
+        name: of the formula.
+        stages: p.
+        microbatches: m.
+        chunks: v.
+        cost_ms: the longest of the devices' own windows.
+        stage_ratio: bubble ratio in it; None where nothing takes time.
+    """
+
+    name: str
+    stages: int
+    microbatches: int
+    chunks: int
+    cost_ms: float
+    stage_ratio: float | None
+
+
+def theory(
+    name: str,
+    stages: int,
+    microbatches: int,
+    times: StageTimes,
+    chunks: int | None = None,
+    *,
+    memory: MemoryOptions | None = None,
+    watch: Watch = unwatched,
+) -> Ideal | Estimate:
+    """Return what a schedule takes, or a formula of that name says; see :func:`ideal`.
+
+    Raises:
+        UsageError: as there, and where a formula is given more than it takes.
+    """
+    if formula_named(name) is None:
+        return ideal(name, stages, microbatches, times, chunks, memory=memory, watch=watch)
+    if memory not in {None, MemoryOptions()}:
+        raise UsageError(f"{name} is a formula of times; leave the --memory options out")
+    return estimate(name, stages, microbatches, times, chunks)
 
 
 def ideal(
@@ -78,6 +144,9 @@ def ideal(
     microbatches: int,
     times: StageTimes,
     chunks: int | None = None,
+    *,
+    memory: MemoryOptions | None = None,
+    watch: Watch = unwatched,
 ) -> Ideal:
     """Return what a schedule takes at these times.
 
@@ -87,18 +156,32 @@ def ideal(
         microbatches: number of microbatches, m.
         times: of the stages.
         chunks: model chunks a device, v; None for the schedule's usual number.
+        memory: what activations take; a searched schedule keeps within the limit.
+        watch: is told how much of a search is done.
 
     Raises:
-        UsageError: there is no such schedule, it does not allow these sizes, or a time cannot be.
+        UsageError: there is no such schedule, it does not allow these sizes, a time cannot be, or
+            memory cannot be or is too little.
     """
     rule = schedule_named(schedule)
     v = rule.chunks if chunks is None else chunks
     _check_sizes(stages, microbatches, v)
-    return ideal_of(rule.plan(stages, microbatches, v), times)
+    held = _memory(rule, stages, memory or MemoryOptions())
+    if rule.searched and held.limit is not None:
+        ticks = _ticks(stages, microbatches * v, times, v)
+        plan = rule.searched.plan(Setting(stages, microbatches, v, *ticks, held), watch)
+    else:
+        plan = rule.plan(stages, microbatches, v)
+    return ideal_of(plan, times, held)
 
 
-def ideal_of(plan: Plan, times: StageTimes) -> Ideal:
+def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ideal:
     """Return what a plan takes at these times.
+
+    Args:
+        plan: what each device runs.
+        times: of the stages.
+        memory: what activations take; None counts them alone.
 
     Raises:
         MismatchError: an operation waits for ever for another.
@@ -106,22 +189,17 @@ def ideal_of(plan: Plan, times: StageTimes) -> Ideal:
     """
     stages, microbatches, v = plan.stages, plan.microbatches, plan.chunks
     _check_sizes(stages, microbatches, v)
-    forward, backward, weight = (
-        _ticks(name, values, plan)
-        for name, values in (
-            ("--tf", times.forward_ms),
-            ("--tb", times.backward_ms),
-            ("--tw", times.weight_ms),
-        )
+    held = memory or Memory(None)
+    forward, backward, weight, transfer = _ticks(stages, microbatches * v, times, v)
+    # The replica of another direction has each stage on another device.
+    length = plan.virtual_stages // plan.replicas
+    of_stage = [plan.placement[s % length] for s in range(plan.virtual_stages)]
+    durations = stage_times(
+        [forward[s] for s in of_stage],
+        [backward[s] for s in of_stage],
+        [weight[s] for s in of_stage],
     )
-    transfer = _ns("--tcomm", times.transfer_ms) * v
-    longest = max(forward) + max(backward) + max(weight) + 2 * transfer
-    if longest * plan.virtual_stages * microbatches > _MOST_TICKS:
-        raise UsageError(
-            "the times of all operations add up to more than 64 bits of nanoseconds; times are "
-            "milliseconds, give shorter ones or fewer microbatches"
-        )
-    simulation = simulate(plan, stage_times(forward, backward, weight), transfer_ns=transfer)
+    simulation = simulate(plan, durations, transfer_ns=transfer)
     return Ideal(
         plan,
         simulation,
@@ -130,7 +208,71 @@ def ideal_of(plan: Plan, times: StageTimes) -> Ideal:
         stage_ratio(simulation),
         schedule_ratio(simulation),
         peaks_of_devices(simulation),
+        held,
+        memory_of_devices(simulation, held),
     )
+
+
+def estimate(
+    name: str, stages: int, microbatches: int, times: StageTimes, chunks: int | None = None
+) -> Estimate:
+    """Return what a formula says.
+
+    Args:
+        name: its name; see :func:`bubbleviz.formulas.formulas`.
+        stages: number of devices, p.
+        microbatches: number of microbatches, m.
+        times: of the stages, which are all alike.
+        chunks: model chunks a device, v; None for the usual number.
+
+    Raises:
+        UsageError: there is no such formula, the stages differ, or a time cannot be.
+    """
+    formula = formula_named(name)
+    if formula is None:
+        known = ", ".join(one.name for one in formulas())
+        raise UsageError(f"no formula is called {name!r}; known are {known}")
+    v = formula.chunks if chunks is None else chunks
+    _check_sizes(stages, microbatches, v)
+    forward, backward, weight, transfer = _ticks(stages, microbatches * v, times, 1)
+    if any(len(set(each)) > 1 for each in (forward, backward, weight)):
+        raise UsageError(
+            f"{name} is a formula of equal stages; give one time for all, or simulate "
+            f"{formula.drawn}"
+        )
+    work = (forward[0] + backward[0] + weight[0]) / 1e6
+    cost_ms = formula.cost(Sizes(stages, microbatches, v, work, transfer / 1e6))
+    ratio = 1 - microbatches * work / cost_ms if cost_ms else None
+    return Estimate(name, stages, microbatches, v, cost_ms, ratio)
+
+
+def _memory(rule: Schedule, stages: int, given: MemoryOptions) -> Memory:
+    """Return what activations take, and the limit that a search has.
+
+    Raises:
+        UsageError: one of the options cannot be, or there is a limit and nothing to search.
+    """
+    searched = rule.searched
+    for option, value in (("--memory-limit", given.limit), ("--memory-b", given.backward)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{option}: {value} is no memory; give more than 0")
+    backward = 1.0 if given.backward is None else given.backward
+    kept = searched.kept if searched else 1.0
+    weight = kept * backward if given.weight is None else given.weight
+    if not 0 <= weight <= backward:
+        raise UsageError(
+            f"--memory-w: {weight} is held on to W of the {backward:g} held to B; give 0 to "
+            f"{backward:g}"
+        )
+    if given.limit is not None and searched is None:
+        names = ", ".join(one.name for one in schedules() if one.searched)
+        raise UsageError(
+            f"{rule.name} has one order, whatever the memory; --memory-limit is for {names}"
+        )
+    limit = given.limit
+    if limit is None and searched and searched.limit:
+        limit = searched.limit(stages) * backward
+    return Memory(limit, backward, weight)
 
 
 def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
@@ -147,21 +289,43 @@ def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
         )
 
 
-def _ticks(name: str, values: Sequence[float], plan: Plan) -> tuple[int, ...]:
-    """Return the ticks that each virtual stage takes.
+def _ticks(
+    stages: int, microbatches: int, times: StageTimes, chunks: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
+    """Return the ticks of F, B and W by device, and of a transfer.
+
+    A stage's ns are a chunk's ticks: 1/v of the time, in ticks of 1/v ns.
+
+    Args:
+        stages: p.
+        microbatches: how many operations of a kind each stage runs.
+        times: in milliseconds.
+        chunks: v.
 
     Raises:
-        UsageError: there are neither one value nor one a stage, or a value cannot be a time.
+        UsageError: there are neither one value nor one a stage, a value cannot be a time, or they
+            are too long in sum.
     """
-    if len(values) not in {1, plan.stages}:
+    forward = _of_stages("--tf", times.forward_ms, stages)
+    backward = _of_stages("--tb", times.backward_ms, stages)
+    weight = _of_stages("--tw", times.weight_ms, stages)
+    transfer = _ns("--tcomm", times.transfer_ms) * chunks
+    longest = max(forward) + max(backward) + max(weight) + 2 * transfer
+    if longest * stages * microbatches > _MOST_TICKS:
         raise UsageError(
-            f"{name}: {len(values)} times for {plan.stages} stages; give one for all, or one each"
+            "the times of all operations add up to more than 64 bits of nanoseconds; times are "
+            "milliseconds, give shorter ones or fewer microbatches"
         )
-    each = tuple(values) * (plan.stages if len(values) == 1 else 1)
-    # A stage's ns are a chunk's ticks: 1/v of the time, in ticks of 1/v ns.
-    # The replica of another direction has each stage on another device.
-    length = plan.virtual_stages // plan.replicas
-    return tuple(_ns(name, each[plan.placement[v % length]]) for v in range(plan.virtual_stages))
+    return forward, backward, weight, transfer
+
+
+def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ...]:
+    if len(values) not in {1, stages}:
+        raise UsageError(
+            f"{name}: {len(values)} times for {stages} stages; give one for all, or one each"
+        )
+    each = tuple(values) * (stages if len(values) == 1 else 1)
+    return tuple(_ns(name, one) for one in each)
 
 
 def _ns(name: str, ms: float) -> int:

@@ -1,6 +1,7 @@
 """A plan: which device runs which operation of one iteration, and in which order.
 
-A plan holds no times. ``bubbleviz.schedules`` builds plans, ``bubbleviz.simulate`` times them.
+A plan holds no times. ``bubbleviz.schedules`` builds plans, ``bubbleviz.simulate`` times them;
+``bubbleviz.search`` finds plans for given times.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from bubbleviz.phases import Phase
+from bubbleviz.progress import Watch
 
 
 @dataclass(frozen=True, order=True)
@@ -113,6 +115,66 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Activation memory of one microbatch on one whole stage, and how much a device has.
+
+    F takes ``backward``, B gives back all but ``weight``, W the rest (arXiv 2401.10241, section
+    3.1); one of v chunks takes 1/v of it. Any unit, the same for all three.
+
+    Attributes:
+        limit: what a device has; None for no limit.
+        backward: M_B, held from F to the end of B.
+        weight: M_W, what is held of it on to the end of W.
+    """
+
+    limit: float | None
+    backward: float = 1.0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a plan is searched for.
+
+    Attributes:
+        stages: p.
+        microbatches: m.
+        chunks: v.
+        forward: T_F of a chunk by device, in ticks.
+        backward: T_B, for the input alone.
+        weight: T_W.
+        transfer: ticks of every edge between two devices.
+        memory: with a limit.
+    """
+
+    stages: int
+    microbatches: int
+    chunks: int
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    weight: tuple[int, ...]
+    transfer: int
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Searched:
+    """How a schedule finds its plan for given times.
+
+    Attributes:
+        plan: plan for a setting; it tells how much of the search is done. It raises
+            :class:`bubbleviz.errors.UsageError` for sizes and limits that it does not allow.
+        limit: memory limit by p, in units of M_B, where the caller gives none; None where the
+            schedule then has a fixed order.
+        kept: M_W, in units of M_B, where the caller gives none.
+    """
+
+    plan: Callable[[Setting, Watch], Plan]
+    limit: Callable[[int], float] | None
+    kept: float = 1.0
+
+
+@dataclass(frozen=True)
 class Schedule:
     """A rule that makes plans.
 
@@ -121,8 +183,10 @@ class Schedule:
         summary: one sentence for people.
         source: paper and section that define it.
         chunks: model chunks a device where the caller has no wish.
-        plan: plan for (stages p, microbatches m, chunks v). It raises
-            :class:`bubbleviz.errors.UsageError` for sizes that the schedule does not allow.
+        plan: plan for (stages p, microbatches m, chunks v), of a searched schedule the one at
+            equal times. It raises :class:`bubbleviz.errors.UsageError` for sizes that the
+            schedule does not allow.
+        searched: how a plan is found for given times; None where the order is always the same.
     """
 
     name: str
@@ -130,6 +194,17 @@ class Schedule:
     source: str
     chunks: int
     plan: Callable[[int, int, int], Plan]
+    searched: Searched | None = None
+
+
+def at_equal_times(searched: Searched, sizes: tuple[int, int, int], watch: Watch) -> Plan:
+    """Return the plan of (p, m, v) where F, B and W are equally long and transfers are free."""
+    p, m, v = sizes
+    limit = searched.limit(p) if searched.limit else None
+    ones = (1,) * p
+    return searched.plan(
+        Setting(p, m, v, ones, ones, ones, 0, Memory(limit, 1.0, searched.kept)), watch
+    )
 
 
 def looped_placement(stages: int, chunks: int) -> tuple[int, ...]:

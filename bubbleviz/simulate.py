@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.errors import MismatchError
 from bubbleviz.phases import COMPUTE, WORK, Phase
-from bubbleviz.plan import Plan, PlannedOperation
+from bubbleviz.plan import Memory, Plan, PlannedOperation
 
 
 @dataclass(frozen=True, order=True)
@@ -429,14 +430,39 @@ def peaks_of_devices(
             to its B.
     """
     work = work_of(simulation, iteration)
-    pipeline = simulation.placement[: simulation.length]
-    chunks = len(pipeline) / max(1, len(set(pipeline)))
     frees = (Phase.BW, until)
     step = np.where(work.phase == Phase.F, 1, np.where(np.isin(work.phase, frees), -1, 0))
-    return tuple(
-        int(np.cumsum(step[work.device == device]).max(initial=0)) / chunks
-        for device in np.unique(work.device)
-    )
+    return tuple(int(most) / _chunks(simulation) for most in _highest(work, step))
+
+
+def memory_of_devices(
+    simulation: Simulation, memory: Memory, iteration: int = 0
+) -> tuple[float, ...]:
+    """Return the most memory that activations of each device take, in the unit of ``memory``."""
+    work = work_of(simulation, iteration)
+    step = np.zeros(len(work))
+    for phase, change in (
+        (Phase.F, memory.backward),
+        (Phase.B, memory.weight - memory.backward),
+        (Phase.W, -memory.weight),
+        (Phase.BW, -memory.backward),
+    ):
+        step[work.phase == phase] = change
+    return tuple(float(most) / _chunks(simulation) for most in _highest(work, step))
+
+
+def _chunks(simulation: Simulation) -> float:
+    pipeline = simulation.placement[: simulation.length]
+    return len(pipeline) / max(1, len(set(pipeline)))
+
+
+def _highest(
+    work: Simulation, step: npt.NDArray[np.int64] | npt.NDArray[np.float64]
+) -> list[np.int64 | np.float64]:
+    """Return the highest sum of the steps so far, by device; never below 0."""
+    return [
+        np.cumsum(step[work.device == device]).max(initial=0) for device in np.unique(work.device)
+    ]
 
 
 def idle_ns(simulation: Simulation) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.errors import OutputError
+from bubbleviz.progress import Watch, unwatched
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -123,6 +125,25 @@ def progress_bars() -> Iterator[_Bars | None]:
     )
     with bars:
         yield _Bars(bars)
+
+
+@contextmanager
+def search_bar() -> Iterator[Watch]:
+    """Show how much of a search is done, on a terminal's standard error, if it takes a second."""
+    if not sys.stderr.isatty():
+        yield unwatched
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("searching", total=1.0, visible=False)
+        begun = time.monotonic()
+
+        def watch(share: float) -> None:
+            bars.update(task, completed=share, visible=time.monotonic() - begun > 1)
+
+        yield watch
 
 
 def show_steps(steps: Sequence[Step]) -> None:

@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz import cli, readers, renderers, schedules, statistics
+from bubbleviz import cli, formulas, readers, renderers, schedules, statistics
 from bubbleviz.conventions import Convention, Pattern, built_in, plain, understand
+from bubbleviz.formula import Formula
 from bubbleviz.phases import COUNTED
 from bubbleviz.plan import Schedule
 from bubbleviz.queries import query, sql_root
@@ -321,6 +322,7 @@ def test_a_query_only_reads_in_a_stated_order(name: str) -> None:
 # --- what is found by discovery
 
 KINDS: list[tuple[ModuleType, str, type]] = [
+    (formulas, "FORMULA", Formula),
     (readers, "READER", Reader),
     (renderers, "RENDERER", Renderer),
     (schedules, "SCHEDULE", Schedule),

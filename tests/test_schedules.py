@@ -54,6 +54,8 @@ OURS = {
     "torch:ScheduleDualPipeV/atomicFB": "dualpipev",
     "torch:ScheduleInterleavedZeroBubble": "interleaved-zb",
 }
+#: Schedules whose order is the same at all times; of the others see tests/test_search.py.
+WITH_ORDER = [one for one in schedules() if one.searched is None or one.searched.limit is None]
 Row = dict[str, str]
 
 
@@ -136,6 +138,9 @@ def test_schedules_are_found_by_name() -> None:
         ("dualpipe", (4, 8, 2)),
         ("dualpipev", (4, 7, 2)),
         ("dualpipev", (4, 8, 1)),
+        ("chimera", (3, 6, 1)),
+        ("chimera", (4, 6, 1)),
+        ("chimera", (4, 8, 2)),
     ],
 )
 def test_sizes_that_a_schedule_does_not_allow(name: str, sizes: tuple[int, int, int]) -> None:
@@ -314,7 +319,7 @@ def test_plans_that_place_stages_differently_are_no_program() -> None:
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    schedule = draw(st.sampled_from(schedules()))
+    schedule = draw(st.sampled_from(WITH_ORDER))
     stages = draw(st.integers(1, 5))
     groups = draw(st.integers(1, 3))
     try:

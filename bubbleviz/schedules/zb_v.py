@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from bubbleviz.errors import UsageError
 from bubbleviz.phases import Phase
-from bubbleviz.plan import Order, Plan, PlannedOperation, Schedule, v_placement
+from bubbleviz.plan import (
+    Order,
+    Plan,
+    PlannedOperation,
+    Schedule,
+    Searched,
+    Setting,
+    v_placement,
+)
+from bubbleviz.progress import Watch
+from bubbleviz.search import search
 
 _F, _B, _W = Phase.F, Phase.B, Phase.W
 
@@ -19,6 +29,18 @@ def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
         raise UsageError(f"zb-v has two chunks a device, not {chunks}")
     orders = tuple(_order(stages, microbatches, device) for device in range(stages))
     return Plan("zb-v", stages, microbatches, 2, v_placement(stages), orders)
+
+
+def searched(name: str, setting: Setting, watch: Watch) -> Plan:
+    """Return the plan with two chunks a device in a V that was found for a setting.
+
+    Raises:
+        UsageError: the chunks are not two, or there is memory for less than one microbatch.
+    """
+    if setting.chunks != 2:
+        raise UsageError(f"{name} has two chunks a device, not {setting.chunks}")
+    known = [plan(setting.stages, setting.microbatches)]
+    return search(name, setting, v_placement(setting.stages), known, watch)
 
 
 class _Writer:
@@ -58,8 +80,10 @@ def _order(stages: int, microbatches: int, device: int) -> Order:
 
 SCHEDULE = Schedule(
     name="zb-v",
-    summary="Two chunks a device in a V; no bubble at equal times, with 1F1B's memory.",
+    summary="Two chunks a device in a V; no bubble at equal times, with 1F1B's memory; "
+    "searched for the times given where there is a --memory-limit.",
     source="Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6",
     chunks=2,
     plan=plan,
+    searched=Searched(plan=lambda setting, watch: searched("zb-v", setting, watch), limit=None),
 )

@@ -9,7 +9,8 @@ import numpy as np
 
 from bubbleviz.columns import NONE
 from bubbleviz.phases import Phase
-from bubbleviz.plan import Plan
+from bubbleviz.plan import Memory, Plan, Setting
+from bubbleviz.progress import unwatched
 from bubbleviz.schedules import schedule_named
 from bubbleviz.simulate import (
     POSTPONED,
@@ -27,11 +28,28 @@ TRAINING_STARTS_NS = 10_000_000_000
 
 
 def plan_of(planting: Planting) -> Plan:
-    """Return the plan of one training iteration."""
+    """Return the plan of one training iteration; a searched one, for the planted times."""
     schedule = schedule_named(planting.schedule)
     chunks = planting.chunks or schedule.chunks
-    plan = schedule.plan(planting.stages, planting.microbatches, chunks)
-    return plan.replicated(planting.replicas)
+    searched = schedule.searched
+    if searched is None or searched.limit is None:
+        plan = schedule.plan(planting.stages, planting.microbatches, chunks)
+        return plan.replicated(planting.replicas)
+    p = planting.stages
+    lengths = (planting.forward_ns, planting.backward_ns, planting.weight_ns)
+    forward, backward, weight = ((length // chunks,) * p for length in lengths)
+    memory = Memory(searched.limit(p), 1.0, searched.kept)
+    setting = Setting(
+        p,
+        planting.microbatches,
+        chunks,
+        forward,
+        backward,
+        weight,
+        planting.transfer_ns,
+        memory,
+    )
+    return searched.plan(setting, unwatched).replicated(planting.replicas)
 
 
 def simulation_of(planting: Planting) -> Simulation:
