@@ -19,6 +19,8 @@ from bubbleviz.report import Report
 _WORTH = 0.005
 #: Changes that no one can make: they are for comparison only.
 _NOT_ADVICE = frozenset({"measured", "no-delay"})
+#: Of a range's name in a sentence, characters.
+_LONGEST_NAME = 60
 #: Causes that lie in the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 
@@ -94,7 +96,7 @@ def _sentence(report: Report, row: int, times: int) -> str:
     upto = f" before {operation_label(report, after)}" if after != NONE else ""
     iteration = report.iterations[int(gaps.iteration[row])].name
     idle = f"{who} is idle for {length}{upto} in iteration {iteration}: "
-    often = f" (and {times - 1} more like it)" if times > 1 else ""
+    often = f" (and {times - 1} more, none longer)" if times > 1 else ""
     return idle + _because(report, cause, after, giver) + often
 
 
@@ -121,7 +123,8 @@ def _because(report: Report, cause: Cause, after: int, giver: int) -> str:
 def _doing(report: Report, row: int) -> str:
     """Return what the host did before it launched an operation."""
     call, around = host_activity(report, row)
-    inside = f" inside {around!r}" if around else ""
+    inside = f" inside {_shortened(around)!r}" if around else ""
+    call = _shortened(call) if call else None
     if call:
         return f", its thread is in {call}{inside}"
     return f", its thread is{inside}, outside CUDA" if inside else ""
@@ -151,10 +154,16 @@ def first_thing(report: Report) -> str | None:
     if won < _WORTH:
         return _schedule_is_it(measured)
     return (
-        f"{_do(report, best)}: iterations would take {_ms(best.makespan_ns)} instead of "
-        f"{_ms(measured.makespan_ns)} ({-100 * won:.1f} %), and the schedule ratio be "
+        f"{_do(report, best)}: from its first F to its last backward, iteration "
+        f"{_typical_name(report)} would take {_ms(best.makespan_ns)} instead of "
+        f"{_ms(measured.makespan_ns)} ({-100 * won:.1f} %), and its schedule ratio be "
         f"{_percent(best.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
     )
+
+
+def _typical_name(report: Report) -> str:
+    path = report.explanation.path
+    return "?" if path is None else _shortened(report.iterations[path.iteration].name)
 
 
 def _schedule_is_it(measured: WhatIf) -> str:
@@ -219,6 +228,11 @@ def _straggler(report: Report, straggler: Straggler) -> str:
     rank = rank_label(report, int(report.operations.rank[straggler.operation]))
     label = operation_label(report, straggler.operation)
     return f" ({label} of {rank} took {straggler.times:.1f} times its median)"
+
+
+def _shortened(name: str) -> str:
+    """Return a name that fits into a sentence."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _ms(time_ns: int) -> str:

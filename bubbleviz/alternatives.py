@@ -88,7 +88,12 @@ def alternatives_of(
     """
     shown = typical(counts.iterations, counts.headline)
     if shown is None or not explanation.what_if:
-        return Alternatives(None, (), None, "no iteration has all of its ranks on one clock")
+        return Alternatives(
+            None,
+            (),
+            None,
+            "no iteration has all of its ranks on one clock and not too many operations",
+        )
     times = explanation.phase_times
     try:
         measured = measured_times(times.kinds, times.transfer_ns, shown.microbatches)

@@ -36,6 +36,7 @@ from bubbleviz.readers import reader_of
 from bubbleviz.recognition import compared, schedule_of
 from bubbleviz.record import How, export_of
 from bubbleviz.report import Report
+from bubbleviz.staging import MAYBE_MISSING
 from bubbleviz.timing import add, step
 
 #: Where unattributed compute can move a ratio by more than this, the report says so.
@@ -111,6 +112,10 @@ def analyze(
         ran = schedule_of(*told)
         against = None if meant is None else compared(*told, meant)
     report = _report(recordings, run, counts, explanation, unreadable)
+    if ran.exact:
+        # A schedule that ran from its first to its last stage lacks none.
+        told_of = [note for note in report.limitations if note.what != MAYBE_MISSING]
+        report = replace(report, limitations=tuple(told_of))
     if what_if:
         with step("simulate other schedules"):
             others = alternatives_of(*told[:2], counts, explanation, ran, meant)

@@ -281,7 +281,8 @@ def _gaps(idle: Idle, regions: _Regions, rank: int, giver: Ints, ratio: str) -> 
     goes_on &= (kind[1:] == kind[:-1]) & (start_ns[1:] == end_ns[:-1])
     first = np.append(True, ~goes_on)[: len(kind)]
     last = np.append(first[1:], True)[: len(kind)]
-    after = own.after[first]
+    # What comes after the drain is of the next iteration, and was not waited for.
+    after = np.where(kind[first] == Cause.DRAIN, NONE, own.after[first])
     return Gaps(
         rank=np.full(int(first.sum()), rank),
         iteration=iteration[first],
@@ -374,6 +375,8 @@ def _cut(
     launched_ns = at(np.where(operations.launched_ns == NONE, NEVER, operations.launched_ns))
     sent_ns, received_ns = (at(column) for column in _received(operations, known))
     ready_ns, remote = at(inputs.ready_ns), at(inputs.ready_ns) != NEVER
+    # Of whom it is not known what was received: a receive mostly waits.
+    ready_ns = np.where(remote, ready_ns, received_ns)
     remote |= received_ns != NEVER
     kinds = (Cause.DEPENDENCY, Cause.HOST, Cause.COMMUNICATION, Cause.HOST)
     cuts, causes, since = [low], [], low

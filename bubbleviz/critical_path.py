@@ -1,8 +1,8 @@
 """The critical path of an iteration, what other operations have to spare, and what could be won.
 
-Every operation starts some time after the last of what it follows has ended: the operation before
-it on its rank, and those whose results it takes. Put together again with other times, that tells
-how long the iteration would take::
+Every operation starts some time (its lag) after the last of what it follows: the end of the
+operation before it on its rank, and the arrival of what it takes from others, a transfer after the
+ends of those. Put together again with other times, that tells how long the iteration would take::
 
     rank 0   ██ F0 ██ ██ F1 ██                      ██ B0 ██
                     │                               │
@@ -23,9 +23,10 @@ from bubbleviz.grouping import groups_of
 from bubbleviz.model import Operations
 from bubbleviz.needs import NEVER, Needs
 from bubbleviz.phases import WORK, Phase
+from bubbleviz.receives import Receives
 
 #: More operations than this in one iteration are not put together again: it takes seconds.
-MOST_OPERATIONS = 200_000
+MOST_OPERATIONS = 500_000
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,12 @@ class WhatIf:
     bubble_ratio: float | None
 
 
-#: Changes that take lag away: name, what it is, and the causes that go.
+#: Changes that take lag away: name, what it is, and the cause that goes.
 _WITHOUT = (
-    ("no-host", "every operation launched in time", (Cause.HOST,)),
-    ("no-transfer", "transfers take no time", (Cause.COMMUNICATION,)),
-    ("no-collective", "no exposed collectives", (Cause.COLLECTIVE,)),
-    ("no-profiler", "the profiler takes no time", (Cause.PROFILER,)),
+    ("no-host", "every operation launched in time", Cause.HOST),
+    ("no-transfer", "transfers take no time", Cause.COMMUNICATION),
+    ("no-collective", "no exposed collectives", Cause.COLLECTIVE),
+    ("no-profiler", "the profiler takes no time", Cause.PROFILER),
 )
 
 
@@ -102,7 +103,8 @@ class Graph:
         busy_ns: how long it works.
         before: places of what each follows: the one before it on its rank, and up to two of other
             ranks (an overlapped pair takes two results); -1 none, shape (3, operations).
-        lag_ns: from the last end of what it follows to ``start_ns``; 0 where it follows none.
+        transfer_ns: how long what it takes from others is on its way.
+        lag_ns: from the last of what it follows to ``start_ns``; 0 where it follows none.
         lag_by_cause: how much of the lag has which cause, shape (operations, causes).
     """
 
@@ -111,6 +113,7 @@ class Graph:
     start_ns: Ints
     busy_ns: Ints
     before: Ints
+    transfer_ns: Ints
     lag_ns: Ints
     lag_by_cause: Ints
 
@@ -124,13 +127,31 @@ class Graph:
         """Which follow any other; the rest start when they did."""
         return np.asarray((self.before != NONE).any(axis=0), bool)
 
+    @property
+    def arrived_ns(self) -> Ints:
+        """When each of what it follows had ended and arrived, shape (3, operations)."""
+        return _arrived(self.before, self.end_ns, self.transfer_ns)
 
-def graph_of(operations: Operations, needs: Needs, idle: Sequence[Idle], iteration: int) -> Graph:
+
+def _arrived(before: Ints, end_ns: Ints, transfer_ns: Ints) -> Ints:
+    ends = np.append(end_ns, NEVER)[before]
+    ends[1:] += np.where(before[1:] == NONE, 0, transfer_ns)
+    return ends
+
+
+def graph_of(
+    operations: Operations,
+    needs: Needs,
+    receives: Receives,
+    idle: Sequence[Idle],
+    iteration: int,
+) -> Graph:
     """Return the operations of one iteration, and what each follows.
 
     Args:
         operations: of all ranks.
         needs: whose results they take.
+        receives: of operations.
         idle: idle time of each rank.
         iteration: index of the iteration.
     """
@@ -148,7 +169,13 @@ def graph_of(operations: Operations, needs: Needs, idle: Sequence[Idle], iterati
     before = np.full((3, len(rows)), NONE, np.int64)
     before[0, by_rank[1:][next_to]] = by_rank[:-1][next_to]
     before[1:] = _given(rows, len(operations), needs)
-    ready_ns = np.append(end_ns, NEVER)[before].max(axis=0)
+    transfer_ns = _transfers(operations, receives)[rows]
+    # No transfer takes longer than there was between the two.
+    given_ns = np.append(end_ns, NEVER)[before[1:]].max(axis=0)
+    given = given_ns != NEVER
+    room_ns = np.where(given, start_ns - np.where(given, given_ns, 0), 0)
+    transfer_ns = np.clip(transfer_ns, 0, np.maximum(room_ns, 0))
+    ready_ns = _arrived(before, end_ns, transfer_ns).max(axis=0)
     follows = (before != NONE).any(axis=0)
     lag_ns = np.where(follows, start_ns - ready_ns, 0)
     lags = np.zeros((len(rows), len(Cause)), np.int64)
@@ -160,7 +187,31 @@ def graph_of(operations: Operations, needs: Needs, idle: Sequence[Idle], iterati
             times = some.start_ns, some.end_ns
             lags[at, cause] = intervals.measure_within(times, low, end_ns[at])
     lags = np.minimum(lags, np.maximum(lag_ns, 0)[:, None])
-    return Graph(rows, rank, start_ns, operations.busy_ns[rows], before, lag_ns, lags)
+    busy_ns = operations.busy_ns[rows]
+    return Graph(rows, rank, start_ns, busy_ns, before, transfer_ns, lag_ns, lags)
+
+
+def _transfers(operations: Operations, receives: Receives) -> Ints:
+    """Return how long what each operation takes from others is on its way.
+
+    Of a receive that waited that was seen; another one began late itself, and its transfer is the
+    usual one of its virtual stage and direction.
+    """
+    row = receives.operation
+    waited = receives.wait_ns > 0
+    forward = np.isin(operations.phase[row], (Phase.F, Phase.FB)).astype(np.int64)
+    kind = groups_of(operations.virtual_stage[row], forward).of_row
+    usual = np.zeros(int(kind.max(initial=-1)) + 1, np.int64)
+    seen = receives.transfer_ns[waited]
+    order = np.lexsort((seen, kind[waited]))
+    of_kind = kind[waited][order]
+    first = np.searchsorted(of_kind, np.arange(len(usual)))
+    count = np.bincount(of_kind, minlength=len(usual))
+    known = count > 0
+    usual[known] = seen[order][(first + (count - 1) // 2)[known]]
+    transfer_ns = np.zeros(len(operations), np.int64)
+    transfer_ns[row] = np.where(waited, receives.transfer_ns, usual[kind])
+    return transfer_ns
 
 
 def _given(rows: Ints, operations: int, needs: Needs) -> Ints:
@@ -184,22 +235,24 @@ def _given(rows: Ints, operations: int, needs: Needs) -> Ints:
     return given
 
 
-def replayed(graph: Graph, busy_ns: Ints, lag_ns: Ints) -> int:
+def replayed(graph: Graph, busy_ns: Ints, lag_ns: Ints, transfer_ns: Ints) -> int:
     """Return the makespan of an iteration with other times, in the same order.
 
     Args:
         graph: the iteration.
         busy_ns: how long each operation works.
         lag_ns: how long after the last of what it follows each starts.
+        transfer_ns: how long what each takes from others is on its way.
     """
     if len(graph.rows) == 0:
         return 0
     # The last place is that of no operation; what follows none starts when it did.
     ends = [NEVER] * (len(graph.rows) + 1)
     free = np.where(graph.follows, NEVER, graph.start_ns).tolist()
-    columns = (*graph.before.tolist(), lag_ns.tolist(), busy_ns.tolist(), free)
-    for place, (own, one, two, lag, busy, start_ns) in enumerate(zip(*columns, strict=True)):
-        ends[place] = max(ends[own] + lag, ends[one] + lag, ends[two] + lag, start_ns) + busy
+    late = (lag_ns + transfer_ns).tolist()
+    columns = (*graph.before.tolist(), lag_ns.tolist(), late, busy_ns.tolist(), free)
+    for place, (own, one, two, lag, after, busy, start_ns) in enumerate(zip(*columns, strict=True)):
+        ends[place] = max(ends[own] + lag, ends[one] + after, ends[two] + after, start_ns) + busy
     return max(ends[:-1]) - int(graph.start_ns.min())
 
 
@@ -209,9 +262,9 @@ def critical_path(graph: Graph, operations: Operations, iteration: int) -> Criti
     if len(graph.rows) == 0:
         nothing = np.empty(0, np.int64)
         return CriticalPath(iteration, nothing, 0, (), slack)
-    ends = np.append(graph.end_ns, NEVER)
-    # Of what an operation follows, the last to end; of several its own rank's.
-    last = np.take_along_axis(graph.before, ends[graph.before].argmax(axis=0)[None], axis=0)[0]
+    # Of what an operation follows, the last to be there; of several its own rank's.
+    which = graph.arrived_ns.argmax(axis=0)
+    last = np.take_along_axis(graph.before, which[None], axis=0)[0]
     at = int(graph.end_ns.argmax())
     chain = []
     while at != NONE:
@@ -223,26 +276,30 @@ def critical_path(graph: Graph, operations: Operations, iteration: int) -> Criti
         iteration,
         graph.rows[places],
         int(graph.end_ns[places[-1]] - graph.start_ns[places[0]]),
-        _parts(graph, operations, places),
+        _parts(graph, operations, places, which[places] > 0),
         slack,
     )
 
 
 def _slack(graph: Graph) -> Ints:
     """Return how much later each operation could end: from the last one backwards."""
-    took = (graph.busy_ns + graph.lag_ns).tolist()
+    took, transfer = (graph.busy_ns + graph.lag_ns).tolist(), graph.transfer_ns.tolist()
     own, one, two = graph.before.tolist()
     # The last place is that of no operation.
     latest = [int(graph.end_ns.max())] * (len(took) + 1)
     for at in range(len(took) - 1, -1, -1):
         least = latest[at] - took[at]
-        for earlier in (own[at], one[at], two[at]):
-            latest[earlier] = min(latest[earlier], least)
+        latest[own[at]] = min(latest[own[at]], least)
+        for earlier in (one[at], two[at]):
+            latest[earlier] = min(latest[earlier], least - transfer[at])
     return np.array(latest[:-1], np.int64) - graph.end_ns
 
 
-def _parts(graph: Graph, operations: Operations, places: Ints) -> tuple[Step, ...]:
-    """Return what a chain is made of: work by rank and phase, and delays by rank and cause."""
+def _parts(graph: Graph, operations: Operations, places: Ints, given: Bools) -> tuple[Step, ...]:
+    """Return what a chain is made of: work by rank and phase, and delays by rank and cause.
+
+    ``given`` tells which of the places were held up by what another rank gave.
+    """
     rank = graph.rank[places]
     phase = operations.phase[graph.rows[places]]
     found = []
@@ -252,15 +309,17 @@ def _parts(graph: Graph, operations: Operations, places: Ints) -> tuple[Step, ..
     for first, time_ns, count in zip(work.first.tolist(), total.tolist(), counts, strict=True):
         label = Phase(int(phase[first])).label
         found.append(Step(int(rank[first]), label, time_ns, count))
-    inner = places[1:]
+    inner, given = places[1:], given[1:]
     for number in np.unique(graph.rank[inner]).tolist():
-        own = inner[graph.rank[inner] == number]
-        explained = graph.lag_by_cause[own].sum(axis=0)
+        on_rank = graph.rank[inner] == number
+        own = inner[on_rank]
+        delays = graph.lag_by_cause[own].copy()
+        delays[:, Cause.COMMUNICATION] += np.where(given[on_rank], graph.transfer_ns[own], 0)
         for cause in Cause:
-            if explained[cause] > 0:
-                count = int((graph.lag_by_cause[own, cause] > 0).sum())
-                found.append(Step(number, cause.label, int(explained[cause]), count))
-        rest = int(graph.lag_ns[own].sum() - explained.sum())
+            if delays[:, cause].any():
+                count = int((delays[:, cause] > 0).sum())
+                found.append(Step(number, cause.label, int(delays[:, cause].sum()), count))
+        rest = int(graph.lag_ns[own].sum() - graph.lag_by_cause[own].sum())
         if rest:
             found.append(Step(number, "other work", rest, len(own)))
     return tuple(sorted(found, key=lambda s: (-s.time_ns, s.rank, s.what)))
@@ -274,27 +333,29 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
         operations: of all ranks.
         ranks: that take part in it.
     """
-    busy_ns, lag_ns = graph.busy_ns, graph.lag_ns
+    busy_ns, lag_ns, transfer_ns = graph.busy_ns, graph.lag_ns, graph.transfer_ns
 
-    def changed(name: str, change: str, busy: Ints, lag: Ints) -> WhatIf:
-        makespan_ns = replayed(graph, busy, lag)
+    def changed(name: str, change: str, busy: Ints, lag: Ints, moving: Ints) -> WhatIf:
+        makespan_ns = replayed(graph, busy, lag, moving)
         whole = ranks * makespan_ns
         ratio = (whole - int(busy.sum())) / whole if whole > 0 else None
         return WhatIf(name, change, makespan_ns, ratio)
 
-    found = [changed("measured", "as measured", busy_ns, lag_ns)]
-    for name, change, causes in _WITHOUT:
-        gone = graph.lag_by_cause[:, list(causes)].sum(axis=1)
-        if gone.any():
-            found.append(changed(name, change, busy_ns, lag_ns - gone))
+    found = [changed("measured", "as measured", busy_ns, lag_ns, transfer_ns)]
+    nothing = np.zeros_like(transfer_ns)
+    for name, change, cause in _WITHOUT:
+        gone = graph.lag_by_cause[:, cause]
+        moving = nothing if cause is Cause.COMMUNICATION else transfer_ns
+        if gone.any() or moving is nothing:
+            found.append(changed(name, change, busy_ns, lag_ns - gone, moving))
     usual = _medians(graph, operations)
-    found.append(
-        changed("no-stragglers", "every operation takes the median of its kind", usual, lag_ns)
-    )
+    median = "every operation takes the median of its kind"
+    found.append(changed("no-stragglers", median, usual, lag_ns, transfer_ns))
     even = _balanced(graph, operations, usual)
-    found.append(changed("balanced", "every stage takes the mean of all stages", even, lag_ns))
+    mean = "every stage takes the mean of all stages"
+    found.append(changed("balanced", mean, even, lag_ns, transfer_ns))
     tight = np.minimum(lag_ns, 0)
-    found.append(changed("no-delay", "the same order, without any delay", busy_ns, tight))
+    found.append(changed("no-delay", "the same order, without any delay", busy_ns, tight, nothing))
     return tuple(found)
 
 
@@ -305,14 +366,21 @@ def _medians(graph: Graph, operations: Operations) -> Ints:
     first = np.searchsorted(kind[order], np.arange(int(kind.max(initial=-1)) + 1))
     count = np.bincount(kind, minlength=len(first))
     middle: Ints = graph.busy_ns[order][first + (count - 1) // 2]
-    return np.asarray(middle[kind], np.int64)
+    # One that stands for several (a W of all microbatches that are left) is of no kind.
+    single = operations.microbatch[graph.rows] >= 0
+    return np.where(single, middle[kind], graph.busy_ns)
 
 
 def _balanced(graph: Graph, operations: Operations, usual_ns: Ints) -> Ints:
-    """Return usual times with every stage as fast as the mean of them, phase by phase."""
-    result = usual_ns.copy()
+    """Return the times with every stage as fast as the mean of all stages, phase by phase.
+
+    What an operation takes against the median of its kind stays.
+    """
     phase = operations.phase[graph.rows]
+    result = graph.busy_ns.copy()
     for one in np.unique(phase).tolist():
-        at = np.flatnonzero(phase == one)
-        result[at] = round(float(usual_ns[at].mean()))
+        at = np.flatnonzero((phase == one) & (usual_ns > 0))
+        if len(at):
+            scale = usual_ns[at].mean() / usual_ns[at]
+            result[at] = np.rint(graph.busy_ns[at] * scale).astype(np.int64)
     return result

@@ -20,6 +20,7 @@ from bubbleviz.critical_path import (
 )
 from bubbleviz.needs import Needs, inputs_of, needs_of
 from bubbleviz.phase_times import PhaseTimes, phase_times_of
+from bubbleviz.phases import WORK
 from bubbleviz.receives import Communication, Receives, communication_of, receives_of
 
 
@@ -60,7 +61,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
     receives = receives_of(operations, inputs, idle)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)
-    path, changes = _bound(run, counts, needs, idle)
+    path, changes = _bound(run, counts, needs, receives, idle)
     return Explanation(
         causes,
         gaps,
@@ -73,16 +74,16 @@ def explain(run: Run, counts: Counts) -> Explanation:
 
 
 def _bound(
-    run: Run, counts: Counts, needs: Needs, idle: tuple[Idle, ...]
+    run: Run, counts: Counts, needs: Needs, receives: Receives, idle: tuple[Idle, ...]
 ) -> tuple[CriticalPath | None, tuple[WhatIf, ...]]:
     """Return what bounds the typical iteration, where its ranks have one clock."""
     shown = typical(counts.iterations, counts.headline)
     if shown is None or not _comparable(shown):
         return None, ()
-    own = run.operations.iteration == shown.index
+    own = (run.operations.iteration == shown.index) & np.isin(run.operations.phase, WORK)
     if int(own.sum()) > MOST_OPERATIONS:
         return None, ()
-    graph = graph_of(run.operations, needs, idle, shown.index)
+    graph = graph_of(run.operations, needs, receives, idle, shown.index)
     path = critical_path(graph, run.operations, shown.index)
     return path, what_if(graph, run.operations, len(shown.ranks))
 

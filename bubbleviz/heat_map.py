@@ -42,6 +42,7 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection) -> None:
                 operations.virtual_stage[rows],
                 operations.microbatch[rows],
                 times[rows],
+                several=bool((operations.chunk > 0).any()),
             )
             drawn = True
     if drawn:
@@ -49,9 +50,15 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection) -> None:
 
 
 def _draw(
-    page: Page, phase: Phase, stage: Ints, microbatch: Ints, times: npt.NDArray[np.float64]
+    page: Page,
+    phase: Phase,
+    stage: Ints,
+    microbatch: Ints,
+    times: npt.NDArray[np.float64],
+    *,
+    several: bool,
 ) -> None:
-    """Draw one map below what is on the page."""
+    """Draw one map below what is on the page; rows are virtual stages where ranks have several."""
     stages, first = np.unique(stage), int(microbatch.min())
     count = int(microbatch.max()) - first + 1
     room = WIDTH - 2 * MARGIN - _LABEL
@@ -84,8 +91,9 @@ def _draw(
             fill = heat(number / (SHADES - 1))
             page.elements.append(drawsvg.Path("".join(boxes), fill=fill))
     step = max(1, int(np.ceil(9.0 / height)))
+    word = "v-stage" if several else "stage"
     for row in range(0, len(stages), step):
-        label = f"stage {int(stages[row])}"
+        label = f"{word} {int(stages[row])}"
         page.text(label, MARGIN, page.y + row * height + min(height, 9.0), min(9.5, height + 3))
     page.y += len(stages) * height + 4
 

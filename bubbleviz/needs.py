@@ -30,7 +30,8 @@ class Needs(Table):
 
     Attributes:
         after: row of the operation that takes the result.
-        before: row of the one that gives it; of copies that cannot be told apart, the first done.
+        before: row of the one that gives it; of copies that cannot be told apart, the last that
+            was done before it started, else the first.
         remote: whether they ran on different ranks.
     """
 
@@ -131,14 +132,30 @@ def _codes(operations: Operations, halves: _Halves, pipeline: Ints, phase: Ints,
 def _matched(
     operations: Operations, giver: Ints, code: Ints, after: list[Ints], wanted: list[Ints]
 ) -> Needs:
-    """Return the pairs whose key columns agree; of several givers the first to end."""
+    """Return the pairs whose key columns agree; of several givers the one that was waited for.
+
+    Givers and takers of one key stand in order of time::
+
+        end of giver 1    end of giver 2    start of the taker    end of giver 3
+                                 └────────────────┘
+    """
     asked = np.concatenate(after)
     number = groups_of(*np.concatenate((code, *wanted), axis=1)).of_row
-    order = np.argsort(-operations.end_ns[giver], kind="stable")
-    table = np.full(int(number.max(initial=-1)) + 1, NONE, np.int64)
-    # The last one to be set is the first to end.
-    table[number[: len(giver)][order]] = giver[order]
-    before = table[number[len(giver) :]]
+    before = np.full(len(asked), NONE, np.int64)
+    # What receives inside itself may begin before its input is there.
+    taken_ns = np.maximum(operations.start_ns, operations.received_ns)
+    time_ns = np.concatenate((operations.end_ns[giver], taken_ns[asked]))
+    takes = np.arange(len(number)) >= len(giver)
+    order = np.lexsort((takes, time_ns, number))
+    place = np.arange(len(order))
+    gives = ~takes[order]
+    last = np.maximum.accumulate(np.where(gives, place, NONE))
+    following = np.minimum.accumulate(np.where(gives, place, len(order))[::-1])[::-1]
+    for found in (following, last):
+        inside = (found >= 0) & (found < len(order)) & takes[order]
+        at = np.flatnonzero(inside)
+        at = at[number[order[found[at]]] == number[order[at]]]
+        before[order[at] - len(giver)] = giver[order[found[at]]]
     pairs = np.flatnonzero((before >= 0) & (before != asked))
     pairs = pairs[np.lexsort((before[pairs], asked[pairs]))]
     asked, before = asked[pairs], before[pairs]

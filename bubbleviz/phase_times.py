@@ -98,6 +98,8 @@ def phase_times_of(
     """
     counted = np.isin(operations.phase, WORK) & (operations.has_span == 1)
     counted &= (operations.iteration >= 0) & (operations.cut == 0)
+    # One that stands for several (a W of all microbatches that are left) is of no kind.
+    counted &= operations.microbatch >= 0
     counted &= np.append(averaged, False)[operations.iteration]
     rows = np.flatnonzero(counted)
     timed = Timed(rows, operations.phase[rows], operations.busy_ns[rows])

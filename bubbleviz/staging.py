@@ -37,6 +37,8 @@ from bubbleviz.stages import (
     usual_waits,
 )
 
+#: What a limitation is about that a schedule which is known to be whole contradicts.
+MAYBE_MISSING = "stages that may be missing"
 #: Ranks that a limitation lists.
 _LISTED = 8
 _UNPAIRED = Limitation(
@@ -187,7 +189,7 @@ def _far_apart(staging: Staging) -> tuple[Limitation, ...]:
         f"between virtual stages {', '.join(far)} every microbatch is away for longer than an F "
         "and a B take; if a server has no profile here, ratios and stages leave it out"
     )
-    return (Limitation("stages that may be missing", because, len(far)),) if far else ()
+    return (Limitation(MAYBE_MISSING, because, len(far)),) if far else ()
 
 
 def _absent_ranks(given: _Given) -> Ints:
