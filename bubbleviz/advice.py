@@ -21,6 +21,13 @@ _WORTH = 0.005
 _NOT_ADVICE = frozenset({"measured", "no-delay"})
 #: Of a range's name in a sentence, characters.
 _LONGEST_NAME = 60
+#: What to do to get a change, where that is the same for all.
+_ADVICE = {
+    "no-transfer": "Make transfers between stages faster, or hide them behind other microbatches",
+    "no-collective": "Overlap collectives with compute, or shorten them",
+    "no-profiler": "Record less (fewer traces, larger buffers): the profiler itself holds GPUs up",
+    "no-latency": "Launch operations in fewer, larger pieces: it takes long until kernels begin",
+}
 #: Causes that lie in the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 
@@ -97,11 +104,11 @@ def _sentence(report: Report, row: int, times: int) -> str:
     iteration = report.iterations[int(gaps.iteration[row])].name
     idle = f"{who} is idle for {length}{upto} in iteration {iteration}: "
     often = f" (and {times - 1} more, none longer)" if times > 1 else ""
-    return idle + _because(report, cause, after, giver) + often
+    return idle + _because(report, row, cause, giver) + often
 
 
-def _because(report: Report, cause: Cause, after: int, giver: int) -> str:
-    """Return why a rank is idle, given the operation after the gap, and what that one takes."""
+def _because(report: Report, row: int, cause: Cause, giver: int) -> str:
+    """Return why a rank is idle in a gap, given what the operation after it takes."""
     given = ""
     if giver != NONE:
         peer = rank_label(report, int(report.operations.rank[giver]))
@@ -111,7 +118,7 @@ def _because(report: Report, cause: Cause, after: int, giver: int) -> str:
     if cause is Cause.COMMUNICATION:
         return f"the result of {given} is on its way" if given else "its input is on its way"
     if cause is Cause.HOST:
-        return f"the host has not launched it{_doing(report, after)}"
+        return f"the host has not launched it{_doing(report, row)}"
     return {
         Cause.PROFILER: "the profiler holds the process up",
         Cause.COLLECTIVE: "a collective runs, and nothing else",
@@ -121,7 +128,7 @@ def _because(report: Report, cause: Cause, after: int, giver: int) -> str:
 
 
 def _doing(report: Report, row: int) -> str:
-    """Return what the host did before it launched an operation."""
+    """Return what the host did in a gap."""
     call, around = host_activity(report, row)
     inside = f" inside {_shortened(around)!r}" if around else ""
     call = _shortened(call) if call else None
@@ -131,15 +138,10 @@ def _doing(report: Report, row: int) -> str:
 
 
 def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
-    """Return (CUDA call, range) that the host was in before it launched an operation."""
-    operations = report.operations
-    if row == NONE:
-        return None, None
-    call, around = int(operations.host_call_id[row]), int(operations.host_range_id[row])
-    return (
-        operations.names[call] if call != NONE else None,
-        operations.names[around] if around != NONE else None,
-    )
+    """Return (CUDA call, range) that the host was in during a gap."""
+    names = report.operations.names
+    call, around = int(report.gaps.host_call_id[row]), int(report.gaps.host_range_id[row])
+    return names[call] if call != NONE else None, names[around] if around != NONE else None
 
 
 def first_thing(report: Report) -> str | None:
@@ -152,6 +154,13 @@ def first_thing(report: Report) -> str | None:
     best = min(candidates, key=lambda c: c.makespan_ns, default=measured)
     won = 1 - best.makespan_ns / measured.makespan_ns
     if won < _WORTH:
+        tight = changes["no-delay"]
+        together = 1 - tight.makespan_ns / measured.makespan_ns
+        if together >= _WORTH:
+            return (
+                "No single delay stands out; without any of them the schedule ratio would be "
+                f"{_percent(tight.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
+            )
         return _schedule_is_it(measured)
     return (
         f"{_do(report, best)}: from its first F to its last backward, iteration "
@@ -182,14 +191,10 @@ def _schedule_is_it(measured: WhatIf) -> str:
 
 def _do(report: Report, change: WhatIf) -> str:
     """Return what to do to get a change."""
+    if change.name in _ADVICE:
+        return _ADVICE[change.name]
     if change.name == "no-host":
         return f"Launch earlier{_latest_host(report)}"
-    if change.name == "no-transfer":
-        return "Make transfers between stages faster, or hide them behind other microbatches"
-    if change.name == "no-collective":
-        return "Overlap collectives with compute, or shorten them"
-    if change.name == "no-profiler":
-        return "Record less (fewer traces, larger buffers): the profiler itself holds GPUs up"
     if change.name == "balanced":
         return f"Balance the stages{_slowest(report)}"
     worst = report.explanation.phase_times.stragglers[:1]
@@ -208,7 +213,7 @@ def _latest_host(report: Report) -> str:
     rank = int(total_ns.argmax())
     own = late[gaps.rank[late] == rank]
     longest = int(own[np.argmax((gaps.end_ns - gaps.start_ns)[own])])
-    return f" on {rank_label(report, rank)}{_doing(report, int(gaps.after[longest]))}"
+    return f" on {rank_label(report, rank)}{_doing(report, longest)}"
 
 
 def _slowest(report: Report) -> str:
@@ -218,7 +223,7 @@ def _slowest(report: Report) -> str:
     phase, more = max(times.imbalance, key=lambda pair: pair[1])
     total: dict[int, float] = {}
     for kind in times.kinds:
-        if kind.phase.label == phase:
+        if kind.phase.label == phase and kind.stage >= 0:
             total[kind.stage] = total.get(kind.stage, 0.0) + kind.median_ns
     stage = max(total, key=lambda s: (total[s], -s))
     return f" ({phase} of stage {stage} takes {100 * more:.0f} % longer than the mean)"

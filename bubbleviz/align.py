@@ -13,7 +13,14 @@ from bubbleviz.errors import UsageError
 from bubbleviz.grouping import places_in
 from bubbleviz.interpret import LocalRank, Recording
 from bubbleviz.joining import TIMES, Joined, join
-from bubbleviz.model import BusyIntervals, Limitation, Operations, Rank, RankIntervals
+from bubbleviz.model import (
+    BusyIntervals,
+    HostActivities,
+    Limitation,
+    Operations,
+    Rank,
+    RankIntervals,
+)
 from bubbleviz.ordering import natural_key
 from bubbleviz.pairing import paired
 from bubbleviz.phases import COUNTED
@@ -42,6 +49,7 @@ class Run:
         unattributed: compute outside every compute operation.
         exposed: when a rank ran no operation, and communication that is not between two ranks.
         overheads: when the profiler held a rank's process up.
+        hosts: what launching threads did before late launches.
         iteration_names: by index.
         paired: whether iterations of different ranks are known to be the same.
         stages_missing: whether names tell of virtual stages that no profile holds.
@@ -60,6 +68,7 @@ class Run:
     unattributed: RankIntervals
     exposed: RankIntervals
     overheads: RankIntervals
+    hosts: HostActivities
     iteration_names: tuple[str, ...]
     paired: bool
     stages_missing: bool
@@ -109,7 +118,7 @@ def put_together(recordings: Sequence[Recording], told: Told) -> Run:
     time = timebase(joined, staging, sessions, captures, told.method or "causal")
     if time.clocks != sessions:
         joined = join(recordings, time.clocks, machines)
-    operations, busy = _sorted(
+    operations, busy, hosts = _sorted(
         staging.operations.changed(
             rank=place[joined.operations.rank],
             iteration=staging.pairing.iteration,
@@ -117,6 +126,7 @@ def put_together(recordings: Sequence[Recording], told: Told) -> Run:
             **{name: getattr(joined.operations, name) for name in TIMES},
         ),
         joined.busy,
+        joined.hosts,
     )
     profiles = np.array([rank.profile for rank in joined.ranks], np.int64)
     return Run(
@@ -131,6 +141,7 @@ def put_together(recordings: Sequence[Recording], told: Told) -> Run:
         unattributed=_moved(joined.unattributed, place),
         exposed=_moved(joined.exposed, place),
         overheads=_moved(joined.overheads, place),
+        hosts=hosts,
         iteration_names=staging.pairing.names,
         paired=staging.pairing.known,
         stages_missing=staging.stages_missing,
@@ -222,14 +233,21 @@ def _moved(intervals: RankIntervals, place: Ints) -> RankIntervals:
     return RankIntervals(rank[order], intervals.start_ns[order], intervals.end_ns[order])
 
 
-def _sorted(operations: Operations, busy: BusyIntervals) -> tuple[Operations, BusyIntervals]:
+def _sorted(
+    operations: Operations, busy: BusyIntervals, hosts: HostActivities
+) -> tuple[Operations, BusyIntervals, HostActivities]:
     """Order operations by (rank, start), those without a span by their host start."""
     start = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
     order = np.lexsort((operations.host_start_ns, start, operations.rank))
-    owner = places_in(order)[busy.operation]
+    place = places_in(order)
+    owner = place[busy.operation]
     rows = np.lexsort((busy.start_ns, owner))
-    return operations.take(order), BusyIntervals(
-        owner[rows], busy.start_ns[rows], busy.end_ns[rows]
+    sorted_busy = BusyIntervals(owner[rows], busy.start_ns[rows], busy.end_ns[rows])
+    hosts = replace(hosts, operation=place[hosts.operation])
+    return (
+        operations.take(order),
+        sorted_busy,
+        hosts.take(np.argsort(hosts.operation, kind="stable")),
     )
 
 

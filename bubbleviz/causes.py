@@ -15,7 +15,7 @@ operation's own launch counts from there on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -105,6 +105,9 @@ class Gaps(Table):
         before: row of the operation that ended last before the idle interval.
         after: row of the next one.
         giver: row of the operation on another rank whose result that one takes.
+        host_call_id: row of the operations' ``names``: the CUDA call that the launching thread was
+            in, where the host is the cause.
+        host_range_id: likewise the innermost range.
         ratio: name of the ratio.
     """
 
@@ -117,7 +120,13 @@ class Gaps(Table):
     before: Ints
     after: Ints
     giver: Ints
+    host_call_id: Ints
+    host_range_id: Ints
     ratio: str = field(metadata={"shared": True})
+
+    def doing(self, host_call_id: Ints, host_range_id: Ints) -> Gaps:
+        """Return the gaps with what the host did."""
+        return replace(self, host_call_id=host_call_id, host_range_id=host_range_id)
 
 
 @dataclass(frozen=True)
@@ -293,6 +302,8 @@ def _gaps(idle: Idle, regions: _Regions, rank: int, giver: Ints, ratio: str) -> 
         before=own.before[first],
         after=after,
         giver=np.append(giver, NONE)[after],
+        host_call_id=np.full(len(after), NONE),
+        host_range_id=np.full(len(after), NONE),
         ratio=ratio,
     )
 
@@ -304,12 +315,15 @@ def _gaps_of_nothing(ratio: str) -> Gaps:
 
 def _idle(run: Run, counts: Counts, inputs: Inputs) -> Iterator[Idle]:
     """Yield the idle time of each rank between its earliest and its latest window."""
-    operations, known = run.operations, arrivals(run.operations)
-    rank_of_busy = operations.rank[run.busy.operation]
-    computing = np.isin(operations.phase, COMPUTE)[run.busy.operation]
+    operations = run.operations
+    waits = _waits(operations, inputs)
+    computing = np.isin(operations.phase, COMPUTE)
+    ranks = np.arange(len(run.ranks) + 1)
+    bounds = np.searchsorted(operations.rank[run.busy.operation], ranks).tolist()
     for rank in range(len(run.ranks)):
         low, high = _ends(counts.windows, counts.extents.present[:, rank], rank)
-        rows = np.flatnonzero((rank_of_busy == rank) & computing)
+        rows = np.arange(bounds[rank], bounds[rank + 1])
+        rows = rows[computing[run.busy.operation[rows]]]
         rows = rows[np.argsort(run.busy.start_ns[rows], kind="stable")]
         start_ns, end_ns = run.busy.start_ns[rows], run.busy.end_ns[rows]
         loose = _of(run.unattributed, rank)
@@ -320,7 +334,7 @@ def _idle(run: Run, counts: Counts, inputs: Inputs) -> Iterator[Idle]:
         of_busy = run.busy.operation[rows]
         after = _next(gaps[1], start_ns, of_busy)
         before = _previous(gaps[0], end_ns, of_busy)
-        own = _cut(operations, inputs, known, gaps, before, after)
+        own = _cut(waits, gaps, before, after)
         own = _laid_over(own, _of(run.exposed, rank), Cause.COLLECTIVE)
         yield _laid_over(own, _of(run.overheads, rank), Cause.PROFILER)
 
@@ -356,47 +370,65 @@ def _previous(time_ns: Ints, end_ns: Ints, operation: Ints) -> Ints:
     return np.append(operation[order], NONE)[at]
 
 
-def _cut(
-    operations: Operations,
-    inputs: Inputs,
-    known: Arrivals,
-    gaps: intervals.Intervals,
-    before: Ints,
-    after: Ints,
-) -> Idle:
+@dataclass(frozen=True)
+class _Waits(Table):
+    """What each operation waited for, in this order; the last row is that of no operation.
+
+    Attributes:
+        ready_ns: until its input was ready on another rank; ``NEVER`` where it needs none.
+        sent_ns: until its receive was launched.
+        received_ns: until that was over.
+        launched_ns: until it was launched itself.
+        remote: whether it takes anything from another rank.
+    """
+
+    ready_ns: Ints
+    sent_ns: Ints
+    received_ns: Ints
+    launched_ns: Ints
+    remote: Bools
+
+
+def _waits(operations: Operations, inputs: Inputs) -> _Waits:
+    """Return what operations waited for."""
+    sent_ns, received_ns = _received(operations, arrivals(operations))
+    known = inputs.ready_ns != NEVER
+    # Where it is not known who gave it, waiting and moving cannot be told apart: a receive waits.
+    ready_ns = np.where(known, inputs.ready_ns, received_ns)
+    launched_ns = np.where(operations.launched_ns == NONE, NEVER, operations.launched_ns)
+    return _Waits(
+        np.append(ready_ns, NEVER),
+        np.append(sent_ns, NEVER),
+        np.append(received_ns, NEVER),
+        np.append(launched_ns, NEVER),
+        np.append(known | (received_ns != NEVER), False),
+    )
+
+
+def _cut(waits: _Waits, gaps: intervals.Intervals, before: Ints, after: Ints) -> Idle:
     """Return idle intervals cut at what the operation after them waited for."""
     low, high = gaps
-    some = after != NONE
-    row = np.where(some, after, 0)
-
-    def at(column: Ints) -> Ints:
-        return np.where(some, np.append(column, NEVER)[row], NEVER)
-
-    launched_ns = at(np.where(operations.launched_ns == NONE, NEVER, operations.launched_ns))
-    sent_ns, received_ns = (at(column) for column in _received(operations, known))
-    ready_ns, remote = at(inputs.ready_ns), at(inputs.ready_ns) != NEVER
-    # Of whom it is not known what was received: a receive mostly waits.
-    ready_ns = np.where(remote, ready_ns, received_ns)
-    remote |= received_ns != NEVER
+    own = waits.take(after)
     kinds = (Cause.DEPENDENCY, Cause.HOST, Cause.COMMUNICATION, Cause.HOST)
+    ends = own.ready_ns, own.sent_ns, own.received_ns, own.launched_ns
     cuts, causes, since = [low], [], low
-    for upto, kind in zip((ready_ns, sent_ns, received_ns, launched_ns), kinds, strict=True):
+    for upto, kind in zip(ends, kinds, strict=True):
         since = np.clip(upto, since, high)
         cuts.append(since)
         causes.append(np.full(len(low), kind, np.int64))
-    causes.append(np.where(remote, Cause.COMMUNICATION, Cause.OTHER).astype(np.int64))
-    starts, ends = np.stack(cuts, axis=1), np.stack((*cuts[1:], high), axis=1)
-    cause = np.stack(causes, axis=1)
-    real = ends > starts
-    interval = np.broadcast_to(np.arange(len(low))[:, None], starts.shape)[real]
-    return Idle(starts[real], ends[real], cause[real], interval, before[interval], after[interval])
+    causes.append(np.where(own.remote, Cause.COMMUNICATION, Cause.OTHER).astype(np.int64))
+    start_ns, end_ns = np.stack(cuts, axis=1), np.stack((*cuts[1:], high), axis=1)
+    real = end_ns > start_ns
+    cause = np.stack(causes, axis=1)[real]
+    interval = np.broadcast_to(np.arange(len(low))[:, None], real.shape)[real]
+    return Idle(start_ns[real], end_ns[real], cause, interval, before[interval], after[interval])
 
 
 def _received(operations: Operations, known: Arrivals) -> tuple[Ints, Ints]:
     """Return when the last receive of each operation was launched, and when it ended."""
     inside = operations.received_ns != NONE
     launched_ns = np.where(inside, operations.receive_launched_ns, NONE)
-    named = known.receive >= 0
+    named = (known.receive >= 0) & (np.append(operations.has_span, 0)[known.receive] == 1)
     of_name = np.append(operations.launched_ns, NONE)[known.receive]
     ended_ns = np.append(operations.end_ns, NONE)[known.receive]
     later = named & (~inside | (ended_ns > operations.received_ns))

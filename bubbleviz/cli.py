@@ -373,7 +373,8 @@ def simulate(
     times = _stage_times(run, tf, tb, tw, tcomm)
     memory = MemoryOptions(memory_limit, memory_b, memory_w)
     if run is not None and plan is None:
-        stages, microbatches = stages or run.stages, microbatches or run.microbatches
+        stages = run.stages if stages is None else stages
+        microbatches = run.microbatches if microbatches is None else microbatches
     found: Ideal | Estimate
     if plan is not None:
         sizes = (schedule, stages, microbatches, chunks, memory_limit, memory_b, memory_w)

@@ -89,6 +89,7 @@ _WITHOUT = (
     ("no-transfer", "transfers take no time", Cause.COMMUNICATION),
     ("no-collective", "no exposed collectives", Cause.COLLECTIVE),
     ("no-profiler", "the profiler takes no time", Cause.PROFILER),
+    ("no-latency", "no launch latency, or whatever else nothing explains", Cause.OTHER),
 )
 
 
@@ -100,7 +101,7 @@ class Graph:
         rows: of the operations table.
         rank: of each.
         start_ns: end less busy time, as if an operation waited only before it began.
-        busy_ns: how long it works.
+        busy_ns: how long it works, beyond what runs before it on its rank has covered.
         before: places of what each follows: the one before it on its rank, and up to two of other
             ranks (an overlapped pair takes two results); -1 none, shape (3, operations).
         transfer_ns: how long what it takes from others is on its way.
@@ -164,6 +165,7 @@ def graph_of(
     order = np.lexsort((rows, operations.end_ns[rows], start_ns))
     rows, start_ns = rows[order], start_ns[order]
     rank, end_ns = operations.rank[rows], operations.end_ns[rows]
+    start_ns, end_ns = _side_by_side(rank, start_ns, end_ns)
     by_rank = np.lexsort((np.arange(len(rows)), rank))
     next_to = rank[by_rank[1:]] == rank[by_rank[:-1]]
     before = np.full((3, len(rows)), NONE, np.int64)
@@ -179,16 +181,38 @@ def graph_of(
     follows = (before != NONE).any(axis=0)
     lag_ns = np.where(follows, start_ns - ready_ns, 0)
     lags = np.zeros((len(rows), len(Cause)), np.int64)
-    for number, own in enumerate(idle):
-        at = np.flatnonzero((rank == number) & follows)
-        for cause in Cause:
-            some = own.take(own.cause == cause)
-            low = np.minimum(ready_ns[at], end_ns[at])
-            times = some.start_ns, some.end_ns
-            lags[at, cause] = intervals.measure_within(times, low, end_ns[at])
-    lags = np.minimum(lags, np.maximum(lag_ns, 0)[:, None])
-    busy_ns = operations.busy_ns[rows]
+    by_number = np.searchsorted(rank[by_rank], np.arange(len(idle) + 1)).tolist()
+    for own, low, high in zip(idle, by_number[:-1], by_number[1:], strict=True):
+        at = by_rank[low:high]
+        at = at[follows[at]]
+        since_ns = np.minimum(ready_ns[at], end_ns[at])
+        for cause in Cause if len(at) else ():
+            times = own.of((cause,))
+            lags[at, cause] = intervals.measure_within(times, since_ns, end_ns[at])
+    # A span that begins with work which needs no input has idle time behind its start.
+    room_ns = np.maximum(lag_ns, 0)[:, None] - np.cumsum(lags, axis=1) + lags
+    lags = np.clip(lags, 0, np.maximum(room_ns, 0))
+    busy_ns = end_ns - start_ns
     return Graph(rows, rank, start_ns, busy_ns, before, transfer_ns, lag_ns, lags)
+
+
+def _side_by_side(rank: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Return times in which no two operations of a rank overlap: each goes on where others end.
+
+    ::
+
+        stream 1   ├────── F3 ──────┤              ├────── F3 ──────┤
+        stream 2        ├──── B1 ────────┤                          ├ B1 ┤
+    """
+    start_ns, end_ns = start_ns.copy(), end_ns.copy()
+    order = np.argsort(rank, kind="stable")
+    bounds = np.flatnonzero(np.append(True, rank[order][1:] != rank[order][:-1]))[: len(rank)]
+    for own in np.split(order, bounds[1:]):
+        latest_ns = np.maximum.accumulate(end_ns[own])
+        covered_ns = np.append(NEVER, latest_ns[:-1])
+        start_ns[own] = np.maximum(start_ns[own], covered_ns)
+        end_ns[own] = np.maximum(end_ns[own], start_ns[own])
+    return start_ns, end_ns
 
 
 def _transfers(operations: Operations, receives: Receives) -> Ints:

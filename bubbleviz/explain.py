@@ -18,6 +18,7 @@ from bubbleviz.critical_path import (
     graph_of,
     what_if,
 )
+from bubbleviz.doing import with_doing
 from bubbleviz.needs import Needs, inputs_of, needs_of
 from bubbleviz.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.phases import WORK
@@ -58,6 +59,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
     needs = needs_of(operations, run.ranks)
     inputs = inputs_of(operations, needs)
     causes, gaps, idle = causes_of(run, counts, inputs)
+    gaps = with_doing(gaps, run.hosts)
     receives = receives_of(operations, inputs, idle)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)

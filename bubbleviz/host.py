@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
-from bubbleviz.containment import Innermost
-from bubbleviz.grouping import groups_of
-from bubbleviz.intervals import group_sum
+from bubbleviz.columns import Ints
 from bubbleviz.launches import Late
-from bubbleviz.model import Operations
+from bubbleviz.model import HostActivities, Operations
 from bubbleviz.profile import CallLog, Calls, Profile, Ranges
 
-#: Shorter delays are launch overhead.
+#: Shorter delays, and shorter calls and ranges, are launch overhead.
 _SHORTEST_NS = 20_000
 #: Delays that are so much shorter than the longest are not looked into, nor more than so many.
 _SHARE, _MOST = 20, 2000
+#: Of each delay, so many calls and so many ranges are kept: those that take most of it.
+_KEPT = 8
 
 
-def with_host(
+def with_hosts(
     operations: Operations, late: Late, lengthy: Calls | None, profile: Profile
-) -> Operations:
-    """Return operations with what the host did before their late launches.
+) -> tuple[Operations, HostActivities]:
+    """Return what the host did before late launches, and operations that know those names too.
 
     Args:
         operations: of one profile.
@@ -32,23 +29,19 @@ def with_host(
         profile: the profile.
     """
     late = _longest(late)
+    none = np.empty(0, np.int64)
     if len(late) == 0:
-        return operations
-    call = _calls(late, lengthy, profile.calls)
-    around = _ranges(late, profile)
-    names = list(operations.names)
-    number = {name: index for index, name in enumerate(names)}
-
-    def numbered(texts: Sequence[str | None]) -> Ints:
-        column = np.full(len(operations), NONE, np.int64)
-        for row, text in zip(late.operation.tolist(), texts, strict=True):
-            if text is not None:
-                column[row] = number.setdefault(text, len(number))
-        return column
-
+        return operations, HostActivities(*(none.copy() for _ in range(5)))
+    number = {name: index for index, name in enumerate(operations.names)}
+    rows = [*_calls(late, lengthy, profile.calls), *_ranges(late, profile)]
+    table = np.array(
+        [(*row[:4], number.setdefault(row[4], len(number))) for row in rows], np.int64
+    ).reshape(-1, 5)
     kept = {name: getattr(operations, name) for name in Operations.column_names()}
-    kept |= {"host_call_id": numbered(call), "host_range_id": numbered(around)}
-    return Operations(**kept, names=tuple(number) if len(number) > len(names) else tuple(names))
+    return (
+        Operations(**kept, names=tuple(number)),
+        HostActivities(*(column.copy() for column in table.T)),
+    )
 
 
 def _longest(late: Late) -> Late:
@@ -60,66 +53,51 @@ def _longest(late: Late) -> Late:
     return late.take(np.sort(rows[order]))
 
 
-def _calls(late: Late, lengthy: Calls | None, calls: CallLog) -> list[str | None]:
-    """Return the name of the calls that took at least half of each delay; None for none."""
-    found: list[str | None] = [None] * len(late)
+_Row = tuple[int, int, int, int, str]
+
+
+def _calls(late: Late, lengthy: Calls | None, calls: CallLog) -> list[_Row]:
+    """Return (operation, start, end, 1, name) of the lengthy calls in each delay."""
     if lengthy is None:
-        return found
-    delay, row = _touching(late, lengthy)
+        return []
+    delay, row = _touching(late, lengthy.thread, lengthy.start_ns, lengthy.end_ns)
     if len(row) == 0:
-        return found
+        return []
     numbers, of_row = np.unique(lengthy.row[row], return_inverse=True)
     names = calls.names(numbers)
-    texts = sorted(set(names))
-    code = np.array([texts.index(name) for name in names], np.int64)[of_row]
-    spent_ns = np.minimum(lengthy.end_ns[row], late.until_ns[delay])
-    spent_ns -= np.maximum(lengthy.start_ns[row], late.since_ns[delay])
-    groups = groups_of(delay, code)
-    total_ns = group_sum(groups.of_row, len(groups), spent_ns)
-    delay, code = delay[groups.first], code[groups.first]
-    most = 2 * total_ns >= (late.until_ns - late.since_ns)[delay]
-    # Of two names that both took half, the first by name stays.
-    for one, name in zip(delay[most][::-1].tolist(), code[most][::-1].tolist(), strict=True):
-        found[one] = texts[name] or None
-    return found
+    columns = late.operation[delay], lengthy.start_ns[row], lengthy.end_ns[row], of_row
+    return [
+        (operation, start, end, 1, names[at])
+        for operation, start, end, at in zip(*(c.tolist() for c in columns), strict=True)
+        if names[at]
+    ]
 
 
-def _touching(late: Late, calls: Calls) -> tuple[Ints, Ints]:
-    """Return (delay, call): which calls of the launching thread each delay touches."""
-    pairs = []
-    for thread in np.unique(late.thread).tolist():
-        own = np.flatnonzero(calls.thread == thread)
-        own = own[np.argsort(calls.start_ns[own], kind="stable")]
-        delays = np.flatnonzero(late.thread == thread)
-        ended_ns = np.maximum.accumulate(calls.end_ns[own])
-        first = np.searchsorted(ended_ns, late.since_ns[delays], side="right")
-        count = np.maximum(np.searchsorted(calls.start_ns[own], late.until_ns[delays]) - first, 0)
-        step = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        delay, call = np.repeat(delays, count), own[np.repeat(first, count) + step]
-        real = calls.end_ns[call] > late.since_ns[delay]
-        pairs.append((delay[real], call[real]))
-    delay, call = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    return delay, call
-
-
-def _ranges(late: Late, profile: Profile) -> list[str | None]:
-    """Return the innermost range around the middle half of each delay; None for none."""
-    shortest_ns = int((late.until_ns - late.since_ns).min()) // 2
+def _ranges(late: Late, profile: Profile) -> list[_Row]:
+    """Return (operation, start, end, 0, name) of the ranges in each delay."""
     ranges: Ranges = profile.every_range.lasting(
-        shortest_ns, int(late.since_ns.min()), int(late.until_ns.max())
+        _SHORTEST_NS, np.unique(late.thread), late.since_ns, late.until_ns
     )
-    found: list[str | None] = [None] * len(late)
-    for thread in np.unique(late.thread).tolist():
-        own = np.flatnonzero(ranges.thread == thread)
-        delays = np.flatnonzero(late.thread == thread)
-        if len(own) == 0:
-            continue
-        quarter_ns = (late.until_ns[delays] - late.since_ns[delays]) // 4
-        index = Innermost.of(ranges.start_ns[own], ranges.end_ns[own])
-        around = index.around(
-            late.since_ns[delays] + quarter_ns, late.until_ns[delays] - quarter_ns
-        )
-        for delay, row in zip(delays.tolist(), around.tolist(), strict=True):
-            if row != NONE:
-                found[delay] = ranges.names[ranges.name_id[own[row]]]
-    return found
+    delay, row = _touching(late, ranges.thread, ranges.start_ns, ranges.end_ns)
+    columns = late.operation[delay], ranges.start_ns[row], ranges.end_ns[row], ranges.name_id[row]
+    return [
+        (operation, start, end, 0, ranges.names[name])
+        for operation, start, end, name in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+def _touching(late: Late, thread: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Return (delay, row): what of the launching thread takes most of each delay, longest first."""
+    delays, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    order = np.argsort(thread, kind="stable")
+    bounds = np.searchsorted(thread[order], np.stack((late.thread, late.thread + 1))).T.tolist()
+    # At most some thousand delays, each with the rows of its own thread.
+    for delay, (low, high) in enumerate(bounds):
+        own = order[low:high]
+        spent_ns = np.minimum(end_ns[own], late.until_ns[delay])
+        spent_ns -= np.maximum(start_ns[own], late.since_ns[delay])
+        inside = np.flatnonzero(spent_ns > 0)
+        longest = inside[np.argsort(-spent_ns[inside], kind="stable")[:_KEPT]]
+        delays.append(np.full(len(longest), delay, np.int64))
+        rows.append(own[longest])
+    return np.concatenate(delays), np.concatenate(rows)

@@ -12,7 +12,14 @@ from bubbleviz.count import count
 from bubbleviz.explain import explain
 from bubbleviz.ideal import Ideal
 from bubbleviz.intervals import group_sum
-from bubbleviz.model import BusyIntervals, Operations, ProfileSummary, Rank, RankIntervals
+from bubbleviz.model import (
+    BusyIntervals,
+    HostActivities,
+    Operations,
+    ProfileSummary,
+    Rank,
+    RankIntervals,
+)
 from bubbleviz.report import Report
 from bubbleviz.timebase import Timebase
 
@@ -42,6 +49,7 @@ def report_of(ideal: Ideal) -> Report:
         unattributed=nothing,
         exposed=nothing,
         overheads=nothing,
+        hosts=HostActivities(*(none.copy() for _ in range(5))),
         iteration_names=("0",),
         paired=True,
         stages_missing=False,
@@ -97,8 +105,6 @@ def _tables(ideal: Ideal) -> tuple[Operations, BusyIntervals]:
         receive_start_ns=none.copy(),
         receive_launched_ns=none.copy(),
         launched_ns=none.copy(),
-        host_call_id=none.copy(),
-        host_range_id=none.copy(),
         virtual_stage=ran.virtual_stage.copy(),
         cut=zero.copy(),
         name_id=zero.copy(),

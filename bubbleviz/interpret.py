@@ -18,11 +18,11 @@ from bubbleviz.conventions import Convention, Names
 from bubbleviz.coverage import Coverage, measure_coverage
 from bubbleviz.cuts import OPEN, UNRECORDED, mark_unrecorded
 from bubbleviz.grouping import groups_of
-from bubbleviz.host import with_host
+from bubbleviz.host import with_hosts
 from bubbleviz.iterations import occurrences
 from bubbleviz.kinds import Kinds
 from bubbleviz.link import Linked, Links, Rule, launched_inside, link
-from bubbleviz.model import BusyIntervals, Limitation, Operations, RankIntervals
+from bubbleviz.model import BusyIntervals, HostActivities, Limitation, Operations, RankIntervals
 from bubbleviz.on_rank import Linkage, on_ranks
 from bubbleviz.parts import Parts, parts_of
 from bubbleviz.phases import COMPUTE, COUNTED, Phase
@@ -66,6 +66,7 @@ class Recording:
         convention: the naming that leads.
         namings: those that name forward or backward.
         exposed: when only communication ran that is not between two ranks.
+        hosts: what launching threads did before late launches.
         overheads: when the profiler held a rank's process up.
     """
 
@@ -80,6 +81,7 @@ class Recording:
     unattributed: RankIntervals
     exposed: RankIntervals
     overheads: RankIntervals
+    hosts: HostActivities
     collectives: Collectives
     coverage: Coverage
     start_ns: int
@@ -142,7 +144,8 @@ def _recording(
     found = list(on_ranks(linkage, planned, kinds))
     operations = joined([one.operations for one in found])
     operations = mark_unrecorded(operations, linked.vain, ranks[:, 0])
-    operations = with_host(operations, joined([one.late for one in found]), linked.lengthy, profile)
+    late = joined([one.late for one in found])
+    operations, hosts = with_hosts(operations, late, linked.lengthy, profile)
     loose = [name for one in found for name in one.loose]
     kernels = slice(0, profile.activities.kernels)
     return Recording(
@@ -159,6 +162,7 @@ def _recording(
         unattributed=joined([one.unattributed for one in found]),
         exposed=joined([one.exposed for one in found]),
         overheads=_overheads(profile),
+        hosts=hosts,
         collectives=joined([one.collectives for one in found]),
         coverage=measure_coverage(profile, links, [one.coverage for one in found], loose, named),
         start_ns=min(int(profile.activities.start_ns[kernels].min()), linked.start_ns),
@@ -299,8 +303,6 @@ def operations_of(named: Ranges, names: Names, parts: Parts) -> tuple[Operations
         receive_start_ns=zero + NONE,
         receive_launched_ns=zero + NONE,
         launched_ns=zero + NONE,
-        host_call_id=zero + NONE,
-        host_range_id=zero + NONE,
         virtual_stage=zero + NONE,
         cut=cut,
         name_id=named.name_id[of_range],

@@ -11,7 +11,7 @@ from bubbleviz.clocks import Clock
 from bubbleviz.collectives import Collectives
 from bubbleviz.columns import NONE, Bools, Ints, joined
 from bubbleviz.interpret import LocalRank, Recording
-from bubbleviz.model import BusyIntervals, Operations, RankIntervals
+from bubbleviz.model import BusyIntervals, HostActivities, Operations, RankIntervals
 from bubbleviz.spans import ActiveTime
 
 #: The columns of operations that depend on the clock.
@@ -42,6 +42,7 @@ class Joined:
         unattributed: compute outside every compute operation.
         exposed: when only communication ran that is not between two ranks.
         overheads: when the profiler held a rank's process up.
+        hosts: what launching threads did before late launches.
         active: how long compute kernels ran in each rank's own iterations.
         collectives: of all ranks, ``iteration`` each rank's own.
         said_stage: virtual stage that names give each operation; -1 none.
@@ -56,6 +57,7 @@ class Joined:
     unattributed: RankIntervals
     exposed: RankIntervals
     overheads: RankIntervals
+    hosts: HostActivities
     active: ActiveTime
     collectives: Collectives
     said_stage: Ints
@@ -97,10 +99,27 @@ def join(
         unattributed=joined([_laid(r.unattributed, c, base) for r, c, base, _ in parts]),
         exposed=joined([_laid(r.exposed, c, base) for r, c, base, _ in parts]),
         overheads=joined([_laid(r.overheads, c, base) for r, c, base, _ in parts]),
+        hosts=_hosts(parts),
         active=joined([replace(r.active, rank=r.active.rank + base) for r, _, base, _ in parts]),
         collectives=_collectives(parts),
         said_stage=np.concatenate([r.said.stage for r in recordings]),
         said_iteration=np.concatenate([r.said.iteration for r in recordings]),
+    )
+
+
+def _hosts(parts: Sequence[tuple[Recording, Clock, int, int]]) -> HostActivities:
+    names = np.cumsum([0, *(len(r.operations.names) for r, *_ in parts)]).tolist()
+    return joined(
+        [
+            replace(
+                r.hosts,
+                operation=r.hosts.operation + row,
+                start_ns=c.of(r.hosts.start_ns),
+                end_ns=c.of(r.hosts.end_ns),
+                name_id=r.hosts.name_id + base,
+            )
+            for (r, c, _, row), base in zip(parts, names, strict=False)
+        ]
     )
 
 
@@ -143,8 +162,6 @@ def _operations(
                 host_start_ns=clock.of(own.host_start_ns),
                 host_end_ns=clock.of(own.host_end_ns),
                 name_id=own.name_id + len(names),
-                host_call_id=np.where(own.host_call_id < 0, NONE, own.host_call_id + len(names)),
-                host_range_id=np.where(own.host_range_id < 0, NONE, own.host_range_id + len(names)),
                 **{name: _moved(getattr(own, name), clock) for name in _LAUNCHES},
             )
         )

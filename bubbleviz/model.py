@@ -79,9 +79,6 @@ class Operations(Table):
         receive_start_ns: start of that receive on the device.
         receive_launched_ns: when the host launched it.
         launched_ns: when the host launched the first of the kernels that make its span; -1 unknown.
-        host_call_id: row of ``names``: the CUDA calls in which the launching thread spent most of
-            the time between the rank's last work and that launch; -1 none.
-        host_range_id: likewise the innermost range.
         virtual_stage: place of its model chunk in the model's order; -1 unknown.
         cut: 1 where a range was still open when the capture ended, 2 where the work that it
             had launched was not done by then, else 0.
@@ -110,8 +107,6 @@ class Operations(Table):
     receive_start_ns: Ints
     receive_launched_ns: Ints
     launched_ns: Ints
-    host_call_id: Ints
-    host_range_id: Ints
     virtual_stage: Ints
     cut: Ints
     name_id: Ints
@@ -151,6 +146,25 @@ class RankIntervals(Table):
     rank: Ints
     start_ns: Ints
     end_ns: Ints
+
+
+@dataclass(frozen=True)
+class HostActivities(Table):
+    """What launching threads did while their GPU had run dry: lengthy calls, and ranges.
+
+    Attributes:
+        operation: row of the operation that was launched late.
+        start_ns: start of the call or range.
+        end_ns: end of it.
+        call: 1 for a CUDA call, 0 for a range.
+        name_id: row of the operations' ``names``.
+    """
+
+    operation: Ints
+    start_ns: Ints
+    end_ns: Ints
+    call: Ints
+    name_id: Ints
 
 
 @dataclass(frozen=True)

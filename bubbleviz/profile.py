@@ -177,8 +177,8 @@ class Ranges(Table):
 class RangeLog(Protocol):
     """All the NVTX ranges of a profile, whatever they are named, too many to be held at once."""
 
-    def lasting(self, shortest_ns: int, since_ns: int, until_ns: int) -> Ranges:
-        """Return the ranges that last so long, and touch the time between two instants."""
+    def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
+        """Return the ranges of some threads that last so long, and touch any of some times."""
 
 
 @dataclass(frozen=True)

@@ -83,14 +83,16 @@ def receives_of(operations: Operations, inputs: Inputs, idle: Sequence[Idle]) ->
     inside = operations.received_ns != NONE
     named = np.append(operations.start_ns, NONE)[known.receive]
     named_end = np.append(operations.end_ns, NONE)[known.receive]
-    of_name = (known.receive >= 0) & (~inside | (named_end > operations.received_ns))
+    spanned = np.append(operations.has_span, 0)[known.receive] == 1
+    of_name = (known.receive >= 0) & spanned & (~inside | (named_end > operations.received_ns))
     start_ns = np.where(of_name, named, operations.receive_start_ns)
     rows = np.flatnonzero((known.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
     start_ns, end_ns, ready_ns = start_ns[rows], known.exact_ns[rows], inputs.ready_ns[rows]
     exposed_ns = np.zeros(len(rows), np.int64)
     moving_ns = np.clip(ready_ns, start_ns, end_ns)
-    for rank, own in enumerate(idle):
-        at = np.flatnonzero(operations.rank[rows] == rank)
+    bounds = np.searchsorted(operations.rank[rows], np.arange(len(idle) + 1)).tolist()
+    for own, low, high in zip(idle, bounds[:-1], bounds[1:], strict=True):
+        at = slice(low, high)
         times = own.start_ns, own.end_ns
         exposed_ns[at] = intervals.measure_within(times, moving_ns[at], end_ns[at])
     return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)

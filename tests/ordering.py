@@ -100,8 +100,6 @@ def measured(
         receive_start_ns=all_of(NONE),
         receive_launched_ns=all_of(NONE),
         launched_ns=all_of(NONE),
-        host_call_id=all_of(NONE),
-        host_range_id=all_of(NONE),
         virtual_stage=all_of(NONE),
         cut=all_of(0),
         name_id=all_of(0),

@@ -487,3 +487,69 @@ def test_the_critical_path_is_drawn_on_request_where_all_of_it_is_shown() -> Non
     assert line not in render(report, View())
     assert line in render(report, View(critical=True))
     assert line not in render(report, View(critical=True, ranks=(0, 1)))
+
+
+def test_the_host_is_named_for_the_gap_that_it_makes_and_no_wait_before(tmp_path: Path) -> None:
+    ms = 1_000 * US
+    kernels = [
+        K(1 * ms, 2 * ms, 1),
+        K(3 * ms, 12 * ms, 2, "ncclDevKernel_SendRecv", stream=9),
+        K(13 * ms, 14 * ms, 3),
+    ]
+    calls = [
+        C(1, 5_000, 1),
+        C(2 * ms, 2 * ms + 5_000, 2),
+        C(2 * ms + 50 * US, 12 * ms, 77, name="cudaStreamSynchronize_v3020"),
+        C(13 * ms - 8_000, 13 * ms - 3_000, 3),
+    ]
+    ranges = [
+        R(0, 10_000, "F0.0.0"),
+        R(2 * ms - 10, 12 * ms + 10, "RECV_FORWARD.1.0.0"),
+        R(12 * ms + 20, 13 * ms - 20_000, "slow python"),
+        R(13 * ms - 9_000, 13 * ms, "F1.0.0"),
+        R(14 * ms, 14 * ms + 10, "B0.0.0"),
+    ]
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    rows = list(csv.DictReader(io.StringIO(gaps_csv.render(report, View()))))
+    hosts = [row for row in rows if row["cause"] == "host" and int(row["idle_ns"]) > 100 * US]
+
+    assert [(row["host_call"], row["host_range"]) for row in hosts] == [("", "slow python")]
+
+
+def test_operations_side_by_side_are_put_together_again_without_negative_ratios(
+    tmp_path: Path,
+) -> None:
+    ms = 1_000 * US
+    spans = [(0, 4, "F0.0.0"), (4, 8, "F1.0.0"), (4, 8, "B0.0.0"), (8, 12, "B1.0.0")]
+    kernels = [
+        K(a * ms + 10_000, b * ms + 10_000, n, stream=7 + n) for n, (a, b, _) in enumerate(spans)
+    ]
+    calls = [C(n * 100 + 10, n * 100 + 20, n) for n in range(len(spans))]
+    ranges = [R(n * 100, n * 100 + 50, name) for n, (_, _, name) in enumerate(spans)]
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    changes = report.explanation.what_if
+
+    assert changes[0].makespan_ns == 12 * ms
+    assert changes[0].bubble_ratio == 0.0
+    assert all((change.bubble_ratio or 0.0) >= 0.0 for change in changes)
+    assert report.explanation.path is not None
+    assert all(part.time_ns > 0 for part in report.explanation.path.parts)
+
+
+def test_even_stages_with_jitter_need_no_balance() -> None:
+    folder = Path(tempfile.mkdtemp())
+    plant(replace(BASE, jitter=0.2, microbatches=16, communication=False), folder)
+    report = bubbleviz.analyze(folder)
+
+    assert not (first_thing(report) or "").startswith("Balance")
+
+
+def test_copies_of_a_stage_wait_for_what_was_ready_last() -> None:
+    folder = Path(tempfile.mkdtemp())
+    plant(replace(BASE, replicas=2, tensor=2, jitter=0.05), folder)
+    report = bubbleviz.analyze(folder)
+
+    assert (
+        idle_of(report, Cause.COMMUNICATION, "stage")
+        < idle_of(report, Cause.DEPENDENCY, "stage") / 50
+    )

@@ -118,12 +118,8 @@ class Facts:
 
 def facts(report: Report) -> Facts:
     t = report.operations
-    texts = ("name_id", "host_call_id", "host_range_id")
-    columns = [getattr(t, name).tolist() for name in sorted(t.column_names()) if name not in texts]
-    names = zip(
-        *([t.names[i] if i >= 0 else "" for i in getattr(t, name).tolist()] for name in texts),
-        strict=True,
-    )
+    columns = [getattr(t, name).tolist() for name in sorted(t.column_names()) if name != "name_id"]
+    names = [t.names[i] for i in t.name_id.tolist()]
     return Facts(
         operations=tuple(sorted(zip(*columns, names, strict=True))),
         ratios=(

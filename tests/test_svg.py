@@ -96,8 +96,6 @@ def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
         receive_start_ns=np.full(length, -1, np.int64),
         receive_launched_ns=np.full(length, -1, np.int64),
         launched_ns=np.full(length, -1, np.int64),
-        host_call_id=np.full(length, -1, np.int64),
-        host_range_id=np.full(length, -1, np.int64),
         virtual_stage=np.full(length, -1, np.int64),
         cut=column(int(op.cut) for op in ops),
         name_id=column(names.index(op.name) for op in ops),

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bubbleviz import intervals
 from bubbleviz.call_log import ExportedCalls
 from bubbleviz.columns import NONE, Ints
 from bubbleviz.database import Binds
@@ -287,34 +288,52 @@ class _RangeLog:
     export: Export
     scan: Scan
 
-    def lasting(self, shortest_ns: int, since_ns: int, until_ns: int) -> Ranges:
-        """Return the ranges that last so long, and touch the time between two instants."""
+    def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
+        """Return the ranges of some threads that last so long, and touch any of some times."""
         names: dict[str, int] = {}
-        rows: list[tuple[object, ...]] = []
-        if self.export.has("lasting_ranges") and self.export.has("range_rows"):
+        times = intervals.union(since_ns, until_ns)
+        found = [np.empty((4, 0), np.int64)]
+        if self.export.has("lasting_ranges") and self.export.has("range_rows") and len(times[0]):
             binds: Binds = {
                 **_event_types(self.export),
                 "shortest": shortest_ns,
-                "since": since_ns,
-                "until": until_ns,
+                "threads": json.dumps(threads.tolist()),
+                "since": int(times[0][0]),
+                "until": int(times[1][-1]),
             }
             first, last = self.export.bounds("range_rows")
             asked = self.scan.stretches("nsys/lasting_ranges", first, last, _RANGE_ROWS, binds)
-            rows = [row for block in self.scan.rows(asked) for row in block]
-        told = [row for row in rows if all(isinstance(value, int) for value in row[:3])]
-        name_id = [names.setdefault(str(row[3] or ""), len(names)) for row in told]
-        times = np.array([row[:3] for row in told], np.int64).reshape(-1, 3)
-        none = np.zeros(len(told), bool)
+            found += [_lasting(rows, times, names) for rows in self.scan.rows(asked)]
+        start_ns, end_ns, thread, name_id = np.concatenate(found, axis=1)
+        none = np.zeros(len(thread), bool)
         return Ranges(
-            start_ns=times[:, 0].copy(),
-            end_ns=times[:, 1].copy(),
-            thread=times[:, 2].copy(),
-            end_thread=np.full(len(told), NONE, np.int64),
+            start_ns=start_ns.copy(),
+            end_ns=end_ns.copy(),
+            thread=thread.copy(),
+            end_thread=np.full(len(thread), NONE, np.int64),
             start_end=none,
             cut=none.copy(),
-            name_id=np.array(name_id, np.int64),
+            name_id=name_id.copy(),
             names=tuple(names),
         )
+
+
+def _lasting(
+    rows: Sequence[tuple[object, ...]], times: intervals.Intervals, names: dict[str, int]
+) -> Ints:
+    """Return rows of lasting_ranges.sql that touch some times, as columns.
+
+    Args:
+        rows: as the query gives them; those with text in place of a number are left out.
+        times: a set of times.
+        names: numbers of the names so far; new ones are added.
+    """
+    told = [row for row in rows if all(isinstance(value, int) for value in row[:3])]
+    numbers = np.array([row[:3] for row in told], np.int64).reshape(-1, 3)
+    before = np.searchsorted(times[1], numbers[:, 0], side="right")
+    inside = np.flatnonzero(before < np.searchsorted(times[0], numbers[:, 1]))
+    name_id = [names.setdefault(str(told[at][3] or ""), len(names)) for at in inside.tolist()]
+    return np.stack((*numbers[inside].T, np.array(name_id, np.int64)))
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ def _columns(report: Report) -> list[list[object]]:
     rank = gaps.rank.tolist()
     peer = ["" if row < 0 else int(operations.rank[row]) for row in gaps.giver.tolist()]
     hosts = [
-        _host(report, after) if cause == Cause.HOST else ("", "")
-        for after, cause in zip(gaps.after.tolist(), gaps.cause.tolist(), strict=True)
+        _host(report, row) if cause == Cause.HOST else ("", "")
+        for row, cause in enumerate(gaps.cause.tolist())
     ]
     return [
         [gaps.ratio] * len(gaps),

@@ -1,4 +1,4 @@
--- Every NVTX range in some rows, of any name, that lasts so long and touches a time.
+-- Every NVTX range of some threads (a JSON array) that lasts so long and touches a time.
 --
 -- Those that were open when the capture ended are not among them.
 --
@@ -14,6 +14,7 @@ LEFT JOIN StringIds AS string ON lasting.textId = string.id
 WHERE
     lasting.rowid BETWEEN :first AND :last
     AND lasting."end" - lasting.start >= :shortest
+    AND lasting.globalTid IN (SELECT thread.value FROM JSON_EACH(:threads) AS thread)
     AND lasting.start < :until
     AND lasting."end" > :since
     AND lasting.eventType IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)

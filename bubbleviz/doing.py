@@ -1,0 +1,44 @@
+"""Doing: what the launching thread did while a rank waited for its host alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from bubbleviz.causes import Cause, Gaps
+from bubbleviz.columns import NONE
+from bubbleviz.model import HostActivities
+
+
+def with_doing(gaps: Gaps, hosts: HostActivities) -> Gaps:
+    """Return gaps with what the host did in those that it caused.
+
+    A call is named where calls of its name take half of the gap or more, a range where it is the
+    shortest that does.
+
+    Args:
+        gaps: idle intervals, by cause.
+        hosts: what launching threads did, in order of the operation that came late.
+    """
+    call, around = gaps.host_call_id.copy(), gaps.host_range_id.copy()
+    late = np.flatnonzero((gaps.cause == Cause.HOST) & np.isin(gaps.after, hosts.operation))
+    # At most as many as operations were looked into, some thousand a profile.
+    for row in late.tolist():
+        low, high = np.searchsorted(hosts.operation, (gaps.after[row], gaps.after[row] + 1))
+        own = hosts.take(slice(int(low), int(high)))
+        since, until = gaps.start_ns[row], gaps.end_ns[row]
+        spent_ns = np.minimum(own.end_ns, until) - np.maximum(own.start_ns, since)
+        total: Counter[int] = Counter()
+        for name, spent, is_call in zip(
+            own.name_id.tolist(), spent_ns.tolist(), own.call.tolist(), strict=True
+        ):
+            if is_call and spent > 0:
+                total[name] += spent
+        name, most = max(total.items(), key=lambda pair: (pair[1], -pair[0]), default=(NONE, 0))
+        call[row] = name if 2 * most >= until - since else NONE
+        ranges = np.flatnonzero((own.call == 0) & (2 * spent_ns >= until - since))
+        if len(ranges):
+            shortest = ranges[np.argmin((own.end_ns - own.start_ns)[ranges])]
+            around[row] = own.name_id[shortest]
+    return gaps.doing(call, around)
