@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.causes import Cause
 from bubbleviz.columns import NONE
 from bubbleviz.critical_path import WhatIf
 from bubbleviz.grouping import groups_of
+from bubbleviz.idle import Cause
 from bubbleviz.phase_times import Straggler
 from bubbleviz.phases import Phase
 from bubbleviz.report import Report

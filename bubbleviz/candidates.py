@@ -36,6 +36,8 @@ PREFERRED = (
 )
 #: More operations than this take seconds to plan.
 _MOST_PLANNED = 2_000_000
+#: An order without a place is held against so many that turn round at about the same place.
+_LOOKED_AT = 4
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,7 @@ def _matched(crowd: Crowd, planned: Sequence[Ints]) -> list[tuple[Difference, in
     for order in planned:
         free[order.tobytes()] += max(sum(crowd.copies) // len(planned), 1)
     by_key: Mapping[bytes, Ints] = {order.tobytes(): order for order in planned}
+    turns = {key: _turn(order) for key, order in by_key.items()}
     found: list[tuple[Difference, int] | None] = []
     for order, copies in zip(crowd.orders, crowd.copies, strict=True):
         key = order.tobytes()
@@ -279,11 +282,19 @@ def _matched(crowd: Crowd, planned: Sequence[Ints]) -> list[tuple[Difference, in
     for number, (order, copies) in enumerate(zip(crowd.orders, crowd.copies, strict=True)):
         if found[number] is None:
             left = [key for key, count in free.items() if count > 0] or list(by_key)
-            pairs = [(difference(order, by_key[key]), key) for key in left]
+            # What turns round at about the same place can be near.
+            away = {key: abs(turns[key] - _turn(order)) for key in left}
+            looked_at = sorted(left, key=away.__getitem__)[:_LOOKED_AT]
+            pairs = [(difference(order, by_key[key]), key) for key in looked_at]
             best, key = min(pairs, key=lambda pair: pair[0].count)
             free[key] -= copies
             found[number] = best, len(by_key[key])
     return [one for one in found if one is not None]
+
+
+def _turn(order: Ints) -> int:
+    """Return the place of the first backward of an order."""
+    return int((kind_of(order) == BACKWARD).argmax()) if len(order) else 0
 
 
 def _distance(crowd: Crowd, found: Sequence[tuple[Difference, int]]) -> float:

@@ -6,8 +6,9 @@ from collections import Counter
 
 import numpy as np
 
-from bubbleviz.causes import Cause, Gaps
+from bubbleviz.causes import Gaps
 from bubbleviz.columns import NONE
+from bubbleviz.idle import Cause
 from bubbleviz.model import HostActivities
 
 

@@ -15,10 +15,10 @@ import drawsvg
 
 from bubbleviz.boxes import LANE_GAP, Boxes
 from bubbleviz.cause_bands import draw_causes
-from bubbleviz.causes import Cause
 from bubbleviz.count import Iteration
 from bubbleviz.critical_line import draw_critical_line
 from bubbleviz.heat_map import draw_heat_maps
+from bubbleviz.idle import Cause
 from bubbleviz.legend import draw_legend
 from bubbleviz.merging import NARROWEST
 from bubbleviz.page import (

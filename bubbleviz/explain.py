@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align import Run
-from bubbleviz.causes import Causes, Gaps, Idle, causes_of
+from bubbleviz.causes import Causes, Gaps, causes_of
 from bubbleviz.columns import NONE
 from bubbleviz.count import Counts, Iteration, typical
 from bubbleviz.critical_path import (
@@ -15,10 +15,11 @@ from bubbleviz.critical_path import (
     CriticalPath,
     WhatIf,
     critical_path,
-    graph_of,
     what_if,
 )
 from bubbleviz.doing import with_doing
+from bubbleviz.graph import graph_of
+from bubbleviz.idle import Idle
 from bubbleviz.needs import Needs, inputs_of, needs_of
 from bubbleviz.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.phases import WORK

@@ -43,7 +43,7 @@ def causes(report: Report) -> Iterator[RenderableType]:
     """Yield what the bubble of averaged iterations is made of."""
     import numpy as np
 
-    from bubbleviz.causes import MEANINGS, Cause
+    from bubbleviz.idle import MEANINGS, Cause
 
     name = report.gaps.ratio
     shown = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
@@ -88,7 +88,7 @@ def reasons(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
 
 
 def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
-    from bubbleviz.causes import Cause
+    from bubbleviz.idle import Cause
 
     name = report.gaps.ratio
     idle = {

@@ -17,8 +17,8 @@ import numpy as np
 
 from bubbleviz import intervals
 from bubbleviz.arrivals import arrivals
-from bubbleviz.causes import Idle
 from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.idle import Idle
 from bubbleviz.model import Operations
 from bubbleviz.needs import NEVER, Inputs
 

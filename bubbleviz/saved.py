@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
+from bubbleviz.columns import NONE
 from bubbleviz.errors import InputError
 from bubbleviz.phases import Phase, phase_of_label
 
@@ -116,8 +117,8 @@ class _Head:
 
 @dataclass(frozen=True)
 class _PhaseTime:
-    stage: int
-    chunk: int
+    stage: int | None
+    chunk: int | None
     phase: str
     median_ns: _Positive
 
@@ -204,10 +205,17 @@ def read_times(path: str) -> SavedTimes:
         )
     counts = [i.microbatches for i in document.iterations if i.averaged and i.microbatches]
     return SavedTimes(
-        tuple(SavedTime(t.stage, t.chunk, t.phase, t.median_ns) for t in document.phase_times),
+        tuple(
+            SavedTime(_known(t.stage), _known(t.chunk), t.phase, t.median_ns)
+            for t in document.phase_times
+        ),
         document.transfer_ns,
         counts[0] if counts else None,
     )
+
+
+def _known(number: int | None) -> int:
+    return NONE if number is None else number
 
 
 _HeadT = TypeVar("_HeadT", bound=_Head)

@@ -18,7 +18,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.advice import biggest_gaps, first_thing
-from bubbleviz.causes import Cause
+from bubbleviz.idle import Cause
 from bubbleviz.palette import CAUSES, CRITICAL, heat
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers import gaps as gaps_csv

@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pytest
 
 from bubbleviz import palette
-from bubbleviz.causes import Cause, Causes, Gaps
+from bubbleviz.causes import Causes, Gaps
 from bubbleviz.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
 from bubbleviz.explain import Explanation
+from bubbleviz.idle import Cause
 from bubbleviz.model import (
     BusyIntervals,
     Limitation,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bubbleviz.advice import Gap
     from bubbleviz.count import Account, Iteration, RankIteration, Spread
     from bubbleviz.critical_path import CriticalPath
+    from bubbleviz.phase_times import PhaseTime
     from bubbleviz.recognition import Recognition
     from bubbleviz.report import Report, View
 
@@ -171,7 +172,7 @@ def _explained(report: Report) -> dict[str, Any]:
     explanation = report.explanation
     times, path = explanation.phase_times, explanation.path
     return {
-        "phase_times": [{**asdict(k), "phase": k.phase.label} for k in times.kinds],
+        "phase_times": [_phase_time(kind) for kind in times.kinds],
         "transfer_ns": times.transfer_ns,
         "imbalance": dict(times.imbalance),
         "stragglers": [
@@ -190,6 +191,16 @@ def _explained(report: Report) -> dict[str, Any]:
         "alternatives": _alternatives(report),
         "biggest_gaps": [_gap(report, gap) for gap in biggest_gaps(report)],
     }
+
+
+def _phase_time(kind: PhaseTime) -> dict[str, Any]:
+    places = {name: _number(getattr(kind, name)) for name in ("stage", "chunk", "virtual_stage")}
+    return {**asdict(kind), **places, "phase": kind.phase.label}
+
+
+def _number(number: int) -> int | None:
+    """Return a number; null where there is none."""
+    return None if number < 0 else number
 
 
 def _slack(report: Report, path: CriticalPath) -> list[dict[str, Any]] | None:
@@ -221,15 +232,15 @@ def _operation(report: Report, row: int) -> dict[str, Any]:
         "rank": int(operations.rank[row]),
         "iteration": int(operations.iteration[row]),
         "phase": Phase(int(operations.phase[row])).label,
-        "microbatch": int(operations.microbatch[row]),
-        "chunk": int(operations.chunk[row]),
+        "microbatch": _number(int(operations.microbatch[row])),
+        "chunk": _number(int(operations.chunk[row])),
         "start_ns": int(operations.start_ns[row]),
         "end_ns": int(operations.end_ns[row]),
     }
 
 
 def _gap(report: Report, gap: Gap) -> dict[str, Any]:
-    from bubbleviz.causes import Cause
+    from bubbleviz.idle import Cause
 
     gaps = report.gaps
     return {
