@@ -12,12 +12,13 @@ from typing import Annotated, TypeVar
 from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
-from bubbleviz.columns import NONE
 from bubbleviz.errors import InputError
 from bubbleviz.phases import Phase, phase_of_label
 
 SCHEMA = "bubbleviz.report/1"
 
+#: As in columns of numbers.
+_UNKNOWN = -1
 #: No ratio and no time is beyond this, and its square is still a number.
 _Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 _Positive = Annotated[float, Meta(ge=0, le=1e30)]
@@ -215,7 +216,7 @@ def read_times(path: str) -> SavedTimes:
 
 
 def _known(number: int | None) -> int:
-    return NONE if number is None else number
+    return _UNKNOWN if number is None else number
 
 
 _HeadT = TypeVar("_HeadT", bound=_Head)

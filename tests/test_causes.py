@@ -20,6 +20,7 @@ import bubbleviz
 from bubbleviz.advice import biggest_gaps, first_thing
 from bubbleviz.idle import Cause
 from bubbleviz.palette import CAUSES, CRITICAL, heat
+from bubbleviz.phase_times import phase_times_of
 from bubbleviz.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers import gaps as gaps_csv
 from bubbleviz.renderers import json as json_report
@@ -131,15 +132,13 @@ def test_causes_are_those_of_a_plain_search(name: str) -> None:
     plain = Plain(path, report)
     for iteration in report.iterations:
         for own in iteration.ranks:
-            for ratio in ("schedule", "stage", "step"):
-                if ratio not in own.accounts:
-                    continue
-                account = own.accounts[ratio]
+            for ratio, account in own.accounts.items():
                 found = plain.causes(
                     own.rank,
                     iteration.index,
                     (account.start_ns, account.end_ns),
-                    COMPUTE if ratio == "step" else WORK,
+                    COMPUTE if ratio in ("step", "period") else WORK,
+                    drained=iteration.end_ns if ratio == "period" else account.end_ns,
                 )
 
                 assert found == {
@@ -199,9 +198,25 @@ class Plain:
             ]
 
     def causes(
-        self, rank: int, iteration: int, window: tuple[int, int], counted: tuple[Phase, ...]
+        self,
+        rank: int,
+        iteration: int,
+        window: tuple[int, int],
+        counted: tuple[Phase, ...],
+        *,
+        drained: int,
     ) -> dict[str, int]:
-        """Return nanoseconds by cause in one window of a rank."""
+        """Return nanoseconds by cause in one window of a rank.
+
+        After its last operation the pipeline drains until ``drained``, and fills again from the
+        start of the next iteration on any rank.
+        """
+        following = [
+            op["start_ns"]
+            for op in self.operations
+            if op["iteration"] == iteration + 1 and op["phase"] in WORK
+        ]
+        filling = max(min(following, default=window[1]), drained)
         busy = sorted(
             (start, end, op)
             for op, start, end in self.busy
@@ -227,7 +242,7 @@ class Plain:
         last = max(op["end_ns"] for op in own)
         held = [(s, e) for r, s, e in self.overheads if r == rank]
         together = [(s, e) for r, s, e in self.collectives if r == rank]
-        points = {*window, first, last}
+        points = {*window, first, last, drained, filling}
         for start, end, op in busy:
             points |= {start, end, *self.times(op)}
         points |= {t for pair in (*loose, *held, *together) for t in pair}
@@ -246,8 +261,10 @@ class Plain:
                 cause = "collective"
             elif low < first:
                 cause = "warmup"
-            elif low >= last:
+            elif last <= low < drained:
                 cause = "drain"
+            elif low >= max(last, filling):
+                cause = "warmup"
             else:
                 coming = next(((s, op) for s, _, op in busy if s > low), None)
                 cause = "other" if coming is None else self.waits(coming[1], low)
@@ -553,3 +570,67 @@ def test_copies_of_a_stage_wait_for_what_was_ready_last() -> None:
         idle_of(report, Cause.COMMUNICATION, "stage")
         < idle_of(report, Cause.DEPENDENCY, "stage") / 50
     )
+
+
+def test_what_is_exposed_lies_in_the_gaps_that_transfers_make() -> None:
+    _, report = planted("slow link")
+    gaps, receives = report.gaps, report.explanation.receives
+    exposed = dict(zip(receives.operation.tolist(), receives.exposed_ns.tolist(), strict=True))
+    moving = gaps.take(gaps.cause == Cause.COMMUNICATION)
+    length = (moving.end_ns - moving.start_ns).tolist()
+
+    assert len(moving)
+    for after, gap_ns in zip(moving.after.tolist(), length, strict=True):
+        assert exposed[after] == gap_ns == 300 * US
+
+
+def test_overlap_is_that_of_kernels() -> None:
+    path, report = planted("slow link")
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        kernels = database.execute(
+            "SELECT start, \"end\", globalPid >> 24 & 0xFFFFFF, deviceId, value LIKE '%nccl%' "
+            "FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName"
+        ).fetchall()
+    for iteration in report.iterations:
+        for own in iteration.ranks:
+            rank = report.ranks[own.rank]
+            mine = [k for k in kernels if (k[2], k[3]) == (rank.pid, rank.device_id)]
+            edges = sorted(
+                {own.first_ns, own.last_ns}
+                | {t for k in mine for t in k[:2] if own.first_ns < t < own.last_ns}
+            )
+            told = [0, 0]
+            for low, high in pairwise(edges):
+                open_now = [k for k in mine if k[0] <= low < k[1]]
+                if any(k[4] for k in open_now):
+                    told[0] += high - low
+                    told[1] += (high - low) * any(not k[4] for k in open_now)
+            communication = report.explanation.communication
+
+            assert told == [
+                communication.communication_ns[iteration.index, own.rank],
+                communication.overlapped_ns[iteration.index, own.rank],
+            ]
+
+
+def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
+    lengths_us = [90, 100, 100, 110, 300]
+    kernels, calls, ranges, at = [], [], [], 1_000
+    for number, length in enumerate(lengths_us):
+        calls.append(C(at, at + 10, number))
+        ranges.append(R(at - 5, at + 20, f"F{number}.0.0"))
+        kernels.append(K(at + 100, at + 100 + length * US, number))
+        at += 400 * US
+    calls.append(C(at, at + 10, 99))
+    ranges.append(R(at - 5, at + 20, "B0.0.0"))
+    kernels.append(K(at + 100, at + 200, 99))
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    times = phase_times_of(
+        report.operations, np.array([0]), np.array([True]), report.explanation.receives
+    )
+    kind = next(kind for kind in times.kinds if kind.phase is Phase.F)
+
+    assert (kind.n, kind.median_ns, kind.min_ns, kind.max_ns) == (5, 100 * US, 90 * US, 300 * US)
+    assert (kind.first_ns, kind.last_ns) == (90 * US, 300 * US)
+    assert kind.std_ns == pytest.approx(np.std(lengths_us, ddof=1) * US)
+    assert [(s.operation, s.times) for s in times.stragglers] == [(4, 3.0)]
