@@ -12,12 +12,15 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import bubbleviz
 from bubbleviz.advice import biggest_gaps, first_thing
+from bubbleviz.critical_path import replayed
+from bubbleviz.graph import Graph, graph_of
 from bubbleviz.idle import Cause
 from bubbleviz.palette import CAUSES, CRITICAL, heat
 from bubbleviz.phase_times import phase_times_of
@@ -634,3 +637,28 @@ def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
     assert (kind.first_ns, kind.last_ns) == (90 * US, 300 * US)
     assert kind.std_ns == pytest.approx(np.std(lengths_us, ddof=1) * US)
     assert [(s.operation, s.times) for s in times.stragglers] == [(4, 3.0)]
+
+
+def test_an_operation_can_end_as_much_later_as_its_slack_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs: list[Graph] = []
+
+    def noted(*given: Any) -> Graph:
+        graphs.append(graph_of(*given))
+        return graphs[-1]
+
+    monkeypatch.setattr("bubbleviz.explain.graph_of", noted)
+    path, _ = planted("all of it")
+    report = bubbleviz.analyze(path)
+    graph, bound = graphs[0], report.explanation.path
+    assert bound is not None
+    whole = replayed(graph, graph.busy_ns, graph.lag_ns, graph.transfer_ns)
+    spare = bound.slack_ns[graph.rows]
+
+    assert len(set(spare.tolist())) > 3
+    for place, slack in enumerate(spare.tolist()):
+        for more in (0, 1):
+            longer = graph.busy_ns.copy()
+            longer[place] += slack + more
+            assert replayed(graph, longer, graph.lag_ns, graph.transfer_ns) == whole + more
