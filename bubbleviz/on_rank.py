@@ -112,8 +112,9 @@ def _on_rank(
     loose = work.compute & ~owned_by(operations, owner, COMPUTE)
     outside = intervals.union(work.start_ns[loose], work.end_ns[loose])
     name_id = linkage.activities.name_id[rows]
-    passed = passing[name_id] | owned_by(operations, owner, TRANSFERS)
-    together = work.communication & ~passed
+    together = np.flatnonzero(work.communication)
+    passed = passing[name_id[together]] | owned_by(operations, owner[together], TRANSFERS)
+    together = together[~passed]
     occupied = occupied_by(operations, busy, outside)
     exposed = intervals.difference(
         intervals.union(work.start_ns[together], work.end_ns[together]), occupied

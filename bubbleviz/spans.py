@@ -128,6 +128,17 @@ def _busy(
     return packing.unpack(intervals.difference(spans, holes))
 
 
+def _near(work: Work, times: intervals.Intervals) -> Bools:
+    """Tell which work may touch a set of times: none that does is left out."""
+    latest_ns = np.maximum.accumulate(work.end_ns)
+    if len(times[0]) == 0 or not (work.start_ns[1:] >= work.start_ns[:-1]).all():
+        return np.full(len(work), len(times[0]) > 0)
+    change = np.zeros(len(work) + 1, np.int64)
+    np.add.at(change, np.searchsorted(latest_ns, times[0], side="right"), 1)
+    np.add.at(change, np.searchsorted(work.start_ns, times[1]), -1)
+    return np.asarray(np.cumsum(change[:-1]) > 0, bool)
+
+
 def active_time(operations: Operations, work: Work, owner: Codes) -> ActiveTime:
     """Return how long compute and communication kernels ran in each iteration of each rank."""
     rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
@@ -139,10 +150,12 @@ def active_time(operations: Operations, work: Work, owner: Codes) -> ActiveTime:
     low_ns, high_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
     )
-    computing = intervals.union(work.start_ns[work.compute], work.end_ns[work.compute])
     communicating = intervals.union(
         work.start_ns[work.communication], work.end_ns[work.communication]
     )
+    # Most kernels run far from any communication, and need not be looked at twice.
+    beside = work.compute & _near(work, communicating)
+    computing = intervals.union(work.start_ns[beside], work.end_ns[beside])
     alone = intervals.difference(communicating, computing)
     communication_ns = intervals.measure_within(communicating, low_ns, high_ns)
     overlapped_ns = communication_ns - intervals.measure_within(alone, low_ns, high_ns)
