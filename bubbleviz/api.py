@@ -11,7 +11,6 @@ import numpy as np
 
 from bubbleviz._version import __version__
 from bubbleviz.align import Run, Told, put_together
-from bubbleviz.alternatives import alternatives_of
 from bubbleviz.choices import ALIGNMENTS, one_of
 from bubbleviz.conventions import (
     Convention,
@@ -118,6 +117,8 @@ def analyze(
         report = replace(report, limitations=tuple(told_of))
     if what_if:
         with step("simulate other schedules"):
+            from bubbleviz.alternatives import alternatives_of
+
             others = alternatives_of(*told[:2], counts, explanation, ran, meant)
         report = replace(report, alternatives=others)
     return replace(report, schedule=ran, plan=against)

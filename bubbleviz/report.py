@@ -8,8 +8,8 @@ clock, which is the first profile's own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bubbleviz.alternatives import Alternatives
 from bubbleviz.causes import Gaps
 from bubbleviz.count import Iteration, Summary, typical
 from bubbleviz.explain import Explanation
@@ -24,6 +24,9 @@ from bubbleviz.model import (
     UnattributedKernels,
 )
 from bubbleviz.recognition import Recognition
+
+if TYPE_CHECKING:  # most reports hold no other schedules, which take long to load
+    from bubbleviz.alternatives import Alternatives
 
 SCHEMA = "bubbleviz.report/1"
 
