@@ -16,6 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
@@ -82,7 +83,8 @@ class Crew:
         self._count += 1
         file = self._folder / str(self._count)
         file.write_bytes(pickle.dumps((work, task)))
-        return Handed(self._pool.submit(_do, str(file)), file)
+        with _undisturbed():
+            return Handed(self._pool.submit(_do, str(file)), file)
 
 
 def _do(name: str) -> None:
@@ -105,10 +107,14 @@ def crew(count: int, begin: Callable[..., None], *given: object) -> Iterator[Cre
     They are forked where that is safe, as it is quick; a program that runs threads, which may hold
     locks, has them started afresh.
     """
+    afresh = not _single_threaded()
+    if afresh:
+        # It lets signals through again once it runs, and must not do so in between.
+        ensure_running()
     with TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True) as folder:
         pool = ProcessPoolExecutor(
             count,
-            multiprocessing.get_context("fork" if _single_threaded() else "spawn"),
+            multiprocessing.get_context("spawn" if afresh else "fork"),
             initializer=_begin,
             initargs=(folder, begin, given),
         )
@@ -140,9 +146,24 @@ def _single_threaded() -> bool:
         return False
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C back while processes are started: they inherit that until they can ignore it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(folder: str, begin: Callable[..., None], given: tuple[object, ...]) -> None:
     # Ctrl-C reaches every process of a terminal; the one that has the crew ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()

@@ -372,6 +372,8 @@ def test_a_signal_ends_all_at_once(
         "sys.exit(main(sys.argv[1:]))\n"
     )
     arguments = ["analyze", str(many), "--json", str(tmp_path / "r.json"), "-j", "2"]
+    # What runs in the background ignores Ctrl-C, and so would what it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         cwd=CHECKOUT,

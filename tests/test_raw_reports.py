@@ -165,6 +165,8 @@ def ended_by(
         "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")]),
     }
     begun = Path(f"{report}.begun")
+    # What runs in the background ignores Ctrl-C, and so would what it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-m", "bubbleviz", command, str(report)],
         stdout=subprocess.PIPE,
