@@ -26,6 +26,7 @@ from bubbleviz.palette import (
     Paint,
     number_colour,
     paint,
+    shade_of,
 )
 from bubbleviz.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.phases import COMPUTE, WORK, Phase
@@ -252,9 +253,9 @@ class Boxes:
         return paint(Phase(kind), shade, self._shade(second), self.shades)
 
     def _shade(self, chunk: int) -> int:
-        if self.shades <= 1 or chunk == NONE or chunk not in self.chunks:
+        if chunk == NONE or chunk not in self.chunks:
             return -1
-        return self.chunks.index(chunk) * (self.shades - 1) // (len(self.chunks) - 1)
+        return shade_of(self.chunks.index(chunk), len(self.chunks))
 
     # Boxes
 

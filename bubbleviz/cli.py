@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +13,7 @@ from bubbleviz._version import __version__
 from bubbleviz.commands.compare import compare
 from bubbleviz.commands.gate import gate
 from bubbleviz.commands.simulate import simulate
+from bubbleviz.commands.view import view
 from bubbleviz.errors import BubblevizError
 from bubbleviz.output_options import with_outputs
 from bubbleviz.renderers import Renderer
@@ -64,6 +67,7 @@ def analyze(
             "directories of them."
         ),
     ],
+    context: typer.Context,
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Replace outputs that exist.")
     ] = False,
@@ -214,6 +218,7 @@ def analyze(
                 dask=dask,
                 progress=bars,
             )
+        report = replace(report, command=context.obj or "")
         view = view_of(
             report,
             iteration=iteration,
@@ -287,6 +292,7 @@ def conventions() -> None:
 
 
 app.command(epilog="Example: bubbleviz compare before.json after.json")(compare)
+app.command(epilog="Example: bubbleviz view node*.sqlite")(view)
 app.command(epilog="Example: bubbleviz gate report.json --max-bubble schedule=0.12")(gate)
 
 
@@ -294,7 +300,8 @@ def _run(arguments: list[str]) -> int:
     """Run a command and return its exit code, having told where a signal broke it off."""
     code: object
     try:
-        code = app(args=arguments, prog_name="bubbleviz", standalone_mode=False)
+        typed = shlex.join(["bubbleviz", *arguments])
+        code = app(args=arguments, prog_name="bubbleviz", standalone_mode=False, obj=typed)
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except SystemExit as end:

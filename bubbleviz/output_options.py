@@ -69,7 +69,8 @@ def with_outputs(function: Callable[..., None]) -> Callable[..., None]:
         )
         for r in renderers()
     ]
-    parameters = [own[0], *added, *own[1:]]
+    needed = [p for p in own if p.default is Parameter.empty]
+    parameters = [*needed, *added, *(p for p in own if p not in needed)]
     collecting.__signature__ = signature(function).replace(  # type: ignore[attr-defined]  # PEP 362
         parameters=parameters
     )

@@ -153,6 +153,12 @@ def shaded(colour: str, shade: int, shades: int) -> str:
     return mix(dark, colour, 2 * place) if place < 0.5 else mix(colour, light, 2 * place - 1)
 
 
+def shade_of(place: int, count: int) -> int:
+    """Return the shade of the chunk at a place among so many; -1 where there is but one."""
+    shades = min(count, MAX_SHADES)
+    return -1 if shades <= 1 else place * (shades - 1) // (count - 1)
+
+
 def heat(place: float) -> str:
     """Return the colour of a place on the scale of times, from 0 (fast) to 1 (slow)."""
     fast, usual, slow = _HEAT

@@ -52,6 +52,7 @@ class Report:
         explanation: why the bubbles are there.
         limitations: what could not be told.
         alternatives: other schedules at the same times; None where it was not asked for.
+        command: the command line that was given; empty where there was none.
         schedule: which schedule ran, by the order of operations; None where that was not asked.
         plan: how the order differs from a plan that was given; None without one.
     """
@@ -74,6 +75,7 @@ class Report:
     schedule: Recognition | None = None
     plan: Recognition | None = None
     alternatives: Alternatives | None = None
+    command: str = ""
 
     @property
     def gaps(self) -> Gaps:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
@@ -112,6 +112,39 @@ class SavedTimes:
 
 
 @dataclass(frozen=True)
+class SavedTimeline:
+    """The timeline of a report, as :func:`bubbleviz.timeline.saved` gave it."""
+
+    base_ns: int
+    names: list[str]
+    tables: dict[str, dict[str, list[int]]]
+
+
+@dataclass(frozen=True)
+class SavedDocument:
+    """A report's JSON as it is, and its timeline; None where it was too large to be saved."""
+
+    document: dict[str, Any]
+    timeline: SavedTimeline | None
+
+
+#: What a page shows beside what every report has.
+_SHOWN = (
+    "headline_reason",
+    "convention",
+    "profiles",
+    "schedule",
+    "phase_times",
+    "what_if",
+    "biggest_gaps",
+    "coverage",
+    "limitations",
+    "methods",
+    "advice",
+)
+
+
+@dataclass(frozen=True)
 class _Head:
     schema: str
 
@@ -135,6 +168,11 @@ class _Timed(_Head):
     iterations: list[_Numbered]
     phase_times: list[_PhaseTime] = field(default_factory=list)
     transfer_ns: _Positive | None = None
+
+
+@dataclass(frozen=True)
+class _Kept(_Head):
+    timeline: SavedTimeline | None = None
 
 
 @dataclass(frozen=True)
@@ -190,6 +228,23 @@ def read_saved(path: str) -> Saved:
         InputError: it cannot be read, or is no such report.
     """
     return _saved(path, _decoded(path, _Document))
+
+
+def read_document(path: str) -> SavedDocument:
+    """Return the whole of a report that ``bubbleviz analyze --json`` wrote.
+
+    Raises:
+        InputError: it cannot be read, is no such report, or of a version that wrote less.
+    """
+    _saved(path, _decoded(path, _Document))
+    timeline = _decoded(path, _Kept).timeline
+    document = msgspec_json.decode(Path(path).read_bytes(), type=dict[str, Any])
+    lost = [key for key in _SHOWN if key not in document]
+    if lost:
+        raise InputError(
+            f"{path}: the report lacks {lost[0]}; write it again with bubbleviz analyze --json"
+        )
+    return SavedDocument(document, timeline)
 
 
 def read_times(path: str) -> SavedTimes:

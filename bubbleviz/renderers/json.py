@@ -95,7 +95,15 @@ def document(report: Report) -> dict[str, Any]:
         "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
         "limitations": [asdict(limitation) for limitation in report.limitations],
         "methods": methods(report),
+        "timeline": _timeline(report),
     }
+
+
+def _timeline(report: Report) -> dict[str, Any] | None:
+    """Return what pictures are drawn from; None where that would be most of the file."""
+    from bubbleviz.timeline import MOST_SAVED, saved, timeline_of
+
+    return saved(timeline_of(report)) if len(report.operations) <= MOST_SAVED else None
 
 
 def _spreads(spreads: Mapping[str, Spread]) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""``bubbleviz view``: the interactive report in a browser, without a file."""
+
+from __future__ import annotations
+
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from bubbleviz.errors import UsageError
+from bubbleviz.terminal import pass_on, progress_bars
+
+
+def view(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="REPORT.json|PROFILES...",
+            help="A report that analyze --json wrote, or the profiles of one run (files, or a "
+            "directory of them).",
+        ),
+    ],
+    browser: Annotated[
+        bool, typer.Option(help="Open the page in the browser, or only say where it is.")
+    ] = True,
+    skip: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Leave the first N iterations of profiles out of averages."
+        ),
+    ] = 0,
+    convention: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FILE", help="Naming of the ranges of profiles; recognised if not given."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", min=1, metavar="N", help="As for analyze."),
+    ] = None,
+) -> None:
+    """Show the interactive report in the browser, until Ctrl-C.
+
+    It is served to this machine alone, on a port and under a name of its own each time.
+    """
+    from bubbleviz.saved import looks_saved
+    from bubbleviz.serving import serving
+    from bubbleviz.web_page import check
+
+    check()
+    if len(inputs) > 1 and any(map(looks_saved, inputs)):
+        raise UsageError("view shows one report; give one report, or the profiles of one run")
+    if looks_saved(inputs[0]):
+        page = _page_of_saved(inputs[0])
+    else:
+        page = _page_of_profiles(inputs, skip, convention or [], jobs)
+    with serving(page.encode("utf-8", "replace")) as served:
+        pass_on(f"{served.url}\n")
+        if browser:
+            webbrowser.open(served.url)
+        try:
+            served.forever()
+        except KeyboardInterrupt:
+            return
+
+
+def _page_of_saved(path: str) -> str:
+    from bubbleviz.renderers.html import page_of_saved
+    from bubbleviz.saved import read_document
+
+    return page_of_saved(path, read_document(path))
+
+
+def _page_of_profiles(inputs: list[str], skip: int, convention: list[str], jobs: int | None) -> str:
+    from bubbleviz.api import analyze
+    from bubbleviz.crew import cores
+    from bubbleviz.renderers.html import render
+    from bubbleviz.report import View
+
+    with progress_bars() as bars:
+        report = analyze(
+            inputs, skip=skip, convention=convention, jobs=jobs or cores(), progress=bars
+        )
+    return render(report, View())

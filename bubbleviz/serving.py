@@ -1,0 +1,75 @@
+"""One page served to this machine alone, under an address that nobody can guess."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+_HOST = "127.0.0.1"
+_TOKEN_BYTES = 24
+
+
+@dataclass(frozen=True)
+class Served:
+    """A page that is listened for, though nobody is answered before :meth:`forever`.
+
+    Attributes:
+        url: where it is.
+    """
+
+    url: str
+    _server: ThreadingHTTPServer
+
+    def forever(self) -> None:
+        """Answer until the process is interrupted."""
+        self._server.serve_forever()
+
+    def stop(self) -> None:
+        """Make :meth:`forever`, which runs in another thread, return."""
+        self._server.shutdown()
+
+
+@contextmanager
+def serving(page: bytes) -> Iterator[Served]:
+    """Yield a page's address on a free port of the loopback interface.
+
+    Only a request for that very address, by its own name, gets the page: what knows neither port
+    nor token, a page of another site among them, gets nothing.
+    """
+    path = f"/{secrets.token_urlsafe(_TOKEN_BYTES)}/"
+
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version = "bubbleviz", ""
+
+        def do_GET(self) -> None:
+            self._answer(page)
+
+        def do_HEAD(self) -> None:
+            self._answer(b"")
+
+        def _answer(self, content: bytes) -> None:
+            place = f"{_HOST}:{port}"
+            asked = self.path.partition("?")[0].encode("utf-8", "replace")
+            known = secrets.compare_digest(asked, path.encode())
+            if self.headers.get("Host") != place or not known:
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(page)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("X-Frame-Options", "DENY")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing: the library never prints."""
+
+    with ThreadingHTTPServer((_HOST, 0), Handler) as server:
+        port = server.server_address[1]
+        yield Served(f"http://{_HOST}:{port}{path}", server)

@@ -1,0 +1,166 @@
+// Charts beside the timeline, by Vega-Lite: causes by rank, phase times, the iterations' ratios.
+
+// More rows than this are shown as stages, and cells of a heat map share a column.
+const MOST_BARS = 64;
+const MOST_COLUMNS = 256;
+
+function shared(ink) {
+  return {
+    background: null,
+    font: "system-ui, sans-serif",
+    view: { stroke: null },
+    axis: { labelColor: ink.quiet, titleColor: ink.text, gridColor: ink.grid, domainColor: ink.grid, tickColor: ink.grid, titleFontWeight: "normal" },
+    legend: { labelColor: ink.text, titleColor: ink.text, orient: "top", columns: 4, symbolType: "square" },
+  };
+}
+
+// Idle time of each rank by cause, a mean over the averaged iterations.
+function causesSpec(run) {
+  const { report } = run;
+  const averaged = report.iterations.filter((own) => own.averaged && own.bubble_ratio[report.headline] !== null);
+  const byStage = report.ranks.length > MOST_BARS;
+  const rows = new Map();
+  for (const iteration of averaged) {
+    for (const own of iteration.ranks) {
+      const { stage } = report.ranks[own.rank];
+      const label = byStage && stage !== null ? `stage ${stage}` : run.rankLabel(own.rank);
+      const row = rows.get(label) ?? rows.set(label, { sums: {}, n: 0, order: byStage ? stage ?? own.rank : own.rank }).get(label);
+      row.n += 1;
+      for (const [cause, ns] of Object.entries(own.cause_ns[report.headline] ?? {})) row.sums[cause] = (row.sums[cause] ?? 0) + ns;
+    }
+  }
+  const values = [];
+  for (const [label, { sums, n, order }] of rows) {
+    run.data.causes.forEach(({ name }, place) => {
+      if (sums[name]) values.push({ label, order, cause: name, place, ms: sums[name] / n / 1e6 });
+    });
+  }
+  const used = run.data.causes.filter(({ name }) => values.some((value) => value.cause === name));
+  return values.length === 0 ? null : {
+    description: "Bars: idle time of each rank by cause, mean of an averaged iteration, in milliseconds.",
+    data: { values },
+    height: { step: rows.size > 24 ? 12 : 20 },
+    width: "container",
+    mark: { type: "bar", tooltip: true },
+    encoding: {
+      y: { field: "label", type: "nominal", sort: { field: "order", op: "min" }, title: null, axis: { labelLimit: 170, labelOverlap: false } },
+      x: { field: "ms", type: "quantitative", title: "idle, ms an iteration" },
+      color: { field: "cause", type: "nominal", title: null, scale: { domain: used.map((own) => own.name), range: used.map((own) => own.colour) } },
+      order: { field: "place" },
+      tooltip: [
+        { field: "label", title: byStage ? "stage" : "rank" }, { field: "cause" }, { field: "ms", title: "ms", format: ",.3f" },
+      ],
+    },
+  };
+}
+
+// Median over iterations of how long each microbatch took on each stage, against its kind's median.
+function heatSpec(run, phase) {
+  const { operations: own, report } = run;
+  const averaged = new Set(report.iterations.filter((iteration) => iteration.averaged).map((iteration) => iteration.index));
+  const code = run.data.phases.indexOf(phase);
+  const cells = new Map();
+  let [first, last] = [Infinity, -Infinity];
+  for (let i = 0; i < own.rows; i += 1) {
+    if (own.phase[i] !== code || own.thousandths[i] <= 0 || own.microbatch[i] < 0 || own.virtual_stage[i] < 0) continue;
+    if (averaged.size && !averaged.has(own.iteration[i])) continue;
+    first = Math.min(first, own.microbatch[i]);
+    last = Math.max(last, own.microbatch[i]);
+    const key = own.virtual_stage[i] * 2 ** 24 + own.microbatch[i];
+    const cell = cells.get(key) ?? cells.set(key, { stage: own.virtual_stage[i], microbatch: own.microbatch[i], all: [] }).get(key);
+    cell.all.push(own.thousandths[i] / 1000);
+  }
+  if (!cells.size) return null;
+  const share = Math.ceil((last - first + 1) / MOST_COLUMNS);
+  const shown = new Map();
+  for (const { stage, microbatch, all } of cells.values()) {
+    all.sort((a, b) => a - b);
+    const times = (all[(all.length - 1) >> 1] + all[all.length >> 1]) / 2;
+    const column = first + Math.floor((microbatch - first) / share) * share;
+    const key = `${stage} ${column}`;
+    const known = shown.get(key);
+    if (!known || times > known.times) shown.set(key, { stage, microbatch: column, slowest: microbatch, times });
+  }
+  return {
+    description: `Heat map: how long ${phase} of each microbatch took on each stage against the median of its stage.`,
+    data: { values: [...shown.values()] },
+    width: "container",
+    height: { step: 14 },
+    mark: { type: "rect", tooltip: true },
+    encoding: {
+      x: { field: "microbatch", type: "ordinal", title: share > 1 ? `microbatch (${share} a column: the slowest)` : "microbatch", axis: { labelOverlap: true, labelAngle: 0 } },
+      y: { field: "stage", type: "ordinal", title: "stage" },
+      color: {
+        field: "times", type: "quantitative", title: "times the median",
+        scale: { domain: [0.5, 1, 1.5], range: ["#2b6cb0", "#f4f4f2", "#b3261e"], clamp: true },
+        legend: { gradientLength: 160, orient: "top", symbolType: null },
+      },
+      tooltip: [{ field: "stage" }, { field: "slowest", title: "microbatch" }, { field: "times", title: "times the median", format: ".3f" }],
+    },
+  };
+}
+
+function trendSpec(run) {
+  const { report } = run;
+  const names = run.statistics.map((own) => own.name);
+  const values = report.iterations.flatMap((own) =>
+    names.filter((name) => own.bubble_ratio[name] !== null && own.bubble_ratio[name] !== undefined).map((name) => ({
+      index: own.index, iteration: clean(own.name, 40), definition: name, ratio: own.bubble_ratio[name],
+      averaged: own.averaged ? "averaged" : "not averaged",
+    })));
+  const step = Math.ceil(report.iterations.length / 12);
+  const ticks = report.iterations.map((own) => own.index).filter((index) => index % step === 0);
+  return values.length === 0 ? null : {
+    description: "Lines: bubble ratio of each iteration by each definition.",
+    data: { values },
+    width: "container",
+    height: 190,
+    layer: [{ mark: { type: "line", strokeWidth: 1.5 } }, { mark: { type: "point", size: 45, filled: true, tooltip: true, cursor: "pointer" } }],
+    encoding: {
+      x: { field: "index", type: "quantitative", title: "iteration", axis: { values: ticks, format: "d" }, scale: { nice: false, zero: false } },
+      y: { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".1%" }, scale: { zero: true } },
+      color: { field: "definition", type: "nominal", title: null, scale: { domain: names, range: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"] } },
+      shape: { field: "averaged", type: "nominal", title: null, scale: { domain: ["averaged", "not averaged"], range: ["circle", "triangle-up"] }, legend: values.some((own) => own.averaged !== "averaged") ? {} : null },
+      tooltip: [{ field: "iteration" }, { field: "definition" }, { field: "ratio", format: ".4%" }, { field: "averaged", title: " " }],
+    },
+  };
+}
+
+class Charts {
+  constructor(run, timeline) {
+    this.run = run;
+    this.timeline = timeline;
+    this.views = new Map();
+    this.phases = ["F", "B", "BW", "W", "FB"].filter((phase) => heatSpec(run, phase));
+    [this.phase] = this.phases;
+  }
+
+  // Draws a chart in its place, which says so where there is nothing to draw.
+  async draw(id, spec) {
+    const place = document.getElementById(id);
+    this.views.get(id)?.finalize();
+    this.views.delete(id);
+    if (!spec) {
+      place.replaceChildren(element("p", { class: "quiet" }, "Nothing to show: no averaged iteration tells it."));
+      return null;
+    }
+    const whole = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", config: shared(this.timeline.ink), autosize: { type: "fit-x", contains: "padding" }, ...spec };
+    const made = await vegaEmbed(place, whole, { actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: { theme: "custom" } });
+    this.views.set(id, made);
+    return made.view;
+  }
+
+  async all() {
+    const trend = await this.draw("trend", trendSpec(this.run));
+    trend?.addEventListener("click", (_, item) => {
+      if (item?.datum?.index !== undefined) this.timeline.callbacks.iteration(item.datum.index);
+    });
+    await this.draw("causes-chart", causesSpec(this.run));
+    await this.heat(this.phase);
+  }
+
+  async heat(phase) {
+    this.phase = phase;
+    await this.draw("heat", phase ? heatSpec(this.run, phase) : null);
+  }
+}

@@ -1,0 +1,247 @@
+// What happens when the page opens: the run is unpacked, the timeline drawn, then all the rest.
+
+const byId = (id) => document.getElementById(id);
+
+// --- what is said of an operation or a gap
+
+function toldOperation(run, row) {
+  const own = run.operations;
+  const lines = [run.label(row)];
+  const chunk = own.chunk[row] >= 0 ? `, chunk ${[own.chunk[row], own.second_chunk[row]].filter((n) => n >= 0).join(";")}` : "";
+  lines.push(`${run.rankLabel(own.rank[row])}${chunk}, iteration ${iterationName(run, own.iteration[row])}`);
+  lines.push(`at ${duration(own.start_ns[row] - run.startNs)} for ${duration(own.length_ns[row])}`);
+  lines.push(`${own.kernels[row]} compute kernels, at work for ${duration(own.active_ns[row])}`);
+  if (own.thousandths[row] > 0) lines.push(`${(own.thousandths[row] / 1000).toFixed(2)} times the median of its kind`);
+  if (own.name[row] >= 0) lines.push(`range ${run.name(own.name[row])}`);
+  return lines;
+}
+
+function iterationName(run, index) {
+  return index < 0 ? "–" : clean(run.report.iterations[index].name, 40);
+}
+
+function toldGap(run, gap) {
+  const own = run.gapRows;
+  const cause = run.data.causes[own.cause[gap]];
+  const lines = [`idle: ${cause.name}`, cause.meaning];
+  lines.push(`${run.rankLabel(own.rank[gap])}, iteration ${iterationName(run, own.iteration[gap])}`);
+  lines.push(`at ${duration(own.start_ns[gap] - run.startNs)} for ${duration(own.length_ns[gap])}`);
+  if (own.after[gap] >= 0) lines.push(`before ${run.label(own.after[gap])}`);
+  if (own.giver[gap] >= 0) lines.push(`takes the result of ${run.label(own.giver[gap])} of ${run.rankLabel(run.operations.rank[own.giver[gap]])}`);
+  if (cause.name === "host") {
+    if (own.call[gap] >= 0) lines.push(`host in ${run.name(own.call[gap])}`);
+    if (own.around[gap] >= 0) lines.push(`inside ${run.name(own.around[gap])}`);
+  }
+  return lines;
+}
+
+// The idle interval that ends where an operation starts, if its cause is known.
+function gapBefore(run, row) {
+  const own = run.gapRows;
+  let longest = -1;
+  for (let i = 0; i < own.rows; i += 1) {
+    if (own.after[i] !== row) continue;
+    if (longest < 0 || own.length_ns[i] > own.length_ns[longest]) longest = i;
+  }
+  return longest;
+}
+
+// --- the panel of the selected operation
+
+function showOperation(run, timeline, row) {
+  const place = byId("operation");
+  if (row < 0) {
+    place.replaceChildren(element("p", { class: "quiet" }, "Click an operation to see it, its microbatch on the other stages, and what came before."));
+    return;
+  }
+  const go = (target, text) => target < 0 ? null : element("button", { type: "button", onclick: () => timeline.select(target, { reveal: true }) }, text);
+  const lines = toldOperation(run, row);
+  const gap = gapBefore(run, row);
+  const chain = [...timeline.chain];
+  const shown = chain.slice(0, 64);
+  place.replaceChildren(...[
+    element("h3", {}, lines[0]), ...lines.slice(1).map((line) => element("p", {}, line)),
+    gap >= 0 ? element("p", {}, `Idle before it: ${toldGap(run, gap).slice(0, 2).join(", ")}, ${duration(run.gapRows.length_ns[gap])}.`) : null,
+    element("p", { class: "buttons" }, go(run.neighbour(row, -1), "previous on its rank"), go(run.neighbour(row, 1), "next on its rank")),
+    element("h3", {}, "The same microbatch"),
+    element("ol", { class: "chain" }, ...shown.map((own) => element("li", { "aria-current": own === row ? "true" : null },
+      go(own, `${run.label(own)}, ${run.rankLabel(run.operations.rank[own])}, at ${duration(run.operations.start_ns[own] - run.startNs)}`)))),
+    chain.length > shown.length ? element("p", { class: "quiet" }, `and ${chain.length - shown.length} more`) : null,
+  ].filter(Boolean));
+  byId("live").textContent = lines.join("; ");
+}
+
+// --- the ratios of a window
+
+function showWindow(run, range) {
+  const place = byId("window");
+  if (!range) {
+    place.replaceChildren(element("p", { class: "quiet" }, "Drag with Shift held (or with “Select window” on) to read the ratios of a part; S takes what is in view."));
+    return;
+  }
+  const [fromNs, untilNs] = range;
+  const whole = run.wholeIterations(fromNs, untilNs);
+  const sums = run.idle(fromNs, untilNs);
+  const idle = run.data.causes.map((own, at) => [own, sums[at]]).filter(([, ns]) => ns > 0).sort((a, b) => b[1] - a[1]);
+  const ratios = table(null, ["definition", "ratio", "work, ms", "windows, ms"],
+    run.ratios(fromNs, untilNs).map((own) => [own.name, percent(own.ratio, 4), milliseconds(own.workNs), milliseconds(own.windowNs)]));
+  ratios.id = "window-ratios";
+  const counted = whole.length
+    ? `Whole in here: iteration ${whole.slice(0, 12).map((index) => iterationName(run, index)).join(", ")}${whole.length > 12 ? ", …" : ""}. The ratios are of ${whole.length > 1 ? "their windows together" : "its windows, as in the report"}.`
+    : "No iteration lies whole in here: the ratios are of each definition's windows as far as they do.";
+  place.replaceChildren(...[
+    element("p", {}, `${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)} (${duration(untilNs - fromNs)}). ${counted}`),
+    ratios,
+    idle.length ? table("Idle in here, in the windows of the headline", ["cause", "ms"], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), milliseconds(ns)])) : null,
+    element("p", { class: "buttons" }, element("button", { type: "button", onclick: () => run.timeline.setWindow(null) }, "clear")),
+  ].filter(Boolean));
+  byId("live").textContent = run.ratios(fromNs, untilNs).map((own) => `${own.name} ${percent(own.ratio)}`).join("; ");
+}
+
+// --- the head of the page
+
+function showHead(run) {
+  const { report } = run;
+  const [ratio, range] = headlineOf(report);
+  byId("headline").replaceChildren(element("strong", {}, ratio), element("span", {}, range));
+  byId("headline-name").textContent = `bubble ratio (${report.headline})`;
+  const hosts = new Set(report.ranks.map((rank) => rank.host)).size;
+  const schedule = report.schedule?.name ? `, schedule ${clean(report.schedule.name, 60)}` : "";
+  byId("about").textContent =
+    `${report.ranks.length} ranks on ${hosts} host${hosts === 1 ? "" : "s"}, ${report.summary.iterations} of ${report.iterations.length} iterations averaged${schedule}. ` +
+    `${report.headline} is the headline: ${clean(report.headline_reason, 400).replace(/\.$/, "")}.`;
+  byId("advice").textContent = report.advice ? clean(report.advice, 800) : "";
+  byId("advice").hidden = !report.advice;
+}
+
+function showLegend(run, timeline) {
+  const used = new Map();
+  const { paint, phase, rows } = run.operations;
+  const wanted = new Set(run.data.compute_phases);
+  for (let i = 0; i < rows; i += 1) {
+    const name = run.data.phases[phase[i]];
+    if (wanted.has(phase[i]) && !used.has(name)) used.set(name, run.data.paints[paint[i]].bands);
+  }
+  const entries = [...used].map(([name, bands]) => element("li", {}, banded(bands), name));
+  if (run.unattributed.rows) entries.push(element("li", {}, swatch(run.data.unattributed_colour), "outside operations"));
+  entries.push(element("li", {}, swatch(timeline.ink.gap), "bubble"));
+  if (timeline.lanes.causes) {
+    entries.pop();
+    const sums = run.idle(run.startNs, run.endNs);
+    run.data.causes.forEach((own, at) => {
+      if (sums[at] > 0) entries.push(element("li", { title: own.meaning }, swatch(own.colour), own.name));
+    });
+  }
+  byId("legend").replaceChildren(...entries);
+}
+
+function banded(bands) {
+  let at = 0;
+  const stops = bands.map(([share, colour]) => {
+    const from = at;
+    at += 100 * share;
+    return `${colour} ${from}% ${at}%`;
+  });
+  const made = swatch("none");
+  made.style.background = `linear-gradient(${stops.join(", ")})`;
+  return made;
+}
+
+// --- controls
+
+function fillControls(run, timeline, charts) {
+  const chosen = byId("iteration");
+  chosen.append(element("option", { value: "" }, "whole run"), ...timeline.bands.map((own) => element("option", { value: own.index }, own.name)));
+  chosen.addEventListener("change", () => chosen.value === "" ? timeline.whole() : timeline.callbacks.iteration(Number(chosen.value)));
+  byId("rows").value = timeline.by;
+  byId("rows").addEventListener("change", (event) => timeline.setRows(event.target.value));
+  for (const box of document.querySelectorAll("input[data-lane]")) {
+    box.checked = timeline.lanes[box.dataset.lane];
+    box.addEventListener("change", () => {
+      timeline.setLane(box.dataset.lane, box.checked);
+      showLegend(run, timeline);
+    });
+  }
+  byId("zoom-in").addEventListener("click", () => timeline.zoom(1 / 1.5));
+  byId("zoom-out").addEventListener("click", () => timeline.zoom(1.5));
+  byId("whole").addEventListener("click", () => timeline.whole());
+  byId("select").addEventListener("click", (event) => {
+    timeline.selecting = !timeline.selecting;
+    event.currentTarget.setAttribute("aria-pressed", String(timeline.selecting));
+  });
+  byId("theme").addEventListener("click", () => {
+    const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    timeline.resize();
+    showLegend(run, timeline);
+    charts.all();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    timeline.resize();
+    showLegend(run, timeline);
+    charts.all();
+  });
+  const phases = byId("heat-phase");
+  phases.append(...charts.phases.map((phase) => element("option", { value: phase }, phase)));
+  phases.addEventListener("change", () => charts.heat(phases.value));
+  phases.parentElement.hidden = charts.phases.length === 0;
+}
+
+function describe(run, timeline) {
+  const means = run.report.ranks.map((rank) => {
+    const own = run.report.iterations.filter((iteration) => iteration.averaged)
+      .flatMap((iteration) => iteration.ranks.filter((entry) => entry.rank === rank.index))
+      .map((entry) => entry.bubble_ratio[run.report.headline]).filter((ratio) => ratio !== null && ratio !== undefined);
+    return own.length ? own.reduce((a, b) => a + b, 0) / own.length : null;
+  });
+  timeline.callbacks.ratioOf = (rank) => means[rank];
+}
+
+function fillPanels(run) {
+  byId("ratios-panel").append(element("div", { class: "wide" }, ratiosTable(run)), definitions(run));
+  byId("causes-panel").append(element("div", { class: "wide" }, causesTable(run)));
+  byId("gaps-panel").append(gapsList(run));
+  byId("what-if-panel").append(element("div", { class: "wide" }, whatIfTable(run)));
+  byId("times-panel").append(element("div", { class: "wide" }, phaseTimesTable(run)));
+  byId("coverage-panel").append(element("div", { class: "wide" }, coverageTable(run)), element("h3", {}, "Limitations"), limitations(run));
+  byId("provenance-panel").append(...provenance(run).filter(Boolean));
+}
+
+async function main() {
+  const run = new Run(await loaded());
+  showHead(run);
+  const callbacks = {
+    told: (found) => found.row >= 0 ? toldOperation(run, found.row) : found.gap >= 0 ? toldGap(run, found.gap) : [],
+    selected: (row) => showOperation(run, timeline, row),
+    windowed: (range) => showWindow(run, range),
+    iteration: (index) => {
+      timeline.showIteration(index);
+      timeline.setWindow(run.workSpan(index));
+      byId("iteration").value = String(index);
+    },
+  };
+  const timeline = new Timeline(run, byId("timeline"), callbacks);
+  run.timeline = timeline;
+  describe(run, timeline);
+  if (run.data.shown === null) timeline.whole();
+  else timeline.showIteration(run.data.shown);
+  showLegend(run, timeline);
+  showOperation(run, timeline, -1);
+  showWindow(run, null);
+  fillPanels(run);
+  document.body.dataset.painted = performance.now().toFixed(0);
+  const charts = new Charts(run, timeline);
+  fillControls(run, timeline, charts);
+  if (run.data.shown !== null) byId("iteration").value = String(run.data.shown);
+  await new Promise((next) => setTimeout(next, 30));
+  await charts.all();
+  document.body.dataset.ready = performance.now().toFixed(0);
+  return { run, timeline, charts };
+}
+
+window.bubbleviz = main().catch((error) => {
+  const place = byId("failed");
+  place.hidden = false;
+  place.textContent = `This page cannot be shown (${error.message}); open it in a current browser, or make it anew with bubbleviz analyze --html.`;
+  throw error;
+});

@@ -1,0 +1,283 @@
+// The run: its rows, what lies at a time on a rank, and what of a window was work or idle.
+
+// First place in a sorted column, between two rows, whose value is above a limit.
+function above(column, limit, low, high) {
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (column[middle] > limit) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+// Rows of each rank in a table that is in order of ranks: those of rank r from bounds[r] on.
+function boundsOf(rank, ranks) {
+  const bounds = new Int32Array(ranks + 1);
+  for (let i = 0; i < rank.length; i += 1) bounds[rank[i] + 1] += 1;
+  for (let i = 0; i < ranks; i += 1) bounds[i + 1] += bounds[i];
+  return bounds;
+}
+
+// Intervals of ranks, in order of (rank, start), with what is needed to find them by time.
+class Lane {
+  constructor(rank, startNs, lengthNs, ranks) {
+    this.rows = startNs.length;
+    this.startNs = startNs;
+    this.endNs = new Float64Array(this.rows);
+    for (let i = 0; i < this.rows; i += 1) this.endNs[i] = startNs[i] + lengthNs[i];
+    this.bounds = boundsOf(rank, ranks);
+    // The latest end so far: it never falls, though intervals of several streams overlap.
+    this.reachNs = new Float64Array(this.rows);
+    for (let r = 0; r < ranks; r += 1) {
+      let reach = -Infinity;
+      for (let i = this.bounds[r]; i < this.bounds[r + 1]; i += 1) {
+        reach = Math.max(reach, this.endNs[i]);
+        this.reachNs[i] = reach;
+      }
+    }
+  }
+
+  // The rows of a rank of which some lie between two times.
+  between(rank, fromNs, untilNs) {
+    const low = this.bounds[rank];
+    const high = this.bounds[rank + 1];
+    return [above(this.reachNs, fromNs, low, high), above(this.startNs, untilNs, low, high)];
+  }
+
+  // The row at a time, the shortest of several; -1 none.
+  at(rank, timeNs, slackNs = 0) {
+    const [low, high] = this.between(rank, timeNs - slackNs, timeNs + slackNs);
+    let best = -1;
+    for (let i = low; i < high; i += 1) {
+      if (this.endNs[i] + slackNs < timeNs) continue;
+      if (best < 0 || this.endNs[i] - this.startNs[i] < this.endNs[best] - this.startNs[best]) best = i;
+    }
+    return best;
+  }
+}
+
+function taken(column, rows) {
+  const values = new column.constructor(rows.length);
+  for (let i = 0; i < rows.length; i += 1) values[i] = column[rows[i]];
+  return values;
+}
+
+class Run {
+  constructor(data) {
+    this.data = data;
+    this.report = data.report;
+    this.operations = data.tables.operations;
+    const ranks = this.report.ranks.length;
+    this.pipelines = new Set(this.report.ranks.map((rank) => rank.pipeline)).size;
+    const { compute, communication, unattributed, gaps, windows } = data.tables;
+    const lane = (own) => new Lane(taken(this.operations.rank, own.operation), own.start_ns, own.length_ns, ranks);
+    this.compute = Object.assign(lane(compute), { operation: compute.operation });
+    this.communication = Object.assign(lane(communication), { operation: communication.operation });
+    this.unattributed = new Lane(unattributed.rank, unattributed.start_ns, unattributed.length_ns, ranks);
+    this.gapRows = gaps;
+    const byStart = this.inOrder(gaps);
+    this.gaps = Object.assign(
+      new Lane(taken(gaps.rank, byStart), taken(gaps.start_ns, byStart), taken(gaps.length_ns, byStart), ranks),
+      { cause: taken(gaps.cause, byStart), row: byStart });
+    this.windows = windows;
+    this.bounds = boundsOf(this.operations.rank, ranks);
+    this.critical = new Set(data.tables.critical.operation);
+    [this.startNs, this.endNs] = this.extent();
+    this.optimizer = data.phases.indexOf("Optimizer");
+  }
+
+  // Rows of gaps by (rank, start): windows of successive iterations may overlap.
+  inOrder(gaps) {
+    const rows = Int32Array.from({ length: gaps.rows }, (_, i) => i);
+    for (let i = 1; i < gaps.rows; i += 1) {
+      if (gaps.rank[i] === gaps.rank[i - 1] && gaps.start_ns[i] < gaps.start_ns[i - 1]) {
+        return rows.sort((a, b) => gaps.rank[a] - gaps.rank[b] || gaps.start_ns[a] - gaps.start_ns[b] || a - b);
+      }
+    }
+    return rows;
+  }
+
+  extent() {
+    let low = Infinity;
+    let high = -Infinity;
+    for (const lane of [this.compute, this.communication, this.unattributed, this.gaps]) {
+      for (let i = 0; i < lane.rows; i += 1) {
+        if (lane.startNs[i] < low) low = lane.startNs[i];
+        if (lane.endNs[i] > high) high = lane.endNs[i];
+      }
+    }
+    return low < high ? [low, high] : [0, 1];
+  }
+
+  get statistics() {
+    return this.data.statistics;
+  }
+
+  phase(row) {
+    return this.data.phases[this.operations.phase[row]];
+  }
+
+  // The numbers of microbatches of an operation, as they stand in its box.
+  microbatches(row) {
+    const { microbatch, second_microbatch: second } = this.operations;
+    return [microbatch[row], second[row]].filter((number) => number >= 0).join(";");
+  }
+
+  label(row) {
+    return `${this.phase(row)} ${this.microbatches(row)}`.trim();
+  }
+
+  name(id) {
+    return id < 0 ? "" : clean(this.data.names[id]);
+  }
+
+  // What a rank is called: its stage, the pipeline where there are several, and its place.
+  rankLabel(rank) {
+    const own = this.report.ranks[rank];
+    const stage = own.stage === null ? "" : `stage ${own.stage} · `;
+    const pipeline = this.pipelines > 1 && own.pipeline !== null ? `p${own.pipeline} ` : "";
+    return `${pipeline}${stage}${clean(own.label)}`;
+  }
+
+  // A row a rank; or one a stage, drawn as the first of its copies.
+  rows(by) {
+    const ranks = this.report.ranks;
+    if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rankLabel(rank.index), copies: 1 }));
+    const rows = new Map();
+    for (const rank of ranks) {
+      const key = rank.stage === null ? `rank ${rank.index}` : `stage ${rank.stage}`;
+      const label = rank.stage === null ? this.rankLabel(rank.index) : key;
+      const row = rows.get(key) ?? { rank: rank.index, label, copies: 0, stage: rank.stage ?? Infinity };
+      row.copies += 1;
+      rows.set(key, row);
+    }
+    const found = [...rows.values()].sort((a, b) => a.stage - b.stage || a.rank - b.rank);
+    return found.map((row) => ({ ...row, label: row.copies > 1 ? `${row.label} (1 of ${row.copies})` : row.label }));
+  }
+
+  // From the first to the last window of an iteration; null where it has none.
+  iterationSpan(index) {
+    const { iteration, start_ns: start, length_ns: length, statistic } = this.windows;
+    const headline = this.statistics.findIndex((own) => own.name === this.report.headline);
+    for (const wanted of [headline, null]) {
+      let [low, high] = [Infinity, -Infinity];
+      for (let i = 0; i < this.windows.rows; i += 1) {
+        if (iteration[i] !== index || (wanted !== null && statistic[i] !== wanted)) continue;
+        low = Math.min(low, start[i]);
+        high = Math.max(high, start[i] + length[i]);
+      }
+      if (low < high) return [low, high];
+    }
+    let [low, high] = [Infinity, -Infinity];
+    for (let i = 0; i < this.compute.rows; i += 1) {
+      if (this.operations.iteration[this.compute.operation[i]] !== index) continue;
+      low = Math.min(low, this.compute.startNs[i]);
+      high = Math.max(high, this.compute.endNs[i]);
+    }
+    return low < high ? [low, high] : null;
+  }
+
+  // From the first to the last work of an iteration, over all ranks: what its ratios are about.
+  workSpan(index) {
+    this.workSpans ??= this.allWorkSpans();
+    return this.workSpans.get(index) ?? this.iterationSpan(index);
+  }
+
+  allWorkSpans() {
+    const spans = new Map();
+    for (let i = 0; i < this.compute.rows; i += 1) {
+      const row = this.compute.operation[i];
+      const index = this.operations.iteration[row];
+      if (index < 0 || this.operations.phase[row] === this.optimizer) continue;
+      const span = spans.get(index) ?? spans.set(index, [Infinity, -Infinity]).get(index);
+      if (this.compute.startNs[i] < span[0]) span[0] = this.compute.startNs[i];
+      if (this.compute.endNs[i] > span[1]) span[1] = this.compute.endNs[i];
+    }
+    return spans;
+  }
+
+  // The iterations whose work lies whole between two times.
+  wholeIterations(fromNs, untilNs) {
+    return this.report.iterations.map((own) => own.index).filter((index) => {
+      const span = this.workSpan(index);
+      return span && span[0] >= fromNs && span[1] <= untilNs;
+    });
+  }
+
+  // Length of the union of a rank's compute between two times, of what counts as work.
+  work(rank, fromNs, untilNs, iteration, counted) {
+    const [low, high] = this.compute.between(rank, fromNs, untilNs);
+    let [sum, reach] = [0, fromNs];
+    for (let i = low; i < high; i += 1) {
+      const row = this.compute.operation[i];
+      if (counted !== "everything" && this.operations.iteration[row] !== iteration) continue;
+      if (counted === "iteration" && this.operations.phase[row] === this.optimizer) continue;
+      const start = Math.max(this.compute.startNs[i], reach);
+      const end = Math.min(this.compute.endNs[i], untilNs);
+      if (end > start) {
+        sum += end - start;
+        reach = end;
+      }
+    }
+    return sum;
+  }
+
+  // For each definition: its windows between two times, and the work in them. Where iterations lie
+  // whole in there, these are their windows as the report has them, and no others; else all
+  // windows as far as they lie in there.
+  ratios(fromNs, untilNs) {
+    const found = this.statistics.map((own) => ({ name: own.name, windowNs: 0, workNs: 0, ratio: null }));
+    const { statistic, iteration, rank, start_ns: start, length_ns: length } = this.windows;
+    const whole = new Set(this.wholeIterations(fromNs, untilNs));
+    for (let i = 0; i < this.windows.rows; i += 1) {
+      if (whole.size && !whole.has(iteration[i])) continue;
+      const low = whole.size ? start[i] : Math.max(start[i], fromNs);
+      const high = whole.size ? start[i] + length[i] : Math.min(start[i] + length[i], untilNs);
+      if (high <= low) continue;
+      const own = found[statistic[i]];
+      own.windowNs += high - low;
+      own.workNs += this.work(rank[i], low, high, iteration[i], this.statistics[statistic[i]].work);
+    }
+    for (const own of found) if (own.windowNs > 0) own.ratio = 1 - own.workNs / own.windowNs;
+    return found;
+  }
+
+  // Idle time by cause between two times, in the headline's windows.
+  idle(fromNs, untilNs) {
+    const sums = this.data.causes.map(() => 0);
+    for (let r = 0; r < this.report.ranks.length; r += 1) {
+      const [low, high] = this.gaps.between(r, fromNs, untilNs);
+      for (let i = low; i < high; i += 1) {
+        const length = Math.min(this.gaps.endNs[i], untilNs) - Math.max(this.gaps.startNs[i], fromNs);
+        if (length > 0) sums[this.gaps.cause[i]] += length;
+      }
+    }
+    return sums;
+  }
+
+  // The operations of one microbatch in one iteration and pipeline, in order of time.
+  chain(row) {
+    const { rank, iteration, microbatch, second_microbatch: second, phase, start_ns: start, length_ns: length } = this.operations;
+    const wanted = [microbatch[row], second[row]].filter((number) => number >= 0);
+    if (!wanted.length) return [row];
+    const pipeline = this.report.ranks[rank[row]].pipeline;
+    const computes = new Set(this.data.compute_phases);
+    const rows = [];
+    for (let i = 0; i < this.operations.rows; i += 1) {
+      if (iteration[i] !== iteration[row] || length[i] < 0 || !computes.has(phase[i])) continue;
+      if (!wanted.includes(microbatch[i]) && !(second[i] >= 0 && wanted.includes(second[i]))) continue;
+      if (this.report.ranks[rank[i]].pipeline === pipeline) rows.push(i);
+    }
+    return rows.sort((a, b) => start[a] - start[b] || a - b);
+  }
+
+  // The compute operation before (-1) or after (1) one on its rank; -1 none.
+  neighbour(row, step) {
+    const computes = new Set(this.data.compute_phases);
+    const { rank, phase, length_ns: length } = this.operations;
+    for (let i = row + step; i >= 0 && i < this.operations.rows && rank[i] === rank[row]; i += step) {
+      if (length[i] >= 0 && computes.has(phase[i])) return i;
+    }
+    return -1;
+  }
+}

@@ -1,0 +1,297 @@
+"""The interactive report as a file: what it carries, and that names in it are inert."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bubbleviz import web_page
+from bubbleviz.api import analyze
+from bubbleviz.cli import main
+from bubbleviz.columns import Ints
+from bubbleviz.errors import InputError, OutputError
+from bubbleviz.renderers import html
+from bubbleviz.renderers.json import document
+from bubbleviz.report import Report, View
+from bubbleviz.saved import SavedDocument, SavedTimeline, read_document
+from bubbleviz.timeline import MOST_SAVED, restored, saved, timeline_of
+from bubbleviz.web_data import columns_of, laid_out
+from tests.test_latex import HOSTILE
+from tests.test_svg import report_of
+
+EMPTY = report_of([])
+ONE = Path(__file__).resolve().parents[1] / "fixtures" / "1f1b"
+SMALL = analyze(ONE)
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and the text in those that have an id."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, str] = {}
+        self._id = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._id = dict(attrs).get("id") or ""
+
+    def handle_data(self, data: str) -> None:
+        self.texts[self._id] = self.texts.get(self._id, "") + data
+
+
+def carried(page: str) -> tuple[dict[str, Any], bytes]:
+    """Return the JSON and the columns that a page carries."""
+    texts = Elements(page).texts
+    parts = (zlib.decompress(base64.b64decode(texts[name])) for name in ("document", "columns"))
+    text, columns = parts
+    return json.loads(text), columns
+
+
+# Nothing
+
+
+def test_an_empty_report_is_a_page() -> None:
+    page = html.render(EMPTY, View())
+    whole, columns = carried(page)
+
+    assert page.startswith("<!doctype html>")
+    assert whole["layout"]["operations"]["rows"] == 0
+    assert whole["shown"] is None
+    assert columns == b""
+
+
+# What is in it
+
+
+def test_the_numbers_are_those_of_the_json() -> None:
+    whole, _ = carried(html.render(SMALL, View()))
+    expected = json.loads(json.dumps(document(SMALL)))
+
+    assert whole["report"].pop("timeline") is None
+    assert expected.pop("timeline") is not None
+    if expected["critical_path"]:
+        expected["critical_path"]["slack"] = None
+    assert whole["report"] == expected
+
+
+def test_the_columns_are_those_of_the_operations() -> None:
+    whole, columns = carried(html.render(SMALL, View()))
+    operations = columns_of(whole["layout"], columns)["operations"]
+    own = SMALL.operations
+
+    assert operations["rank"].tolist() == own.rank.tolist()
+    assert operations["phase"].tolist() == own.phase.tolist()
+    assert (operations["start_ns"] + int(whole["base_ns"])).tolist() == own.start_ns.tolist()
+    assert operations["length_ns"].tolist() == (own.end_ns - own.start_ns).tolist()
+
+
+def test_the_windows_are_those_of_the_ratios() -> None:
+    whole, columns = carried(html.render(SMALL, View()))
+    windows = columns_of(whole["layout"], columns)["windows"]
+    names = [own["name"] for own in whole["statistics"]]
+    found = {
+        (names[s], i, r): length
+        for s, i, r, length in zip(
+            *(windows[name].tolist() for name in ("statistic", "iteration", "rank", "length_ns")),
+            strict=True,
+        )
+    }
+
+    assert found == {
+        (name, iteration.index, own.rank): account.window_ns
+        for iteration in SMALL.iterations
+        for own in iteration.ranks
+        for name, account in own.accounts.items()
+        if iteration.ratios[name].value is not None
+    }
+
+
+COLUMN = arrays(
+    np.int64,
+    st.integers(0, 20),
+    elements=st.integers(-(2**52), 2**52),
+)
+
+
+@given(COLUMN, COLUMN)
+def test_columns_come_back_as_they_were(first: Ints, second: Ints) -> None:
+    tables = {"one": {"a": first, "b": first[::-1].copy()}, "two": {"c": second}}
+    layout, columns = laid_out(tables)
+    found = columns_of(layout, columns)
+
+    assert len(columns) % 8 == 0
+    for table, own in tables.items():
+        for name, column in own.items():
+            assert found[table][name].tolist() == column.tolist()
+
+
+def test_the_view_says_what_is_shown_first() -> None:
+    typical = SMALL.typical_iteration()
+    assert typical is not None
+    shown = [carried(html.render(SMALL, view))[0]["shown"] for view in (View(), View((0,)))]
+
+    assert shown == [typical.index, 0]
+
+
+def test_the_same_report_is_the_same_page() -> None:
+    assert html.render(SMALL, View()) == html.render(SMALL, View())
+
+
+# Inert
+
+
+def named(text: str) -> Report:
+    """Return a report in which every text is this one."""
+    operations = replace(SMALL.operations, names=(text,) * len(SMALL.operations.names))
+    ranks = tuple(replace(rank, label=text, host=text) for rank in SMALL.ranks)
+    iterations = tuple(replace(own, name=text) for own in SMALL.iterations)
+    return replace(
+        SMALL,
+        operations=operations,
+        ranks=ranks,
+        iterations=iterations,
+        convention=text,
+        command=text,
+    )
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "</script><script>alert(1)</script>", "\ud800"])
+def test_names_are_not_markup(text: str) -> None:
+    plain, hostile = (Elements(html.render(own, View())) for own in (SMALL, named(text)))
+
+    assert hostile.tags == plain.tags
+
+
+def test_nothing_is_asked_of_the_network() -> None:
+    page = html.render(SMALL, View())
+    elements = Elements(page)
+    asked = [
+        attributes[name]
+        for _, attributes in elements.tags
+        for name in ("src", "href")
+        if name in attributes
+    ]
+
+    assert set(asked) == {"data:,", "#ratios-title"}
+    assert "default-src 'none'" in page
+    assert "@import" not in page
+    assert not re.search(r"url\((?!data:|#)", elements.texts[""][:20_000])
+
+
+def test_labels_and_ids_belong_together() -> None:
+    tags = Elements(html.render(SMALL, View())).tags
+    ids = [own["id"] for _, own in tags if own.get("id")]
+    named_by = [own["aria-labelledby"] for _, own in tags if "aria-labelledby" in own]
+
+    assert len(ids) == len(set(ids))
+    assert set(named_by) <= set(ids)
+
+
+# The command line
+
+
+def test_a_library_that_is_not_there_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_page, "find_spec", lambda _: None)
+    file = tmp_path / "r.html"
+
+    with pytest.raises(OutputError, match=r"pip install 'bubbleviz\[html\]'"):
+        web_page.check()
+    assert main(["analyze", str(ONE), "--html", str(file)]) == 1
+    assert not file.exists()
+
+
+def test_the_command_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a page.html"
+    assert main(["analyze", str(ONE), "--html", str(file)]) == 0
+    capsys.readouterr()
+
+    whole, _ = carried(file.read_text(encoding="utf-8"))
+    assert whole["command"] == f"bubbleviz analyze {ONE} --html '{file}'"
+
+
+# Saved, and shown again
+
+
+def written_and_read(tmp_path: Path, report: Report) -> tuple[str, SavedDocument]:
+    from bubbleviz.renderers import json as json_renderer
+
+    file = tmp_path / "report.json"
+    file.write_text(json_renderer.render(report, View()), encoding="utf-8")
+    return str(file), read_document(str(file))
+
+
+def test_a_saved_report_is_the_same_page(tmp_path: Path) -> None:
+    again, once = (
+        carried(page)
+        for page in (
+            html.page_of_saved(*written_and_read(tmp_path, SMALL)),
+            html.render(SMALL, View()),
+        )
+    )
+    again[0]["shown"] = once[0]["shown"]
+
+    assert again == once
+
+
+@pytest.mark.parametrize("report", [EMPTY, SMALL], ids=["empty", "small"])
+def test_a_timeline_comes_back_as_it_was(report: Report) -> None:
+    before = timeline_of(report)
+    values = json.loads(json.dumps(saved(before)))
+    after = restored("r.json", SavedDocument(document(report), SavedTimeline(**values)))
+
+    assert saved(after) == saved(before)
+
+
+def test_a_large_report_is_saved_without_its_timeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bubbleviz.timeline.MOST_SAVED", len(SMALL.operations) - 1)
+    path, found = written_and_read(tmp_path, SMALL)
+
+    assert MOST_SAVED >= 20_000
+    assert found.timeline is None
+    assert carried(html.page_of_saved(path, found))[0]["layout"]["operations"]["rows"] == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("operations", "rank", [99]),
+        ("gaps", "cause", [99]),
+        ("compute", "operation", [-2]),
+        ("operations", "start_ns", [2**70]),
+        ("operations", "phase", None),
+    ],
+)
+def test_a_timeline_that_contradicts_itself_is_refused(
+    table: str, column: str, value: list[int] | None, tmp_path: Path
+) -> None:
+    path, found = written_and_read(tmp_path, SMALL)
+    assert found.timeline is not None
+    tables = {name: dict(columns) for name, columns in found.timeline.tables.items()}
+    if value is None:
+        del tables[table][column]
+    else:
+        tables[table][column] = value * len(tables[table][column])
+        assert tables[table][column]
+    timeline = SavedTimeline(found.timeline.base_ns, found.timeline.names, tables)
+
+    with pytest.raises(InputError, match=r"its timeline .*; write the report again with"):
+        restored(path, replace(found, timeline=timeline))
