@@ -26,6 +26,7 @@ from bubbleviz.fleet import Fleet, Glance, Local
 from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.inspection import Inspection, look_over
 from bubbleviz.interpret import Recording
+from bubbleviz.iteration_table import Iterations
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
@@ -262,7 +263,7 @@ def _report(
         headline_reason=counts.headline_reason,
         profiles=tuple(profiles),
         ranks=run.ranks,
-        iterations=counts.iterations,
+        iterations=Iterations(counts.iterations),
         summary=counts.summary,
         operations=run.operations,
         busy=run.busy,
