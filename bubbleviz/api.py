@@ -28,6 +28,7 @@ from bubbleviz.inspection import Inspection, look_over
 from bubbleviz.interpret import Recording
 from bubbleviz.iteration_table import Iterations
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
+from bubbleviz.notebook import NotebookReport
 from bubbleviz.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
 from bubbleviz.plan_files import read_plan
@@ -256,7 +257,7 @@ def _report(
         place = local.tolist()
         coverage.extend(replace(r, rank=place[r.rank]) for r in covered.ranks)
         kernels.extend(replace(k, rank=place[k.rank]) for k in covered.unattributed)
-    return Report(
+    return NotebookReport(
         version=__version__,
         convention=", ".join(dict.fromkeys(r.convention for r in recordings)),
         headline=counts.headline,
