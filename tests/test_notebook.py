@@ -214,6 +214,15 @@ def test_hostile_names_are_inert() -> None:
     assert len(html) < 60_000
 
 
+def test_what_others_tell_is_inert_too(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_module, "first_thing", lambda _: HOSTILE)
+
+    html = fragment(report)
+
+    assert "what to do first: <script>alert(1)</script>" in read(html).text
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff]", html)
+
+
 @pytest.mark.parametrize("stage", [None, 0])
 def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
     count = 300
