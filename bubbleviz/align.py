@@ -129,11 +129,12 @@ def put_together(recordings: Sequence[Recording], told: Told) -> Run:
         joined.hosts,
     )
     profiles = np.array([rank.profile for rank in joined.ranks], np.int64)
+    ranks = _ranks(joined, place, staging)
     return Run(
-        ranks=_ranks(joined, place, staging),
+        ranks=ranks,
         clocks=time.clocks,
         timebase=_placed(time, place),
-        operations=operations,
+        operations=replace(operations, stages=tuple(rank.stage for rank in ranks)),
         busy=busy,
         active_ns=_active(joined, place, staging, joined.active.active_ns),
         communication_ns=_active(joined, place, staging, joined.active.communication_ns),

@@ -26,7 +26,9 @@ from bubbleviz.fleet import Fleet, Glance, Local
 from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.inspection import Inspection, look_over
 from bubbleviz.interpret import Recording
+from bubbleviz.iteration_table import Iterations
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
+from bubbleviz.notebook import NotebookReport
 from bubbleviz.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
 from bubbleviz.plan_files import read_plan
@@ -255,14 +257,14 @@ def _report(
         place = local.tolist()
         coverage.extend(replace(r, rank=place[r.rank]) for r in covered.ranks)
         kernels.extend(replace(k, rank=place[k.rank]) for k in covered.unattributed)
-    return Report(
+    return NotebookReport(
         version=__version__,
         convention=", ".join(dict.fromkeys(r.convention for r in recordings)),
         headline=counts.headline,
         headline_reason=counts.headline_reason,
         profiles=tuple(profiles),
         ranks=run.ranks,
-        iterations=counts.iterations,
+        iterations=Iterations(counts.iterations),
         summary=counts.summary,
         operations=run.operations,
         busy=run.busy,

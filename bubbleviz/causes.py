@@ -14,9 +14,11 @@ import numpy as np
 from bubbleviz import intervals
 from bubbleviz.align import Run
 from bubbleviz.arrivals import NEVER
+from bubbleviz.arrow import ArrowTable, Column, coded, identifiers, numbers
 from bubbleviz.columns import NONE, Ints, Table, joined
 from bubbleviz.count import Counts
 from bubbleviz.idle import Cause, Idle, idle_of
+from bubbleviz.model import Operations
 from bubbleviz.needs import Inputs
 from bubbleviz.statistics import Counted, statistics
 
@@ -48,11 +50,14 @@ def _by_label(idle_ns: Ints) -> dict[str, int]:
     return {cause.label: int(idle_ns[cause]) for cause in Cause}
 
 
-@dataclass(frozen=True)
-class Gaps(Table):
+@dataclass(frozen=True, repr=False)
+class Gaps(Table, ArrowTable):
     """Idle intervals in the windows of one ratio, a row for each cause; -1 none.
 
     In order of (rank, iteration, start). Rows of one idle interval have the same ``interval``.
+    For Arrow's libraries (``polars.DataFrame(report.gaps)``) a row is the same, with the columns of
+    ``--gaps``; but ``before``, ``after`` and ``giver`` (there ``peer_operation``) are row numbers
+    of the operations, from 0.
 
     Attributes:
         rank: that was idle.
@@ -68,6 +73,7 @@ class Gaps(Table):
             in, where the host is the cause.
         host_range_id: likewise the innermost range.
         ratio: name of the ratio.
+        operations: that rows and names are those of.
     """
 
     rank: Ints
@@ -82,6 +88,30 @@ class Gaps(Table):
     host_call_id: Ints
     host_range_id: Ints
     ratio: str = field(metadata={"shared": True})
+    operations: Operations = field(metadata={"shared": True})
+
+    def arrow_columns(self) -> Mapping[str, Column]:
+        """Return the columns of ``--gaps`` by name, operations by their rows."""
+        operations = self.operations
+        peer = np.append(operations.rank, NONE)[self.giver]
+        return {
+            "ratio": coded(np.zeros(len(self), np.int64), [self.ratio]),
+            "iteration": identifiers(self.iteration),
+            "rank": numbers(self.rank),
+            "stage": identifiers(operations.stage_of(self.rank)),
+            "interval": numbers(self.interval),
+            "start_ns": numbers(self.start_ns),
+            "end_ns": numbers(self.end_ns),
+            "idle_ns": numbers(self.end_ns - self.start_ns),
+            "cause": coded(self.cause, [cause.label for cause in Cause]),
+            "before": identifiers(self.before),
+            "after": identifiers(self.after),
+            "giver": identifiers(self.giver),
+            "peer_rank": identifiers(peer),
+            "peer_stage": identifiers(operations.stage_of(peer)),
+            "host_call": coded(self.host_call_id, operations.names),
+            "host_range": coded(self.host_range_id, operations.names),
+        }
 
     def doing(self, host_call_id: Ints, host_range_id: Ints) -> Gaps:
         """Return the gaps with what the host did."""
@@ -128,6 +158,7 @@ def causes_of(run: Run, counts: Counts, inputs: Inputs) -> tuple[Causes, Gaps, t
     shape = (len(run.iteration_names), len(run.ranks), len(Cause))
     idle_ns = {name: np.zeros(shape, np.int64) for name in counts.windows}
     headline = _told(counts)
+    nothing = _no_gaps(headline, run.operations)
     gaps, idle = [], []
     for rank, own in enumerate(idle_of(run, counts, inputs)):
         idle.append(own)
@@ -137,8 +168,7 @@ def causes_of(run: Run, counts: Counts, inputs: Inputs) -> tuple[Causes, Gaps, t
             regions = _regions(counts, name, rank)
             idle_ns[name][:, rank] = _tally(sets, either, regions)
             if name == headline:
-                gaps.append(_gaps(own, regions, rank, inputs.giver, headline))
-    nothing = _gaps_of_nothing(headline)
+                gaps.append(_gaps(own, regions, rank, inputs.giver, nothing))
     return Causes(idle_ns), joined(gaps or [nothing]), tuple(idle)
 
 
@@ -203,8 +233,8 @@ def _tally(
     return total
 
 
-def _gaps(idle: Idle, regions: _Regions, rank: int, giver: Ints, ratio: str) -> Gaps:
-    """Return the idle intervals in a rank's windows, by cause."""
+def _gaps(idle: Idle, regions: _Regions, rank: int, giver: Ints, nothing: Gaps) -> Gaps:
+    """Return the idle intervals in a rank's windows, by cause; ``nothing`` if there are none."""
     parts = []
     cuts = [(low.tolist(), high.tolist(), cause) for low, high, cause in regions.each()]
     for k in range(len(regions.low)):
@@ -221,7 +251,7 @@ def _gaps(idle: Idle, regions: _Regions, rank: int, giver: Ints, ratio: str) -> 
             kind = own.cause if cause is None else np.where(always, own.cause, cause)
             parts.append((np.full(len(rows), k), own, low, high, kind))
     if not parts:
-        return _gaps_of_nothing(ratio)
+        return nothing
     iteration = np.concatenate([part[0] for part in parts])
     own = joined([part[1] for part in parts])
     start_ns = np.concatenate([np.maximum(p.start_ns, low) for _, p, low, _, _ in parts])
@@ -234,7 +264,8 @@ def _gaps(idle: Idle, regions: _Regions, rank: int, giver: Ints, ratio: str) -> 
     last = np.append(first[1:], True)[: len(kind)]
     # What comes after the drain is of the next iteration, and was not waited for.
     after = np.where(kind[first] == Cause.DRAIN, NONE, own.after[first])
-    return Gaps(
+    return replace(
+        nothing,
         rank=np.full(int(first.sum()), rank),
         iteration=iteration[first],
         interval=own.interval[first],
@@ -246,10 +277,9 @@ def _gaps(idle: Idle, regions: _Regions, rank: int, giver: Ints, ratio: str) -> 
         giver=np.append(giver, NONE)[after],
         host_call_id=np.full(len(after), NONE),
         host_range_id=np.full(len(after), NONE),
-        ratio=ratio,
     )
 
 
-def _gaps_of_nothing(ratio: str) -> Gaps:
+def _no_gaps(ratio: str, operations: Operations) -> Gaps:
     nothing: dict[str, Ints] = {name: np.empty(0, np.int64) for name in Gaps.column_names()}
-    return Gaps(**nothing, ratio=ratio)
+    return Gaps(**nothing, ratio=ratio, operations=operations)

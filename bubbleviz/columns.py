@@ -47,6 +47,9 @@ class Table:
     def __len__(self) -> int:
         return len(getattr(self, self.column_names()[0]))
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} rows: {', '.join(self.column_names())})"
+
     def take(self: TableT, rows: Ints | Codes | Bools | slice) -> TableT:
         """Return the given rows (indices, mask or stretch) as a new table; shared fields stay."""
         names = set(self.column_names())

@@ -61,10 +61,10 @@ _WIDEST_NAME = 210.0
 _RATIO_COLUMN = 50
 
 
-def picture(report: Report, view: View) -> str:
-    """Return the SVG document of what ``view`` shows of ``report``."""
+def picture(report: Report, view: View, ids: str = "bv-") -> str:
+    """Return the SVG document of what ``view`` shows of ``report``; its ids begin with ``ids``."""
     selection = select(report, view)
-    page = Page()
+    page = Page(ids)
     if selection is None:
         _draw_nothing(page, report, view)
     else:

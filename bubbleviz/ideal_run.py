@@ -12,6 +12,7 @@ from bubbleviz.count import count
 from bubbleviz.explain import explain
 from bubbleviz.ideal import Ideal
 from bubbleviz.intervals import group_sum
+from bubbleviz.iteration_table import Iterations
 from bubbleviz.model import (
     BusyIntervals,
     HostActivities,
@@ -64,7 +65,7 @@ def report_of(ideal: Ideal) -> Report:
         headline_reason="A simulated iteration stands alone.",
         profiles=(ProfileSummary("simulation", "simulation", "simulation", None, None, *[0] * 9),),
         ranks=ranks,
-        iterations=counts.iterations,
+        iterations=Iterations(counts.iterations),
         summary=counts.summary,
         operations=operations,
         busy=busy,
@@ -109,5 +110,6 @@ def _tables(ideal: Ideal) -> tuple[Operations, BusyIntervals]:
         cut=zero.copy(),
         name_id=zero.copy(),
         names=("",),
+        stages=tuple(range(plan.stages)),
     )
     return operations, BusyIntervals(np.arange(count), start_ns.copy(), end_ns.copy())

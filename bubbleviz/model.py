@@ -5,9 +5,15 @@ Bulk data (operations, busy intervals) is columns; everything else is a small fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from bubbleviz.columns import Ints, Table
+import numpy as np
+
+from bubbleviz.arrow import ArrowTable, Column, coded, identifiers, numbers
+from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.phases import Phase
 
 
 @dataclass(frozen=True)
@@ -53,9 +59,13 @@ class Rank:
     global_rank: int | None = None
 
 
-@dataclass(frozen=True)
-class Operations(Table):
+@dataclass(frozen=True, repr=False)
+class Operations(Table, ArrowTable):
     """Operations in order of (rank, start_ns); ``-1`` is "none" in every column.
+
+    For Arrow's libraries (``polars.DataFrame(report.operations)``) a row is an operation, too: the
+    columns of ``--csv`` with null for what is unknown, then ``second_microbatch, second_chunk,
+    virtual_stage, busy_ns, launched_ns``.
 
     Attributes:
         rank: index of the rank.
@@ -84,6 +94,7 @@ class Operations(Table):
             had launched was not done by then, else 0.
         name_id: row of ``names``.
         names: texts of the ranges.
+        stages: of each rank its stage, None unknown; empty as long as ranks have no order.
     """
 
     rank: Ints
@@ -111,14 +122,47 @@ class Operations(Table):
     cut: Ints
     name_id: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
+    stages: tuple[int | None, ...] = field(default=(), metadata={"shared": True})
 
     def changed(self, **columns: Ints) -> Operations:
         """Return the operations with some columns exchanged."""
-        kept = {name: getattr(self, name) for name in self.column_names()}
-        return Operations(**{**kept, **columns}, names=self.names)
+        exchanged: dict[str, Any] = dict(columns)
+        return replace(self, **exchanged)
+
+    def stage_of(self, rank: Ints) -> Ints:
+        """Return the stage of each of these ranks (-1: no rank); -1 where it is not known."""
+        stage = np.full(max(len(self.stages), int(rank.max(initial=NONE)) + 1) + 1, NONE, np.int64)
+        stage[: len(self.stages)] = [NONE if own is None else own for own in self.stages]
+        return np.asarray(stage[rank], np.int64)
+
+    def arrow_columns(self) -> Mapping[str, Column]:
+        """Return the columns of ``--csv`` by name, and some more."""
+        spanned = self.has_span == 1
+        return {
+            "iteration": identifiers(self.iteration),
+            "rank": numbers(self.rank),
+            "stage": identifiers(self.stage_of(self.rank)),
+            "phase": coded(self.phase, [phase.label for phase in Phase]),
+            "microbatch": identifiers(self.microbatch),
+            "chunk": identifiers(self.chunk),
+            "start_ns": numbers(self.start_ns, spanned),
+            "end_ns": numbers(self.end_ns, spanned),
+            "host_start_ns": numbers(self.host_start_ns),
+            "host_end_ns": numbers(self.host_end_ns),
+            "kernels": numbers(self.kernels),
+            "compute_ns": numbers(self.active_ns),
+            "name": coded(self.name_id, self.names),
+            "sequence": identifiers(self.sequence),
+            "occurrence": numbers(self.occurrence),
+            "second_microbatch": identifiers(self.second_microbatch),
+            "second_chunk": identifiers(self.second_chunk),
+            "virtual_stage": identifiers(self.virtual_stage),
+            "busy_ns": numbers(self.busy_ns),
+            "launched_ns": identifiers(self.launched_ns),
+        }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BusyIntervals(Table):
     """When operations keep their GPU busy: disjoint and sorted within one operation.
 
@@ -139,7 +183,7 @@ class BusyIntervals(Table):
     end_ns: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RankIntervals(Table):
     """Disjoint, sorted intervals of ranks (unattributed compute, for example)."""
 

@@ -126,9 +126,15 @@ class _Description(drawsvg.Title):  # type: ignore[misc]
 
 
 class Page:
-    """The document: a stack of elements, definitions by id, and a cursor that moves down."""
+    """The document: a stack of elements, definitions by id, and a cursor that moves down.
 
-    def __init__(self) -> None:
+    Args:
+        ids: what the ids of definitions begin with; those of several pictures in one HTML document
+            must differ.
+    """
+
+    def __init__(self, ids: str = "bv-") -> None:
+        self.ids = ids
         self.y = float(MARGIN)
         self.elements: list[Any] = []
         self.definitions: dict[str, Any] = {}
@@ -172,7 +178,7 @@ class Page:
         """Return the ``fill`` of a paint, defining it where it has several bands."""
         if len(paint.bands) == 1:
             return paint.main
-        name = f"bv-{paint.name}"
+        name = f"{self.ids}{paint.name}"
         if name not in self.definitions:
             gradient = drawsvg.LinearGradient(
                 0, 0, 0, 1, gradientUnits="objectBoundingBox", id=name
@@ -187,16 +193,17 @@ class Page:
 
     def hatch(self) -> str:
         """Return the ``fill`` of bubbles."""
-        if "bv-bubble" not in self.definitions:
-            pattern = drawsvg.Pattern(5, 5, patternTransform="rotate(45)", id="bv-bubble")
+        name = f"{self.ids}bubble"
+        if name not in self.definitions:
+            pattern = drawsvg.Pattern(5, 5, patternTransform="rotate(45)", id=name)
             pattern.append(drawsvg.Rectangle(0, 0, 5, 5, fill=LIGHT.band, class_="bv-band"))
             pattern.append(
                 drawsvg.Line(
                     2.5, 0, 2.5, 5, stroke=LIGHT.hatch, stroke_width=0.8, class_="bv-hatch"
                 )
             )
-            self.definitions["bv-bubble"] = pattern
-        return f"url(#bv-bubble) {LIGHT.band}"
+            self.definitions[name] = pattern
+        return f"url(#{name}) {LIGHT.band}"
 
     def svg(self) -> str:
         """Return the document."""

@@ -41,6 +41,25 @@ def advice(report: Report) -> Iterator[RenderableType]:
 
 def causes(report: Report) -> Iterator[RenderableType]:
     """Yield what the bubble of averaged iterations is made of."""
+    rows = cause_cells(report)
+    if not rows:
+        return
+    table = ruled(*rows[0], left=("cause", "meaning"))
+    for row in rows:
+        table.add_row(*row.values())
+    yield from titled(causes_title(report), table)
+
+
+def causes_title(report: Report) -> str:
+    """Return what stands above the causes."""
+    return (
+        f"What the bubble is made of ({report.gaps.ratio} window), mean of ranks and averaged "
+        "iterations"
+    )
+
+
+def cause_cells(report: Report) -> list[dict[str, str]]:
+    """Return a row of cells by column for each cause and all of them; none without a bubble."""
     import numpy as np
 
     from bubbleviz.idle import MEANINGS, Cause
@@ -48,29 +67,24 @@ def causes(report: Report) -> Iterator[RenderableType]:
     name = report.gaps.ratio
     shown = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
     if not shown:
-        return
+        return []
     number = np.array([i.index for i in shown], np.int64)
     idle = report.explanation.causes.of_iterations(name, number)
     total = sum(idle.values())
     spans = [own.accounts[name].window_ns for i in shown for own in i.ranks if name in own.accounts]
     if total == 0 or not spans:
-        return
-    table = ruled("cause", "% of window", "% of bubble", "ms", "meaning", left=("cause", "meaning"))
-    for cause in Cause:
-        own = idle[cause.label]
-        if own:
-            table.add_row(
-                cause.label,
-                in_percent(own / sum(spans)),
-                in_percent(own / total),
-                milliseconds(own / len(spans)),
-                MEANINGS[cause],
-            )
-    table.add_row(
-        "all", in_percent(total / sum(spans)), in_percent(1.0), milliseconds(total / len(spans)), ""
-    )
-    title = f"What the bubble is made of ({name} window), mean of ranks and averaged iterations"
-    yield from titled(title, table)
+        return []
+    found = [(c.label, idle[c.label], MEANINGS[c]) for c in Cause if idle[c.label]]
+    return [
+        {
+            "cause": label,
+            "% of window": in_percent(own / sum(spans)),
+            "% of bubble": in_percent(own / total),
+            "ms": milliseconds(own / len(spans)),
+            "meaning": meaning,
+        }
+        for label, own, meaning in (*found, ("all", total, ""))
+    ]
 
 
 def reasons(report: Report, iteration: Iteration) -> Iterator[RenderableType]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.causes import Gaps
 from bubbleviz.count import Iteration, Summary, typical
 from bubbleviz.explain import Explanation
+from bubbleviz.iteration_table import Iterations
 from bubbleviz.model import (
     BusyIntervals,
     Limitation,
@@ -63,7 +64,7 @@ class Report:
     headline_reason: str
     profiles: tuple[ProfileSummary, ...]
     ranks: tuple[Rank, ...]
-    iterations: tuple[Iteration, ...]
+    iterations: Iterations
     summary: Summary
     operations: Operations
     busy: BusyIntervals
@@ -76,6 +77,15 @@ class Report:
     plan: Recognition | None = None
     alternatives: Alternatives | None = None
     command: str = ""
+
+    def __repr__(self) -> str:
+        spread = self.summary.bubble_ratio.get(self.headline)
+        mean = None if spread is None else spread.mean
+        return (
+            f"Report({self.headline} bubble ratio {'unknown' if mean is None else f'{mean:.4f}'}, "
+            f"{len(self.ranks):,} ranks, {len(self.iterations):,} iterations, "
+            f"{len(self.operations):,} operations, {len(self.limitations):,} limitations)"
+        )
 
     @property
     def gaps(self) -> Gaps:
@@ -119,7 +129,7 @@ class Report:
         the lower median, and of equally long ones the one with the lowest index. None where no
         iteration has work.
         """
-        return typical(self.iterations, self.headline)
+        return typical(tuple(self.iterations), self.headline)
 
 
 def told_apart(interval: tuple[float, float], fewest: int, most: int) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from bubbleviz.api import analyze
 from bubbleviz.cli import main
 from bubbleviz.columns import Ints
 from bubbleviz.errors import InputError, OutputError
+from bubbleviz.iteration_table import Iterations
 from bubbleviz.renderers import html
 from bubbleviz.renderers.json import document
 from bubbleviz.report import Report, View
@@ -159,7 +160,7 @@ def named(text: str) -> Report:
     """Return a report in which every text is this one."""
     operations = replace(SMALL.operations, names=(text,) * len(SMALL.operations.names))
     ranks = tuple(replace(rank, label=text, host=text) for rank in SMALL.ranks)
-    iterations = tuple(replace(own, name=text) for own in SMALL.iterations)
+    iterations = Iterations(replace(own, name=text) for own in SMALL.iterations)
     return replace(
         SMALL,
         operations=operations,

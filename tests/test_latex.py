@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.count import Spread
+from bubbleviz.iteration_table import Iterations
 from bubbleviz.methods import methods
 from bubbleviz.model import Limitation
 from bubbleviz.renderers.latex import escaped, render
@@ -171,7 +172,7 @@ def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) ->
         for i in report.iterations
     )
     summary = replace(report.summary, bubble_interval=between)
-    text = render(replace(report, summary=summary, iterations=iterations), View())
+    text = render(replace(report, summary=summary, iterations=Iterations(iterations)), View())
 
     assert r"clocks leave \emph{schedule} between 25.00 and 30.00\,\%." in text
     assert rows(text)[1][1] == r"27.27\,!"

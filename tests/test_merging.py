@@ -173,7 +173,7 @@ def random_report(ranks: int, each: int, longest: int = 5_000) -> Report:
     whole = [Op(rank, Phase.F, 0, 0, int(end.max())) for rank in range(ranks)]
     return replace(
         report_of(whole),
-        operations=Operations(**columns, names=()),
+        operations=report_of([]).operations.changed(**columns),
         busy=BusyIntervals(np.arange(rows), columns["start_ns"], columns["end_ns"]),
     )
 

@@ -11,6 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.count import Spread
+from bubbleviz.iteration_table import Iterations
 from bubbleviz.methods import methods, with_source
 from bubbleviz.recognition import Recognition
 from bubbleviz.renderers import json as json_renderer
@@ -66,7 +67,7 @@ def test_what_is_unknown_is_left_out(report: Report) -> None:
         ranks=tuple(replace(rank, stage=None) for rank in report.ranks),
         profiles=tuple(replace(p, format="trace") for p in report.profiles),
         schedule=None,
-        iterations=tuple(replace(i, microbatches=None) for i in report.iterations),
+        iterations=Iterations(replace(i, microbatches=None) for i in report.iterations),
     )
 
     assert "from 1 profile: " in methods(bare)
@@ -96,7 +97,7 @@ def test_what_makes_the_number_uncertain_is_said(report: Report) -> None:
     doubted = replace(
         report,
         summary=replace(summary, bubble_low=low, bubble_interval=between),
-        iterations=iterations,
+        iterations=Iterations(iterations),
     )
 
     assert methods(doubted).endswith(

@@ -74,7 +74,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 # --- starting up
 
-HEAVY = ("drawsvg", "intervaltree", "numpy", "scipy", "sqlalchemy", "sqlite3")
+HEAVY = ("arro3", "drawsvg", "intervaltree", "numpy", "scipy", "sqlalchemy", "sqlite3")
 
 
 @pytest.mark.parametrize(

@@ -39,15 +39,23 @@ def test_there_are_schedules() -> None:
     assert {"gpipe", "1f1b", "zb-h1", "zb-h2"} <= {s.name for s in schedules()}
 
 
-def test_the_python_example_runs(
+def test_the_python_examples_run_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    printed = []
 
-    exec(compile(example, "README.md", "exec"), {})
+    for example in examples:
+        exec(compile(example, "README.md", "exec"), names)
+        printed.append(capsys.readouterr().out)
 
-    assert capsys.readouterr().out.startswith("schedule: 0.2727 over 3 iterations\n0 8000000")
+    analysed, tables, iterations = printed
+    assert analysed.startswith("schedule: 0.2727 over 3 iterations\n0 8000000")
+    # Stage s of an ideal 1F1B waits s forwards of 1 ms in each of three iterations.
+    assert tables == "[3000000, 6000000, 9000000]\n['BW', 'F', 'Optimizer']\n"
+    assert iterations.startswith("{'name': '0', 'bubble_ratio_schedule': 0.2727")
 
 
 def test_the_convention_example_is_one(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from bubbleviz.causes import Causes, Gaps
 from bubbleviz.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
 from bubbleviz.explain import Explanation
 from bubbleviz.idle import Cause
+from bubbleviz.iteration_table import Iterations
 from bubbleviz.model import (
     BusyIntervals,
     Limitation,
@@ -138,7 +139,7 @@ def report_of(
         headline_reason="Iterations do not overlap, so each is looked at as if alone.",
         profiles=(ProfileSummary("p", "node1", "nsys", None, None, *[0] * 9),),
         ranks=ranks,
-        iterations=iterations,
+        iterations=Iterations(iterations),
         summary=Summary(len(known), {"schedule": spread}, {}, {}, {}, {}),
         operations=operations,
         busy=busy,
@@ -147,21 +148,21 @@ def report_of(
         ),
         coverage=(),
         unattributed_kernels=(),
-        explanation=unexplained(len(iterations), len(ranks), len(operations)),
+        explanation=unexplained(len(iterations), len(ranks), operations),
         limitations=limitations,
     )
 
 
-def unexplained(iterations: int, ranks: int, operations: int) -> Explanation:
+def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanation:
     """Return an explanation of nothing."""
     zero = np.zeros((iterations, ranks), np.int64)
     none = {name: np.empty(0, np.int64) for name in Gaps.column_names()}
     return Explanation(
         causes=Causes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
-        gaps=Gaps(**none, ratio="schedule"),
+        gaps=Gaps(**none, ratio="schedule", operations=operations),
         receives=Receives(*(np.empty(0, np.int64) for _ in Receives.column_names())),
         communication=Communication(zero, zero, zero, zero, zero),
-        phase_times=PhaseTimes((), None, (), (), np.zeros(operations)),
+        phase_times=PhaseTimes((), None, (), (), np.zeros(len(operations))),
         path=None,
         what_if=(),
     )
@@ -376,7 +377,7 @@ def typical(*lengths: int, **changes: bool | str) -> int | None:
         replace(iteration_of(index, [Op(0, Phase.F, 0, 0, length)]), **changes)  # type: ignore[arg-type]  # by name
         for index, length in enumerate(lengths)
     )
-    found = replace(report_of([]), iterations=tuple(iterations)).typical_iteration()
+    found = replace(report_of([]), iterations=Iterations(iterations)).typical_iteration()
     return None if found is None else found.index
 
 
@@ -399,7 +400,7 @@ def test_averaged_iterations_come_first_then_complete_ones() -> None:
             replace(iteration, **change)  # type: ignore[arg-type]  # by name
             for iteration, change in zip(report.iterations, changes, strict=True)
         ]
-        found = replace(report, iterations=tuple(changed)).typical_iteration()
+        found = replace(report, iterations=Iterations(changed)).typical_iteration()
         return None if found is None else found.index
 
     left_out: dict[str, object] = {"averaged": False}
@@ -415,7 +416,9 @@ def test_the_picture_shows_the_iteration_that_the_table_shows() -> None:
     ops = [Op(0, Phase.F, 0, 100 * n, 100 * n + 10 * (3 - n), iteration=n) for n in range(3)]
     report = report_of(ops)
     skipped = replace(report.iterations[1], averaged=False)
-    report = replace(report, iterations=(report.iterations[0], skipped, report.iterations[2]))
+    report = replace(
+        report, iterations=Iterations((report.iterations[0], skipped, report.iterations[2]))
+    )
 
     selection = select(report, View())
 
@@ -441,7 +444,7 @@ def periodic(*windows: tuple[int, int], ends: int) -> Report:
         for own, window in zip(iteration.ranks, windows, strict=True)
     )
     ratios = {**iteration.ratios, "period": Ratio(0.25, 0.25, None, windows[0][1] - windows[0][0])}
-    return replace(report, iterations=(replace(iteration, ratios=ratios, ranks=ranks),))
+    return replace(report, iterations=Iterations((replace(iteration, ratios=ratios, ranks=ranks),)))
 
 
 def hatched(svg: str) -> list[tuple[float, float]]:
@@ -639,7 +642,7 @@ def test_hostile_names_are_inert() -> None:
     report = report_of(ops, ranks=ranks, limitations=(Limitation(HOSTILE, HOSTILE),) * 9)
     report = replace(report, headline=HOSTILE, headline_reason=HOSTILE)
     report = replace(
-        report, iterations=tuple(replace(it, name=HOSTILE) for it in report.iterations)
+        report, iterations=Iterations(replace(it, name=HOSTILE) for it in report.iterations)
     )
 
     svg = render(report, View())
@@ -873,7 +876,7 @@ def test_clocks_that_contradict_are_marked() -> None:
     ratios = {**iteration.ratios, "schedule": ratio}
 
     texts = written(
-        render(replace(report, iterations=(replace(iteration, ratios=ratios),)), View())
+        render(replace(report, iterations=Iterations((replace(iteration, ratios=ratios),))), View())
     )
 
     assert [text for text in texts if text.endswith("!")] == [
@@ -901,7 +904,11 @@ def test_what_the_clocks_allow_is_noted(
     ratios = {**iteration.ratios, "schedule": ratio}
 
     texts = " ".join(
-        written(render(replace(report, iterations=(replace(iteration, ratios=ratios),)), View()))
+        written(
+            render(
+                replace(report, iterations=Iterations((replace(iteration, ratios=ratios),))), View()
+            )
+        )
     )
 
     assert ("The clocks allow" in texts) == (says is not None)

@@ -11,6 +11,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cells import shortened
+from bubbleviz.iteration_table import Iterations
 from bubbleviz.model import Limitation, RankCoverage
 from bubbleviz.phases import COMPUTE
 from bubbleviz.renderers import json
@@ -114,7 +115,9 @@ def crowded(report: Report, *hosts: str, ms: int = 123_456) -> Report:
         for rank, host in zip(report.ranks, hosts, strict=True)
     )
     rest = tuple(i for i in report.iterations if i.index != 0)
-    return replace(report, ranks=named, iterations=(replace(iteration, ranks=ranks), *rest))
+    return replace(
+        report, ranks=named, iterations=Iterations((replace(iteration, ranks=ranks), *rest))
+    )
 
 
 @pytest.mark.parametrize("domain", ["", ".compute.internal.example.com", "x" * 150])
@@ -241,7 +244,7 @@ def test_only_ratios_of_a_common_clock_have_an_interval(report: Report) -> None:
 def test_an_interval_that_is_not_known_is_null(report: Report) -> None:
     (first, *rest) = report.iterations
     ratios = {name: replace(ratio, interval=None) for name, ratio in first.ratios.items()}
-    changed = replace(report, iterations=(replace(first, ratios=ratios), *rest))
+    changed = replace(report, iterations=Iterations((replace(first, ratios=ratios), *rest)))
 
     found = json.document(changed)["iterations"][0]
 
@@ -251,7 +254,7 @@ def test_an_interval_that_is_not_known_is_null(report: Report) -> None:
 def test_an_interval_that_is_known_is_told(report: Report) -> None:
     (first, *rest) = report.iterations
     ratios = {**first.ratios, "step": replace(first.ratios["step"], interval=(0.1, 0.2))}
-    changed = replace(report, iterations=(replace(first, ratios=ratios), *rest))
+    changed = replace(report, iterations=Iterations((replace(first, ratios=ratios), *rest)))
 
     assert json.document(changed)["iterations"][0]["bubble_interval"]["step"] == [0.1, 0.2]
 
@@ -321,7 +324,7 @@ def test_clocks_that_contradict_mark_the_ratios_that_need_them(report: Report) -
         name: replace(ratio, contradicted=name in ("schedule", "step"))
         for name, ratio in first.ratios.items()
     }
-    changed = replace(report, iterations=(replace(first, ratios=ratios), *rest))
+    changed = replace(report, iterations=Iterations((replace(first, ratios=ratios), *rest)))
 
     text = render(changed, View())
 
@@ -344,7 +347,9 @@ def test_copies_of_a_stage_are_one_line_with_their_mean(report: Report) -> None:
         replace(r, bubble_ratio={**r.bubble_ratio, "schedule": 0.1 * (1 + r.rank)})
         for r in first.ranks
     )
-    changed = replace(report, ranks=ranks, iterations=(replace(first, ranks=own), *rest))
+    changed = replace(
+        report, ranks=ranks, iterations=Iterations((replace(first, ranks=own), *rest))
+    )
     view = View(iterations=(0,), rows="stage")
 
     header, _, *rows = section(render(changed, view), "Iteration 0")
@@ -363,7 +368,9 @@ def test_a_stage_of_which_one_copy_has_no_ratio_has_none(report: Report) -> None
     (first, *rest) = report.iterations
     lacking = replace(first.ranks[1], bubble_ratio=dict.fromkeys(first.ranks[1].bubble_ratio))
     own = (first.ranks[0], lacking, *first.ranks[2:])
-    changed = replace(report, ranks=ranks, iterations=(replace(first, ranks=own), *rest))
+    changed = replace(
+        report, ranks=ranks, iterations=Iterations((replace(first, ranks=own), *rest))
+    )
 
     header, _, row = section(render(changed, View(iterations=(0,), rows="stage")), "Iteration 0")
 

@@ -114,6 +114,14 @@ def parts(report: Report, view: View, width: int = WIDTH) -> Iterator[Renderable
 def _headline(report: Report) -> RenderableType:
     from rich.text import Text
 
+    value, bounds, *below = headline_lines(report)
+    text = Text()
+    text.append(value, style="bold")
+    return text.append("\n".join((bounds, *below)))
+
+
+def headline_lines(report: Report) -> tuple[str, str, str, str]:
+    """Return the headline ratio, what bounds it, of what it is, and why it is that one."""
     spread = report.summary.bubble_ratio[report.headline]
     hosts = len({rank.host for rank in report.ranks})
     runs = (
@@ -121,17 +129,16 @@ def _headline(report: Report) -> RenderableType:
         f"{report.summary.iterations} of {len(report.iterations)} iterations averaged, "
         f"naming {clean(report.convention)}"
     )
-    text = Text()
-    text.append(f"bubble ratio ({report.headline}): {percent(spread.mean)}", style="bold")
+    bounds = ""
     if spread.ci95 is not None:
-        text.append(f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})")
+        bounds += f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
     interval = report.summary.bubble_interval.get(report.headline)
     if report.contradicted(report.headline):
-        text.append(" ! (clocks contradict each other)")
+        bounds += " ! (clocks contradict each other)"
     if interval is not None and interval[0] < interval[1]:
-        text.append(f", clocks allow {_between(interval)} %")
-    text.append(f"\n{runs}\nheadline is {report.headline}: {clean(report.headline_reason, 400)}")
-    return text
+        bounds += f", clocks allow {_between(interval)} %"
+    why = f"headline is {report.headline}: {clean(report.headline_reason, 400)}"
+    return f"bubble ratio ({report.headline}): {percent(spread.mean)}", bounds, runs, why
 
 
 def _orders(report: Report) -> Iterator[RenderableType]:
@@ -196,6 +203,15 @@ def _between(interval: tuple[float, float] | None) -> str:
 
 
 def _ratios(report: Report) -> Iterator[RenderableType]:
+    rows = ratio_cells(report)
+    table = ruled(*rows[0], left=("ratio", "window"))
+    for row in rows:
+        table.add_row(*row.values())
+    return titled("Bubble ratios over the averaged iterations, in %", table)
+
+
+def ratio_cells(report: Report) -> list[dict[str, str]]:
+    """Return a row of cells by column for each ratio, without columns that say nothing."""
     from bubbleviz.statistics import statistics
 
     summary = report.summary
@@ -224,10 +240,7 @@ def _ratios(report: Report) -> Iterator[RenderableType]:
         )
     nothing = {"low": ("",), "by clocks": ("", "not needed")}
     columns = [c for c in rows[0] if any(row[c] not in nothing.get(c, ()) for row in rows)]
-    table = ruled(*columns, left=("ratio", "window"))
-    for row in rows:
-        table.add_row(*(row[column] for column in columns))
-    return titled("Bubble ratios over the averaged iterations, in %", table)
+    return [{column: row[column] for column in columns} for row in rows]
 
 
 def _shown_iteration(report: Report, view: View) -> Iteration | None:
@@ -412,6 +425,12 @@ def _coverage(report: Report) -> Iterator[RenderableType]:
 def _limitations(report: Report) -> Iterator[RenderableType]:
     from rich.text import Text
 
+    yield Text("\nLimitations", style="bold")
+    yield listed(limitation_lines(report))
+
+
+def limitation_lines(report: Report) -> list[str]:
+    """Return what could not be told, a line each, no more than people read."""
     # Those of one reason are one.
     merged: dict[str, tuple[list[str], int]] = {}
     shorter = _shorter_paths(report)
@@ -428,8 +447,7 @@ def _limitations(report: Report) -> Iterator[RenderableType]:
     ]
     if len(lines) > _LIMITATIONS:
         lines[_LIMITATIONS:] = [f"and {len(lines) - _LIMITATIONS} more in --json"]
-    yield Text("\nLimitations", style="bold")
-    yield listed(lines)
+    return lines
 
 
 def _methods(report: Report) -> Iterator[RenderableType]:

@@ -1,0 +1,347 @@
+"""Tables for Arrow's libraries: the same rows as the columns and files, null where unknown."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.arrow import ArrowTable, coded, identifiers, numbers
+from bubbleviz.iteration_table import Iterations
+from bubbleviz.phases import Phase
+from bubbleviz.renderers import csv as csv_renderer
+from bubbleviz.renderers import gaps as gaps_renderer
+from bubbleviz.renderers import json as json_renderer
+from bubbleviz.report import Report, View
+from scripts.planting import plant
+from scripts.planting.options import Planting
+from tests.test_svg import HOSTILE, Op, report_of
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+#: Columns of ``--gaps`` that name operations; as a table they give their rows.
+LABELS = {"before", "after", "peer_operation"}
+
+
+@pytest.fixture(scope="module", params=["1f1b", "zb-h2", "zb-v", "late"])
+def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Return the report of each fixture, and of a run with causes of all kinds, iterations cut."""
+    if request.param != "late":
+        return bubbleviz.analyze([FIXTURES / request.param])
+    folder = tmp_path_factory.mktemp("late")
+    run = Planting(
+        schedule="1f1b",
+        stages=4,
+        microbatches=6,
+        iterations=3,
+        transfer_ns=300_000,
+        kernel_gap_ns=3_000,
+        jitter=0.3,
+        library_depth=2,
+        overhead=True,
+        copies=True,
+    )
+    plant(run, folder)
+    return bubbleviz.analyze([folder])
+
+
+def tables(report: Report) -> tuple[ArrowTable, ...]:
+    return report.operations, report.gaps, report.iterations
+
+
+def rows_of_csv(text: str) -> dict[str, list[str]]:
+    """Return the columns of a file, every cell as it is written."""
+    head, *rows = csv.reader(io.StringIO(text))
+    return {name: [row[n] for row in rows] for n, name in enumerate(head)}
+
+
+def written(values: list[Any]) -> list[str]:
+    """Return values as CSV has them."""
+    return ["" if value is None else str(value) for value in values]
+
+
+# --- nothing
+
+
+def test_an_empty_report_has_empty_tables_of_the_same_columns(report: Report) -> None:
+    for empty, full in zip(tables(report_of([])), tables(report), strict=True):
+        assert pa.table(empty).num_rows == 0
+        assert pa.table(empty).schema == pa.table(full).schema
+        assert pl.DataFrame(empty).shape == (0, pl.DataFrame(full).width)
+
+
+def test_a_table_of_no_rows_is_taken_of_a_full_one(report: Report) -> None:
+    assert pa.table(report.operations.take(slice(0, 0))).num_rows == 0
+    assert pa.table(report.gaps.take(slice(0, 0))).num_rows == 0
+    assert pa.table(report.iterations[:0]).num_rows == 0
+
+
+# --- columns
+
+
+@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.booleans())))
+def test_numbers_are_those_that_are_known(rows: list[tuple[int, bool]]) -> None:
+    column = np.array([number for number, _ in rows], np.int64)
+    known = np.array([told for _, told in rows], bool)
+
+    assert pa.array(numbers(column)).to_pylist() == column.tolist()
+    assert pa.array(numbers(column, known)).to_pylist() == [n if told else None for n, told in rows]
+
+
+@given(st.lists(st.integers(-1, 5)))
+def test_no_identifier_is_null(column: list[int]) -> None:
+    found = pa.array(identifiers(np.array(column, np.int64)))
+
+    assert found.to_pylist() == [None if number == -1 else number for number in column]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1), st.data())
+def test_codes_are_their_texts(labels: list[str], data: st.DataObject) -> None:
+    codes = data.draw(st.lists(st.integers(-1, len(labels) - 1)))
+    found = pa.array(coded(np.array(codes, np.int64), labels))
+
+    assert found.to_pylist() == [None if code == -1 else labels[code] for code in codes]
+    assert set(found.dictionary.to_pylist()) == {labels[code] for code in codes if code >= 0}
+
+
+def test_half_characters_are_replaced() -> None:
+    found = pa.array(coded(np.array([0, 1]), ["\ud800", "\udfff"]))
+
+    assert found.to_pylist() == ["?", "?"]
+
+
+def test_a_long_name_is_held_once() -> None:
+    found = pa.array(coded(np.zeros(100_000, np.int64), ["n" * 10_000]))
+
+    assert found.nbytes < 1_000_000
+
+
+def test_columns_with_gaps_between_their_numbers_are_read_as_they_are() -> None:
+    assert pa.array(numbers(np.arange(10)[::3])).to_pylist() == [0, 3, 6, 9]
+
+
+def test_whole_numbers_are_not_copied(report: Report) -> None:
+    table = pa.table(report.operations)
+
+    for name, own in (("host_start_ns", "host_start_ns"), ("compute_ns", "active_ns")):
+        (chunk,) = table[name].chunks
+        assert chunk.buffers()[1].address == getattr(report.operations, own).ctypes.data
+
+
+def test_a_table_outlives_its_report() -> None:
+    report = report_of([Op(rank, Phase.F, m, m, m + 1) for rank in range(2) for m in range(50)])
+    expected, table = report.operations.host_start_ns.tolist(), pa.table(report.operations)
+    del report
+    gc.collect()
+    np.full(10_000, 7)
+
+    assert table["host_start_ns"].to_pylist() == expected
+
+
+# --- the tables of a report
+
+
+def test_operations_are_those_of_the_csv(report: Report) -> None:
+    file = rows_of_csv(csv_renderer.render(report, View()))
+    table = pa.table(report.operations)
+
+    assert tuple(table.column_names[: len(file)]) == csv_renderer.COLUMNS
+    assert {name: written(table[name].to_pylist()) for name in file} == file
+
+
+def test_operations_are_the_columns(report: Report) -> None:
+    table, own = pa.table(report.operations), report.operations
+
+    for name in ("second_microbatch", "second_chunk", "virtual_stage", "busy_ns", "launched_ns"):
+        expected = [None if value == -1 else value for value in getattr(own, name).tolist()]
+        assert table[name].to_pylist() == expected
+    assert set(table["phase"].chunk(0).dictionary.to_pylist()) == {
+        Phase(code).label for code in own.phase.tolist()
+    }
+
+
+def test_gaps_are_those_of_the_file(report: Report) -> None:
+    file = rows_of_csv(gaps_renderer.render(report, View()))
+    table = pa.table(report.gaps)
+    renamed = ["giver" if name == "peer_operation" else name for name in gaps_renderer.COLUMNS]
+    same = {name: cells for name, cells in file.items() if name not in LABELS}
+
+    assert sorted(table.column_names) == sorted(renamed)
+    assert {name: written(table[name].to_pylist()) for name in same} == same
+    assert len(table) == len(report.gaps)
+
+
+def test_gaps_give_the_rows_of_operations(report: Report) -> None:
+    file = rows_of_csv(gaps_renderer.render(report, View()))
+    operations, table = pa.table(report.operations), pa.table(report.gaps)
+
+    for column, told in (("before", "before"), ("after", "after"), ("giver", "peer_operation")):
+        rows = table[column].to_pylist()
+        phase, number = operations["phase"].to_pylist(), operations["microbatch"].to_pylist()
+        for row, label in zip(rows, file[told], strict=True):
+            called = "" if row is None else phase[row] + written([number[row]])[0]
+            assert label.split(";")[0].split(" of chunk ")[0] == called
+
+
+def test_some_run_has_every_kind_of_null(tmp_path: Path) -> None:
+    run = Planting(stages=2, microbatches=2, iterations=2, transfer_ns=300_000, overhead=True)
+    plant(run, tmp_path)
+    table = pa.table(bubbleviz.analyze([tmp_path]).gaps)
+
+    for name in ("before", "after", "giver", "peer_rank"):
+        assert 0 < table[name].null_count < len(table), name
+
+
+def test_an_operation_without_work_has_no_times() -> None:
+    report = report_of([Op(0, Phase.F, 0, 0, 10), Op(0, Phase.B, 0, 11, 12, busy=None)])
+
+    table = pa.table(report.operations)
+
+    assert table["start_ns"].to_pylist() == [0, None]
+    assert table["end_ns"].to_pylist() == [10, None]
+    assert table["host_end_ns"].to_pylist() == [10, 12]
+
+
+def test_stages_that_are_not_known_are_null(report: Report) -> None:
+    half = tuple(rank.stage if rank.index % 2 else None for rank in report.ranks)
+    operations = replace(report.operations, stages=half)
+    gaps = replace(report.gaps, operations=operations)
+
+    for table in (operations, gaps):
+        found = pl.DataFrame(table)
+        assert found["stage"].to_list() == [half[rank] for rank in found["rank"]]
+    assert pa.table(replace(operations, stages=()))["stage"].null_count == len(operations)
+
+
+def test_iterations_are_those_of_the_json(report: Report) -> None:
+    told = json.loads(json_renderer.render(report, View()))["iterations"]
+    table = pa.table(report.iterations)
+
+    expected = []
+    for iteration in told:
+        row = {}
+        for key, value in iteration.items():
+            if key in {"ranks", "cause_ns"}:
+                continue
+            if key == "bubble_interval":
+                for name, ends in value.items():
+                    row[f"{key}_low_{name}"], row[f"{key}_high_{name}"] = ends or (None, None)
+            elif isinstance(value, dict):
+                row |= {f"{key}_{name}": number for name, number in value.items()}
+            else:
+                row[key] = value
+        expected.append(row)
+    assert table.to_pylist() == expected
+
+
+def test_a_ratio_that_an_iteration_lacks_is_null() -> None:
+    report = report_of([Op(0, Phase.F, 0, 0, 10), Op(0, Phase.BW, 0, 20, 30)])
+
+    (row,) = pa.table(report.iterations).to_pylist()
+
+    assert row["bubble_ratio_schedule"] == pytest.approx(1 / 3)
+    assert row["bubble_ratio_period"] is None
+
+
+def test_an_iteration_without_work_has_no_times(report: Report) -> None:
+    empty = replace(report.iterations[0], ranks=(), start_ns=0, end_ns=0)
+
+    (row,) = pa.table(Iterations([empty])).to_pylist()
+
+    assert (row["start_ns"], row["end_ns"]) == (None, None)
+
+
+def test_hostile_names_are_values_like_others() -> None:
+    report = report_of([Op(0, Phase.F, 0, 0, 10, name=HOSTILE)])
+    named = Iterations(replace(i, name=HOSTILE) for i in report.iterations)
+    whole = HOSTILE.replace("\ud800", "?")
+
+    assert pa.table(report.operations)["name"].to_pylist() == [whole]
+    assert pl.DataFrame(report.operations)["name"].to_list() == [whole]
+    assert pa.table(named)["name"].to_pylist() == [whole]
+
+
+def test_polars_reads_the_same_as_pyarrow(report: Report) -> None:
+    for table in tables(report):
+        assert pl.DataFrame(table).to_dicts() == pa.table(table).to_pylist()
+
+
+def test_a_schema_that_is_asked_for_is_given(report: Report) -> None:
+    schema = pa.table(report.operations).schema
+    plain = schema.set(schema.get_field_index("phase"), pa.field("phase", pa.string()))
+
+    asked = pa.table(report.operations, schema=plain)
+
+    assert asked.schema == plain
+    assert asked["phase"].to_pylist() == pa.table(report.operations)["phase"].to_pylist()
+
+
+def test_a_table_may_be_read_twice(report: Report) -> None:
+    assert pa.table(report.operations).equals(pa.table(report.operations))
+
+
+# --- the sequence of iterations
+
+
+def test_iterations_are_a_sequence_of_iterations(report: Report) -> None:
+    own = tuple(report.iterations)
+
+    assert len(report.iterations) == len(own) >= 2
+    assert report.iterations[0] is own[0]
+    assert report.iterations[-1] is own[-1]
+    assert report.iterations[1:] == Iterations(own[1:]) == own[1:]
+    assert own[1] in report.iterations
+    assert report.iterations != own[1:]
+    assert report.iterations != list(own)
+    assert hash(Iterations()) == hash(Iterations())
+    assert list(reversed(report.iterations)) == list(reversed(own))
+    assert not Iterations()
+    with pytest.raises(IndexError):
+        report.iterations[len(own)]
+
+
+# --- short to read, and light
+
+
+def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None:
+    named = Iterations(replace(i, name="\n" + "n" * 10_000) for i in report.iterations)
+
+    for value in (report, report_of([]), report.operations, report.busy, report.gaps, named):
+        assert len(repr(value)) < 400
+        assert repr(value).isprintable()
+    assert repr(report).startswith("Report(")
+    assert repr(report_of([])) == (
+        "Report(schedule bubble ratio unknown, 0 ranks, 0 iterations, 0 operations, 0 limitations)"
+    )
+    assert f"{len(report.operations):,} operations" in repr(report)
+
+
+def test_no_library_is_loaded_but_arro3_and_nothing_that_draws() -> None:
+    script = (
+        "import sys, bubbleviz; report = bubbleviz.analyze(['fixtures/1f1b']);"
+        "[t.__arrow_c_stream__() for t in (report.operations, report.gaps, report.iterations)];"
+        "heavy = {'pandas', 'polars', 'pyarrow', 'IPython', 'drawsvg', 'bubbleviz.fragment'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=FIXTURES.parent,
+    )
+
+    assert done.stdout == "[]\n"

@@ -1,0 +1,281 @@
+"""What notebooks show: whole, well formed, alone, inert, and never too much."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from IPython.core.formatters import DisplayFormatter
+
+import bubbleviz
+from bubbleviz import fragment as fragment_module
+from bubbleviz.count import Summary, spread
+from bubbleviz.fragment import MOST_CHARACTERS, MOST_ROWS, bounded_picture, fragment
+from bubbleviz.iteration_table import Iterations
+from bubbleviz.model import Limitation
+from bubbleviz.notebook import NotebookReport
+from bubbleviz.phases import Phase
+from bubbleviz.renderers.svg import render
+from bubbleviz.renderers.table import render as table_of
+from bubbleviz.report import Report, View
+from bubbleviz.statistics import statistics
+from tests.test_svg import HOSTILE, SVG, Op, rank_of, report_of
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+VOID = {"br", "hr", "img", "meta", "link", "input"}
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return bubbleviz.analyze([FIXTURES / "1f1b"])
+
+
+def counted(report: Report) -> Report:
+    """Return a report whose summary has every ratio, as that of an analysis has."""
+    none = {s.name: spread([]) for s in statistics()}
+    between = dict.fromkeys(none)
+    told = {**none, **report.summary.bubble_ratio}
+    ratios = Summary(report.summary.iterations, told, between, none, none, none)
+    return replace(report, summary=ratios)
+
+
+class Read(HTMLParser):
+    """Reads HTML as browsers do: tags, attributes, and the text between, by the tag around it."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+
+def read(html: str) -> Read:
+    """Return what a browser reads, which is also well-formed XML with one element around it."""
+    found = Read(html)
+    assert found.open == []
+    assert ET.fromstring(html).tag == "div"
+    return found
+
+
+# --- nothing
+
+
+def test_an_empty_report_shows_that_it_is() -> None:
+    empty = counted(report_of([], limitations=(Limitation("all of it", "nothing ran"),)))
+
+    found = read(fragment(empty))
+
+    assert "bubble ratio (schedule): -" in found.text
+    assert "Nothing to draw: no GPU has any operation" in found.text
+    assert "all of it: nothing ran" in found.text
+    assert found.tags.count("svg") == 1
+    assert bounded_picture(empty).rows == 0
+
+
+def test_ranks_without_an_iteration_are_nothing_to_draw(report: Report) -> None:
+    idle = replace(report, iterations=Iterations(), explanation=report_of([]).explanation)
+
+    assert "Nothing to draw: no iteration was found" in read(fragment(counted(idle))).text
+
+
+# --- what it says
+
+
+def test_it_says_what_the_table_says(report: Report) -> None:
+    found = read(fragment(report)).text
+    flat = " ".join(found.split())
+
+    for line in table_of(report, View()).splitlines()[:3]:
+        assert line in flat
+    assert "schedule = 1 - sum of the ranks' compute / (ranks x (last end - first start" in flat
+    assert "Bubble ratios over the averaged iterations, in % ratio mean std" in flat
+    assert "schedule 27.27 0.00 27.27 27.27 3 37.50 33.000 0.000" in flat
+    assert "dependency 13.64 50.00 4.500 another rank had not finished" in flat
+    assert "Limitations" not in flat
+
+
+def test_every_statistic_has_its_row(report: Report) -> None:
+    tree = ET.fromstring(fragment(report))
+    rows = [[cell.text for cell in row] for row in tree.findall(".//tbody")[0]]
+
+    assert [row[0] for row in rows] == [s.name for s in statistics()]
+
+
+def test_limitations_are_listed(report: Report) -> None:
+    notes = tuple(Limitation(f"what {n}", f"because {n}") for n in range(500))
+
+    found = read(fragment(replace(report, limitations=notes)))
+
+    assert found.tags.count("li") == 13
+    assert "and 488 more" in found.text
+
+
+def test_the_picture_is_the_one_of_the_file(report: Report) -> None:
+    drawn = bounded_picture(report)
+    inline = ET.fromstring(fragment(report)).find(f".//{SVG}svg")
+
+    assert drawn.svg == render(report, View())
+    assert inline is not None
+    assert len(list(inline.iter())) == len(list(ET.fromstring(drawn.svg).iter()))
+
+
+# --- it stands alone
+
+
+def test_it_needs_no_script_and_no_network(report: Report) -> None:
+    found = read(fragment(report))
+    names = {name for name, _ in found.attributes}
+
+    assert not {"script", "link", "iframe", "object", "img", "a", "use"} & set(found.tags)
+    assert not {name for name in names if name.startswith("on")} | names & {"href", "src"}
+    assert re.findall(r"url\((?!#)|@import", fragment(report)) == []
+
+
+def test_its_styles_are_for_its_own_elements(report: Report) -> None:
+    for sheet in ET.fromstring(fragment(report)).iter("style"):
+        for selector in re.findall(r"(?:^|\})([^{}]+)\{", sheet.text or "", re.MULTILINE):
+            assert all(one.strip().startswith(".bubbleviz-report") for one in selector.split(","))
+
+
+def test_no_text_has_a_colour_of_its_own(report: Report) -> None:
+    """Outside of the picture, which has paper: the colour around is right on light and dark."""
+    sheet = ET.fromstring(fragment(report)).find("style")
+
+    assert sheet is not None
+    assert set(re.findall(r"[{;]color:([^;}]+)", sheet.text or "")) == {"inherit"}
+    assert set(re.findall(r"background:([^;}]+)", sheet.text or "")) == {"none"}
+
+
+def test_ids_of_two_reports_in_one_notebook_differ(report: Report) -> None:
+    other = replace(report, limitations=(Limitation("one", "more"),))
+    ids = [set(re.findall(r'\bid="([^"]+)"', fragment(one))) for one in (report, other)]
+    used = set(re.findall(r"url\(#([^)]+)\)", fragment(report)))
+
+    assert used
+    assert used == ids[0]
+    assert not ids[0] & ids[1]
+
+
+def test_the_same_report_gives_the_same_bytes(report: Report) -> None:
+    again = bubbleviz.analyze([FIXTURES / "1f1b"])
+
+    assert fragment(again) == fragment(report)
+
+
+# --- hostile names, and very many ranks
+
+
+def test_hostile_names_are_inert() -> None:
+    ops = [Op(0, Phase.F, 0, 0, 10, name=HOSTILE), Op(0, Phase.BW, 0, 20, 30, name=HOSTILE)]
+    ranks = (replace(rank_of(0), label=HOSTILE, host=HOSTILE),)
+    hostile = counted(report_of(ops, ranks=ranks, limitations=(Limitation(HOSTILE, HOSTILE),)))
+    hostile = replace(
+        hostile,
+        headline_reason=HOSTILE,
+        convention=HOSTILE,
+        iterations=Iterations(replace(i, name=HOSTILE) for i in hostile.iterations),
+    )
+
+    html = fragment(hostile)
+    found = read(html)
+
+    assert "<script" not in html
+    assert "<script>alert(1)</script>" in found.text
+    assert "script" not in found.tags
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff]", html)
+    assert len(html) < 60_000
+
+
+def test_what_others_tell_is_inert_too(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_module, "first_thing", lambda _: HOSTILE)
+
+    html = fragment(report)
+
+    assert "what to do first: <script>alert(1)</script>" in read(html).text
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff]", html)
+
+
+@pytest.mark.parametrize("stage", [None, 0])
+def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
+    count = 300
+    ops = [Op(rank, Phase.F, 0, rank, rank + 10) for rank in range(count)]
+    ranks = tuple(
+        replace(rank_of(r), stage=None if stage is None else r // 2) for r in range(count)
+    )
+    many = counted(report_of(ops, ranks=ranks))
+
+    drawn = bounded_picture(many)
+
+    assert (drawn.drawn, drawn.rows) == (MOST_ROWS, 300 if stage is None else 150)
+    assert f"The first 64 of {drawn.rows} rows" in read(fragment(many)).text
+
+
+def test_copies_of_few_stages_are_all_drawn() -> None:
+    ops = [Op(rank, Phase.F, 0, rank % 4, 10 + rank % 4) for rank in range(400)]
+    ranks = tuple(replace(rank_of(r), stage=r % 4) for r in range(400))
+    many = counted(report_of(ops, ranks=ranks))
+
+    drawn = bounded_picture(many)
+
+    assert (drawn.drawn, drawn.rows) == (4, 4)
+    assert drawn.svg == render(many, View())
+
+
+def test_a_picture_of_very_many_operations_has_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = [Op(rank, Phase.F, m, 10 * m, 10 * m + 9) for rank in range(32) for m in range(60)]
+    many = counted(report_of(ops))
+    whole = len(bounded_picture(many).svg)
+    monkeypatch.setattr(fragment_module, "MOST_CHARACTERS", whole // 3)
+
+    drawn = bounded_picture(many)
+
+    assert whole < MOST_CHARACTERS
+    assert (drawn.drawn, drawn.rows) == (8, 32)
+    assert len(drawn.svg) <= whole // 3
+    monkeypatch.setattr(fragment_module, "MOST_CHARACTERS", 10)
+    assert bounded_picture(many).drawn == 1
+
+
+# --- in IPython
+
+
+def test_jupyter_shows_it(report: Report) -> None:
+    shown, _ = DisplayFormatter().format(report)  # type: ignore[no-untyped-call]  # theirs
+
+    assert shown["text/html"] == fragment(report)
+    assert shown["image/svg+xml"] == render(report, View())
+    assert shown["text/plain"] == repr(report)
+    assert len(shown["text/plain"].splitlines()) == 1
+
+
+def test_an_analysis_gives_a_report_that_shows_itself(report: Report) -> None:
+    assert isinstance(report, NotebookReport)
+    assert isinstance(replace(report, limitations=()), NotebookReport)
