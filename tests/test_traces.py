@@ -28,7 +28,8 @@ from bubbleviz.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.renderers import chrome, perfetto
 from bubbleviz.renderers.json import document
 from bubbleviz.report import Report, View
-from bubbleviz.tracks import ALL_RANKS, lanes_of
+from bubbleviz.trace import ALL_RANKS
+from bubbleviz.tracks import lanes_of
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from tests import strategies

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def render(report: Report, view: View) -> str:
     """Return the report as Chrome trace events; the view plays no part, all of it is in it."""
     del view
-    from bubbleviz.tracks import trace_of
+    from bubbleviz.trace import trace_of
 
     trace = trace_of(report)
     events = _events(trace.processes(), len(report.ranks) + 2)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     )
 
     from bubbleviz.report import Report, View
-    from bubbleviz.tracks import Counter, Process, Trace, Track, Value
+    from bubbleviz.trace import Trace
+    from bubbleviz.tracks import Counter, Process, Track, Value
 
 #: Every packet is of the one sequence whose strings it uses.
 _SEQUENCE = 1
@@ -58,7 +59,7 @@ def render(report: Report, view: View) -> bytes:
     """
     del view
     check()
-    from bubbleviz.tracks import trace_of
+    from bubbleviz.trace import trace_of
 
     writer = _Writer()
     writer.write(trace_of(report))
