@@ -363,6 +363,22 @@ def test_ranks_of_unknown_stages_have_no_flows() -> None:
     assert not any(own.leaving for own in found.slices)
 
 
+def test_no_flow_goes_back_in_time() -> None:
+    report = planted("1f1b")
+    early = np.where(report.operations.rank == 1, 10**12, 0)
+    operations = report.operations.changed(
+        start_ns=report.operations.start_ns - early, end_ns=report.operations.end_ns - early
+    )
+    found = checked(replace(report, operations=operations), explained=False)
+    entered = {own.process for own in found.slices if own.entering}
+    left = {own.process for own in found.slices if own.leaving}
+
+    # What rank 1 takes seems to be given later; what it gives comes in time.
+    assert 2 not in entered
+    assert left >= {2, 3}
+    assert found.facts["base_ns"] < 0
+
+
 def test_bubbles_say_what_was_waited_for() -> None:
     found = checked(planted("all causes"))
     waits = [own for own in found.of("bubble") if own.name == "dependency"]
