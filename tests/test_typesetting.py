@@ -203,5 +203,7 @@ def test_without_typst_the_next_step_is_said_before_any_work(
     assert not file.exists()
 
 
-def test_only_pictures_are_binary() -> None:
-    assert [renderer.name for renderer in renderers() if renderer.binary] == ["pdf", "png"]
+def test_what_is_binary() -> None:
+    binary = [renderer.name for renderer in renderers() if renderer.binary]
+
+    assert binary == ["perfetto", "pdf", "png"]

@@ -1,0 +1,608 @@
+"""Traces for viewers hold the report: to the nanosecond, properly nested, and the same in both."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.errors import OutputError, ProfileError
+from bubbleviz.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.renderers import chrome, perfetto
+from bubbleviz.renderers.json import document
+from bubbleviz.report import Report, View
+from bubbleviz.trace import ALL_RANKS
+from bubbleviz.tracks import lanes_of
+from scripts.planting import plant
+from scripts.planting.options import Planting
+from tests import strategies
+from tests.building import C, K, R, profile
+from tests.test_bad_input import CONVENTION, DIRECTING, HOSTILE, hostile_profile
+from tests.test_svg import MS, Op, rank_of, report_of
+from tests.traces import Loaded, Slice, read_chrome, read_perfetto
+
+ROOT = Path(__file__).parents[1]
+(SQL,) = re.findall(r"```sql\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+US = 1_000
+BASE = Planting(iterations=2, kernels=2, transfer_ns=20 * US)
+RUNS = {
+    "1f1b": BASE,
+    "zb-h1, iterations overlap": replace(BASE, schedule="zb-h1", microbatches=8, jitter=0.1),
+    "zb-v": replace(BASE, schedule="zb-v", autograd="named"),
+    "interleaved": replace(BASE, schedule="interleaved-1f1b"),
+    "dualpipe-v": replace(BASE, schedule="dualpipev", microbatches=8, iterations=1),
+    "two servers": replace(BASE, servers=2, jitter=0.05, clock_error_ns=(0, 3_000_000)),
+    "all causes": replace(
+        BASE, late_stage=1, late_ns=200 * US, overhead=True, barrier=True, stray="idle"
+    ),
+    "two streams": replace(BASE, schedule="zb-h2", microbatches=8, two_streams=True),
+    "cut": replace(BASE, iterations=3, cut_ns=70_000 * US),
+}
+
+
+@cache
+def planted(name: str) -> Report:
+    with tempfile.TemporaryDirectory() as folder:
+        plant(RUNS[name], Path(folder))
+        return bubbleviz.analyze(folder)
+
+
+def forward(start: int, end: int, rank: int = 0) -> Op:
+    return Op(rank, Phase.F, 0, start, end)
+
+
+def both(report: Report) -> tuple[Loaded, Loaded]:
+    """Return what the two files of a report hold."""
+    return (
+        read_perfetto(perfetto.render(report, View())),
+        read_chrome(chrome.render(report, View())),
+    )
+
+
+def checked(report: Report, *, explained: bool = True) -> Loaded:
+    """Return what the traces of a report hold, after everything that must hold of any.
+
+    Reports that tests put together themselves explain no bubbles.
+    """
+    found, same = both(report)
+    assert found.processes == same.processes
+    assert found.counters == same.counters
+    assert found.facts == same.facts
+    for category in ("operation", "communication", "bubble", "iteration"):
+        assert found.of(category) == same.of(category)
+    assert len(found.slices) == len(same.slices)
+    base_ns = found.facts["base_ns"]
+    assert_nothing_overlaps(found.slices)
+    assert_flows_have_two_ends(found.slices)
+    assert_operations(report, found, base_ns)
+    if explained:
+        assert_bubbles(report, found, base_ns)
+    assert_counters(report, found, base_ns)
+    return found
+
+
+def assert_nothing_overlaps(slices: Sequence[Slice]) -> None:
+    lanes: dict[tuple[int, str, int], list[Slice]] = {}
+    for own in slices:
+        assert 0 <= own.start_ns <= own.end_ns
+        lanes.setdefault((own.process, own.track, own.lane), []).append(own)
+    for lane in lanes.values():
+        lane.sort(key=lambda own: (own.start_ns, own.end_ns))
+        assert all(a.end_ns <= b.start_ns for a, b in pairwise(lane))
+
+
+def assert_flows_have_two_ends(slices: Sequence[Slice]) -> None:
+    leaving = {flow: own for own in slices for flow in own.leaving}
+    entering = {flow: own for own in slices for flow in own.entering}
+    assert len(leaving) == sum(len(own.leaving) for own in slices)
+    assert len(entering) == sum(len(own.entering) for own in slices)
+    assert leaving.keys() == entering.keys()
+    for flow, giver in leaving.items():
+        taker = entering[flow]
+        assert giver.start_ns < taker.start_ns
+        assert giver.category == taker.category == "operation"
+        assert giver.arguments["iteration"] == taker.arguments["iteration"]
+        assert numbers(giver) & numbers(taker)
+
+
+def numbers(own: Slice) -> set[int]:
+    """Return the microbatches of an operation."""
+    names = ("microbatch", "second_microbatch")
+    return {own.arguments[name] for name in names if name in own.arguments}
+
+
+def assert_operations(report: Report, found: Loaded, base_ns: int) -> None:
+    operations = report.operations
+    for category, phases in (("operation", COMPUTE), ("communication", COMMUNICATION)):
+        shown = (operations.has_span == 1) & np.isin(operations.phase, phases)
+        own = operations.take(shown)
+        wanted = Counter(
+            zip(
+                (own.rank + 1).tolist(),
+                [Phase(phase).label for phase in own.phase.tolist()],
+                own.microbatch.tolist(),
+                own.chunk.tolist(),
+                (own.start_ns - base_ns).tolist(),
+                (own.end_ns - base_ns).tolist(),
+                own.kernels.tolist(),
+                own.host_start_ns.tolist(),
+                strict=True,
+            )
+        )
+        assert wanted == Counter(
+            (
+                one.process,
+                one.arguments["phase"],
+                one.arguments.get("microbatch", -1),
+                one.arguments.get("chunk", -1),
+                one.start_ns,
+                one.end_ns,
+                one.arguments["kernels"],
+                one.arguments["host_start_ns"],
+            )
+            for one in found.of(category)
+        )
+
+
+def assert_bubbles(report: Report, found: Loaded, base_ns: int) -> None:
+    """Bubbles add up to what the JSON says, by rank, iteration and cause."""
+    ratio = report.gaps.ratio
+    seen: Counter[tuple[int, int, str]] = Counter()
+    for own in found.of("bubble"):
+        assert own.arguments["ratio"] == ratio
+        assert own.arguments["idle_ns"] == own.end_ns - own.start_ns
+        seen[own.process - 1, own.arguments["iteration"], own.name] += own.end_ns - own.start_ns
+    windows = {(w.process - 1, w.arguments["iteration"]): w for w in found.of("iteration")}
+    told = [
+        (iteration["index"], rank)
+        for iteration in document(report)["iterations"]
+        for rank in iteration["ranks"]
+        if ratio in rank["bubble_ns"]
+    ]
+    assert windows.keys() == {(rank["rank"], index) for index, rank in told}
+    for index, rank in told:
+        window = windows[rank["rank"], index]
+        account = next(
+            own.accounts[ratio]
+            for own in report.iterations[index].ranks
+            if own.rank == rank["rank"]
+        )
+        assert (window.start_ns, window.end_ns) == (
+            account.start_ns - base_ns,
+            account.end_ns - base_ns,
+        )
+        assert window.arguments["bubble_ns"] == rank["bubble_ns"][ratio]
+        assert window.arguments["window_ns"] == window.end_ns - window.start_ns
+        assert window.arguments.get("bubble_ratio") == rank["bubble_ratio"][ratio]
+        causes = {
+            cause: seen.pop((rank["rank"], index, cause), 0) for cause in rank["cause_ns"][ratio]
+        }
+        assert causes == rank["cause_ns"][ratio]
+        assert sum(causes.values()) == rank["bubble_ns"][ratio]
+    assert not seen
+
+
+def assert_counters(report: Report, found: Loaded, base_ns: int) -> None:
+    ratio = report.gaps.ratio
+    wanted: dict[int, list[tuple[int, float]]] = {}
+    everyone = len(report.ranks) + 1
+    for iteration in report.iterations:
+        told = [own for own in iteration.ranks if ratio in own.accounts]
+        for own in told:
+            value = own.bubble_ratio[ratio]
+            if value is not None:
+                start_ns = own.accounts[ratio].start_ns - base_ns
+                wanted.setdefault(own.rank + 1, []).append((start_ns, value))
+        value = iteration.ratios[ratio].value if ratio in iteration.ratios else None
+        if value is not None and told:
+            start_ns = min(own.accounts[ratio].start_ns for own in told) - base_ns
+            wanted.setdefault(everyone, []).append((start_ns, value))
+    assert {n: sorted(samples) for n, samples in found.counters.items()} == {
+        n: sorted(samples) for n, samples in wanted.items()
+    }
+
+
+# --- nothing, and ties
+
+
+def test_a_report_of_nothing_has_a_trace() -> None:
+    found = checked(report_of([]), explained=False)
+
+    assert found.processes == [(1, ALL_RANKS)]
+    assert found.slices == []
+    assert found.counters == {}
+    assert found.facts["base_ns"] == 0
+
+
+def test_a_rank_without_operations_is_a_process() -> None:
+    found = checked(report_of([], ranks=(rank_of(0), rank_of(1))), explained=False)
+
+    assert [number for number, _ in found.processes] == [3, 1, 2]
+    assert found.slices == []
+
+
+def test_operations_without_a_span_are_no_slices() -> None:
+    found = checked(report_of([replace(forward(0, 5), busy=None), forward(5, 9)]), explained=False)
+
+    assert [own.start_ns for own in found.of("operation")] == [5]
+
+
+def test_what_overlaps_goes_to_lanes() -> None:
+    start = np.array([0, 0, 0, 5, 5, 5, 6, 9], np.int64)
+    end = np.array([0, 5, 9, 5, 5, 7, 8, 9], np.int64)
+
+    assert lanes_of(start, end).tolist() == [0, 0, 1, 0, 0, 0, 2, 0]
+
+
+def test_lanes_of_nothing() -> None:
+    nothing = np.empty(0, np.int64)
+
+    assert lanes_of(nothing, nothing).tolist() == []
+
+
+def test_overlapping_operations_keep_their_times() -> None:
+    ops = [forward(0, 10), forward(3, 12), forward(10, 10), forward(12, 12), forward(12, 15)]
+    found = checked(report_of(ops), explained=False)
+
+    shown = [(own.start_ns, own.end_ns) for own in found.of("operation")]
+    assert shown == [(op.start, op.end) for op in ops]
+    assert {own.lane for own in found.of("operation")} == {0, 1}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.sampled_from((0, 0, 1, 2, 7))), max_size=14).map(
+        lambda spans: sorted((start, start + length) for start, length in spans)
+    )
+)
+def test_there_are_as_few_lanes_as_can_be(spans: list[tuple[int, int]]) -> None:
+    start, end = (np.array([span[n] for span in spans], np.int64) for n in (0, 1))
+    lanes = lanes_of(start, end).tolist()
+
+    for n, (begin, _) in enumerate(spans):
+        taken = {lanes[other] for other in range(n) if spans[other][1] > begin}
+        assert lanes[n] == min(set(range(n + 1)) - taken)
+
+
+# --- time
+
+
+def test_times_of_the_report_stay_where_viewers_can_take_them() -> None:
+    found = checked(report_of([forward(7 * MS + 1, 8 * MS)]), explained=False)
+
+    assert found.facts["base_ns"] == 0
+    assert found.of("operation")[0].start_ns == 7 * MS + 1
+
+
+@pytest.mark.parametrize("start", [-1, -(10**15), 2**53, 2**62])
+def test_negative_and_huge_times_are_moved_to_a_base_that_is_told(start: int) -> None:
+    found = checked(
+        report_of([forward(start, start + 1), forward(start + 1, start + 1001)]), explained=False
+    )
+
+    assert found.facts["base_ns"] == start
+    shown = [(own.start_ns, own.end_ns) for own in found.of("operation")]
+    assert shown == [(0, 1), (1, 1001)]
+
+
+def test_microseconds_are_written_exactly() -> None:
+    text = chrome.render(report_of([forward(2**53 - 1_000_002, 2**53 - 1)]), View())
+
+    assert '"ts":9007199253740.990,"dur":1000.001' in text
+
+
+# --- planted runs
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_planted_run_is_all_in_its_traces(name: str) -> None:
+    report = planted(name)
+    found = checked(report)
+
+    assert found.processes[1:] == [(rank.index + 1, rank.label) for rank in report.ranks]
+    assert found.of("iteration")
+    assert found.of("bubble")
+    assert sum(len(own.leaving) for own in found.slices) > 0
+
+
+def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
+    found = checked(planted("1f1b"))
+    stages = len(found.processes) - 1
+    taker = {flow: own for own in found.slices for flow in own.entering}
+    starts = [
+        own
+        for own in found.of("operation", process=1)
+        if own.arguments["phase"] == "F" and own.arguments["iteration"] == 0
+    ]
+
+    assert len(starts) == BASE.microbatches
+    for own in starts:
+        way, at = [(own.process, own.name)], own
+        while at.leaving:
+            (flow,) = at.leaving
+            at = taker[flow]
+            way.append((at.process, at.name))
+        number = own.arguments["microbatch"]
+        there = [(stage, f"F {number}") for stage in range(1, stages + 1)]
+        back = [(stage, f"BW {number}") for stage in range(stages, 0, -1)]
+        assert way in (there + back, there + [(s, n.replace("BW", "B")) for s, n in back])
+
+
+@pytest.mark.parametrize("name", ["zb-v", "interleaved"])
+def test_a_microbatch_passes_all_chunks(name: str) -> None:
+    found = checked(planted(name))
+    operations = [own for own in found.of("operation") if own.arguments.get("iteration") == 0]
+    forwards = [own for own in operations if own.arguments["phase"] == "F"]
+    first = [own for own in forwards if not own.entering]
+    stages = len({(own.process, own.arguments["chunk"]) for own in forwards})
+
+    # All but the first stage's take from the one before.
+    assert stages > len(found.processes) - 1
+    assert len(first) * stages == len(forwards)
+
+
+def test_ranks_of_unknown_stages_have_no_flows() -> None:
+    found = checked(report_of([forward(0, 5), forward(5, 9, rank=1)]), explained=False)
+
+    assert not any(own.leaving for own in found.slices)
+
+
+def test_no_flow_goes_back_in_time() -> None:
+    report = planted("1f1b")
+    early = np.where(report.operations.rank == 1, 10**12, 0)
+    operations = report.operations.changed(
+        start_ns=report.operations.start_ns - early, end_ns=report.operations.end_ns - early
+    )
+    found = checked(replace(report, operations=operations), explained=False)
+    entered = {own.process for own in found.slices if own.entering}
+    left = {own.process for own in found.slices if own.leaving}
+
+    # What rank 1 takes seems to be given later; what it gives comes in time.
+    assert 2 not in entered
+    assert left >= {2, 3}
+    assert found.facts["base_ns"] < 0
+
+
+def test_bubbles_say_what_was_waited_for() -> None:
+    found = checked(planted("all causes"))
+    waits = [own for own in found.of("bubble") if own.name == "dependency"]
+
+    labels = {name for _, name in found.processes}
+    assert waits
+    assert all(own.arguments["peer"] in labels for own in waits)
+    assert all({"before", "after", "peer_operation"} <= own.arguments.keys() for own in waits)
+
+
+def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
+    kernels = [K(1 * MS, 2 * MS, 1), K(6 * MS, 7 * MS, 2), K(9 * MS, 10 * MS, 3)]
+    calls = [
+        C(1, 5_000, 1),
+        C(2 * MS, 5 * MS + 800_000, 77, name="cudaStreamSynchronize_v3020"),
+        C(6 * MS - 8_000, 6 * MS - 3_000, 2),
+        C(9 * MS - 8_000, 9 * MS - 3_000, 3),
+    ]
+    ranges = [
+        R(0, 10_000, "F0.0.0"),
+        R(6 * MS - 9_000, 6 * MS, "F1.0.0"),
+        R(7 * MS, 9 * MS - 10_000, "logging <script>"),
+        R(9 * MS - 9_000, 9 * MS, "B0.0.0"),
+    ]
+    found = checked(bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges)))
+    hosts = [own.arguments for own in found.of("bubble") if own.name == "host"]
+
+    assert [own["after"] for own in hosts] == ["F1", "BW0"]
+    assert [own.get("host_call") for own in hosts] == ["cudaStreamSynchronize", None]
+    assert [own.get("host_range") for own in hosts] == [None, "logging <script>"]
+
+
+@pytest.mark.parametrize("renderer", [chrome, perfetto])
+def test_the_same_report_gives_the_same_bytes(renderer: object) -> None:
+    render = renderer.render  # type: ignore[attr-defined]  # two modules of one shape
+
+    assert render(planted("1f1b"), View()) == render(planted("1f1b"), View(iterations=(0,)))
+
+
+def test_pieces_of_a_trace_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = perfetto.render(planted("1f1b"), View())
+    for packets in (1, 2, 3, 100):
+        monkeypatch.setattr(perfetto, "_PIECE", packets)
+        assert perfetto.render(planted("1f1b"), View()) == whole
+
+
+# --- odd runs
+
+
+@settings(
+    max_examples=int(os.environ.get("BUBBLEVIZ_EXAMPLES", "120")),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(strategies.profiles())
+def test_whatever_a_profile_holds_is_in_its_traces(rows: strategies.Rows) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = rows.write(Path(folder))
+        try:
+            report = bubbleviz.analyze([path], convention="zero-bubble")
+        except ProfileError:
+            return
+    checked(report)
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_names_are_inert(text: str, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(CONVENTION, encoding="utf-8")
+    path = hostile_profile(tmp_path, text)
+    json_file, binary = tmp_path / "x.json", tmp_path / "x.pftrace"
+    arguments = ("analyze", str(path), "--convention", str(own))
+    assert main([*arguments, "--chrome", str(json_file), "--perfetto", str(binary)]) == 0
+    written = json_file.read_text("ascii")
+    found, same = read_perfetto(binary.read_bytes()), read_chrome(written)
+
+    assert "<" not in written
+    assert all(line.isprintable() for line in written.splitlines())
+    assert found.of("operation") == same.of("operation")
+    assert found.of("operation")
+    for one in found.slices:
+        for value in (one.name, *one.arguments.values()):
+            if isinstance(value, str):
+                assert not DIRECTING.intersection(value)
+                assert "\n" not in value
+                assert len(value) <= 200
+
+
+# --- in SQL, as Perfetto's trace processor takes it
+
+
+def ratios(report: Report) -> list[tuple[str, float]]:
+    """Return the idle share of each rank, over the iterations."""
+    ratio, told = report.gaps.ratio, []
+    for rank in report.ranks:
+        accounts = [
+            own.accounts[ratio]
+            for iteration in report.iterations
+            for own in iteration.ranks
+            if own.rank == rank.index and ratio in own.accounts
+        ]
+        bubble = sum(account.bubble_ns for account in accounts)
+        told.append((rank.label, bubble / sum(account.window_ns for account in accounts)))
+    return told
+
+
+def tables(found: Loaded) -> sqlite3.Connection:
+    """Return a trace in the tables that the trace processor would make of it."""
+    database = sqlite3.connect(":memory:")
+    database.executescript(
+        """
+        CREATE TABLE process (upid INTEGER, pid INTEGER, name TEXT);
+        CREATE TABLE process_track (id INTEGER, upid INTEGER, name TEXT);
+        CREATE TABLE slice (track_id INTEGER, ts INTEGER, dur INTEGER, category TEXT, name TEXT);
+        """
+    )
+    upids = {number: upid for upid, (number, _) in enumerate(found.processes, 1)}
+    database.executemany(
+        "INSERT INTO process VALUES (?, ?, ?)",
+        [(upids[number], number, name) for number, name in found.processes],
+    )
+    tracks: dict[tuple[int, str, int], int] = {}
+    for own in found.slices:
+        track = tracks.setdefault((own.process, own.track, own.lane), len(tracks))
+        database.execute(
+            "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",
+            (track, own.start_ns, own.end_ns - own.start_ns, own.category, own.name),
+        )
+    database.executemany(
+        "INSERT INTO process_track VALUES (?, ?, ?)",
+        [(track, upids[process], name) for (process, name, _), track in tracks.items()],
+    )
+    return database
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_query_of_the_readme_gives_the_ratios(name: str) -> None:
+    report = planted(name)
+    with closing(tables(checked(report))) as database:
+        rows = database.execute(SQL).fetchall()
+
+    assert [rank for rank, _ in rows] == [rank for rank, _ in ratios(report)]
+    assert [ratio for _, ratio in rows] == pytest.approx([ratio for _, ratio in ratios(report)])
+
+
+def test_where_ranks_only_compute_and_idle_the_query_gives_the_report_s_own_ratios() -> None:
+    report = planted("1f1b")
+    (first, *_), *_ = (iteration.ranks for iteration in report.iterations)
+    with closing(tables(checked(report))) as database:
+        (_, ratio), *_ = database.execute(SQL).fetchall()
+
+    assert ratio == pytest.approx(first.bubble_ratio[report.headline])
+
+
+def shell() -> str | None:
+    """Return Perfetto's trace processor, where this machine has one; it is never downloaded."""
+    kept = Path.home() / ".local/share/perfetto/prebuilts"
+    found = sorted(kept.glob("trace_processor_shell-*")) if kept.is_dir() else []
+    named = (os.environ.get("TRACE_PROCESSOR"), shutil.which("trace_processor_shell"))
+    return next((path for path in (*named, *map(str, found)) if path), None)
+
+
+@pytest.fixture
+def processor() -> str:
+    path = shell()
+    if path is None:
+        pytest.skip("Perfetto's trace_processor_shell is not here; name it in TRACE_PROCESSOR")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["perfetto", "chrome"])
+@pytest.mark.parametrize("name", RUNS)
+def test_the_trace_processor_takes_it(name: str, kind: str, processor: str, tmp_path: Path) -> None:
+    from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
+
+    report = planted(name)
+    file = tmp_path / "trace"
+    content = perfetto.render(report, View()) if kind == "perfetto" else b""
+    file.write_bytes(content or chrome.render(report, View()).encode())
+    wanted = checked(report)
+    query = SQL
+    if kind == "chrome":  # lanes are threads there
+        query = SQL.replace("process_track", "thread_track")
+        query = query.replace("JOIN process", "JOIN thread USING (utid) JOIN process")
+    with TraceProcessor(str(file), config=TraceProcessorConfig(bin_path=processor)) as opened:
+        errors = list(opened.query("SELECT name FROM stats WHERE severity = 'error' AND value > 0"))
+        rows = [(row.rank, row.ratio) for row in opened.query(query)]
+        ((flows,),) = [(row.n,) for row in opened.query("SELECT COUNT(*) AS n FROM flow")]
+        ((slices,),) = [
+            (row.n,) for row in opened.query("SELECT COUNT(*) AS n FROM slice WHERE dur >= 0")
+        ]
+        deepest = [row.depth for row in opened.query("SELECT MAX(depth) AS depth FROM slice")]
+
+    assert errors == []
+    assert [rank for rank, _ in rows] == [rank for rank, _ in ratios(report)]
+    assert [ratio for _, ratio in rows] == pytest.approx([ratio for _, ratio in ratios(report)])
+    assert flows == sum(len(own.leaving) for own in wanted.slices)
+    assert slices == len(wanted.slices) + (kind == "perfetto")  # the facts are an instant
+    assert deepest == [0]
+
+
+# --- the command line
+
+
+def test_without_its_package_perfetto_is_refused_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    file = tmp_path / "x.pftrace"
+
+    assert main(["analyze", "nowhere.sqlite", "--perfetto", str(file)]) == 1
+    assert "pip install 'bubbleviz[perfetto]'" in capsys.readouterr().err
+    assert not file.exists()
+    with pytest.raises(OutputError, match="--chrome"):
+        perfetto.render(report_of([]), View())
+
+
+def test_perfetto_is_loaded_only_where_it_is_asked_for() -> None:
+    import subprocess
+
+    script = (
+        "import sys; from bubbleviz.cli import main; "
+        "main(['analyze', 'fixtures/1f1b', '--chrome', '-']); "
+        "assert not {'perfetto', 'google.protobuf'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, capture_output=True)
