@@ -300,7 +300,9 @@ def _run(arguments: list[str]) -> int:
     """Run a command and return its exit code, having told where a signal broke it off."""
     code: object
     try:
-        typed = shlex.join(["bubbleviz", *arguments])
+        # What is written is the same whether or not it replaces something.
+        telling = (own for own in arguments if own not in {"-f", "--force"})
+        typed = shlex.join(["bubbleviz", *telling])
         code = app(args=arguments, prog_name="bubbleviz", standalone_mode=False, obj=typed)
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED

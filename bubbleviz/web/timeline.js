@@ -71,6 +71,11 @@ class Timeline {
     return this.fromNs + ((x - this.gutter) / this.plotWidth) * (this.untilNs - this.fromNs);
   }
 
+  // Upper edge of a row.
+  top(place) {
+    return AXIS_HEIGHT + place * this.rowHeight - this.rowTop;
+  }
+
   rowAt(y) {
     if (y < AXIS_HEIGHT) return -1;
     const row = Math.floor((y - AXIS_HEIGHT + this.rowTop) / this.rowHeight);
@@ -181,7 +186,7 @@ class Timeline {
     c.textBaseline = "middle";
     const first = Math.floor(this.rowTop / this.rowHeight);
     const last = Math.min(this.rows.length, first + Math.ceil((this.height - AXIS_HEIGHT) / this.rowHeight) + 1);
-    for (let row = first; row < last; row += 1) this.paintRow(row, AXIS_HEIGHT + row * this.rowHeight - this.rowTop);
+    for (let row = first; row < last; row += 1) this.paintRow(row, this.top(row));
     this.paintMarks();
     this.paintAxis();
     this.paintWindow();
@@ -416,7 +421,7 @@ class Timeline {
       if (right < this.gutter || left > this.width) return;
       c.strokeStyle = colour;
       c.lineWidth = thick;
-      c.strokeRect(left, AXIS_HEIGHT + at * this.rowHeight - this.rowTop + 1, Math.max(right - left, 1), this.rowHeight - 2);
+      c.strokeRect(left, this.top(at) + 1, Math.max(right - left, 1), this.rowHeight - 2);
     };
     c.save();
     c.beginPath();
@@ -436,7 +441,7 @@ class Timeline {
     if (at === undefined || right < this.gutter || left > this.width) return;
     const thick = Math.max(2, this.rowHeight * 0.16);
     this.context.fillStyle = this.ink.accent;
-    this.context.fillRect(left, AXIS_HEIGHT + (at + 1) * this.rowHeight - this.rowTop - thick, Math.max(right - left, 1), thick);
+    this.context.fillRect(left, this.top(at + 1) - thick, Math.max(right - left, 1), thick);
   }
 
   // A line from operation to operation of the same microbatch.
@@ -450,7 +455,7 @@ class Timeline {
     for (const row of this.chain) {
       const at = place.get(rank[row]);
       if (at === undefined) continue;
-      const y = AXIS_HEIGHT + (at + 0.5) * this.rowHeight - this.rowTop;
+      const y = this.top(at + 0.5);
       if (last) {
         c.moveTo(last[0], last[1]);
         c.lineTo(this.x(start[row]), y);

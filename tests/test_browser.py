@@ -1,0 +1,551 @@
+"""The interactive report in a real browser: what people do with it, and what they read there.
+
+Debian's Chromium is driven headless. Where it is not installed the tests are skipped, but for
+``BUBBLEVIZ_BROWSER=needed``, as in CI.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+
+from bubbleviz.api import analyze
+from bubbleviz.iteration_table import Iterations
+from bubbleviz.page import UNKNOWN
+from bubbleviz.phases import COMPUTE, WORK
+from bubbleviz.renderers import html
+from bubbleviz.renderers.json import document
+from bubbleviz.report import Report, View
+from bubbleviz.serving import serving
+from tests.test_latex import HOSTILE
+from tests.test_svg import report_of
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+REPORTS = {name: analyze(FIXTURES / name) for name in ("1f1b", "zb-h2", "zb-v")}
+SMALL = REPORTS["1f1b"]
+#: A browser that asks nobody for anything; in a container that has no sandbox of its own.
+_OPTIONS = (
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-sandbox",
+)
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and what went wrong or out of it."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def run(self, script: str) -> Any:
+        """Return what a script gives, with ``run``, ``timeline`` and ``charts`` at hand."""
+        return self.page.evaluate(
+            f"async () => {{ const {{ run, timeline, charts }} = await bubbleviz; {script} }}"
+        )
+
+    def frame(self) -> None:
+        """Wait until what was asked for is drawn."""
+        self.page.evaluate("() => new Promise((next) => requestAnimationFrame(() => next()))")
+
+    def view(self) -> list[float]:
+        return list(self.run("return [timeline.fromNs, timeline.untilNs]"))
+
+    def box(self, row: int) -> tuple[float, float]:
+        """Return the middle of an operation's box, on the page."""
+        x, y = self.run(
+            f"""const own = run.operations, at = {row};
+            const place = timeline.rows.findIndex((each) => each.rank === own.rank[at]);
+            const box = timeline.canvas.getBoundingClientRect();
+            return [
+              box.left + timeline.x(own.start_ns[at] + own.length_ns[at] / 2),
+              box.top + timeline.top(place + 0.5),
+            ];"""
+        )
+        return float(x), float(y)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Start Chromium."""
+    program = shutil.which("chromium")
+    if program is None:
+        message = "chromium is not installed: scripts/browser installs it as root on Debian"
+        if os.environ.get("BUBBLEVIZ_BROWSER") == "needed":
+            pytest.fail(message)
+        pytest.skip(message)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=list(_OPTIONS))
+        yield started
+        started.close()
+
+
+Open = Callable[..., Opened]
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Return what opens a report's page; no page may complain, or ask any host for anything."""
+    pages: list[Opened] = []
+
+    def opening(report: Report, width: int = 1280, scheme: Any = "light") -> Opened:
+        file = tmp_path / f"report{len(pages)}.html"
+        text = html.render(report, View())
+        file.write_text(text, encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        own = Opened(context.new_page())
+        pages.append(own)
+        watch(own)
+        own.page.goto(file.as_uri())
+        own.page.locator("body[data-ready]").wait_for(timeout=60_000)
+        return own
+
+    yield opening
+    for own in pages:
+        assert own.complaints == []
+        assert own.asked == []
+        own.page.context.close()
+
+
+def watch(own: Opened) -> None:
+    """Take down what a page complains of, and what it asks for beside itself."""
+
+    def told(message: Any) -> None:
+        if message.type == "error":
+            own.complaints.append(message.text)
+
+    def asking(request: Any) -> None:
+        if not request.url.startswith(("file:", "data:", "blob:")):
+            own.asked.append(request.url)
+
+    own.page.on("console", told)
+    own.page.on("pageerror", lambda error: own.complaints.append(str(error)))
+    own.page.on("request", asking)
+
+
+def test_an_empty_report_can_be_looked_at(opened: Open) -> None:
+    page = opened(report_of([])).page
+
+    assert page.locator("#failed").is_hidden()
+    assert "0 ranks" in page.locator("#about").inner_text()
+
+
+# What is read from the page
+
+
+@pytest.mark.parametrize("name", list(REPORTS))
+def test_the_numbers_are_those_of_the_json(name: str, opened: Open) -> None:
+    page = opened(REPORTS[name]).page
+    summary = document(REPORTS[name])["summary"]
+    rows = page.locator("#ratios tbody tr").all()
+    read = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows}
+
+    assert list(read) == list(summary["bubble_ratio"])
+    for definition, spread in summary["bubble_ratio"].items():
+        shown = [percent(spread[key]) for key in ("mean", "std", "min", "max")]
+        assert read[definition][:4] == shown
+        assert read[definition][5] == str(spread["n"])
+        assert read[definition][6] == percent(summary["bubble_low"][definition]["mean"])
+        assert read[definition][7] == percent(summary["bubble_overhead"][definition]["mean"])
+    headline = summary["bubble_ratio"][REPORTS[name].headline]["mean"]
+    assert page.locator("#headline strong").inner_text() == percent(headline)
+
+
+def percent(ratio: float | None) -> str:
+    return UNKNOWN if ratio is None else f"{100 * ratio:.2f} %"
+
+
+@pytest.mark.parametrize("name", list(REPORTS))
+def test_a_window_around_an_iteration_has_its_ratios(name: str, opened: Open) -> None:
+    report = REPORTS[name]
+    own = opened(report)
+
+    for iteration in report.iterations:
+        own.page.select_option("#iteration", str(iteration.index))
+        rows = own.page.locator("#window-ratios tbody tr").all()
+        read = {
+            row.locator("th").inner_text(): row.locator("td").first.inner_text() for row in rows
+        }
+        assert read == {
+            key: UNKNOWN if ratio.value is None else f"{100 * ratio.value:.4f} %"
+            for key, ratio in iteration.ratios.items()
+        }
+
+
+def test_the_ratios_of_a_part_are_those_of_a_plain_sum(opened: Open) -> None:
+    own = opened(SMALL)
+    start, end = own.run("return run.workSpan(0)")
+    low, high = start + (end - start) * 0.3, start + (end - start) * 0.62
+    found = own.run(f"return run.ratios({low}, {high})")
+    base = int(own.run("return run.data.base_ns"))
+    expected = plain_schedule(SMALL, 0, low + base, high + base)
+
+    assert found[0]["name"] == "schedule"
+    assert found[0]["ratio"] == pytest.approx(expected, abs=1e-9)
+
+
+def plain_schedule(report: Report, index: int, low: float, high: float) -> float:
+    """Return 1 - work / window of an iteration's part, summed operation by operation."""
+    operations, busy = report.operations, report.busy
+    window = work = 0.0
+    for own in report.iterations[index].ranks:
+        account = own.accounts["schedule"]
+        window += max(0.0, min(high, account.end_ns) - max(low, account.start_ns))
+    for row, operation in enumerate(busy.operation.tolist()):
+        mine = operations.iteration[operation] == index and operations.phase[operation] in WORK
+        start, end = max(low, int(busy.start_ns[row])), min(high, int(busy.end_ns[row]))
+        work += max(0.0, end - start) if mine else 0.0
+    return 1 - work / window
+
+
+def test_causes_of_a_window_add_up_to_its_bubble(opened: Open) -> None:
+    found = opened(SMALL).run(
+        """const span = run.workSpan(0), own = run.ratios(...span)[0];
+        return [run.idle(...span).reduce((a, b) => a + b, 0), own.windowNs - own.workNs];"""
+    )
+
+    assert found[0] == found[1]
+
+
+# Zoom, pan, hover, select
+
+
+def test_the_wheel_zooms_about_the_pointer(opened: Open) -> None:
+    own = opened(SMALL)
+    x, y = own.box(5)
+    time = "return timeline.timeAt({x} - timeline.canvas.getBoundingClientRect().left)"
+    before, under = own.view(), own.run(time.format(x=x))
+    pixel = (before[1] - before[0]) / 800
+    own.page.mouse.move(x, y)
+    own.page.mouse.wheel(0, -400)
+    own.frame()
+    after = own.view()
+
+    assert after[1] - after[0] < 0.6 * (before[1] - before[0])
+    assert own.run(time.format(x=x)) == pytest.approx(under, abs=pixel)
+
+
+def test_dragging_pans_and_zero_shows_all(opened: Open) -> None:
+    own = opened(SMALL)
+    x, y = own.box(5)
+    own.run("timeline.zoom(0.3)")
+    before = own.view()
+    own.page.mouse.move(x, y)
+    own.page.mouse.down()
+    own.page.mouse.move(x - 120, y, steps=4)
+    own.page.mouse.up()
+    panned = own.view()
+    own.page.keyboard.press("0")
+    whole = own.view()
+
+    assert panned[0] > before[0]
+    assert panned[1] - panned[0] == pytest.approx(before[1] - before[0])
+    assert whole[0] <= own.run("return run.startNs") < own.run("return run.endNs") <= whole[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "moves"),
+    [("ArrowRight", "later"), ("ArrowLeft", "earlier"), ("+", "closer"), ("-", "farther")],
+)
+def test_keys_move_the_view(key: str, moves: str, opened: Open) -> None:
+    own = opened(SMALL)
+    own.run("timeline.zoom(0.2); timeline.canvas.focus()")
+    before = own.view()
+    own.page.keyboard.press(key)
+    after = own.view()
+
+    length = (after[1] - after[0]) / (before[1] - before[0])
+    assert {
+        "later": after[0] > before[0],
+        "earlier": after[0] < before[0],
+        "closer": length < 0.99,
+        "farther": length > 1.01,
+    }[moves]
+
+
+def test_hovering_tells_an_operation(opened: Open) -> None:
+    own = opened(SMALL)
+    row = int(own.run("return run.compute.operation[7]"))
+    own.page.mouse.move(*own.box(row))
+    tip = own.page.locator(".tip")
+    tip.wait_for(state="visible")
+    text = tip.inner_text()
+    operations = SMALL.operations
+
+    assert text.splitlines()[0] == own.run(f"return run.label({row})")
+    assert f"{(operations.end_ns[row] - operations.start_ns[row]) / 1e6:,.3f} ms" in text
+    assert f"{operations.kernels[row]} compute kernels" in text
+    assert operations.names[operations.name_id[row]] in text
+
+
+def test_hovering_tells_a_gap_and_its_cause(opened: Open) -> None:
+    own = opened(SMALL)
+    found = own.run(
+        """const at = run.gaps.row[0], own = run.gapRows;
+        const box = timeline.canvas.getBoundingClientRect();
+        const place = timeline.rows.findIndex((each) => each.rank === own.rank[at]);
+        return [box.left + timeline.x(own.start_ns[at] + own.length_ns[at] / 2),
+          box.top + timeline.top(place + 0.5),
+          run.data.causes[own.cause[at]].name];"""
+    )
+    own.page.mouse.move(found[0], found[1])
+    own.page.locator(".tip").wait_for(state="visible")
+
+    assert own.page.locator(".tip").inner_text().startswith(f"idle: {found[2]}")
+
+
+def following(row: int) -> int:
+    """Return the next compute operation after one, in order of (rank, start)."""
+    operations = SMALL.operations
+    return next(i for i in range(row + 1, len(operations)) if operations.phase[i] in COMPUTE)
+
+
+def test_a_click_shows_the_chain_of_the_microbatch(opened: Open) -> None:
+    own = opened(SMALL)
+    row = int(own.run("return run.compute.operation[3]"))
+    own.page.mouse.click(*own.box(row))
+    operations = SMALL.operations
+    same = [
+        other
+        for other in range(len(operations))
+        if operations.iteration[other] == operations.iteration[row]
+        and operations.microbatch[other] == operations.microbatch[row]
+        and operations.phase[other] < 7
+    ]
+    chain = own.run("return [...timeline.chain]")
+
+    assert sorted(chain) == same
+    assert own.page.locator("#operation .chain li").count() == len(same)
+    assert own.page.locator("#operation h3").first.inner_text() == own.run(
+        f"return run.label({row})"
+    )
+    own.page.get_by_role("button", name="next on its rank").click()
+    assert own.run("return timeline.selected") == following(row)
+    own.page.locator("#timeline canvas").focus()
+    own.page.keyboard.press("Escape")
+    assert own.run("return timeline.selected") == -1
+
+
+def test_keys_go_from_operation_to_operation(opened: Open) -> None:
+    own = opened(SMALL)
+    own.page.locator("#timeline canvas").focus()
+    visited = []
+    for key in ("n", "n", "ArrowDown", "p"):
+        own.page.keyboard.press(key)
+        visited.append(own.run("return timeline.selected"))
+    rank = SMALL.operations.rank
+
+    assert visited[1] == following(visited[0])
+    assert rank[visited[2]] == rank[visited[1]] + 1
+    assert following(visited[3]) == visited[2]
+    assert own.page.locator("#live").inner_text() != ""
+
+
+def test_a_window_is_selected_by_dragging(opened: Open) -> None:
+    own = opened(SMALL)
+    x, y = own.box(5)
+    own.page.get_by_role("button", name="Select window").click()
+    own.page.mouse.move(x - 60, y)
+    own.page.mouse.down()
+    own.page.mouse.move(x + 60, y, steps=4)
+    own.page.mouse.up()
+    low, high = own.run("return timeline.window")
+
+    assert low < high
+    assert own.page.locator("#window-ratios tbody tr").count() == 4
+    own.page.get_by_role("button", name="clear").click()
+    assert own.run("return timeline.window") is None
+
+
+# Switches
+
+
+def pixels(own: Opened) -> str:
+    own.frame()
+    own.frame()
+    return str(own.page.evaluate("() => document.querySelector('#timeline canvas').toDataURL()"))
+
+
+@pytest.mark.parametrize("lane", ["operations", "communication", "causes", "critical path"])
+def test_lanes_are_switched(lane: str, opened: Open) -> None:
+    own = opened(SMALL)
+    before = pixels(own)
+    box = own.page.get_by_label(lane, exact=True)
+    box.click()
+    switched = pixels(own)
+    box.click()
+
+    assert switched != before
+    assert pixels(own) == before
+
+
+def test_rows_can_be_stages(opened: Open) -> None:
+    own = opened(SMALL)
+    own.page.select_option("#rows", "stage")
+    labels = own.run("return timeline.rows.map((row) => row.label)")
+
+    assert labels == [f"stage {stage}" for stage in range(4)]
+
+
+def test_light_and_dark(opened: Open) -> None:
+    light, dark = opened(SMALL), opened(SMALL, scheme="dark")
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    before = dark.page.evaluate(ground)
+    dark.page.get_by_role("button", name="Light / dark").click()
+
+    assert light.page.evaluate(ground) != before
+    assert dark.page.evaluate(ground) == light.page.evaluate(ground)
+
+
+@pytest.mark.parametrize("width", [1024, 1280, 2560])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_has_to_be_scrolled_sideways(width: int, scheme: str, opened: Open) -> None:
+    own = opened(SMALL, width, scheme)
+
+    assert own.page.evaluate("document.documentElement.scrollWidth") <= width
+    for chart in ("trend", "causes-chart", "heat"):
+        assert own.page.locator(f"#{chart} svg").count() == 1
+
+
+def test_the_page_can_be_printed(opened: Open) -> None:
+    own = opened(SMALL)
+    own.page.emulate_media(media="print")
+
+    assert own.page.locator(".controls").is_hidden()
+    assert own.page.pdf()[:5] == b"%PDF-"
+
+
+def test_controls_have_names(opened: Open) -> None:
+    own = opened(SMALL)
+    nameless = own.page.evaluate(
+        """() => [...document.querySelectorAll('button, select, input')].filter(
+          (own) => !(own.textContent.trim() || own.ariaLabel || own.labels?.length)).length"""
+    )
+
+    assert nameless == 0
+    assert own.page.get_by_role("application").count() == 1
+
+
+# Bounds
+
+
+def test_the_same_pixels_whether_drawn_in_boxes_or_in_shares(opened: Open) -> None:
+    """Shares of a pixel's time are exact: their sums are the operations' busy time."""
+    own = opened(SMALL)
+    found = own.run(
+        """const made = timeline.sumsOf(run.compute, 0);
+        const spent = new Float64Array(made.sums.length);
+        const at = run.startNs + 0.37 * (run.endNs - run.startNs);
+        timeline.spentUntil(run.compute, 0, made, at, spent);
+        let plain = 0;
+        for (let i = run.compute.bounds[0]; i < run.compute.bounds[1]; i += 1) {
+          plain += Math.max(0, Math.min(at, run.compute.endNs[i]) - run.compute.startNs[i]);
+        }
+        return [spent.reduce((a, b) => a + b, 0), plain];"""
+    )
+
+    assert found[0] == pytest.approx(found[1], abs=1)
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "<img src=x onerror=alert(1)>", "=1+1", "x" * 10_000])
+def test_hostile_names_are_inert(text: str, opened: Open) -> None:
+    operations = replace(SMALL.operations, names=(text,) * len(SMALL.operations.names))
+    ranks = tuple(replace(rank, label=text, host=text) for rank in SMALL.ranks)
+    iterations = Iterations(replace(iteration, name=text) for iteration in SMALL.iterations)
+    profiles = tuple(replace(profile, path=text, host=text) for profile in SMALL.profiles)
+    hostile = replace(
+        SMALL,
+        operations=operations,
+        ranks=ranks,
+        iterations=iterations,
+        profiles=profiles,
+        convention=text,
+        command=text,
+        headline_reason=text,
+    )
+    own = opened(hostile)
+    said: list[str] = []
+
+    def spoken(dialog: Dialog) -> None:
+        said.append(dialog.message)
+        dialog.dismiss()
+
+    own.page.on("dialog", spoken)
+    row = int(own.run("return run.compute.operation[3]"))
+    own.page.mouse.move(*own.box(row))
+    own.page.mouse.click(*own.box(row))
+    own.page.get_by_label("causes", exact=True).click()
+    own.page.wait_for_timeout(50)
+
+    assert said == []
+    assert own.page.locator("script").count() == opened(SMALL).page.locator("script").count()
+    assert own.page.locator("main img").count() == 0
+    assert own.page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_names_are_read_as_they_are(opened: Open) -> None:
+    text = '<b onclick="x">F & "B"</b>'
+    own = opened(
+        replace(SMALL, operations=replace(SMALL.operations, names=(text,) * 99), convention=text)
+    )
+
+    assert text in own.page.locator("#provenance-panel").inner_text()
+
+
+# Served
+
+
+def test_a_served_page_is_shown_to_those_who_know_its_address(browser: Browser) -> None:
+    page = html.render(SMALL, View()).encode()
+    with serving(page) as served:
+        answering = threading.Thread(target=served.forever)
+        answering.start()
+        try:
+            own = Opened(browser.new_page())
+            own.page.on("pageerror", lambda error: own.complaints.append(str(error)))
+            own.page.goto(served.url)
+            own.page.locator("body[data-ready]").wait_for(timeout=60_000)
+            shown = own.page.locator("#headline strong").inner_text()
+            own.page.close()
+        finally:
+            served.stop()
+            answering.join()
+
+    assert own.complaints == []
+    assert shown == percent(SMALL.summary.bubble_ratio[SMALL.headline].mean)
+
+
+def test_a_page_without_scripts_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(html.render(SMALL, View()), encoding="utf-8")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+
+    assert "bubbleviz analyze --text FILE" in page.locator("noscript").inner_text()
+    context.close()
+
+
+def test_a_page_that_is_damaged_says_so(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    text = html.render(SMALL, View())
+    start = text.index('id="columns">') + len('id="columns">')
+    file.write_text(text[:start] + "AAAA" + text[start + 40 :], encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    page.locator("#failed").wait_for(state="visible", timeout=20_000)
+
+    assert "cannot be shown" in page.locator("#failed").inner_text()
+    page.close()
