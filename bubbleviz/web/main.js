@@ -225,6 +225,8 @@ async function main() {
   describe(run, timeline);
   if (run.data.shown === null) timeline.whole();
   else timeline.showIteration(run.data.shown);
+  byId("no-operations").hidden = run.operations.rows > 0;
+  byId("timeline").hidden = run.operations.rows === 0;
   showLegend(run, timeline);
   showOperation(run, timeline, -1);
   showWindow(run, null);

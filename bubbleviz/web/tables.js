@@ -69,7 +69,7 @@ function limitations(run) {
 function provenance(run) {
   const { report } = run;
   const rows = report.profiles.map((own) => [
-    clean(own.path, 300), clean(own.host, 80), `${own.format} ${own.nsys_version ? clean(own.nsys_version, 60) : ""}`.trim(), own.kernels, own.linked_kernels, own.attributed_kernels,
+    element("span", { class: "path" }, clean(own.path, 300)), clean(own.host, 80), `${own.format} ${own.nsys_version ? clean(own.nsys_version, 60) : ""}`.trim(), own.kernels, own.linked_kernels, own.attributed_kernels,
     own.clock_uncertainty_ns === null ? "unknown" : duration(own.clock_uncertainty_ns),
   ]);
   const made = table(null, ["profile", "host", "format", "kernels", "linked", "attributed", "clock ±"], rows, { left: 3 });
