@@ -31,16 +31,17 @@ OPTIMIZER = "#ffd966"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 
-#: Why a rank is idle: what lies in the schedule is quiet, what can be mended is not.
+#: Why a rank is idle: what lies in the schedule is quiet, what can be mended is not. Told apart
+#: with any colour vision; a test holds them to it.
 CAUSES = {
-    "profiler": "#8c6d31",
-    "collective": "#c58ac2",
-    "warmup": "#e9ecef",
-    "drain": "#d3d8de",
-    "dependency": "#f6c9b8",
+    "profiler": "#3d4450",
+    "collective": "#9467bd",
+    "warmup": "#eceff2",
+    "drain": "#aab4c0",
+    "dependency": "#f7c6b4",
     "host": "#d62f2f",
-    "communication": "#f29f3d",
-    "other": "#f2e45c",
+    "communication": "#ee8f2b",
+    "other": "#f5ec7a",
 }
 #: The line along the operations that bound an iteration.
 CRITICAL = "#c2185b"

@@ -39,7 +39,7 @@ function causesSpec(run) {
   return values.length === 0 ? null : {
     description: "Bars: idle time of each rank by cause, mean of an averaged iteration, in milliseconds.",
     data: { values },
-    height: { step: rows.size > 24 ? 12 : 20 },
+    height: rows.size * (rows.size > 24 ? 12 : 20),
     width: "container",
     mark: { type: "bar", tooltip: true },
     encoding: {
@@ -54,48 +54,70 @@ function causesSpec(run) {
   };
 }
 
-// Median over iterations of how long each microbatch took on each stage, against its kind's median.
-function heatSpec(run, phase) {
-  const { operations: own, report } = run;
-  const averaged = new Set(report.iterations.filter((iteration) => iteration.averaged).map((iteration) => iteration.index));
+// What a heat map can show: how its cells are coloured, and what of an operation they take.
+const MEASURES = {
+  time: {
+    title: "ms", format: ",.3f", of: (own, row) => own.length_ns[row] / 1e6,
+    scale: { scheme: "viridis", reverse: true, zero: false },
+  },
+  slowness: {
+    title: "times the median of its stage", format: ".3f", of: (own, row) => own.thousandths[row] / 1000,
+    scale: { domain: [0.5, 1, 1.5], range: ["#2b6cb0", "#f4f4f2", "#b3261e"], clamp: true },
+  },
+};
+
+// By stage and microbatch, what the operations of a phase took in each averaged iteration.
+function cellsOf(run, phase, measure) {
+  const own = run.operations;
+  const averaged = new Set(run.report.iterations.filter((iteration) => iteration.averaged).map((iteration) => iteration.index));
   const code = run.data.phases.indexOf(phase);
   const cells = new Map();
-  let [first, last] = [Infinity, -Infinity];
-  for (let i = 0; i < own.rows; i += 1) {
-    if (own.phase[i] !== code || own.thousandths[i] <= 0 || own.microbatch[i] < 0 || own.virtual_stage[i] < 0) continue;
-    if (averaged.size && !averaged.has(own.iteration[i])) continue;
-    first = Math.min(first, own.microbatch[i]);
-    last = Math.max(last, own.microbatch[i]);
-    const key = own.virtual_stage[i] * 2 ** 24 + own.microbatch[i];
-    const cell = cells.get(key) ?? cells.set(key, { stage: own.virtual_stage[i], microbatch: own.microbatch[i], all: [] }).get(key);
-    cell.all.push(own.thousandths[i] / 1000);
+  for (let row = 0; row < own.rows; row += 1) {
+    if (own.phase[row] !== code || own.thousandths[row] <= 0 || own.microbatch[row] < 0 || own.virtual_stage[row] < 0) continue;
+    if (averaged.size && !averaged.has(own.iteration[row])) continue;
+    const key = own.virtual_stage[row] * 2 ** 24 + own.microbatch[row];
+    const cell = cells.get(key) ?? cells.set(key, { stage: own.virtual_stage[row], microbatch: own.microbatch[row], all: [] }).get(key);
+    cell.all.push(measure.of(own, row));
   }
-  if (!cells.size) return null;
+  return [...cells.values()];
+}
+
+function median(values) {
+  const sorted = Float64Array.from(values).sort();
+  return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
+}
+
+// Cells side by side; where there are too many microbatches, the slowest of some that share one.
+function columnsOf(cells) {
+  const [first, last] = cells.reduce(([low, high], own) => [Math.min(low, own.microbatch), Math.max(high, own.microbatch)], [Infinity, -Infinity]);
   const share = Math.ceil((last - first + 1) / MOST_COLUMNS);
   const shown = new Map();
-  for (const { stage, microbatch, all } of cells.values()) {
-    all.sort((a, b) => a - b);
-    const times = (all[(all.length - 1) >> 1] + all[all.length >> 1]) / 2;
+  for (const { stage, microbatch, all } of cells) {
+    const value = median(all);
     const column = first + Math.floor((microbatch - first) / share) * share;
     const key = `${stage} ${column}`;
     const known = shown.get(key);
-    if (!known || times > known.times) shown.set(key, { stage, microbatch: column, slowest: microbatch, times });
+    if (!known || value > known.value) shown.set(key, { stage, microbatch: column, slowest: microbatch, value });
   }
+  return [share, [...shown.values()]];
+}
+
+function heatSpec(run, phase, name) {
+  const measure = MEASURES[name];
+  const cells = cellsOf(run, phase, measure);
+  if (!cells.length) return null;
+  const [share, values] = columnsOf(cells);
   return {
-    description: `Heat map: how long ${phase} of each microbatch took on each stage against the median of its stage.`,
-    data: { values: [...shown.values()] },
+    description: `Heat map: ${phase} of each microbatch on each stage, ${measure.title}, median over iterations.`,
+    data: { values },
     width: "container",
-    height: { step: 14 },
+    height: 14 * new Set(values.map((own) => own.stage)).size,
     mark: { type: "rect", tooltip: true },
     encoding: {
       x: { field: "microbatch", type: "ordinal", title: share > 1 ? `microbatch (${share} a column: the slowest)` : "microbatch", axis: { labelOverlap: true, labelAngle: 0 } },
       y: { field: "stage", type: "ordinal", title: "stage" },
-      color: {
-        field: "times", type: "quantitative", title: "times the median",
-        scale: { domain: [0.5, 1, 1.5], range: ["#2b6cb0", "#f4f4f2", "#b3261e"], clamp: true },
-        legend: { gradientLength: 160, orient: "top", symbolType: null },
-      },
-      tooltip: [{ field: "stage" }, { field: "slowest", title: "microbatch" }, { field: "times", title: "times the median", format: ".3f" }],
+      color: { field: "value", type: "quantitative", title: measure.title, scale: measure.scale, legend: { gradientLength: 160, orient: "top", symbolType: null, format: measure.format } },
+      tooltip: [{ field: "stage" }, { field: "slowest", title: "microbatch" }, { field: "value", title: measure.title, format: measure.format }],
     },
   };
 }
@@ -131,8 +153,9 @@ class Charts {
     this.run = run;
     this.timeline = timeline;
     this.views = new Map();
-    this.phases = ["F", "B", "BW", "W", "FB"].filter((phase) => heatSpec(run, phase));
+    this.phases = ["F", "B", "BW", "W", "FB"].filter((phase) => cellsOf(run, phase, MEASURES.time).length);
     [this.phase] = this.phases;
+    this.measure = "time";
   }
 
   // Draws a chart in its place, which says so where there is nothing to draw.
@@ -144,7 +167,7 @@ class Charts {
       place.replaceChildren(element("p", { class: "quiet" }, "Nothing to show: no averaged iteration tells it."));
       return null;
     }
-    const whole = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", config: shared(this.timeline.ink), autosize: { type: "fit-x", contains: "padding" }, ...spec };
+    const whole = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", config: shared(this.timeline.ink), ...spec };
     const made = await vegaEmbed(place, whole, { actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: { theme: "custom" } });
     this.views.set(id, made);
     return made.view;
@@ -156,11 +179,11 @@ class Charts {
       if (item?.datum?.index !== undefined) this.timeline.callbacks.iteration(item.datum.index);
     });
     await this.draw("causes-chart", causesSpec(this.run));
-    await this.heat(this.phase);
+    await this.heat(this.phase, this.measure);
   }
 
-  async heat(phase) {
-    this.phase = phase;
-    await this.draw("heat", phase ? heatSpec(this.run, phase) : null);
+  async heat(phase, measure) {
+    [this.phase, this.measure] = [phase, measure];
+    await this.draw("heat", phase ? heatSpec(this.run, phase, measure) : null);
   }
 }

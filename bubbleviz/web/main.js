@@ -183,8 +183,11 @@ function fillControls(run, timeline, charts) {
   });
   const phases = byId("heat-phase");
   phases.append(...charts.phases.map((phase) => element("option", { value: phase }, phase)));
-  phases.addEventListener("change", () => charts.heat(phases.value));
-  phases.parentElement.hidden = charts.phases.length === 0;
+  const measures = byId("heat-measure");
+  for (const chosen of [phases, measures]) {
+    chosen.addEventListener("change", () => charts.heat(phases.value, measures.value));
+    chosen.parentElement.hidden = charts.phases.length === 0;
+  }
 }
 
 function describe(run, timeline) {

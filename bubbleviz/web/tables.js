@@ -55,7 +55,7 @@ function phaseTimesTable(run) {
 
 function coverageTable(run) {
   const rows = run.report.coverage.map((own) => [
-    run.rankLabel(own.rank), own.gpu_ns ? percent(own.attributed_gpu_ns / own.gpu_ns) : "–", milliseconds(own.gpu_ns), milliseconds(own.comm_ns), milliseconds(own.copy_ns),
+    element("span", {}, run.rankLabel(own.rank)), own.gpu_ns ? percent(own.attributed_gpu_ns / own.gpu_ns) : "–", milliseconds(own.gpu_ns), milliseconds(own.comm_ns), milliseconds(own.copy_ns),
   ]);
   return table(null, ["rank", "explained", "compute, ms", "communication, ms", "copies, ms"], rows);
 }

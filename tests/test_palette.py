@@ -1,0 +1,76 @@
+"""Colours: told apart by everybody who looks at them."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bubbleviz.idle import Cause
+from bubbleviz.palette import CAUSES, MAX_SHADES, shade_of
+
+Matrix = npt.NDArray[np.float64]
+
+#: Machado, Oliveira and Fernandes 2009, "A physiologically-based model for simulation of color
+#: vision deficiency", severity 1.0, on linear RGB.
+VISIONS = {
+    "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritanopia": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+#: sRGB to XYZ, and the white of D65.
+_XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+_WHITE = (0.95047, 1.0, 1.08883)
+
+
+def linear(colour: str) -> Matrix:
+    channel = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.where(channel <= 0.04045, channel / 12.92, ((channel + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: Matrix) -> Matrix:
+    """Return a colour in CIELAB."""
+    share = np.array(_XYZ) @ np.clip(rgb, 0, 1) / np.array(_WHITE)
+    root = np.where(share > 0.008856, np.cbrt(share), 7.787 * share + 16 / 116)
+    return np.array(
+        [116 * root[1] - 16, 500 * (root[0] - root[1]), 200 * (root[1] - root[2])], np.float64
+    )
+
+
+@pytest.mark.parametrize("vision", list(VISIONS))
+def test_causes_are_told_apart_with_any_colour_vision(vision: str) -> None:
+    seen = {name: lab(np.array(VISIONS[vision]) @ linear(own)) for name, own in CAUSES.items()}
+    apart = {
+        (one, other): float(np.linalg.norm(seen[one] - seen[other]))
+        for one, other in combinations(seen, 2)
+    }
+
+    # Side by side, 10 is told apart at a glance.
+    assert min(apart.values()) > 15, min(apart, key=lambda pair: apart[pair])
+
+
+def test_every_cause_has_a_colour() -> None:
+    assert list(CAUSES) == [cause.label for cause in Cause]
+
+
+def test_one_chunk_has_no_shade_and_many_share_all() -> None:
+    assert shade_of(0, 1) == -1
+    assert [shade_of(place, 3) for place in range(3)] == [0, 1, 2]
+    many = [shade_of(place, 20) for place in range(20)]
+    assert (many[0], many[-1]) == (0, MAX_SHADES - 1)
+    assert many == sorted(many)
