@@ -146,6 +146,7 @@ def ideal(
     chunks: int | None = None,
     *,
     memory: MemoryOptions | None = None,
+    of_makespan: bool = False,
     watch: Watch = unwatched,
 ) -> Ideal:
     """Return what a schedule takes at these times.
@@ -157,6 +158,7 @@ def ideal(
         times: of the stages.
         chunks: model chunks a device, v; None for the schedule's usual number.
         memory: what activations take; a searched schedule keeps within the limit.
+        of_makespan: whether a search is for the shortest makespan, rather than the shortest cost.
         watch: is told how much of a search is done.
 
     Raises:
@@ -169,7 +171,8 @@ def ideal(
     held = _memory(rule, stages, memory or MemoryOptions())
     if rule.searched and held.limit is not None:
         ticks = _ticks(stages, microbatches * v, times, v)
-        plan = rule.searched.plan(Setting(stages, microbatches, v, *ticks, held), watch)
+        setting = Setting(stages, microbatches, v, *ticks, held, of_makespan)
+        plan = rule.searched.plan(setting, watch)
     else:
         plan = rule.plan(stages, microbatches, v)
     return ideal_of(plan, times, held)

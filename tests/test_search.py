@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.cli import main
@@ -178,6 +178,49 @@ def test_what_is_found_is_whole_and_keeps_within_memory(
     assert plan.name == schedule.name
     checked(plan, memory)
     assert plan == schedule.searched.plan(setting, unwatched)
+
+
+EACH = st.lists(st.integers(1, 9), min_size=5, max_size=5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    name=st.sampled_from([one.name for one in ALL]),
+    sizes=st.tuples(st.integers(1, 5), st.integers(1, 15)),
+    times=st.tuples(EACH, EACH, EACH),
+    transfer=st.integers(0, 3),
+    limit=st.integers(1, 11),
+    window=st.sampled_from(["cost_ms", "makespan_ms"]),
+)
+# One stage sets the pace; W stand where no filling puts them.
+@example("zb-1p", (3, 6), ([7, 7, 1], [8, 5, 4], [2, 6, 1]), 0, 3, "cost_ms")
+@example("zb-2p", (3, 9), ([3, 5, 5], [8, 6, 8], [8, 2, 1]), 0, 6, "cost_ms")
+@example("zb-v", (3, 9), ([3, 6, 7], [4, 5, 2], [7, 9, 6]), 1, 3, "cost_ms")
+@example("zb-1p", (8, 24), ([28] * 8, [4] * 8, [16] * 8), 0, 8, "cost_ms")
+def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
+    name: str,
+    sizes: tuple[int, int],
+    times: tuple[list[int], list[int], list[int]],
+    transfer: int,
+    limit: int,
+    window: str,
+) -> None:
+    """Judged by the simulation, at the times of the search."""
+    tf, tb, tw = (tuple(map(float, each[: sizes[0]])) for each in times)
+    own = StageTimes(tf, tb, tw, transfer)
+    memory = MemoryOptions(float(limit), 1.0, 1.0)
+    found = ideal(name, *sizes, own, memory=memory, of_makespan=window == "makespan_ms")
+    checked(found.plan, found.memory)
+
+    for other in schedules():
+        if other.searched is None or other.searched.limit is None:
+            try:
+                fixed = ideal(other.name, *sizes, own, found.plan.chunks)
+            except UsageError:
+                continue  # not of these sizes
+            alike = (fixed.plan.placement, fixed.plan.replicas) == (found.plan.placement, 1)
+            if alike and max(fixed.peak_activations) <= limit:
+                assert getattr(found, window) <= getattr(fixed, window), other.name
 
 
 def test_more_memory_is_no_loss_and_one_microbatch_at_a_time_is_the_least() -> None:
