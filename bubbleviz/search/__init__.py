@@ -120,6 +120,7 @@ class _Best:
 
     def __init__(self, problem: Problem, shorter: _Best | None = None) -> None:
         self.problem = problem
+        self.repeats = shorter is not None
         self.fillings = shorter.filled_well if shorter else _grid(problem)
         self.policies = shorter.ran_well if shorter else list(policies(problem))
         self.filled_well: list[_Filling] = []
@@ -154,8 +155,11 @@ class _Best:
         return self.offer(timed(self.problem, codes))
 
     def fills(self, codes: Codes) -> None:
-        """Try orders of F and B with W filled in, as long as that makes them better."""
-        target = NEVER
+        """Try orders of F and B with W filled in, as long as that makes them better.
+
+        With few microbatches from far away, which tells what fills well; then from the best.
+        """
+        target = self.excess if self.repeats else NEVER
         for one in self.fillings:
             draft = Draft(codes, *one)
             while found := fill(self.problem, draft, target):
