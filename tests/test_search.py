@@ -16,9 +16,11 @@ from bubbleviz.ideal import Estimate, Ideal, MemoryOptions, StageTimes, estimate
 from bubbleviz.phases import Phase
 from bubbleviz.plan import Memory, Plan, Setting
 from bubbleviz.progress import unwatched
+from bubbleviz.recognition import Recognition, schedule_of
 from bubbleviz.schedules import schedule_named, schedules
 from bubbleviz.search import extended
 from bubbleviz.simulate import cost, simulate, stage_times
+from tests.ordering import devices_of, of_orders
 from tests.test_schedules import Row, numbers, reference
 
 #: h and a of the models of Table 5; s is 1024.
@@ -29,7 +31,7 @@ SEARCHED: dict[str, tuple[str, Callable[[int], float]]] = {
     "ZB-2p": ("zb-2p", lambda p: 2 * p),
     "ZB-3p": ("zb-2p", lambda p: 3 * p),
     "ZB-V": ("zb-v", lambda p: p),
-    "V-Half": ("v-half", lambda p: (p + 2) // 2),
+    "V-Half": ("v-half", lambda p: (p + 2) / 2),
     "V-Min": ("v-min", lambda p: (p + 4) // 3),
 }
 ALL = [one for one in schedules() if one.searched]
@@ -245,6 +247,23 @@ def test_zb_v_is_searched_only_within_a_limit() -> None:
     assert fixed.memory.limit is None
     assert fixed.peak_memory == fixed.peak_activations == found.peak_memory == (4.0,) * 4
     assert found.cost_ms < fixed.cost_ms
+
+
+@pytest.mark.parametrize("p", [3, 5])
+def test_v_half_has_half_a_microbatch_more_with_an_odd_number_of_stages(p: int) -> None:
+    times = StageTimes((1.0,), (1.0,), (1.0,))
+    half, least = (ideal(name, p, 4 * p, times) for name in ("v-half", "v-min"))
+    told = schedule_of_plan(half.plan)
+
+    assert half.memory.limit == (p + 2) / 2
+    assert max(half.peak_memory) == (p + 2) / 2
+    assert half.cost_ms < least.cost_ms
+    assert "v-half" in (told.name, *told.also)
+
+
+def schedule_of_plan(plan: Plan) -> Recognition:
+    run = of_orders(devices_of(plan))
+    return schedule_of(run.ranks, run.operations, run.iterations)
 
 
 def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
