@@ -91,10 +91,34 @@ def inputs(stage: int, phase: Phase, microbatch: int, last: int) -> set[tuple[in
     return {(stage, Phase.F, microbatch)} | behind
 
 
-def searched(row: Row, name: str, memory: MemoryOptions) -> Ideal:
+def searched(row: Row, name: str, memory: MemoryOptions, *, of_makespan: bool = False) -> Ideal:
     p, m, *us = numbers(row, "p", "m", "tf_us", "tb_us", "tw_us", "tcomm_us")
     tf, tb, tw, tcomm = (one / 1000 for one in us)
-    return ideal(name, p, m, StageTimes((tf,), (tb,), (tw,), tcomm), memory=memory)
+    times = StageTimes((tf,), (tb,), (tw,), tcomm)
+    return ideal(name, p, m, times, memory=memory, of_makespan=of_makespan)
+
+
+@pytest.mark.parametrize("p", ["4", "8"])
+def test_few_microbatches_take_what_the_authors_greedy_orders_take(p: str) -> None:
+    """The paper draws ZB-H1 and ZB-H2 for m >= 2p alone.
+
+    With m = p the table has one order under both names: of eight greedy ones that which is best at
+    equal times (``initial_solution``). The search finds orders that are as good.
+    """
+    table = [row for row in reference("schedules.csv") if (row["p"], row["m"]) == (p, p)]
+    rows = [row for row in table if row["schedule"] in {"ZB-H1", "ZB-H2"}]
+
+    assert len(rows) == 10
+    assert len({row["order"] for row in rows}) == 1
+    assert all("initial_solution" in row["function"] for row in rows)
+    for row in rows[::2]:
+        memory = MemoryOptions(float(p), 1.0, 1.0)
+        cheapest = searched(row, "zb-1p", memory)
+        shortest = searched(row, "zb-1p", memory, of_makespan=True)
+        assert cheapest.stage_ratio is not None
+        assert shortest.schedule_ratio is not None
+        assert cheapest.stage_ratio <= float(row["bubble_rate"]) + 0.0005, row
+        assert shortest.schedule_ratio <= float(row["makespan_bubble_rate"]) + 0.0005, row
 
 
 def of_model(hidden: int, heads: int) -> tuple[float, float]:
