@@ -364,7 +364,7 @@ def test_a_formula_is_found_by_its_name() -> None:
     nothing = StageTimes((0.0,), (0.0,), (0.0,))
     for formula in formulas():
         assert isinstance(theory(formula.name, 1, 1, nothing), Estimate)
-        assert estimate(formula.name, 2, 1, nothing).stage_ratio is None
+        assert estimate(formula.name, 2, 2, nothing).stage_ratio is None
         assert formula.drawn in {one.name for one in schedules()}
         assert formula.name not in {one.name for one in schedules()}
     with pytest.raises(UsageError, match="known are 1f1b-i"):
@@ -392,6 +392,7 @@ SIZES = ("-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1")
         (("--schedule", "1f1b-i", *SIZES, "--memory-b", "2"), "leave the --memory options out"),
         (("--schedule", "1f1b-i", *SIZES, "--tf", "1,2,1,1"), "a formula of equal stages"),
         (("--schedule", "1f1b-i", *SIZES, "--chunks", "0"), "0 chunks"),
+        (("--schedule", "1f1b-i", *SIZES, "-m", "6"), "in groups of the 4 stages, not 6"),
     ],
 )
 def test_what_cannot_be_searched_is_said_in_a_sentence(
