@@ -12,7 +12,7 @@ from bubbleviz.count import Counts, Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain import Explanation
 from bubbleviz.grouping import groups_of
-from bubbleviz.ideal import Ideal, ideal, ideal_of
+from bubbleviz.ideal import Ideal, MemoryOptions, ideal, ideal_of
 from bubbleviz.measured import Measured, measured_times
 from bubbleviz.model import Operations, Rank
 from bubbleviz.phases import Phase
@@ -24,6 +24,8 @@ from bubbleviz.schedules import schedules
 _MOST_OPERATIONS = 100_000
 #: So much more memory is as much: warm-ups differ by parts of a microbatch.
 _AS_MUCH = 1e-9
+#: What is searched holds all of a microbatch from F to W, as what was measured is counted.
+_HELD = MemoryOptions(backward=1.0, weight=1.0)
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,10 @@ class Alternative:
         makespan_ms: window over all stages; None where it cannot be told.
         cost_ms: the longest of the stages' own windows; None likewise.
         bubble_ratio: ``schedule`` ratio.
-        peak_activations: the most microbatches that a stage holds.
+        peak_activations: the most microbatches that a stage holds, each from its F to its W.
         won: share of the measured makespan.
-        fits: whether it needs no more memory for activations than the measured order.
+        fits: whether ``peak_activations`` are no more than those of the measured order, and the
+            weights are held once.
         because: why it cannot be told; empty where it can.
     """
 
@@ -132,7 +135,10 @@ def _planned(plan: Plan, measured: Measured) -> Ideal | None:
 
 
 def _simulated(measured: Measured) -> Iterator[tuple[str, Ideal | str]]:
-    """Yield each schedule at these times, or why it cannot be told."""
+    """Yield each schedule at these times, or why it cannot be told.
+
+    What is searched is searched for its makespan, by which they are compared.
+    """
     for rule in schedules():
         chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
         if 3 * chunks * measured.stages * measured.microbatches > _MOST_OPERATIONS:
@@ -140,7 +146,8 @@ def _simulated(measured: Measured) -> Iterator[tuple[str, Ideal | str]]:
             continue
         try:
             sizes = measured.stages, measured.microbatches
-            yield rule.name, ideal(rule.name, *sizes, measured.times, chunks)
+            found = ideal(rule.name, *sizes, measured.times, chunks, memory=_HELD, of_makespan=True)
+            yield rule.name, found
         except BubblevizError as error:
             yield rule.name, str(error)
 

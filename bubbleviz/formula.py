@@ -34,7 +34,8 @@ class Formula:
         summary: one sentence for people.
         source: paper and section that define it.
         chunks: model chunks a device where the caller has no wish.
-        cost: the cost, in the unit of the times.
+        cost: the cost, in the unit of the times. It raises
+            :class:`bubbleviz.errors.UsageError` for sizes that the formula does not allow.
         text: the same, as people write it.
         drawn: name of a schedule near it that has an order.
     """

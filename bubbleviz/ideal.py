@@ -24,8 +24,8 @@ from bubbleviz.simulate import (
     stage_times,
 )
 
-#: A time beyond this is a slip of the unit (115 days in ms).
-_LONGEST_MS = 1e10
+#: Times are whole nanoseconds; one beyond the longest is a slip of the unit (115 days in ms).
+_SHORTEST_MS, _LONGEST_MS = 1e-6, 1e10
 #: Ticks that all operations may take together, so that no sum of them leaves 64 bits.
 _MOST_TICKS = 1 << 62
 #: More operations than this take about a minute, at some 10 us each.
@@ -131,6 +131,9 @@ def theory(
     Raises:
         UsageError: as there, and where a formula is given more than it takes.
     """
+    known = sorted([*(one.name for one in schedules()), *(one.name for one in formulas())])
+    if name not in known:
+        raise UsageError(f"no schedule is called {name!r}; known are {', '.join(known)}")
     if formula_named(name) is None:
         return ideal(name, stages, microbatches, times, chunks, memory=memory, watch=watch)
     if memory not in {None, MemoryOptions()}:
@@ -146,6 +149,7 @@ def ideal(
     chunks: int | None = None,
     *,
     memory: MemoryOptions | None = None,
+    of_makespan: bool = False,
     watch: Watch = unwatched,
 ) -> Ideal:
     """Return what a schedule takes at these times.
@@ -157,6 +161,7 @@ def ideal(
         times: of the stages.
         chunks: model chunks a device, v; None for the schedule's usual number.
         memory: what activations take; a searched schedule keeps within the limit.
+        of_makespan: whether a search is for the shortest makespan, rather than the shortest cost.
         watch: is told how much of a search is done.
 
     Raises:
@@ -169,7 +174,8 @@ def ideal(
     held = _memory(rule, stages, memory or MemoryOptions())
     if rule.searched and held.limit is not None:
         ticks = _ticks(stages, microbatches * v, times, v)
-        plan = rule.searched.plan(Setting(stages, microbatches, v, *ticks, held), watch)
+        setting = Setting(stages, microbatches, v, *ticks, held, of_makespan)
+        plan = rule.searched.plan(setting, watch)
     else:
         plan = rule.plan(stages, microbatches, v)
     return ideal_of(plan, times, held)
@@ -226,7 +232,8 @@ def estimate(
         chunks: model chunks a device, v; None for the usual number.
 
     Raises:
-        UsageError: there is no such formula, the stages differ, or a time cannot be.
+        UsageError: there is no such formula, it does not allow these sizes, the stages differ, or
+            a time cannot be.
     """
     formula = formula_named(name)
     if formula is None:
@@ -331,4 +338,8 @@ def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ..
 def _ns(name: str, ms: float) -> int:
     if not (math.isfinite(ms) and 0 <= ms <= _LONGEST_MS):
         raise UsageError(f"{name}: {ms} is no time in milliseconds; give one from 0 on")
+    if 0 < ms < _SHORTEST_MS:
+        raise UsageError(
+            f"{name}: {ms} ms is less than a nanosecond; give 0, or {_SHORTEST_MS:f} or more"
+        )
     return round(ms * 1e6)

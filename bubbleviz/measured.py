@@ -97,7 +97,7 @@ def measured_times(
         stages=len(stages),
         microbatches=microbatches,
         chunks=len({kind.chunk for kind in kinds if kind.phase is Phase.F}),
-        times=StageTimes(_ms(forward), _ms(inputs), _ms(weights), (transfer_ns or 0.0) / 1e6),
+        times=StageTimes(_ms(forward), _ms(inputs), _ms(weights), round(transfer_ns or 0.0) / 1e6),
         split=any(weight),
     )
 

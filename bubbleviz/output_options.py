@@ -21,10 +21,13 @@ def chosen(files: Mapping[str, str | None]) -> dict[str, str]:
         files: by kind, the file that its option names.
 
     Raises:
+        UsageError: two kinds have the same file.
         OutputError: a kind needs what is not installed, or is nothing for the terminal that
             standard output is.
     """
     given = {file: kind for kind, file in files.items() if file is not None}
+    if len(given) < sum(file is not None for file in files.values()):
+        raise UsageError("two outputs name the same file; give each its own")
     known = {renderer.name: renderer for renderer in renderers()}
     for file, kind in given.items():
         if kind not in known:
@@ -48,8 +51,6 @@ def with_outputs(function: Callable[..., None]) -> Callable[..., None]:
         known = {r.name: r for r in renderers()}
         files = {name: options.pop(name) for name in known}
         given = chosen(files)
-        if len(given) < sum(file is not None for file in files.values()):
-            raise UsageError("two outputs name the same file; give each its own")
         function(**options, outputs={file: known[name] for file, name in given.items()})
 
     own = [p for p in signature(function, eval_str=True).parameters.values() if p.name != "outputs"]

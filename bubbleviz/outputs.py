@@ -11,15 +11,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bubbleviz.errors import OutputError
+from bubbleviz.errors import OutputError, UsageError
 
 
 def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool) -> None:
     """Refuse before any work what could not be written after it; ``-`` is standard output.
 
     Raises:
-        OutputError: an output exists and ``force`` is off, is an input, is named twice, or
-            its directory does not exist.
+        UsageError: an output is named twice.
+        OutputError: an output exists and ``force`` is off, is an input, or its directory does not
+            exist.
     """
     profiles = {Path(path).resolve() for path in inputs if _exists(path)}
     seen: set[Path | str] = set()
@@ -27,7 +28,7 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
         try:
             place = output if output == "-" else Path(output).resolve()
             if place in seen:
-                raise OutputError(f"{output}: named for two outputs; give each its own file")
+                raise UsageError(f"{output}: named for two outputs; give each its own file")
             seen.add(place)
             if isinstance(place, Path):
                 _check_place(output, place, profiles, force=force)

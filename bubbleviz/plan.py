@@ -145,6 +145,8 @@ class Setting:
         weight: T_W.
         transfer: ticks of every edge between two devices.
         memory: with a limit.
+        makespan: whether the window of all devices is to be short, rather than the longest of
+            their own.
     """
 
     stages: int
@@ -155,6 +157,7 @@ class Setting:
     weight: tuple[int, ...]
     transfer: int
     memory: Memory
+    makespan: bool = False
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,24 @@ def test_the_schedule_that_ran_takes_in_theory_what_was_planted(planting: Planti
     assert others.same.plan.name == planting.schedule
 
 
+def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
+    """A planted 1F1B; what is searched has its memory, counted as the measurement's is."""
+    planting = Planting(microbatches=8, transfer_ns=60_000, jitter=0.1, iterations=4, seed=3)
+    others = planted(planting).alternatives
+    assert others is not None
+    rows = {row.name: row for row in others.rows}
+    held = rows["measured"].peak_activations
+    makespan = {row.name: row.makespan_ms or 0.0 for row in others.rows}
+
+    assert held == 4.0
+    for name, most in (("zb-1p", 4.0), ("zb-2p", 8.0), ("v-half", 3.0), ("v-min", 2.0)):
+        assert (rows[name].peak_activations or 0.0) <= most
+        assert rows[name].fits is (name != "zb-2p")
+    # By makespan, which they are ranked by.
+    assert makespan["zb-1p"] <= makespan["zb-h1"]
+    assert makespan["zb-2p"] <= min(makespan["zb-1p"], makespan["zb-h2"])
+
+
 def test_a_fused_backward_is_split_in_halves_only_where_it_is_fused() -> None:
     def kinds(*phases: Phase) -> list[SavedTime]:
         return [SavedTime(0, 0, phase.label, 2e6) for phase in phases]

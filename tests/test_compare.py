@@ -319,5 +319,5 @@ def test_what_cannot_be_compared_is_refused(
     assert "is no report of bubbleviz" in refused(capsys, 1, saved[0], str(there))
     assert "--force" in refused(capsys, 1, *saved, "--csv", str(there))
     assert "never written to" in refused(capsys, 1, *saved, "--json", saved[1], "--force")
-    assert "two outputs" in refused(capsys, 1, *saved, "--json", "-", "--csv", "-")
+    assert "two outputs" in refused(capsys, 2, *saved, "--json", "-", "--csv", "-")
     assert there.read_text() == "mine"

@@ -110,7 +110,10 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--schedule", "1f2b", *SIZES), "no schedule is called '1f2b'"),
+        (
+            ("--schedule", "1f2b", *SIZES),
+            "no schedule is called '1f2b'; known are 1f1b, 1f1b-i, ch",
+        ),
         (("--schedule", "1f1b", *SIZES, "-p", "0"), "0 stages"),
         (("--schedule", "1f1b", *SIZES, "-m", "0"), "0 microbatches"),
         (("--schedule", "1f1b", *SIZES, "--chunks", "0"), "0 chunks"),
@@ -120,6 +123,11 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         (("--schedule", "1f1b", *SIZES, "--tb", "-1"), "--tb: -1.0 is no time"),
         (("--schedule", "1f1b", *SIZES, "--tb", "nan"), "--tb: nan is no time"),
         (("--schedule", "1f1b", *SIZES, "--tcomm", "1e99"), "--tcomm: 1e+99 is no time"),
+        (
+            ("--schedule", "1f1b", *SIZES, "--tf", "1e-7"),
+            "--tf: 1e-07 ms is less than a nanosecond",
+        ),
+        (("--schedule", "1f1b", *SIZES, "--tcomm", "9e-7"), "--tcomm: 9e-07 ms is less than"),
         (("--schedule", "1f1b", *SIZES, "-m", "900000"), "at most 5,000,000"),
         (("--schedule", "1f1b", *SIZES, "-m", "2000", "--tf", "1e10"), "add up to more than"),
         (("--schedule", "zb-v", *SIZES, "-m", "2000", "--tcomm", "1e10"), "add up to more than"),
@@ -140,7 +148,7 @@ def test_what_cannot_be_simulated_is_said_in_a_sentence(
 def test_two_outputs_need_two_places(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["simulate", "--schedule", "1f1b", *SIZES, "--json", "-", "--svg", "-"]
 
-    assert main(options) == 1
+    assert main(options) == 2
     assert "two outputs" in capsys.readouterr().err
 
 

@@ -175,7 +175,7 @@ def test_our_orders_take_the_published_time() -> None:
     for row in rows:
         p, m, chunks = numbers(row, "p", "m", "chunks")
         if m < 2 * p and row["schedule"] in {"ZB-H1", "ZB-H2"}:
-            continue  # defined for m >= 2p; the table holds searched orders there
+            continue  # not handcrafted there; see test_search.py, few microbatches
         simulation = simulated(row, schedule_named(OURS[row["schedule"]]).plan(p, m, chunks))
         assert us(cost(simulation)) == pytest.approx(float(row["iteration_cost_us"]), abs=2e-3)
         assert us(makespan(simulation)) == pytest.approx(float(row["makespan_us"]), abs=2e-3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.plan import Schedule
+from bubbleviz.plan import Plan, Schedule
 from bubbleviz.registry import discover
 
 
@@ -22,3 +22,24 @@ def schedule_named(name: str) -> Schedule:
     if name not in known:
         raise UsageError(f"no schedule is called {name!r}; known are {', '.join(sorted(known))}")
     return known[name]
+
+
+def known_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
+    """Return the plans of one pipeline with that placement, of every schedule with one order.
+
+    Args:
+        placement: device of each virtual stage.
+        microbatches: m; a schedule that does not allow as many is left out.
+    """
+    stages = max(placement) + 1
+    plans = []
+    for rule in schedules():
+        if rule.searched is not None and rule.searched.limit is not None:
+            continue
+        try:
+            plan = rule.plan(stages, microbatches, len(placement) // stages)
+        except UsageError:
+            continue
+        if plan.placement == placement and plan.replicas == 1:
+            plans.append(plan)
+    return plans

@@ -18,7 +18,7 @@ def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
 
 _SEARCHED = Searched(
     plan=lambda setting, watch: searched("v-half", setting, watch),
-    limit=lambda stages: float((stages + 2) // 2),
+    limit=lambda stages: (stages + 2) / 2,
 )
 SCHEDULE = Schedule(
     name="v-half",

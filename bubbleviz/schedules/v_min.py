@@ -23,7 +23,7 @@ _SEARCHED = Searched(
 SCHEDULE = Schedule(
     name="v-min",
     summary="Searched for the times given, two chunks in a V, in the memory of (p+4)/3 "
-    "microbatches, a third of 1F1B's, or in --memory-limit.",
+    "whole microbatches, a third of 1F1B's, or in --memory-limit.",
     source="Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section 4",
     chunks=2,
     plan=plan,

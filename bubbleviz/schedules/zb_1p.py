@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from bubbleviz.errors import UsageError
 from bubbleviz.plan import Plan, Schedule, Searched, Setting, at_equal_times, looped_placement
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules import zb_h1, zb_h2
+from bubbleviz.schedules import known_plans
 from bubbleviz.search import search
 
 #: M_W over M_B of the paper's models, 32 h / (34 h + 5 a s), with h = 128 a and s = 1024.
@@ -20,9 +22,8 @@ def searched(name: str, setting: Setting, watch: Watch) -> Plan:
     """
     if setting.chunks != 1:
         raise UsageError(f"{name} has one chunk a device, not {setting.chunks}")
-    sizes = (setting.stages, setting.microbatches)
-    known = (zb_h1.plan(*sizes), zb_h2.plan(*sizes))
-    return search(name, setting, looped_placement(setting.stages, 1), known, watch)
+    placement = looped_placement(setting.stages, 1)
+    return search(name, setting, placement, partial(known_plans, placement), watch)
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:

@@ -12,7 +12,8 @@ from bubbleviz.plan import Order, Plan, PlannedOperation, Schedule, looped_place
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     """Return the plan: every device holds at most p microbatches, until their W.
 
-    The paper draws it for m >= 2p; with fewer microbatches the same rule gives a valid order.
+    The paper draws it for m >= 2p; with fewer microbatches the same rule gives a valid order, which
+    may idle longer than one that is searched: zb-1p is never worse.
 
     Raises:
         UsageError: more than one chunk a device.

@@ -10,7 +10,8 @@ from bubbleviz.schedules.zb_h1 import one_chunk
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     """Return the plan: every device holds at most 2p - 1 microbatches, until their W.
 
-    The paper draws it for m >= 2p; with fewer microbatches the same rule gives a valid order.
+    The paper draws it for m >= 2p; with fewer microbatches the same rule gives a valid order, which
+    may idle longer than one that is searched: zb-2p is never worse.
 
     Raises:
         UsageError: more than one chunk a device.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from bubbleviz.errors import UsageError
 from bubbleviz.phases import Phase
 from bubbleviz.plan import (
@@ -14,6 +16,7 @@ from bubbleviz.plan import (
     v_placement,
 )
 from bubbleviz.progress import Watch
+from bubbleviz.schedules import known_plans
 from bubbleviz.search import search
 
 _F, _B, _W = Phase.F, Phase.B, Phase.W
@@ -39,8 +42,8 @@ def searched(name: str, setting: Setting, watch: Watch) -> Plan:
     """
     if setting.chunks != 2:
         raise UsageError(f"{name} has two chunks a device, not {setting.chunks}")
-    known = [plan(setting.stages, setting.microbatches)]
-    return search(name, setting, v_placement(setting.stages), known, watch)
+    placement = v_placement(setting.stages)
+    return search(name, setting, placement, partial(known_plans, placement), watch)
 
 
 class _Writer:

@@ -1,28 +1,29 @@
-"""Search for a schedule that idles least at given times, within a memory limit.
+"""Search for the schedule that takes least at given times, within a memory limit.
 
 Source: Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, sections 3 and 5, and
 Pipeline Parallelism with Controllable Memory, arXiv 2405.15362. The papers search with greedy
 rules over a grid of choices and improve the result by integer programming; this search has rules
 of its own::
 
-    known orders    the F and B of handcrafted schedules      ─┐
+    known orders    schedules with one order, as they are,
+                    and their F and B with W filled in        ─┐
     blocks          repeated, squeezed at their ends           ├─> the best ─> local search
     greedy          B, else F, else W, over a grid of limits  ─┘
 
 large ones first with 4p microbatches, whose result is repeated in its middle, then with all, but
 only by the rules that did well.
 
-All of them know the best so far, the *target*: a device that would idle that long runs a W
-instead, or the trial is broken off, which most are long before their end. The same call gives the
-same schedule.
+All of them know the best so far, the *target*: a device that would exceed it runs a W instead, or
+the trial is broken off, which most are long before their end. What is found is never worse than a
+known order within the memory. The same call gives the same schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice
 
+from bubbleviz.phases import Phase
 from bubbleviz.plan import Plan, Setting
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.search.blocks import Block, blocks, manners, squeeze
@@ -48,16 +49,16 @@ def search(
     name: str,
     setting: Setting,
     placement: tuple[int, ...],
-    known: Sequence[Plan] = (),
+    known: Callable[[int], Sequence[Plan]],
     watch: Watch = unwatched,
 ) -> Plan:
-    """Return the plan with the shortest cost that was found.
+    """Return the plan with the shortest cost that was found, or makespan if that is set.
 
     Args:
         name: of the plan.
         setting: sizes, times and memory limit.
         placement: device of each virtual stage; of one chunk a device, or of two in a V.
-        known: plans of handcrafted schedules of that placement, which split their backwards.
+        known: plans of other schedules with that placement, by the number of microbatches.
         watch: is told how much of the search is done.
 
     Raises:
@@ -70,38 +71,26 @@ def search(
     few = 4 * problem.devices
     if problem.operations > _MANY and problem.microbatches > few:
         shorter = _Best(problem.with_microbatches(few))
-        _improve(shorter, [_first(plan, few) for plan in known], lambda share: watch(share / 4))
+        _improve(shorter, known(few), lambda share: watch(share / 4))
         watch(0.25)
     best = _Best(problem, shorter)
     if shorter:
         best.offer_codes(extended(shorter.codes, problem.microbatches - few))
-    _improve(best, [codes_of(plan) for plan in known], lambda share: watch(0.25 + 0.75 * share))
+    _improve(best, known(problem.microbatches), lambda share: watch(0.25 + 0.75 * share))
     return plan_of(name, problem, best.codes)
 
 
-def _improve(best: _Best, known: Sequence[Codes], watch: Watch) -> None:
+def _improve(best: _Best, known: Sequence[Plan], watch: Watch) -> None:
     """Look everywhere for something better, until nothing can be."""
     steps: list[Callable[[_Best], None]] = [lambda best: _from_known(best, known)]
     if best.problem.chunks > 1:
         steps.append(_from_blocks)
     steps += [_from_greed, _by_climbing]
-    least = best.problem.least_idle()
     for number, step in enumerate(steps):
         watch(number / len(steps))
-        if best.idle > least:
+        if not best.perfect:
             step(best)
     watch(1.0)
-
-
-def _first(plan: Plan, microbatches: int) -> Codes:
-    """Return the F and B of the first microbatches of a plan."""
-    kept = replace(
-        plan,
-        orders=tuple(
-            tuple(op for op in order if op.microbatch < microbatches) for order in plan.orders
-        ),
-    )
-    return codes_of(kept)
 
 
 def extended(codes: Codes, more: int) -> Codes:
@@ -131,40 +120,55 @@ class _Best:
 
     def __init__(self, problem: Problem, shorter: _Best | None = None) -> None:
         self.problem = problem
+        self.repeats = shorter is not None
         self.fillings = shorter.filled_well if shorter else _grid(problem)
         self.policies = shorter.ran_well if shorter else list(policies(problem))
         self.filled_well: list[_Filling] = []
         self.ran_well: list[Policy] = []
         self.blocks = shorter.repeated_well[:2] if shorter else None
         self.repeated_well: list[Block] = []
-        self.idle = NEVER
+        self.excess = NEVER
         self.codes: Codes = []
         self.drafts: list[Draft] = []
+        self._least = problem.least_excess()
+
+    @property
+    def perfect(self) -> bool:
+        """Whether nothing can be better."""
+        return self.excess <= self._least
 
     def offer(self, found: Found | None) -> int:
-        """Take what was found if it is better; return how long the best idles."""
+        """Take what was found if it is better; return the excess of the best."""
         # A device may have waited on purpose, so what counts is the time of its order.
-        again = timed(self.problem, found.codes) if found and found.idle <= self.idle else None
-        if again and again.idle < self.idle:
-            self.idle, self.codes = again.idle, again.codes
-        return self.idle
+        again = timed(self.problem, found.codes) if found and found.excess <= self.excess else None
+        if again and again.excess < self.excess:
+            self.excess, self.codes = again.excess, again.codes
+        return self.excess
+
+    def takes(self, found: Found) -> bool:
+        """Take what was found if it is better; return whether nothing can be better still."""
+        self.offer(found)
+        return self.perfect
 
     def offer_codes(self, codes: Codes) -> int:
         """Take complete orders if they are better, and can be run at all."""
         return self.offer(timed(self.problem, codes))
 
     def fills(self, codes: Codes) -> None:
-        """Try orders of F and B with W filled in, as long as that makes them better."""
-        target = NEVER
+        """Try orders of F and B with W filled in, as long as that makes them better.
+
+        With few microbatches from far away, which tells what fills well; then from the best.
+        """
+        target = self.excess if self.repeats else NEVER
         for one in self.fillings:
             draft = Draft(codes, *one)
             while found := fill(self.problem, draft, target):
                 if target == NEVER or one not in self.filled_well[:1]:
                     self.filled_well.insert(0, one)
-                target = found.idle
+                target = found.excess
                 if self.offer(found) == target:
                     self.drafts.append(draft)
-                if not target:
+                if self.perfect:
                     return
 
 
@@ -189,29 +193,44 @@ def _grid(problem: Problem) -> list[_Filling]:
     ]
 
 
-def _from_known(best: _Best, known: Sequence[Codes]) -> None:
-    for codes in known:
-        best.fills(codes)
+def _from_known(best: _Best, known: Sequence[Plan]) -> None:
+    """Try the orders themselves, then other places for the W of those that have them apart."""
+    drafts: list[Codes] = []
+    for plan in known:
+        codes = codes_of(plan)
+        found = timed(best.problem, codes)
+        if found and found.excess < best.excess:
+            best.offer(found)
+            _draft(best, found)
+        order = [[code for code in own if code % 3 < 2] for own in codes]
+        whole = any(op.phase is Phase.BW for own in plan.orders for op in own)
+        if not whole and order not in drafts:
+            drafts.append(order)
+    for order in drafts:
+        if not best.perfect:
+            best.fills(order)
 
 
 def _from_greed(best: _Best) -> None:
     problem = best.problem
     for policy in best.policies:
         # As good as the best is worth another trial with more microbatches.
-        found = greedy(problem, policy, best.idle + 1)
+        found = greedy(problem, policy, best.excess + 1)
         if found:
             best.ran_well.insert(0, policy)
-            before = best.idle
+            before = best.excess
             if best.offer(found) < before:
                 _draft(best, found)
+            if best.perfect:
+                return
 
 
 def _from_blocks(best: _Best) -> None:
     problem = best.problem
     for block in _ranked(problem) if best.blocks is None else best.blocks:
         for manner in manners(block):
-            while found := squeeze(problem, manner, best.idle):
-                before = best.idle
+            while found := squeeze(problem, manner, best.excess):
+                before = best.excess
                 if best.offer(found) == before:
                     break
                 best.repeated_well.insert(0, block)
@@ -223,11 +242,11 @@ def _ranked(problem: Problem) -> list[Block]:
     few = problem.with_microbatches(min(problem.microbatches, problem.devices + 2))
     ranked: list[tuple[int, int, Block]] = []
     for block in blocks(problem.devices, problem.room):
-        idle = NEVER
+        excess = NEVER
         for manner in islice(manners(block), 2):
-            found = squeeze(few, manner, idle)
-            idle = found.idle if found else idle
-        ranked.append((idle, len(ranked), block))
+            found = squeeze(few, manner, excess)
+            excess = found.excess if found else excess
+        ranked.append((excess, len(ranked), block))
     return [block for _, _, block in sorted(ranked, key=lambda one: one[:2])[:_BLOCKS]]
 
 
@@ -246,4 +265,5 @@ def _by_climbing(best: _Best) -> None:
     problem = best.problem
     trials = max(_FEWEST, min(_MOST, _BUDGET // problem.operations))
     for seed, draft in enumerate(best.drafts[-2:]):
-        climb(problem, draft, trials // 2, seed, best.offer)
+        if not best.perfect:
+            climb(problem, draft, trials // 2, seed, best.takes)

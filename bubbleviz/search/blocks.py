@@ -194,7 +194,7 @@ class _Squeezed(Run):
         code = min(ready)[2]
         gap = self.near - now
         if code == 3 * own[0] and gap < self.pause[own[0]]:
-            return code if self.idle[device] + gap >= self.target else WAIT
+            return code if self.excess[device] + gap >= self.target else WAIT
         return code
 
     def _rather_weights(self, device: int, now: int, owed: int) -> int:
@@ -203,7 +203,7 @@ class _Squeezed(Run):
 
 
 def squeeze(problem: Problem, manner: Manner, target: int) -> Found | None:
-    """Return a block's schedule at real times, or None where a device idles for the target."""
+    """Return a block's schedule at real times, or None where one comes to the target."""
     return _Squeezed(problem, target, manner).found()
 
 

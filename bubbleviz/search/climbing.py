@@ -19,19 +19,19 @@ def climb(
     start: Draft,
     trials: int,
     seed: int,
-    offer: Callable[[Found], int],
+    takes: Callable[[Found], bool],
 ) -> None:
     """Try changes to a draft, each from the best so far.
 
-    A change of a draft that idles as long in the longest, and no longer in sum, is kept: many steps
-    in a row leave the longest as it is before one shortens it.
+    A change of a draft with as long a longest window, and no longer ones in sum, is kept: many
+    steps in a row leave the longest as it is before one shortens it.
 
     Args:
         problem: times and memory.
         start: where to begin.
         trials: how many changes to try.
         seed: of the changes; the same one gives the same schedule.
-        offer: is given what was found, and returns how long it idles; 0 ends the search.
+        takes: is given what was found, and returns whether that is enough.
     """
     first = fill(problem, start, 1 << 62)
     if first is None:
@@ -40,12 +40,12 @@ def climb(
     draft, found = start, first
     for _ in range(trials):
         changed = change.of(draft, found)
-        tried = fill(problem, changed, found.idle + 1)
-        if tried is None or (tried.idle, tried.total) > (found.idle, found.total):
+        tried = fill(problem, changed, found.excess + 1)
+        if tried is None or (tried.excess, tried.total) > (found.excess, found.total):
             continue
-        shorter = tried.idle < found.idle
+        shorter = tried.excess < found.excess
         draft, found = changed, tried
-        if shorter and not offer(found):
+        if shorter and takes(found):
             return
 
 

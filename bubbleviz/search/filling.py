@@ -21,7 +21,7 @@ class Draft:
         codes: F and B of each device in order, and those W that are not to run later than there.
         eager: of each device: W run at once while so many forwards are left.
         patience: see :class:`bubbleviz.search.run.Run`.
-        shares: of the target that the first and the last device may idle, rising evenly between
+        shares: of the target that the first and the last device may take, rising evenly between
             them: what the last ones delay reaches the first, whose slack is better kept for it.
     """
 
@@ -75,13 +75,13 @@ class _Filling(Run):
             return False
         if self.near <= now:
             return True
-        if self.idle[device] + self.near - now >= self.allowed[device]:
+        if self.excess[device] + self.near - now >= self.allowed[device]:
             return False
         return self.waits(device, now, stage)
 
 
 def fill(problem: Problem, draft: Draft, target: int) -> Found | None:
-    """Return the draft with its W, or None where a device idles for the target or longer."""
+    """Return the draft with its W, or None where it exceeds the target or equals it."""
     return _Filling(problem, target, draft).found()
 
 

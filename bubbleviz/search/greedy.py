@@ -75,13 +75,13 @@ class _Greedy(Run):
             return WAIT
         if self.policy.lazy and self.near < NEVER and self.left[device]:
             short = self.held[device] > self.problem.limit - HELD
-            if not short and self.idle[device] + self.near - now < self.target:
+            if not short and self.excess[device] + self.near - now < self.target:
                 return WAIT
         return 3 * owed[0] + 2
 
 
 def greedy(problem: Problem, policy: Policy, target: int) -> Found | None:
-    """Return what devices with that policy run, or None where one idles for the target."""
+    """Return what devices with that policy run, or None where one comes to the target."""
     return _Greedy(problem, target, policy).found()
 
 

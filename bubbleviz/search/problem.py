@@ -1,9 +1,14 @@
-"""What is searched: times, transfers and memory of virtual stages, in integers."""
+"""What is searched: times, transfers and memory of virtual stages, in integers.
+
+What is to be short is the longest window of a device: its work and what it idles in between. As
+the work is given, what is counted is its *excess*, by which the window is longer than the work of
+the device that has most of it; where stages differ, those with less work may idle more.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bubbleviz.errors import UsageError
 from bubbleviz.phases import Phase
@@ -14,6 +19,7 @@ NEVER = 1 << 62
 #: What one chunk of one microbatch holds from F to B; memory is counted in shares of it.
 HELD = 1 << 30
 _PHASES = (Phase.F, Phase.B, Phase.W)
+_CODES = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
 
 #: What each device runs, in order: ``3 virtual_stage + phase`` with F 0, B 1, W 2.
 Codes = list[list[int]]
@@ -31,6 +37,10 @@ class Problem:
         up: ticks from the end of B to its arrival at the virtual stage before.
         limit: memory of a device, in shares of ``HELD``.
         kept: what stays of ``HELD`` from B to W.
+        makespan: whether windows begin when the first device begins, rather than each device's
+            own.
+        own: by device: its virtual stages.
+        slack: by device: how much less work it has than the device with most, in ticks.
     """
 
     placement: tuple[int, ...]
@@ -40,13 +50,18 @@ class Problem:
     up: tuple[int, ...]
     limit: int
     kept: int
+    makespan: bool = False
     own: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    slack: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """List the virtual stages of each device."""
+        """List the virtual stages of each device, and its slack."""
         devices = range(max(self.placement) + 1)
         own = tuple(tuple(s for s, at in enumerate(self.placement) if at == d) for d in devices)
         object.__setattr__(self, "own", own)
+        work = [sum(sum(self.lengths[3 * s : 3 * s + 3]) for s in stages) for stages in own]
+        slack = tuple((max(work) - one) * self.microbatches for one in work)
+        object.__setattr__(self, "slack", slack)
 
     @property
     def devices(self) -> int:
@@ -70,31 +85,25 @@ class Problem:
 
     def with_microbatches(self, microbatches: int) -> Problem:
         """Return the same with another number of microbatches."""
-        return Problem(
-            self.placement,
-            microbatches,
-            self.lengths,
-            self.down,
-            self.up,
-            self.limit,
-            self.kept,
-        )
+        return replace(self, microbatches=microbatches)
 
-    def least_idle(self) -> int:
-        """Return how long some device idles in any order, in ticks.
+    def least_excess(self) -> int:
+        """Return what the excess is at least, whatever the order, in ticks.
 
         With one chunk a device it is known: from the start of its first F to the arrival of its
         first gradient a device has nothing to run but the forwards that it has memory for.
         """
         if self.chunks > 1:
             return 0
-        most = 0
+        most = begin = 0
         for first in range(self.devices):
             behind = range(first + 1, self.devices)
             away = sum(self.lengths[3 * s] + self.lengths[3 * s + 1] for s in behind)
             away += sum(self.down[s - 1] + self.up[s] for s in behind)
             ahead = min(self.room, self.microbatches) - 1
-            most = max(most, away - ahead * self.lengths[3 * first])
+            idle = max(0, away - ahead * self.lengths[3 * first]) - self.slack[first]
+            most = max(most, idle + begin if self.makespan else idle)
+            begin += self.lengths[3 * first] + self.down[first]
         return most
 
 
@@ -121,15 +130,22 @@ def problem_of(setting: Setting, placement: tuple[int, ...]) -> Problem:
     # Never more than everything, which also keeps the numbers small.
     limit = min(limit, HELD * setting.chunks * max(1, setting.microbatches))
     kept = math.ceil(memory.weight / memory.backward * HELD)
-    return Problem(placement, setting.microbatches, lengths, down, up, limit, kept)
+    return Problem(
+        placement, setting.microbatches, lengths, down, up, limit, kept, setting.makespan
+    )
 
 
 def codes_of(plan: Plan) -> Codes:
-    """Return the F and B of a plan that splits its backward."""
-    return [
-        [3 * op.virtual_stage + op.phase for op in order if op.phase in (Phase.F, Phase.B)]
-        for order in plan.orders
-    ]
+    """Return the orders of a plan, with a whole backward as a B and its W."""
+    codes = []
+    for order in plan.orders:
+        own = []
+        for op in order:
+            fused = op.phase is Phase.BW
+            own.append(3 * op.virtual_stage + _CODES[op.phase])
+            own += [3 * op.virtual_stage + 2] if fused else []
+        codes.append(own)
+    return codes
 
 
 def plan_of(name: str, problem: Problem, codes: Codes) -> Plan:

@@ -17,13 +17,14 @@ class Found:
     """What a run came to.
 
     Attributes:
-        idle: of the device that idles longest between its first and its last operation, in ticks.
+        excess: of the device whose window is the longest, in ticks; see
+            :mod:`bubbleviz.search.problem`.
         total: of all devices together.
         codes: what each device ran.
         gaps: where F or B kept a device waiting: (device, place in the order that was to be kept).
     """
 
-    idle: int
+    excess: int
     total: int
     codes: Codes
     gaps: list[tuple[int, int]]
@@ -39,8 +40,8 @@ class Run(ABC):
 
     Args:
         problem: times and memory.
-        target: a device that idles so long ends the run, which then has failed; so a device that
-            has a W to run runs it rather than wait until then.
+        target: a device whose excess is that long ends the run, which then has failed; so a
+            device that has a W to run runs it rather than wait until then.
         patience: a device waits for an input that is known to arrive within so many of its W's
             lengths, and else fills the time with that W.
     """
@@ -55,8 +56,9 @@ class Run(ABC):
         self.f_in[0] = [0] * problem.microbatches
         #: By virtual stage: how many of each have run.
         self.f_done, self.b_done, self.w_done = [0] * stages, [0] * stages, [0] * stages
-        #: By device: when it is free, what it holds, its idle time (-1: not begun), forwards left.
-        self.free, self.held, self.idle = [0] * devices, [0] * devices, [-1] * devices
+        #: By device: when it is free, what it holds, its excess so far, forwards left.
+        self.free, self.held = [0] * devices, [0] * devices
+        self.excess = [-one for one in problem.slack]
         self.left = [problem.chunks * problem.microbatches] * devices
         #: By device: virtual stages whose W are to be run, the oldest first.
         self.owed: list[list[int]] = [[] for _ in range(devices)]
@@ -73,7 +75,7 @@ class Run(ABC):
     def waits(self, device: int, now: int, stage: int) -> bool:
         """Return whether the device waits until ``near`` rather than run a W of that stage."""
         gap = self.near - now
-        return gap < self.wait[stage] and self.idle[device] + gap < self.target
+        return gap < self.wait[stage] and self.excess[device] + gap < self.target
 
     def arrival(self, device: int, code: int) -> int:
         """Return when the next F or B of a device can run, ``NEVER`` if that is not known yet.
@@ -90,7 +92,7 @@ class Run(ABC):
         return inputs[number] if number < len(inputs) else NEVER
 
     def found(self) -> Found | None:
-        """Run all of it; return None where it idles too long or comes to a standstill."""
+        """Run all of it; return None where it takes too long or comes to a standstill."""
         free, events, done = self.free, self._events, 0
         while events:
             now, device = heappop(events)
@@ -105,20 +107,18 @@ class Run(ABC):
                 heappush(events, (self.near, device))
         if done < self.problem.operations:
             return None
-        idle = [max(0, one) for one in self.idle]
-        return Found(max(idle), sum(idle), self.codes, self.gaps)
+        return Found(max(self.excess), sum(self.excess), self.codes, self.gaps)
 
     def _put(self, device: int, code: int, now: int) -> bool:
         """Run an operation; return whether the device has not idled too long."""
-        idle = self.idle[device]
         gap = now - self.free[device]
-        if idle < 0:
-            self.idle[device] = 0
-        elif gap:
-            if idle + gap >= self.target:
+        begun = bool(self.codes[device])
+        if gap and (begun or self.problem.makespan):
+            excess = self.excess[device] + gap
+            if excess >= self.target:
                 return False
-            self.idle[device] = idle + gap
-            if code % 3 < 2:
+            self.excess[device] = excess
+            if begun and code % 3 < 2:
                 self.gaps.append((device, self.at[device] - 1))
         end = now + self.problem.lengths[code]
         self.codes[device].append(code)
