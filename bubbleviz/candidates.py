@@ -196,7 +196,8 @@ def _planned(
                 continue
             whole = plans.of(rule, crowd.devices, total, own)
             if whole is not None:
-                yield rule.name, whole[0]
+                one = rule.with_one_chunk if own == 1 else None
+                yield one or rule.name, whole[0]
 
 
 def _shorter(microbatches: int, devices: int) -> int:

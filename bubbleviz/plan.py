@@ -187,6 +187,8 @@ class Schedule:
             equal times. It raises :class:`bubbleviz.errors.UsageError` for sizes that the
             schedule does not allow.
         searched: how a plan is found for given times; None where the order is always the same.
+        with_one_chunk: name of the schedule that this is with one chunk a device; None where it
+            keeps its own.
     """
 
     name: str
@@ -195,6 +197,7 @@ class Schedule:
     chunks: int
     plan: Callable[[int, int, int], Plan]
     searched: Searched | None = None
+    with_one_chunk: str | None = None
 
 
 def at_equal_times(searched: Searched, sizes: tuple[int, int, int], watch: Watch) -> Plan:

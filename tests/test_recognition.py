@@ -147,6 +147,21 @@ def test_gpipe_with_its_backward_split_is_no_zero_bubble_schedule(name: str) -> 
     assert named(of_orders(late)).name is None
 
 
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (8, 16)])
+def test_gpipe_may_run_the_last_backward_first(p: int, m: int) -> None:
+    """As torchgpipe does, and looped BFS of several chunks."""
+    orders = [
+        [replace(op, microbatch=m - 1 - op.microbatch) if op.phase is BW else op for op in order]
+        for order in devices_of(planned("gpipe", p, m))
+    ]
+    found = named(of_orders(orders))
+    assert (found.name, found.also, found.exact) == ("gpipe", (), True)
+
+    orders[0][:2] = reversed(orders[0][:2])
+    found = named(of_orders(orders))
+    assert (found.name, found.exact, found.deviation_count) == ("gpipe", False, 1)
+
+
 def split(op: Op) -> list[Op]:
     return [replace(op, phase=phase) for phase in (B, W)] if op.phase is BW else [op]
 
