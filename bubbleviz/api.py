@@ -120,6 +120,8 @@ def analyze(
             from bubbleviz.alternatives import alternatives_of
 
             others = alternatives_of(*told[:2], counts, explanation, ran, meant)
+        if others.measured is None and explanation.untold:
+            others = replace(others, because=explanation.untold)
         report = replace(report, alternatives=others)
     return replace(report, schedule=ran, plan=against)
 
@@ -270,7 +272,7 @@ def _report(
         coverage=tuple(sorted(coverage, key=lambda c: c.rank)),
         unattributed_kernels=tuple(sorted(kernels, key=lambda k: (k.rank, -k.gpu_ns, k.name))),
         explanation=explanation,
-        limitations=(*unreadable, *_limitations(recordings, run, counts)),
+        limitations=(*unreadable, *_limitations(recordings, run, counts), *_unbound(explanation)),
     )
 
 
@@ -309,6 +311,12 @@ def _limitations(
         )
     found.extend(_loose_compute(counts))
     return tuple(found)
+
+
+def _unbound(explanation: Explanation) -> Iterator[Limitation]:
+    """Yield a limitation where it is not known what bounds the typical iteration."""
+    if explanation.untold:
+        yield Limitation("critical path, slack and what-if", explanation.untold)
 
 
 def _loose_compute(counts: Counts) -> Iterator[Limitation]:
