@@ -668,6 +668,31 @@ def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
     assert [(s.operation, s.times) for s in times.stragglers] == [(4, 3.0)]
 
 
+def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere(tmp_path: Path) -> None:
+    """No receive of the slow stage ever waits, so that none tells how long a transfer takes."""
+    plant(
+        Planting(
+            schedule="zb-2p",
+            microbatches=8,
+            iterations=1,
+            transfer_ns=100 * US,
+            slow_stage=1,
+            slow_factor=1.5,
+            kernels=1,
+            optimizer_ns=-1,
+        ),
+        tmp_path,
+    )
+    report = bubbleviz.analyze(tmp_path)
+    table, path = report.operations, report.explanation.path
+    assert path is not None
+    of_stage = np.array([rank.stage for rank in report.ranks])[table.rank]
+    first = (of_stage == 2) & (table.phase == Phase.F) & (table.microbatch == 0)
+
+    assert path.slack_ns[first].tolist() == [2_300 * US]
+    assert report.explanation.what_if[0].makespan_ns == path.length_ns
+
+
 def test_an_operation_can_end_as_much_later_as_its_slack_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
