@@ -15,6 +15,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.orders import (
     BACKWARD,
     WEIGHTS,
+    alone,
     kind_of,
     planned_orders,
     settled,
@@ -312,7 +313,7 @@ def _is_near(found: Sequence[tuple[Difference, int]], crowd: Crowd) -> bool:
 
 def _fused(crowd: Crowd) -> tuple[Crowd, ...]:
     """Return the crowd with each W and its backward as one, where nearly all follow at once."""
-    fused = tuple(without_eager(settled(order, order)) for order in crowd.orders)
+    fused = tuple(without_eager(alone(order)) for order in crowd.orders)
     if _split_share(fused) > NEAR or _split_share(crowd.orders) <= NEAR:
         return ()
     return (replace(crowd, orders=fused),)
@@ -337,8 +338,7 @@ def _copied(crowd: Crowd) -> Iterator[Crowd]:
 def _families(crowd: Crowd, microbatches: int) -> tuple[str, ...]:
     if not crowd.placed or len(set(crowd.places)) < crowd.devices:
         return ()
-    settled_orders = [settled(order, order) for order in crowd.orders]
-    by_place = dict(zip(crowd.places, settled_orders, strict=True))
+    by_place = dict(zip(crowd.places, map(alone, crowd.orders), strict=True))
     return families_of([by_place[place] for place in sorted(by_place)], microbatches)
 
 

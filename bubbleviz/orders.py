@@ -112,8 +112,10 @@ def orders_of(operations: Operations, iterations: Sequence[int]) -> Orders:
         operations: of the report.
         iterations: indices of those to look at.
     """
+    # A range that clears what is left and launches nothing found nothing left.
+    idle = (operations.phase == Phase.W) & (operations.microbatch < 0) & (operations.has_span == 0)
     rows = np.flatnonzero(
-        np.isin(operations.phase, tuple(_KINDS)) & np.isin(operations.iteration, iterations)
+        np.isin(operations.phase, tuple(_KINDS)) & np.isin(operations.iteration, iterations) & ~idle
     )
     keys = (operations.host_start_ns[rows], operations.rank[rows], operations.iteration[rows])
     rows = rows[np.lexsort(keys)]
@@ -175,6 +177,11 @@ def settled(order: Ints, planned: Ints) -> Ints:
     place[loose & known] = by_code[at[loose & known]]
     order = np.lexsort((place, block))
     return code[order[(known | ~loose)[order]]]
+
+
+def alone(order: Ints) -> Ints:
+    """Return an order with what one range did in the sequence of the microbatches."""
+    return order & ((1 << _LOOSE) - 1)
 
 
 def _split(microbatch: Ints, split: Ints) -> Ints:

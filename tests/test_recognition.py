@@ -284,14 +284,41 @@ def test_forwards_of_the_last_rank_may_be_numbered_from_one() -> None:
     assert found.deviations == (Deviation(3, 0, F, 3, 0, "missing", 0),)
 
 
-def test_what_one_range_cleared_has_no_sequence() -> None:
-    plan = planned("zb-v")
+def cleared(plan: Plan) -> list[list[Op]]:
+    """Return what devices run with the W at the end in one range a chunk."""
     orders = []
     for order in devices_of(plan):
         keep = max(n for n, op in enumerate(order) if op.phase is not W) + 1
-        orders.append([*order[:keep], Op(W, -1, 1), Op(W, -1, 0)])
-    found = named(of_orders(orders))
+        left = sorted({op.chunk for op in order[keep:]}, reverse=True)
+        orders.append([*order[:keep], *(Op(W, -1, chunk) for chunk in left)])
+    return orders
+
+
+def test_what_one_range_cleared_has_no_sequence() -> None:
+    found = named(of_orders(cleared(planned("zb-v"))))
     assert (found.name, found.exact) == ("zb-v", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "m"),
+    [
+        *(("zb-1p", 4, 9), ("zb-1p", 4, 12), ("zb-2p", 4, 9), ("zb-2p", 4, 12), ("zb-2p", 2, 5)),
+        *(("v-min", 2, 5), ("v-min", 2, 6), ("v-min", 4, 8), ("v-half", 4, 8)),
+    ],
+)
+def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) -> None:
+    plan = planned(name, p, m)
+    whole, found = named(of_orders(devices_of(plan))), named(of_orders(cleared(plan)))
+    assert name in (found.name, *found.also)
+    assert (found.name, found.also, found.because) == (whole.name, whole.also, whole.because)
+
+
+def test_a_range_that_clears_without_any_work_found_nothing_left() -> None:
+    orders = [[*order, Op(W, -1)] for order in devices_of(planned("1f1b"))]
+    run = of_orders(orders)
+    idle = run.operations.changed(has_span=(run.operations.phase != W).astype(np.int64))
+    found = named(replace(run, operations=idle))
+    assert (found.name, found.exact) == ("1f1b", True)
 
 
 def test_an_overlapped_pair_is_a_forward_and_a_backward() -> None:
