@@ -25,7 +25,7 @@ from bubbleviz.explain import Explanation, explain
 from bubbleviz.fleet import Fleet, Glance, Local
 from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.inspection import Inspection, look_over
-from bubbleviz.interpret import Recording
+from bubbleviz.interpret import INFERRED, Recording
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
@@ -108,7 +108,8 @@ def analyze(
     with step("explain"):
         explanation = explain(run, counts)
         told = run.ranks, run.operations, counts.iterations
-        ran = schedule_of(*told)
+        counted = any(note.what == INFERRED for r in recordings for note in r.limitations)
+        ran = schedule_of(*told, inferred=counted)
         against = None if meant is None else compared(*told, meant)
     report = _report(recordings, run, counts, explanation, unreadable)
     if ran.exact:

@@ -47,7 +47,7 @@ class Verdict:
 
     Attributes:
         name: of the schedule; None where it is none that is known.
-        also: others with the same order.
+        also: others with the same order, and searches that could have found it.
         distance: share of the planned operations that are not as planned; None where the order
             was recognised by its structure.
         differences: of each of the crowd's orders from its device's; empty without a plan.
@@ -98,9 +98,17 @@ def verdict(crowd: Crowd, plans: Plans) -> Verdict:
             found = _nearest(owns, plans, chosen, _Sizes(chunks, microbatches, ways))
             if found.name is not None:
                 searched = _families(crowd, microbatches) if _everywhere(found) else ()
-                return Verdict(searched[0], searched[1:]) if searched else found
+                if searched:
+                    return Verdict(searched[0], searched[1:])
+                return _or_searched(found, _families(crowd, microbatches, eager=True))
     names = _families(crowd, microbatches)
     return Verdict(names[0], names[1:]) if names else Verdict()
+
+
+def _or_searched(found: Verdict, families: Sequence[str]) -> Verdict:
+    """Return the verdict with the searches that could have found the same order beside it."""
+    told = (found.name, *found.also)
+    return replace(found, also=(*found.also, *(name for name in families if name not in told)))
 
 
 def _everywhere(found: Verdict) -> bool:
@@ -335,11 +343,11 @@ def _copied(crowd: Crowd) -> Iterator[Crowd]:
                 yield replace(crowd, devices=devices)
 
 
-def _families(crowd: Crowd, microbatches: int) -> tuple[str, ...]:
+def _families(crowd: Crowd, microbatches: int, *, eager: bool = False) -> tuple[str, ...]:
     if not crowd.placed or len(set(crowd.places)) < crowd.devices:
         return ()
     by_place = dict(zip(crowd.places, map(alone, crowd.orders), strict=True))
-    return families_of([by_place[place] for place in sorted(by_place)], microbatches)
+    return families_of([by_place[place] for place in sorted(by_place)], microbatches, eager=eager)
 
 
 def _in_preference(names: Sequence[str]) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ def methods(report: Report) -> str:
     Args:
         report: any report.
     """
-    schedule = report.schedule.name if report.schedule is not None else None
     spread = report.summary.bubble_ratio.get(report.headline)
     tool = f"bubbleviz {report.version} from {_profiles(report)}"
     if spread is None or spread.mean is None:
@@ -28,10 +27,9 @@ def methods(report: Report) -> str:
         )
     definition = next((s.definition for s in statistics() if s.name == report.headline), None)
     means = f", that is {with_source(definition)}," if definition else ""
-    known = f" of the schedule {schedule}" if schedule else ""
     return (
         f"Pipeline bubbles were measured with {tool}: the bubble ratio '{report.headline}'{means} "
-        f"over {_iterations(report, spread.n)}{known} on {_ranks(report)} is "
+        f"over {_iterations(report, spread.n)}{_schedule(report)} on {_ranks(report)} is "
         f"{_result(spread.mean, spread)}{''.join(_caveats(report, spread.mean))}."
     )
 
@@ -58,6 +56,14 @@ def _iterations(report: Report, n: int) -> str:
     known = next(iter(counts)) if len(counts) == 1 else None
     each = "" if known is None else f" with {counted(known, 'microbatch', 'microbatches')}"
     return f"{counted(n, 'training iteration')}{each}"
+
+
+def _schedule(report: Report) -> str:
+    """Return which schedule ran, where that is told."""
+    found = report.schedule
+    if found is None or found.name is None:
+        return ""
+    return f" of {'what looks like ' if found.inferred else ''}the schedule {found.name}"
 
 
 def _ranks(report: Report) -> str:

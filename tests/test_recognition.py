@@ -17,9 +17,12 @@ from bubbleviz.candidates import Plans, Verdict, verdict
 from bubbleviz.comparing import difference
 from bubbleviz.crowds import Crowd
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.methods import methods
 from bubbleviz.phases import Phase
 from bubbleviz.plan import Plan, Schedule
 from bubbleviz.recognition import Deviation, Recognition, compared, schedule_of
+from bubbleviz.renderers.table import render
+from bubbleviz.report import View
 from bubbleviz.schedules import schedule_named, schedules
 from scripts.planting import Planting, plant
 from tests.ordering import Measured, Op, devices_of, iteration, measured, of_orders
@@ -125,6 +128,37 @@ def test_orders_of_the_authors_schedulers_are_named() -> None:
         assert found.name in wanted, (name, row["p"], row["m"], row["times"], found)
         seen[name] += 1
     assert min(seen.values()) >= 5
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "m", "also"),
+    [
+        ("zb-h1", 4, 8, ("zb-1p",)),
+        ("zb-h2", 4, 8, ("zb-2p",)),
+        # With p microbatches both limits are the same.
+        ("zb-h1", 4, 4, ("zb-1p", "zb-2p")),
+    ],
+)
+def test_searches_that_could_have_found_an_order_are_named(
+    name: str, p: int, m: int, also: tuple[str, ...]
+) -> None:
+    orders = devices_of(planned(name, p, m))
+    found = named(of_orders(orders))
+    assert (found.name, found.also, found.exact) == (name, also, True)
+
+    turn = next(n for n, op in enumerate(orders[1]) if op.phase is B)
+    orders[1][turn - 1 : turn + 1] = reversed(orders[1][turn - 1 : turn + 1])
+    found = named(of_orders(orders))
+    assert (found.name, found.also, found.exact) == (name, also, False)
+
+
+def test_1f1b_with_its_backward_split_is_what_searches_find_where_transfers_are_long() -> None:
+    orders = [[part for op in order for part in split(op)] for order in devices_of(planned("1f1b"))]
+    found = named(of_orders(orders))
+    assert (found.name, found.also, found.exact) == ("1f1b", ("zb-1p",), True)
+
+    whole = named(of_orders(devices_of(planned("1f1b"))))
+    assert (whole.name, whole.also) == ("1f1b", ())
 
 
 def test_an_order_of_its_own_has_no_name() -> None:
@@ -514,6 +548,25 @@ PLANTED = {
         schedule="interleaved-1f1b", chunks=4, autograd="named", run_ahead_ns=3_000_000
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name"), [("1f1b", "1f1b"), ("looped-bfs", "gpipe"), ("v-min", None)]
+)
+def test_where_microbatches_are_counted_by_order_no_name_is_certain(
+    tmp_path: Path, schedule: str, name: str | None
+) -> None:
+    plant(Planting(schedule=schedule, microbatches=8, iterations=1, names="constant"), tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+    found = report.schedule
+    assert found is not None
+    assert (found.name, found.inferred) == (name, True)
+    assert "which may make one schedule look like another" in found.because
+    if name is not None:
+        assert "microbatches are counted by order, another may look the same" in render(
+            report, View()
+        )
+        assert f"of what looks like the schedule {name}" in methods(report)
 
 
 @pytest.mark.parametrize("name", PLANTED)
