@@ -120,10 +120,10 @@ def _everywhere(found: Verdict) -> bool:
     return differing >= max(2, len(found.differences) / 2)
 
 
-def verdict_of_plan(crowd: Crowd, plan: Plan) -> Verdict | None:
-    """Return how a crowd differs from a plan; None where it has other devices or microbatches."""
+def verdict_of_plan(crowd: Crowd, plan: Plan, microbatches: int) -> Verdict | None:
+    """Return how a crowd of so many microbatches differs from a plan; None for other sizes."""
     sizes = plan.stages, plan.microbatches // plan.replicas, plan.chunks * plan.replicas
-    held = crowd.devices, crowd.microbatches, crowd.chunks
+    held = crowd.devices, microbatches, crowd.chunks
     if sizes not in (held, *((own.devices, *held[1:]) for own in _copied(crowd))):
         return None
     crowd = _anywhere(crowd) if plan.replicas > 1 else crowd

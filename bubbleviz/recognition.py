@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.candidates import Plans, Verdict, verdict, verdict_of_plan
+from bubbleviz.absence import verdict, verdict_of_plan
+from bubbleviz.candidates import Plans, Verdict
 from bubbleviz.columns import Ints
 from bubbleviz.comparing import Difference, joined_codes
 from bubbleviz.count import Iteration
@@ -288,6 +289,11 @@ def _own(
     other = np.flatnonzero(same & (microbatch_of(codes) == microbatch_of(wanted)))
     if len(other):
         return named, int(microbatch[other[0]]), int(chunk[other[0]])
-    beside = np.flatnonzero(same)
-    at = int(chunk[beside[0]]) if len(beside) else int(chunk_of(wanted)[0])
-    return named, int(microbatch_of(wanted)[0]), at
+    number = int(microbatch_of(wanted)[0])
+    beside = np.flatnonzero(same & (microbatch >= 0))
+    if not len(beside):
+        return named, number, int(chunk_of(wanted)[0])
+    # Where all others are as much ahead of the code's numbers, it is so too.
+    ahead = microbatch[beside] - microbatch_of(codes[beside])
+    number += int(ahead[0]) if (ahead == ahead[0]).all() else 0
+    return named, number, int(chunk[beside[0]])

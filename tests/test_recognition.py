@@ -296,6 +296,47 @@ def test_numbers_of_microbatches_may_begin_anywhere_and_leave_gaps() -> None:
         assert (found.name, found.exact) == ("zb-v", True)
 
 
+@pytest.mark.parametrize(
+    ("name", "m", "gone", "first"),
+    [
+        ("1f1b", 16, (3,), 0),
+        ("1f1b", 8, (3,), 1),
+        ("gpipe", 8, (3,), 0),
+        ("zb-h1", 16, (2, 7, 8), 0),
+        ("interleaved-1f1b", 8, (5,), 0),
+        ("zb-v", 12, (1,), 5),
+    ],
+)
+def test_a_microbatch_that_no_rank_ran_is_missing(
+    name: str, m: int, gone: tuple[int, ...], first: int
+) -> None:
+    plan = planned(name, 4, m)
+    number = {n: n + first for n in range(m)}
+    whole = devices_of(plan)
+    orders = renumbered(
+        [[op for op in order if op.microbatch not in gone] for order in whole], number
+    )
+    run = of_orders(orders)
+    lost = sorted(
+        (rank, int(op.phase), op.microbatch + first, op.chunk)
+        for rank, order in enumerate(whole)
+        for op in order
+        if op.microbatch in gone
+    )
+    for found in (named(run), compared(run.ranks, run.operations, run.iterations, plan)):
+        assert (found.name, found.exact) == (name, False)
+        assert {d.what for d in found.deviations} == {"missing"}
+        told = sorted((d.rank, int(d.phase), d.microbatch, d.chunk) for d in found.deviations)
+        assert told == lost
+        assert found.distance == pytest.approx(len(lost) / sum(map(len, whole)))
+
+    # And one more operation elsewhere.
+    turn = next(n for n, op in enumerate(orders[1]) if op.phase in (B, BW))
+    orders[1][turn - 1 : turn + 1] = reversed(orders[1][turn - 1 : turn + 1])
+    found = named(of_orders(orders))
+    assert (found.name, found.deviation_count) == (name, len(lost) + 1)
+
+
 def test_directions_may_have_numbers_of_their_own() -> None:
     orders = devices_of(planned("dualpipe", 4, 8))
     apart = [[replace(op, microbatch=op.microbatch + 4 * op.chunk) for op in o] for o in orders]
