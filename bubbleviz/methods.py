@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from bubbleviz.count import Spread
+from bubbleviz.grouping import groups_of
+from bubbleviz.phases import Phase
 from bubbleviz.report import Report, told_apart
+from bubbleviz.schedules import schedules
 from bubbleviz.statistics import statistics
 
 #: Where unattributed compute moves the ratio by more than this, the sentence says so.
@@ -54,8 +59,27 @@ def _iterations(report: Report, n: int) -> str:
     """Return over how many iterations the ratio is averaged; all have as many microbatches."""
     counts = {i.microbatches for i in report.iterations if i.averaged}
     known = next(iter(counts)) if len(counts) == 1 else None
+    known = None if known is None else _both_ways(report) or known
     each = "" if known is None else f" with {counted(known, 'microbatch', 'microbatches')}"
     return f"{counted(n, 'training iteration')}{each}"
+
+
+def _both_ways(report: Report) -> int | None:
+    """Return how many microbatches a rank takes, where they enter at both ends of the pipeline.
+
+    Those of each direction may count from 0. None for any other schedule.
+    """
+    found, shown = report.schedule, report.typical_iteration()
+    rule = next((r for r in schedules() if found is not None and r.name == found.name), None)
+    if rule is None or rule.replicas == 1 or shown is None:
+        return None
+    own = report.operations.take(
+        (report.operations.iteration == shown.index)
+        & np.isin(report.operations.phase, (Phase.F, Phase.FB))
+    )
+    taken = groups_of(own.rank, own.chunk, own.microbatch)
+    each = np.bincount(own.rank[taken.first])
+    return int(each.max()) // rule.chunks if len(each) else None
 
 
 def _schedule(report: Report) -> str:
