@@ -25,7 +25,7 @@ from bubbleviz.explain import Explanation, explain
 from bubbleviz.fleet import Fleet, Glance, Local
 from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.inspection import Inspection, look_over
-from bubbleviz.interpret import Recording
+from bubbleviz.interpret import INFERRED, Recording
 from bubbleviz.iteration_table import Iterations
 from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.notebook import NotebookReport
@@ -110,7 +110,8 @@ def analyze(
     with step("explain"):
         explanation = explain(run, counts)
         told = run.ranks, run.operations, counts.iterations
-        ran = schedule_of(*told)
+        counted = any(note.what == INFERRED for r in recordings for note in r.limitations)
+        ran = schedule_of(*told, inferred=counted)
         against = None if meant is None else compared(*told, meant)
     report = _report(recordings, run, counts, explanation, unreadable)
     if ran.exact:
@@ -122,6 +123,8 @@ def analyze(
             from bubbleviz.alternatives import alternatives_of
 
             others = alternatives_of(*told[:2], counts, explanation, ran, meant)
+        if others.measured is None and explanation.untold:
+            others = replace(others, because=explanation.untold)
         report = replace(report, alternatives=others)
     return replace(report, schedule=ran, plan=against)
 
@@ -272,7 +275,7 @@ def _report(
         coverage=tuple(sorted(coverage, key=lambda c: c.rank)),
         unattributed_kernels=tuple(sorted(kernels, key=lambda k: (k.rank, -k.gpu_ns, k.name))),
         explanation=explanation,
-        limitations=(*unreadable, *_limitations(recordings, run, counts)),
+        limitations=(*unreadable, *_limitations(recordings, run, counts), *_unbound(explanation)),
     )
 
 
@@ -311,6 +314,12 @@ def _limitations(
         )
     found.extend(_loose_compute(counts))
     return tuple(found)
+
+
+def _unbound(explanation: Explanation) -> Iterator[Limitation]:
+    """Yield a limitation where it is not known what bounds the typical iteration."""
+    if explanation.untold:
+        yield Limitation("critical path, slack and what-if", explanation.untold)
 
 
 def _loose_compute(counts: Counts) -> Iterator[Limitation]:

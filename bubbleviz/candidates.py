@@ -15,6 +15,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.orders import (
     BACKWARD,
     WEIGHTS,
+    alone,
     kind_of,
     planned_orders,
     settled,
@@ -46,7 +47,7 @@ class Verdict:
 
     Attributes:
         name: of the schedule; None where it is none that is known.
-        also: others with the same order.
+        also: others with the same order, and searches that could have found it.
         distance: share of the planned operations that are not as planned; None where the order
             was recognised by its structure.
         differences: of each of the crowd's orders from its device's; empty without a plan.
@@ -97,9 +98,17 @@ def verdict(crowd: Crowd, plans: Plans) -> Verdict:
             found = _nearest(owns, plans, chosen, _Sizes(chunks, microbatches, ways))
             if found.name is not None:
                 searched = _families(crowd, microbatches) if _everywhere(found) else ()
-                return Verdict(searched[0], searched[1:]) if searched else found
+                if searched:
+                    return Verdict(searched[0], searched[1:])
+                return _or_searched(found, _families(crowd, microbatches, eager=True))
     names = _families(crowd, microbatches)
     return Verdict(names[0], names[1:]) if names else Verdict()
+
+
+def _or_searched(found: Verdict, families: Sequence[str]) -> Verdict:
+    """Return the verdict with the searches that could have found the same order beside it."""
+    told = (found.name, *found.also)
+    return replace(found, also=(*found.also, *(name for name in families if name not in told)))
 
 
 def _everywhere(found: Verdict) -> bool:
@@ -111,10 +120,10 @@ def _everywhere(found: Verdict) -> bool:
     return differing >= max(2, len(found.differences) / 2)
 
 
-def verdict_of_plan(crowd: Crowd, plan: Plan) -> Verdict | None:
-    """Return how a crowd differs from a plan; None where it has other devices or microbatches."""
+def verdict_of_plan(crowd: Crowd, plan: Plan, microbatches: int) -> Verdict | None:
+    """Return how a crowd of so many microbatches differs from a plan; None for other sizes."""
     sizes = plan.stages, plan.microbatches // plan.replicas, plan.chunks * plan.replicas
-    held = crowd.devices, crowd.microbatches, crowd.chunks
+    held = crowd.devices, microbatches, crowd.chunks
     if sizes not in (held, *((own.devices, *held[1:]) for own in _copied(crowd))):
         return None
     crowd = _anywhere(crowd) if plan.replicas > 1 else crowd
@@ -196,7 +205,8 @@ def _planned(
                 continue
             whole = plans.of(rule, crowd.devices, total, own)
             if whole is not None:
-                yield rule.name, whole[0]
+                one = rule.with_one_chunk if own == 1 else None
+                yield one or rule.name, whole[0]
 
 
 def _shorter(microbatches: int, devices: int) -> int:
@@ -311,7 +321,7 @@ def _is_near(found: Sequence[tuple[Difference, int]], crowd: Crowd) -> bool:
 
 def _fused(crowd: Crowd) -> tuple[Crowd, ...]:
     """Return the crowd with each W and its backward as one, where nearly all follow at once."""
-    fused = tuple(without_eager(settled(order, order)) for order in crowd.orders)
+    fused = tuple(without_eager(alone(order)) for order in crowd.orders)
     if _split_share(fused) > NEAR or _split_share(crowd.orders) <= NEAR:
         return ()
     return (replace(crowd, orders=fused),)
@@ -333,12 +343,11 @@ def _copied(crowd: Crowd) -> Iterator[Crowd]:
                 yield replace(crowd, devices=devices)
 
 
-def _families(crowd: Crowd, microbatches: int) -> tuple[str, ...]:
+def _families(crowd: Crowd, microbatches: int, *, eager: bool = False) -> tuple[str, ...]:
     if not crowd.placed or len(set(crowd.places)) < crowd.devices:
         return ()
-    settled_orders = [settled(order, order) for order in crowd.orders]
-    by_place = dict(zip(crowd.places, settled_orders, strict=True))
-    return families_of([by_place[place] for place in sorted(by_place)], microbatches)
+    by_place = dict(zip(crowd.places, map(alone, crowd.orders), strict=True))
+    return families_of([by_place[place] for place in sorted(by_place)], microbatches, eager=eager)
 
 
 def _in_preference(names: Sequence[str]) -> tuple[str, ...]:

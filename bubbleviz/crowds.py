@@ -49,6 +49,12 @@ class Crowd:
             counts += np.bincount(pairs[0]).tolist()
         return _usual(counts)
 
+    @property
+    def absent(self) -> Ints:
+        """Numbers below the largest of a microbatch that no rank ran, in order."""
+        ran = np.unique(np.concatenate([microbatch_of(order) for order in self.orders]))
+        return np.setdiff1d(np.arange(int(ran.max(initial=-1)) + 1), ran)
+
 
 @dataclass(frozen=True)
 class Pipeline:

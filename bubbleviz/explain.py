@@ -38,6 +38,7 @@ class Explanation:
         phase_times: how long operations take.
         path: what bounds the typical iteration; None where that cannot be told.
         what_if: what that iteration would be under some changes; empty likewise.
+        untold: why that cannot be told, where nothing else of the report says so; else empty.
     """
 
     causes: Causes
@@ -47,6 +48,7 @@ class Explanation:
     phase_times: PhaseTimes
     path: CriticalPath | None
     what_if: tuple[WhatIf, ...]
+    untold: str = ""
 
 
 def explain(run: Run, counts: Counts) -> Explanation:
@@ -64,7 +66,9 @@ def explain(run: Run, counts: Counts) -> Explanation:
     receives = receives_of(operations, inputs, idle)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)
-    path, changes = _bound(run, counts, needs, receives, idle)
+    shown = typical(counts.iterations, counts.headline)
+    untold = "" if shown is None else _untold(run, needs, shown)
+    path, changes = (None, ()) if untold else _bound(run, shown, needs, receives, idle)
     return Explanation(
         causes,
         gaps,
@@ -73,18 +77,43 @@ def explain(run: Run, counts: Counts) -> Explanation:
         phase_times_of(operations, stage, averaged, receives),
         path,
         changes,
+        untold,
     )
 
 
+def _untold(run: Run, needs: Needs, shown: Iteration) -> str:
+    """Return why it is not known what bounds an iteration: too much of it, or too little told.
+
+    Ranks that wait for each other, and whose inputs are not known, would each stand alone.
+    """
+    of_iteration = run.operations.iteration == shown.index
+    count = int((of_iteration & np.isin(run.operations.phase, WORK)).sum())
+    if count > MOST_OPERATIONS:
+        return (
+            f"iteration {shown.name} holds {count:,} operations, more than the "
+            f"{MOST_OPERATIONS:,} that are put together again"
+        )
+    stages = {run.ranks[own.rank].stage for own in shown.ranks}
+    if len(shown.ranks) == 1 or stages == {0}:
+        return ""
+    if None in stages or not (needs.remote & of_iteration[needs.after]).any():
+        return (
+            "which operation waits for which of another rank is not known, for "
+            + ("stages" if None in stages else "microbatches")
+            + " are not told"
+        )
+    return ""
+
+
 def _bound(
-    run: Run, counts: Counts, needs: Needs, receives: Receives, idle: tuple[Idle, ...]
+    run: Run,
+    shown: Iteration | None,
+    needs: Needs,
+    receives: Receives,
+    idle: tuple[Idle, ...],
 ) -> tuple[CriticalPath | None, tuple[WhatIf, ...]]:
     """Return what bounds the typical iteration, where its ranks have one clock."""
-    shown = typical(counts.iterations, counts.headline)
     if shown is None or not _comparable(shown):
-        return None, ()
-    own = (run.operations.iteration == shown.index) & np.isin(run.operations.phase, WORK)
-    if int(own.sum()) > MOST_OPERATIONS:
         return None, ()
     graph = graph_of(run.operations, needs, receives, idle, shown.index)
     path = critical_path(graph, run.operations, shown.index)

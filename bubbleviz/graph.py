@@ -151,23 +151,25 @@ def _side_by_side(rank: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]
 def _transfers(operations: Operations, receives: Receives) -> Ints:
     """Return how long what each operation takes from others is on its way.
 
-    Of a receive that waited that was seen; another one began late itself, and its transfer is the
-    usual one of its virtual stage and direction.
+    Of a receive that waited that was seen; another one began late itself (before a bottleneck all
+    do), or was not recorded. Its transfer is the usual one of its virtual stage and direction, and
+    where none of these waited that of the run.
     """
-    row = receives.operation
-    waited = receives.wait_ns > 0
-    forward = np.isin(operations.phase[row], (Phase.F, Phase.FB)).astype(np.int64)
-    kind = groups_of(operations.virtual_stage[row], forward).of_row
-    usual = np.zeros(int(kind.max(initial=-1)) + 1, np.int64)
-    seen = receives.transfer_ns[waited]
-    order = np.lexsort((seen, kind[waited]))
-    of_kind = kind[waited][order]
+    waited = receives.take(receives.wait_ns > 0)
+    row, seen = waited.operation, waited.transfer_ns
+    if not len(row):
+        return np.zeros(len(operations), np.int64)
+    forward = np.isin(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
+    kind = groups_of(operations.virtual_stage, forward).of_row
+    usual = np.full(int(kind.max()) + 1, np.sort(seen)[(len(seen) - 1) // 2], np.int64)
+    order = np.lexsort((seen, kind[row]))
+    of_kind = kind[row][order]
     first = np.searchsorted(of_kind, np.arange(len(usual)))
     count = np.bincount(of_kind, minlength=len(usual))
     known = count > 0
     usual[known] = seen[order][(first + (count - 1) // 2)[known]]
-    transfer_ns = np.zeros(len(operations), np.int64)
-    transfer_ns[row] = np.where(waited, receives.transfer_ns, usual[kind])
+    transfer_ns: Ints = usual[kind]
+    transfer_ns[row] = seen
     return transfer_ns
 
 

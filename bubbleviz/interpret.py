@@ -31,6 +31,9 @@ from bubbleviz.spans import ActiveTime
 from bubbleviz.timing import step
 from bubbleviz.work import work_of
 
+#: What a limitation is about where names tell no microbatches.
+INFERRED = "microbatch numbers are inferred"
+
 
 @dataclass(frozen=True)
 class LocalRank:
@@ -234,7 +237,7 @@ def _notes(
             int((compute & (operations.has_span == 0) & (operations.cut == 0)).sum()),
         ),
         (
-            "microbatch numbers are inferred",
+            INFERRED,
             "the names give none, so they are counted by order within an iteration",
             int(parts.unnumbered.any()),
         ),

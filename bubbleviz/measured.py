@@ -64,10 +64,14 @@ def measured_times(
         MismatchError: they do not tell all times of all stages.
     """
     stages = sorted({kind.stage for kind in kinds})
-    if not stages or stages != list(range(len(stages))) or microbatches is None:
+    if not stages or stages != list(range(len(stages))):
         raise MismatchError(
-            "the run does not tell the times of its schedule: its stages or its microbatches are "
-            "not known; name them in ranges, or say --order"
+            "the run does not tell the times of its schedule: its stages are not known; say --order"
+        )
+    if microbatches is None:
+        raise MismatchError(
+            "the run does not tell the times of its schedule: its microbatches are not known; "
+            "name them in ranges"
         )
     forward, again = (_summed(kinds, stages, phase) for phase in (Phase.F, Phase.R))
     backward, weight = (_summed(kinds, stages, phase) for phase in (Phase.B, Phase.W))

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from bubbleviz.count import Spread
+from bubbleviz.grouping import groups_of
+from bubbleviz.phases import Phase
 from bubbleviz.report import Report, told_apart
+from bubbleviz.schedules import schedules
 from bubbleviz.statistics import statistics
 
 #: Where unattributed compute moves the ratio by more than this, the sentence says so.
@@ -18,7 +23,6 @@ def methods(report: Report) -> str:
     Args:
         report: any report.
     """
-    schedule = report.schedule.name if report.schedule is not None else None
     spread = report.summary.bubble_ratio.get(report.headline)
     tool = f"bubbleviz {report.version} from {_profiles(report)}"
     if spread is None or spread.mean is None:
@@ -28,10 +32,9 @@ def methods(report: Report) -> str:
         )
     definition = next((s.definition for s in statistics() if s.name == report.headline), None)
     means = f", that is {with_source(definition)}," if definition else ""
-    known = f" of the schedule {schedule}" if schedule else ""
     return (
         f"Pipeline bubbles were measured with {tool}: the bubble ratio '{report.headline}'{means} "
-        f"over {_iterations(report, spread.n)}{known} on {_ranks(report)} is "
+        f"over {_iterations(report, spread.n)}{_schedule(report)} on {_ranks(report)} is "
         f"{_result(spread.mean, spread)}{''.join(_caveats(report, spread.mean))}."
     )
 
@@ -56,8 +59,35 @@ def _iterations(report: Report, n: int) -> str:
     """Return over how many iterations the ratio is averaged; all have as many microbatches."""
     counts = {i.microbatches for i in report.iterations if i.averaged}
     known = next(iter(counts)) if len(counts) == 1 else None
+    known = None if known is None else _both_ways(report) or known
     each = "" if known is None else f" with {counted(known, 'microbatch', 'microbatches')}"
     return f"{counted(n, 'training iteration')}{each}"
+
+
+def _both_ways(report: Report) -> int | None:
+    """Return how many microbatches a rank takes, where they enter at both ends of the pipeline.
+
+    Those of each direction may count from 0. None for any other schedule.
+    """
+    found, shown = report.schedule, report.typical_iteration()
+    rule = next((r for r in schedules() if found is not None and r.name == found.name), None)
+    if rule is None or rule.replicas == 1 or shown is None:
+        return None
+    own = report.operations.take(
+        (report.operations.iteration == shown.index)
+        & np.isin(report.operations.phase, (Phase.F, Phase.FB))
+    )
+    taken = groups_of(own.rank, own.chunk, own.microbatch)
+    each = np.bincount(own.rank[taken.first])
+    return int(each.max()) // rule.chunks if len(each) else None
+
+
+def _schedule(report: Report) -> str:
+    """Return which schedule ran, where that is told."""
+    found = report.schedule
+    if found is None or found.name is None:
+        return ""
+    return f" of {'what looks like ' if found.inferred else ''}the schedule {found.name}"
 
 
 def _ranks(report: Report) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from bubbleviz.columns import Bools, Ints, Table
 from bubbleviz.grouping import groups_of, places_in
+from bubbleviz.intervals import group_extents
 from bubbleviz.model import Operations
 from bubbleviz.phases import Phase
 from bubbleviz.plan import Plan
@@ -28,6 +29,9 @@ _CHUNK, _KIND, _LOOSE = 32, 52, 56
 _MASK = (1 << (_KIND - _CHUNK)) - 1
 _NUMBER = (1 << _CHUNK) - 1
 _KINDS_MASK = (1 << (_LOOSE - _KIND)) - 1
+
+#: Numbers of microbatches of which one in so many or more lack are no numbers in a row.
+_GAPS = 3
 
 _KINDS = {
     Phase.F: FORWARD,
@@ -112,8 +116,10 @@ def orders_of(operations: Operations, iterations: Sequence[int]) -> Orders:
         operations: of the report.
         iterations: indices of those to look at.
     """
+    # A range that clears what is left and launches nothing found nothing left.
+    idle = (operations.phase == Phase.W) & (operations.microbatch < 0) & (operations.has_span == 0)
     rows = np.flatnonzero(
-        np.isin(operations.phase, tuple(_KINDS)) & np.isin(operations.iteration, iterations)
+        np.isin(operations.phase, tuple(_KINDS)) & np.isin(operations.iteration, iterations) & ~idle
     )
     keys = (operations.host_start_ns[rows], operations.rank[rows], operations.iteration[rows])
     rows = rows[np.lexsort(keys)]
@@ -177,6 +183,11 @@ def settled(order: Ints, planned: Ints) -> Ints:
     return code[order[(known | ~loose)[order]]]
 
 
+def alone(order: Ints) -> Ints:
+    """Return an order with what one range did in the sequence of the microbatches."""
+    return order & ((1 << _LOOSE) - 1)
+
+
 def _split(microbatch: Ints, split: Ints) -> Ints:
     """Return one number for each (microbatch, sequence split); -1 where it is not told."""
     parts = int(split.max(initial=0)) + 1
@@ -238,7 +249,7 @@ def _from_zero(
 
 
 def _counted(iteration: Ints, group: Ints, number: Ints, known: Bools) -> Ints:
-    """Return each number's place among those of its iteration.
+    """Return each number's place among those of its iteration; a few that are absent have places.
 
     Where the chunks of an iteration do not share their numbers (the two directions of a
     pipeline that is fed from both ends), it is the place among those of its rank's chunk.
@@ -258,6 +269,10 @@ def _counted(iteration: Ints, group: Ints, number: Ints, known: Bools) -> Ints:
     at[per_chunk] = chunk_iteration
     usual = np.array([int(np.median(counts[at == n])) for n in range(len(sizes))])
     alike = (sizes == usual)[groups_of(iteration[rows]).of_row]
+    of_row = groups_of(iteration[rows]).of_row
+    low, high = group_extents(of_row, len(sizes), number[rows], number[rows])
+    whole = _GAPS * (high - low + 1 - sizes) <= sizes
+    shared = np.where(whole[of_row], number[rows] - low[of_row], shared)
     result[rows] = np.where(alike, shared, own)
     return result
 

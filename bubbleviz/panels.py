@@ -30,17 +30,21 @@ class Panel:
     view: View
 
 
-def draw_panels(panels: Sequence[Panel], heading: str) -> str:
+def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
     """Return the SVG document of panels from top to bottom, with one axis of time below them.
 
     Args:
         panels: any number of them; one that has nothing to draw says why.
         heading: stands above them all.
+        note: a sentence below the heading; empty for none.
     """
     page = Page()
     page.title = clean(heading, 200) if panels else "Nothing to draw: no run"
     page.y += 14
     page.text(fitted(page.title, 16, WIDTH - 2 * MARGIN), MARGIN, page.y, 16, font_weight="bold")
+    if note:
+        page.y += 5
+        page.paragraph(clean(note, 400), 10.5, lines=3)
     page.y += _APART
     timelines = [_timeline(page, panel) for panel in panels]
     drawn = [timeline for timeline in timelines if timeline is not None]

@@ -190,6 +190,9 @@ class Schedule:
             equal times. It raises :class:`bubbleviz.errors.UsageError` for sizes that the
             schedule does not allow.
         searched: how a plan is found for given times; None where the order is always the same.
+        with_one_chunk: name of the schedule that this is with one chunk a device; None where it
+            keeps its own.
+        replicas: how many pipelines, each with microbatches of its own, its plans hold.
     """
 
     name: str
@@ -198,6 +201,8 @@ class Schedule:
     chunks: int
     plan: Callable[[int, int, int], Plan]
     searched: Searched | None = None
+    with_one_chunk: str | None = None
+    replicas: int = 1
 
 
 def at_equal_times(searched: Searched, sizes: tuple[int, int, int], watch: Watch) -> Plan:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.candidates import Plans, Verdict, verdict, verdict_of_plan
+from bubbleviz.absence import verdict, verdict_of_plan
+from bubbleviz.candidates import Plans, Verdict
 from bubbleviz.columns import Ints
 from bubbleviz.comparing import Difference, joined_codes
 from bubbleviz.count import Iteration
@@ -33,6 +34,8 @@ from bubbleviz.plan import Plan
 
 #: Deviations that are listed; all are counted.
 LISTED = 1000
+#: What is added to why a name is told where names of ranges do not tell microbatches.
+_INFERRED = "microbatches are counted by order, which may make one schedule look like another"
 _PHASES = (Phase.F, Phase.BW, Phase.W)
 
 
@@ -87,7 +90,7 @@ class Recognition:
 
     Attributes:
         name: of the schedule; None for an order of its own, or none at all.
-        also: other schedules with the same order.
+        also: other schedules with the same order, and searches that could have found it.
         exact: whether all averaged iterations ran exactly this.
         distance: mean share of their operations that are elsewhere; None without a plan.
         because: why there is no name, or what tells it; a sentence's part.
@@ -95,6 +98,7 @@ class Recognition:
         judged: indices of those that decided: the averaged ones, if there are any.
         deviations: the first of them, by iteration and rank.
         deviation_count: how many there are.
+        inferred: whether microbatches are counted by order, for names do not tell them.
     """
 
     name: str | None
@@ -106,6 +110,7 @@ class Recognition:
     judged: tuple[int, ...] = ()
     deviations: tuple[Deviation, ...] = ()
     deviation_count: int = 0
+    inferred: bool = False
 
     @property
     def agreeing(self) -> tuple[IterationOrder, ...]:
@@ -115,7 +120,11 @@ class Recognition:
 
 
 def schedule_of(
-    ranks: Sequence[Rank], operations: Operations, iterations: Sequence[Iteration]
+    ranks: Sequence[Rank],
+    operations: Operations,
+    iterations: Sequence[Iteration],
+    *,
+    inferred: bool = False,
 ) -> Recognition:
     """Return which schedule a run ran.
 
@@ -123,13 +132,16 @@ def schedule_of(
         ranks: of the report.
         operations: of these.
         iterations: of the report.
+        inferred: whether their microbatches are counted by order, for names do not tell them.
     """
     plans = Plans()
     found = _judge(ranks, operations, iterations, lambda crowd: verdict(crowd, plans))
-    if found.name is not None or found.because:
-        structural = found.distance is None and found.name is not None
-        return replace(found, because="by its structure") if structural else found
-    return replace(found, because="no schedule that is known has this order")
+    if found.name is None:
+        because = found.because or "no schedule that is known has this order"
+    else:
+        because = "by its structure" if found.distance is None else ""
+    told = (because, _INFERRED if inferred else "")
+    return replace(found, because="; ".join(filter(None, told)), inferred=inferred)
 
 
 def compared(
@@ -277,6 +289,11 @@ def _own(
     other = np.flatnonzero(same & (microbatch_of(codes) == microbatch_of(wanted)))
     if len(other):
         return named, int(microbatch[other[0]]), int(chunk[other[0]])
-    beside = np.flatnonzero(same)
-    at = int(chunk[beside[0]]) if len(beside) else int(chunk_of(wanted)[0])
-    return named, int(microbatch_of(wanted)[0]), at
+    number = int(microbatch_of(wanted)[0])
+    beside = np.flatnonzero(same & (microbatch >= 0))
+    if not len(beside):
+        return named, number, int(chunk_of(wanted)[0])
+    # Where all others are as much ahead of the code's numbers, it is so too.
+    ahead = microbatch[beside] - microbatch_of(codes[beside])
+    number += int(ahead[0]) if (ahead == ahead[0]).all() else 0
+    return named, number, int(chunk[beside[0]])

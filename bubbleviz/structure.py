@@ -60,16 +60,22 @@ FAMILIES = (
 )
 
 
-def families_of(orders: Sequence[Ints], microbatches: int) -> tuple[str, ...]:
+def families_of(
+    orders: Sequence[Ints], microbatches: int, *, eager: bool = False
+) -> tuple[str, ...]:
     """Return the names that orders of this structure have; several where m or p tells no more.
 
     Args:
         orders: of the devices from the first to the last stage, coded as in
             :mod:`bubbleviz.orders`.
         microbatches: of the iteration.
+        eager: whether every W may follow its own backward at once. A search finds such orders
+            where transfers take long, and so runs every schedule whose backward is split in place.
     """
     chunks = {len(np.unique(chunk_of(order))) for order in orders}
-    if len(chunks) != 1 or not all(_is_split(order) for order in orders) or _is_eager(orders):
+    if len(chunks) != 1 or not all(_is_split(order) for order in orders):
+        return ()
+    if _is_eager(orders) and not eager:
         return ()
     count = chunks.pop()
     if not (_turns(orders[-1]) if count > 1 else _warms_up(orders)):

@@ -46,7 +46,7 @@ def test_nothing_is_simulated_unless_asked_for(tmp_path: Path) -> None:
 
 
 def test_no_times_no_alternatives() -> None:
-    with pytest.raises(MismatchError, match="its stages or its microbatches are not known"):
+    with pytest.raises(MismatchError, match="its stages are not known; say --order"):
         measured_times((), None, 8)
 
 
@@ -146,7 +146,38 @@ def test_panels_without_a_known_schedule_show_the_measurement_and_say_so(tmp_pat
     path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
     root = ET.fromstring(PANELS.render(bubbleviz.analyze(path, what_if=True), View()))
 
-    assert any((text.text or "").startswith("Measured (") for text in root.iter(f"{SVG}text"))
+    texts = [text.text or "" for text in root.iter(f"{SVG}text")]
+    assert texts[0] == "As measured"
+    assert texts[1] == (
+        "No schedule in theory stands above it: the run does not tell the times of its schedule: "
+        "its stages are not known; say --order."
+    )
+
+
+def test_why_there_is_no_theory_is_told_to_the_end(tmp_path: Path) -> None:
+    plant(Planting(schedule="dualpipe", microbatches=8, iteration_ranges=True), tmp_path)
+    report = bubbleviz.analyze(tmp_path, what_if=True)
+    texts = [t.text or "" for t in ET.fromstring(PANELS.render(report, View())).iter(f"{SVG}text")]
+    told = " ".join(texts)
+
+    assert report.alternatives is not None
+    assert report.alternatives.because in told
+    assert "microbatch" not in report.alternatives.because
+    assert "…" not in told.split("measured", 2)[1]
+
+
+def test_both_panels_tell_the_same_ratio_where_iterations_overlap(tmp_path: Path) -> None:
+    plant(
+        Planting(schedule="zb-v", microbatches=12, iterations=3, iteration_ranges=True, servers=2),
+        tmp_path,
+    )
+    report = bubbleviz.analyze(tmp_path, what_if=True)
+    root = ET.fromstring(PANELS.render(report, View()))
+    heads = [t.text or "" for t in root.iter(f"{SVG}text") if "bubble ratio" in (t.text or "")]
+
+    assert report.headline == "period"
+    assert len(heads) == 2
+    assert all(head.startswith("schedule bubble ratio") for head in heads)
 
 
 def test_simulate_takes_sizes_and_times_from_a_report(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sqlite3
 import tempfile
 from collections import Counter
@@ -509,6 +510,34 @@ def test_the_critical_path_is_drawn_on_request_where_all_of_it_is_shown() -> Non
     assert line not in render(report, View(critical=True, ranks=(0, 1)))
 
 
+def test_without_stages_nothing_is_told_to_bound_the_iteration(tmp_path: Path) -> None:
+    """Microbatches of DualPipe go both ways, and tell no order of stages."""
+    plant(
+        Planting(schedule="dualpipe", microbatches=8, iterations=1, iteration_ranges=True), tmp_path
+    )
+    report = bubbleviz.analyze(tmp_path, what_if=True)
+    told = {note.what: note.because for note in report.limitations}
+    document = json.loads(json_report.render(report, View()))
+
+    assert [rank.stage for rank in report.ranks] == [None] * 4
+    assert "stages are not told" in told["critical path, slack and what-if"]
+    assert (report.explanation.path, report.explanation.what_if) == (None, ())
+    assert (document["critical_path"], document["what_if"]) == (None, [])
+    assert first_thing(report) is None
+    assert f'stroke="{CRITICAL}"' not in render(report, View(critical=True))
+    assert report.alternatives is not None
+    assert report.alternatives.because == told["critical path, slack and what-if"]
+
+
+@pytest.mark.parametrize("stages", [1, 4])
+def test_copies_that_wait_for_none_are_bound_by_themselves(tmp_path: Path, stages: int) -> None:
+    plant(Planting(stages=stages, replicas=2, iterations=1), tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.explanation.path is not None
+    assert "critical path, slack and what-if" not in {note.what for note in report.limitations}
+
+
 def test_the_host_is_named_for_the_gap_that_it_makes_and_no_wait_before(tmp_path: Path) -> None:
     ms = 1_000 * US
     kernels = [
@@ -637,6 +666,31 @@ def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
     assert (kind.first_ns, kind.last_ns) == (90 * US, 300 * US)
     assert kind.std_ns == pytest.approx(np.std(lengths_us, ddof=1) * US)
     assert [(s.operation, s.times) for s in times.stragglers] == [(4, 3.0)]
+
+
+def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere(tmp_path: Path) -> None:
+    """No receive of the slow stage ever waits, so that none tells how long a transfer takes."""
+    plant(
+        Planting(
+            schedule="zb-2p",
+            microbatches=8,
+            iterations=1,
+            transfer_ns=100 * US,
+            slow_stage=1,
+            slow_factor=1.5,
+            kernels=1,
+            optimizer_ns=-1,
+        ),
+        tmp_path,
+    )
+    report = bubbleviz.analyze(tmp_path)
+    table, path = report.operations, report.explanation.path
+    assert path is not None
+    of_stage = np.array([rank.stage for rank in report.ranks])[table.rank]
+    first = (of_stage == 2) & (table.phase == Phase.F) & (table.microbatch == 0)
+
+    assert path.slack_ns[first].tolist() == [2_300 * US]
+    assert report.explanation.what_if[0].makespan_ns == path.length_ns
 
 
 def test_an_operation_can_end_as_much_later_as_its_slack_and_no_more(

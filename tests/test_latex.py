@@ -46,7 +46,7 @@ HOSTILE = (
 KNOWN = {
     *("begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule"),
     *("textbf", "emph", "times", "pm", "textbackslash", "textasciicircum", "textasciitilde"),
-    *("textless", "textgreater", "textbar", "smallskip"),
+    *("textless", "textgreater", "textbar", "smallskip", "small", "setlength", "tabcolsep"),
 }
 
 
@@ -90,16 +90,17 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.removesuffix("\\\\").split(" & ")] for line in lines]
 
 
-def compiled(folder: Path, body: str) -> None:
+def compiled(folder: Path, body: str, options: str = "") -> None:
     """Compile a document that knows booktabs alone, where there is pdflatex.
 
-    A body is text for a document; a warning of a line too wide is a failure as well.
+    Options are those of the document's class. A body is text for a document; a warning of a line
+    too wide is a failure as well.
     """
     latex = shutil.which("pdflatex")
     if latex is None:
         pytest.skip("no pdflatex here; the strict reader has been over it")
     (folder / "paper.tex").write_text(
-        "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
+        f"\\documentclass[{options}]{{article}}\n\\usepackage{{booktabs}}\n\\begin{{document}}\n"
         f"{body}\n\\end{{document}}\n",
         encoding="utf-8",
     )
@@ -146,6 +147,17 @@ def test_every_ratio_is_a_row_and_the_headline_is_the_first(report: Report) -> N
     assert [row[0] for row in rows(render(other, View()))[1:]] == [
         *(r"\textbf{period}", "schedule", "stage", "step"),
     ]
+
+
+def test_the_table_fits_into_one_of_two_columns(report: Report, tmp_path: Path) -> None:
+    """With iterations of a minute, too."""
+    mean = report.summary.window_ns["step"]
+    long = replace(mean, mean=61_234.56e6)
+    windows = dict.fromkeys(report.summary.window_ns, long)
+    minute = replace(report, summary=replace(report.summary, window_ns=windows))
+
+    assert "61234.56" in render(minute, View())
+    compiled(tmp_path, render(minute, View()), "twocolumn")
 
 
 def test_the_caption_has_every_definition(report: Report) -> None:

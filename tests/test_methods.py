@@ -18,6 +18,8 @@ from bubbleviz.renderers import json as json_renderer
 from bubbleviz.renderers.table import render
 from bubbleviz.report import Report, View
 from bubbleviz.statistics import statistics
+from scripts.planting import plant
+from scripts.planting.options import Planting
 from tests.test_svg import report_of
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -33,6 +35,18 @@ def test_nothing_measured_is_said() -> None:
         "No bubble ratio could be measured with bubbleviz 0 from 1 Nsight Systems profile on 0 "
         "ranks (0 hosts): Iterations do not overlap, so each is looked at as if alone."
     )
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "chimera", "zb-v"])
+def test_microbatches_of_both_directions_are_counted(tmp_path: Path, schedule: str) -> None:
+    plant(
+        Planting(schedule=schedule, microbatches=8, iterations=2, iteration_ranges=True), tmp_path
+    )
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.schedule is not None
+    assert report.schedule.name == schedule
+    assert "with 8 microbatches" in methods(report)
 
 
 def test_it_names_definition_iterations_ranks_result_and_version(report: Report) -> None:

@@ -17,9 +17,12 @@ from bubbleviz.candidates import Plans, Verdict, verdict
 from bubbleviz.comparing import difference
 from bubbleviz.crowds import Crowd
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.methods import methods
 from bubbleviz.phases import Phase
 from bubbleviz.plan import Plan, Schedule
 from bubbleviz.recognition import Deviation, Recognition, compared, schedule_of
+from bubbleviz.renderers.table import render
+from bubbleviz.report import View
 from bubbleviz.schedules import schedule_named, schedules
 from scripts.planting import Planting, plant
 from tests.ordering import Measured, Op, devices_of, iteration, measured, of_orders
@@ -127,6 +130,37 @@ def test_orders_of_the_authors_schedulers_are_named() -> None:
     assert min(seen.values()) >= 5
 
 
+@pytest.mark.parametrize(
+    ("name", "p", "m", "also"),
+    [
+        ("zb-h1", 4, 8, ("zb-1p",)),
+        ("zb-h2", 4, 8, ("zb-2p",)),
+        # With p microbatches both limits are the same.
+        ("zb-h1", 4, 4, ("zb-1p", "zb-2p")),
+    ],
+)
+def test_searches_that_could_have_found_an_order_are_named(
+    name: str, p: int, m: int, also: tuple[str, ...]
+) -> None:
+    orders = devices_of(planned(name, p, m))
+    found = named(of_orders(orders))
+    assert (found.name, found.also, found.exact) == (name, also, True)
+
+    turn = next(n for n, op in enumerate(orders[1]) if op.phase is B)
+    orders[1][turn - 1 : turn + 1] = reversed(orders[1][turn - 1 : turn + 1])
+    found = named(of_orders(orders))
+    assert (found.name, found.also, found.exact) == (name, also, False)
+
+
+def test_1f1b_with_its_backward_split_is_what_searches_find_where_transfers_are_long() -> None:
+    orders = [[part for op in order for part in split(op)] for order in devices_of(planned("1f1b"))]
+    found = named(of_orders(orders))
+    assert (found.name, found.also, found.exact) == ("1f1b", ("zb-1p",), True)
+
+    whole = named(of_orders(devices_of(planned("1f1b"))))
+    assert (whole.name, whole.also) == ("1f1b", ())
+
+
 def test_an_order_of_its_own_has_no_name() -> None:
     """1F1B in a V, which no schedule here is, and forwards in no order at all."""
     row = next(r for r in reference("schedules.csv") if r["schedule"] == "1F1B-V" and r["order"])
@@ -145,6 +179,21 @@ def test_gpipe_with_its_backward_split_is_no_zero_bubble_schedule(name: str) -> 
 
     late = [sorted(order, key=lambda op: op.phase is W) for order in at_once]
     assert named(of_orders(late)).name is None
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (8, 16)])
+def test_gpipe_may_run_the_last_backward_first(p: int, m: int) -> None:
+    """As torchgpipe does, and looped BFS of several chunks."""
+    orders = [
+        [replace(op, microbatch=m - 1 - op.microbatch) if op.phase is BW else op for op in order]
+        for order in devices_of(planned("gpipe", p, m))
+    ]
+    found = named(of_orders(orders))
+    assert (found.name, found.also, found.exact) == ("gpipe", (), True)
+
+    orders[0][:2] = reversed(orders[0][:2])
+    found = named(of_orders(orders))
+    assert (found.name, found.exact, found.deviation_count) == ("gpipe", False, 1)
 
 
 def split(op: Op) -> list[Op]:
@@ -247,6 +296,47 @@ def test_numbers_of_microbatches_may_begin_anywhere_and_leave_gaps() -> None:
         assert (found.name, found.exact) == ("zb-v", True)
 
 
+@pytest.mark.parametrize(
+    ("name", "m", "gone", "first"),
+    [
+        ("1f1b", 16, (3,), 0),
+        ("1f1b", 8, (3,), 1),
+        ("gpipe", 8, (3,), 0),
+        ("zb-h1", 16, (2, 7, 8), 0),
+        ("interleaved-1f1b", 8, (5,), 0),
+        ("zb-v", 12, (1,), 5),
+    ],
+)
+def test_a_microbatch_that_no_rank_ran_is_missing(
+    name: str, m: int, gone: tuple[int, ...], first: int
+) -> None:
+    plan = planned(name, 4, m)
+    number = {n: n + first for n in range(m)}
+    whole = devices_of(plan)
+    orders = renumbered(
+        [[op for op in order if op.microbatch not in gone] for order in whole], number
+    )
+    run = of_orders(orders)
+    lost = sorted(
+        (rank, int(op.phase), op.microbatch + first, op.chunk)
+        for rank, order in enumerate(whole)
+        for op in order
+        if op.microbatch in gone
+    )
+    for found in (named(run), compared(run.ranks, run.operations, run.iterations, plan)):
+        assert (found.name, found.exact) == (name, False)
+        assert {d.what for d in found.deviations} == {"missing"}
+        told = sorted((d.rank, int(d.phase), d.microbatch, d.chunk) for d in found.deviations)
+        assert told == lost
+        assert found.distance == pytest.approx(len(lost) / sum(map(len, whole)))
+
+    # And one more operation elsewhere.
+    turn = next(n for n, op in enumerate(orders[1]) if op.phase in (B, BW))
+    orders[1][turn - 1 : turn + 1] = reversed(orders[1][turn - 1 : turn + 1])
+    found = named(of_orders(orders))
+    assert (found.name, found.deviation_count) == (name, len(lost) + 1)
+
+
 def test_directions_may_have_numbers_of_their_own() -> None:
     orders = devices_of(planned("dualpipe", 4, 8))
     apart = [[replace(op, microbatch=op.microbatch + 4 * op.chunk) for op in o] for o in orders]
@@ -269,14 +359,41 @@ def test_forwards_of_the_last_rank_may_be_numbered_from_one() -> None:
     assert found.deviations == (Deviation(3, 0, F, 3, 0, "missing", 0),)
 
 
-def test_what_one_range_cleared_has_no_sequence() -> None:
-    plan = planned("zb-v")
+def cleared(plan: Plan) -> list[list[Op]]:
+    """Return what devices run with the W at the end in one range a chunk."""
     orders = []
     for order in devices_of(plan):
         keep = max(n for n, op in enumerate(order) if op.phase is not W) + 1
-        orders.append([*order[:keep], Op(W, -1, 1), Op(W, -1, 0)])
-    found = named(of_orders(orders))
+        left = sorted({op.chunk for op in order[keep:]}, reverse=True)
+        orders.append([*order[:keep], *(Op(W, -1, chunk) for chunk in left)])
+    return orders
+
+
+def test_what_one_range_cleared_has_no_sequence() -> None:
+    found = named(of_orders(cleared(planned("zb-v"))))
     assert (found.name, found.exact) == ("zb-v", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "m"),
+    [
+        *(("zb-1p", 4, 9), ("zb-1p", 4, 12), ("zb-2p", 4, 9), ("zb-2p", 4, 12), ("zb-2p", 2, 5)),
+        *(("v-min", 2, 5), ("v-min", 2, 6), ("v-min", 4, 8), ("v-half", 4, 8)),
+    ],
+)
+def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) -> None:
+    plan = planned(name, p, m)
+    whole, found = named(of_orders(devices_of(plan))), named(of_orders(cleared(plan)))
+    assert name in (found.name, *found.also)
+    assert (found.name, found.also, found.because) == (whole.name, whole.also, whole.because)
+
+
+def test_a_range_that_clears_without_any_work_found_nothing_left() -> None:
+    orders = [[*order, Op(W, -1)] for order in devices_of(planned("1f1b"))]
+    run = of_orders(orders)
+    idle = run.operations.changed(has_span=(run.operations.phase != W).astype(np.int64))
+    found = named(replace(run, operations=idle))
+    assert (found.name, found.exact) == ("1f1b", True)
 
 
 def test_an_overlapped_pair_is_a_forward_and_a_backward() -> None:
@@ -472,6 +589,25 @@ PLANTED = {
         schedule="interleaved-1f1b", chunks=4, autograd="named", run_ahead_ns=3_000_000
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name"), [("1f1b", "1f1b"), ("looped-bfs", "gpipe"), ("v-min", None)]
+)
+def test_where_microbatches_are_counted_by_order_no_name_is_certain(
+    tmp_path: Path, schedule: str, name: str | None
+) -> None:
+    plant(Planting(schedule=schedule, microbatches=8, iterations=1, names="constant"), tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+    found = report.schedule
+    assert found is not None
+    assert (found.name, found.inferred) == (name, True)
+    assert "which may make one schedule look like another" in found.because
+    if name is not None:
+        assert "microbatches are counted by order, another may look the same" in render(
+            report, View()
+        )
+        assert f"of what looks like the schedule {name}" in methods(report)
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.phases import Phase
-from bubbleviz.plan import Plan, PlannedOperation
+from bubbleviz.plan import Plan, PlannedOperation, Schedule
 from bubbleviz.schedules import schedule_named, schedules
 from bubbleviz.simulate import (
     Duration,
@@ -434,3 +434,8 @@ def test_scaling_the_times_scales_the_result(run: tuple[Plan, dict[str, Any]], b
     assert makespan(scaled) == by * makespan(simulation)
     assert cost(scaled) == by * cost(simulation)
     assert schedule_ratio(scaled) == pytest.approx(schedule_ratio(simulation))
+
+
+@pytest.mark.parametrize("rule", schedules(), ids=lambda rule: rule.name)
+def test_a_schedule_tells_how_many_pipelines_its_plans_hold(rule: Schedule) -> None:
+    assert rule.plan(4, 8, rule.chunks).replicas == rule.replicas

@@ -44,7 +44,7 @@ _SPELLED = {
 #: An apostrophe that opens a quotation.
 _OPENING = re.compile(r"(?<![^ (])'(?=\w)")
 _HEADER = (
-    r"Ratio & Mean & Std.\ dev. & 95\,\% CI & $n$ & Window (ms) & Overhead \\",
+    r"Ratio & Mean & SD & 95\,\% CI & $n$ & ms & Ovh. \\",
     r"\midrule",
 )
 
@@ -100,6 +100,9 @@ def _table(report: Report) -> Iterator[str]:
     yield rf"  \caption{{{_caption(report, ordered)}}}"
     yield r"  \label{tab:bubble-ratios}"
     yield r"  \smallskip"  # plain classes leave none below a caption
+    # All columns fit into one of two: 229 pt in the article class.
+    yield r"  \small"
+    yield r"  \setlength{\tabcolsep}{3pt}"
     yield r"  \begin{tabular}{@{}lrrrrrr@{}}"
     yield r"    \toprule"
     yield from (f"    {line}" for line in _HEADER)
@@ -151,8 +154,8 @@ def _caption(report: Report, ordered: list[str]) -> str:
         f"{counted(len(report.ranks), 'rank')}: {meanings}."
     )
     tail = (
-        r" The interval is that of the mean (Student's $t$, half width); the window is its mean "
-        "length; overhead is bubble over work."
+        r" SD: standard deviation. CI: confidence interval of the mean (Student's $t$, half "
+        r"width). ms: mean length of the window. Ovh.: overhead, bubble over work."
     )
     return head + tail + "".join(_warnings(report))
 

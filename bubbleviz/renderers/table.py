@@ -167,9 +167,11 @@ def _recognised(found: Recognition) -> str:
     if exact == len(found.judged):
         how = f"exact in {exact} {of_all}"
     elif found.distance is None:
-        how = f"{found.because}, in {len(agreeing)} {of_all}"
+        how = f"by its structure, in {len(agreeing)} {of_all}"
     else:
         how = f"{percent(found.distance)} of operations elsewhere, exact in {exact} {of_all}"
+    if found.inferred:
+        how += "; microbatches are counted by order, another may look the same"
     others = [name for i in found.iterations for name in (i.name, *i.names) if name != found.name]
     unlike = sorted({name or "an order of its own" for name in others})
     return f"{clean(found.name)}{also} ({how})" + (

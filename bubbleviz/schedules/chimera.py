@@ -59,4 +59,5 @@ SCHEDULE = Schedule(
     source="Li and Hoefler, Chimera, arXiv 2107.06925, section 3 and figure 2",
     chunks=1,
     plan=plan,
+    replicas=2,
 )

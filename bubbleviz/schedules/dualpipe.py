@@ -50,4 +50,5 @@ SCHEDULE = Schedule(
     source="DeepSeek-AI, DeepSeek-V3, arXiv 2412.19437, section 3.2.1",
     chunks=1,
     plan=plan,
+    replicas=2,
 )
