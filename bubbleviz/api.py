@@ -275,7 +275,11 @@ def _report(
         coverage=tuple(sorted(coverage, key=lambda c: c.rank)),
         unattributed_kernels=tuple(sorted(kernels, key=lambda k: (k.rank, -k.gpu_ns, k.name))),
         explanation=explanation,
-        limitations=(*unreadable, *_limitations(recordings, run, counts), *_unbound(explanation)),
+        limitations=(
+            *unreadable,
+            *_limitations(recordings, run, counts),
+            *_of_explanation(explanation, counts),
+        ),
     )
 
 
@@ -316,8 +320,14 @@ def _limitations(
     return tuple(found)
 
 
-def _unbound(explanation: Explanation) -> Iterator[Limitation]:
-    """Yield a limitation where it is not known what bounds the typical iteration."""
+def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
+    """Yield what is told of why ranks are idle, and is not what one would look for."""
+    gaps = explanation.gaps
+    if gaps.ratio != counts.headline and len(gaps):
+        yield Limitation(
+            "idle intervals and their causes",
+            f"no rank has a window of {counts.headline}, so they are those of {gaps.ratio}",
+        )
     if explanation.untold:
         yield Limitation("critical path, slack and what-if", explanation.untold)
 

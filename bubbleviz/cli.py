@@ -187,7 +187,7 @@ def analyze(
     from bubbleviz.crew import cores
     from bubbleviz.inputs import find_profiles
     from bubbleviz.outputs import check_outputs, write_outputs
-    from bubbleviz.selection import numbers, parallel_of, view_of
+    from bubbleviz.selection import check_drawn, numbers, parallel_of, view_of
 
     # What lies on other machines is looked for there.
     files = [file.path for file in find_profiles(profiles)] if dask is None else profiles
@@ -196,6 +196,9 @@ def analyze(
     ordered = numbers(order, "--order") if order else ()
     sizes = None if parallel is None else parallel_of(parallel)
     one_of(rows, ROWS, "--rows")
+    check_drawn(
+        {"causes": causes, "critical-path": critical_path, "heat-map": heat_map}, outputs.values()
+    )
     from bubbleviz.timing import noting, step
 
     with noting() as steps:

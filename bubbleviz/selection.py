@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
     from bubbleviz.pipelines import Parallel
+    from bubbleviz.renderers import Renderer
     from bubbleviz.report import Report, View
 
 #: More ranks or iterations than any report holds.
@@ -66,6 +68,28 @@ def parallel_of(text: str) -> Parallel:
     from bubbleviz.pipelines import Parallel
 
     return Parallel(**sizes)
+
+
+def check_drawn(wanted: Mapping[str, bool], outputs: Iterable[Renderer[Any]]) -> None:
+    """Check that what is to be drawn is drawn by an output.
+
+    Args:
+        wanted: by option, whether it was given.
+        outputs: that are to be written.
+
+    Raises:
+        UsageError: none of them draws it.
+    """
+    from bubbleviz.renderers import renderers
+
+    drawn = frozenset().union(*(renderer.draws for renderer in outputs))
+    for option, given in wanted.items():
+        if given and option not in drawn:
+            able = [f"--{one.name}" for one in renderers() if option in one.draws]
+            raise UsageError(
+                f"--{option}: nothing is drawn without a picture; give {', '.join(able[:-1])} or "
+                f"{able[-1]} as well"
+            )
 
 
 def view_of(

@@ -529,6 +529,18 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration(tmp_path: Path) -
     assert report.alternatives.because == told["critical path, slack and what-if"]
 
 
+def test_of_which_ratio_gaps_are_is_told_where_the_headline_has_none(tmp_path: Path) -> None:
+    plant(Planting(servers=2, iterations=2), tmp_path)
+    what = "idle intervals and their causes"
+    told = {
+        align: {n.what: n.because for n in bubbleviz.analyze(tmp_path, align=align).limitations}
+        for align in ("none", "causal")
+    }
+
+    assert told["none"][what] == "no rank has a window of schedule, so they are those of stage"
+    assert what not in told["causal"]
+
+
 @pytest.mark.parametrize("stages", [1, 4])
 def test_copies_that_wait_for_none_are_bound_by_themselves(tmp_path: Path, stages: int) -> None:
     plant(Planting(stages=stages, replicas=2, iterations=1), tmp_path)

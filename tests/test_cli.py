@@ -113,6 +113,30 @@ def test_wrong_usage_is_one_sentence(
     assert shown.err.startswith("bubbleviz: ")
 
 
+@pytest.mark.parametrize("option", ["--causes", "--critical-path", "--heat-map"])
+def test_what_is_drawn_needs_a_picture(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table and numbers are none, and panels hold no heat map."""
+    others = [[], ["--json", str(tmp_path / "a.json")]]
+    others += [["--panels", str(tmp_path / "a.svg")]] if option == "--heat-map" else []
+    for outputs in others:
+        assert main(["analyze", ONE, option, *outputs]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith(f"bubbleviz: {option}: nothing is drawn without a picture")
+        assert shown.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+    assert main(["analyze", ONE, option, "--svg", str(tmp_path / "b.svg")]) == 0
+
+
+def test_without_any_averaged_iteration_the_report_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["analyze", ONE, "--skip", "9"]) == 0
+    assert "averages: no complete training iteration is left to average" in capsys.readouterr().out
+
+
 def test_skipped_iterations_are_not_averaged(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", ONE, "--skip", "2", "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)

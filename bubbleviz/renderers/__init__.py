@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
 #: What a file holds: text, which is written in UTF-8, or bytes.
 Content = TypeVar("Content", str, bytes)
 
+#: Options of the command line that are for pictures alone.
+DRAWN = frozenset({"causes", "critical-path", "heat-map"})
+
 
 def _nothing_needed() -> None:
     """Raise nothing: text needs nothing but bubbleviz."""
@@ -38,6 +41,7 @@ class Renderer(Generic[Content]):
             installed).
         binary: whether it is nothing for a terminal.
         compares: whether it shows other schedules at the measured times.
+        draws: which of :data:`DRAWN` it draws.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Renderer(Generic[Content]):
     check: Callable[[], None] = _nothing_needed
     binary: bool = False
     compares: bool = False
+    draws: frozenset[str] = frozenset()
 
 
 def renderers() -> tuple[Renderer[Any], ...]:

@@ -62,4 +62,5 @@ RENDERER = Renderer(
     render=render,
     order=1,
     compares=True,
+    draws=frozenset({"causes", "critical-path"}),
 )

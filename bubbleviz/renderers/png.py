@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.renderers import Renderer
+from bubbleviz.renderers import DRAWN, Renderer
 from bubbleviz.typesetting import check
 
 if TYPE_CHECKING:
@@ -30,4 +30,5 @@ RENDERER = Renderer(
     order=32,
     check=check,
     binary=True,
+    draws=DRAWN,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.renderers import Renderer
+from bubbleviz.renderers import DRAWN, Renderer
 
 if TYPE_CHECKING:
     from bubbleviz.report import Report, View
@@ -22,4 +22,5 @@ RENDERER = Renderer(
     summary="picture of one row a GPU: its operations and the bubbles between them",
     render=render,
     order=30,
+    draws=DRAWN,
 )
