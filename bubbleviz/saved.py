@@ -141,6 +141,7 @@ _SHOWN = (
     "limitations",
     "methods",
     "advice",
+    "typical_iteration",
 )
 
 
@@ -236,9 +237,10 @@ def read_document(path: str) -> SavedDocument:
     Raises:
         InputError: it cannot be read, is no such report, or of a version that wrote less.
     """
-    _saved(path, _decoded(path, _Document))
-    timeline = _decoded(path, _Kept).timeline
-    document = msgspec_json.decode(Path(path).read_bytes(), type=dict[str, Any])
+    data = _read(path)
+    _saved(path, _decoded_of(path, data, _Document))
+    timeline = _decoded_of(path, data, _Kept).timeline
+    document = msgspec_json.decode(data, type=dict[str, Any])
     lost = [key for key in _SHOWN if key not in document]
     if lost:
         raise InputError(
@@ -277,19 +279,36 @@ def _known(number: int | None) -> int:
 _HeadT = TypeVar("_HeadT", bound=_Head)
 
 
+def _read(path: str) -> bytes:
+    """Return what a file holds; a pipe can be read only once.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"{path}: cannot be read ({reason}); name a report that bubbleviz analyze --json wrote"
+        ) from error
+
+
 def _decoded(path: str, kind: type[_HeadT]) -> _HeadT:
     """Return what a file holds.
 
     Raises:
         InputError: it cannot be read, or is no report.
     """
-    try:
-        data = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"{path}: cannot be read ({reason}); name a report that bubbleviz analyze --json wrote"
-        ) from error
+    return _decoded_of(path, _read(path), kind)
+
+
+def _decoded_of(path: str, data: bytes, kind: type[_HeadT]) -> _HeadT:
+    """Return what the bytes of a file hold.
+
+    Raises:
+        InputError: they are no report.
+    """
     try:
         schema = msgspec_json.decode(data, type=_Head).schema
         if schema != SCHEMA:

@@ -13,6 +13,15 @@ _HOST = "127.0.0.1"
 _TOKEN_BYTES = 24
 
 
+class _Quiet(ThreadingHTTPServer):
+    """A server that says nothing of browsers that break off, and does not wait for them."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing."""
+
+
 @dataclass(frozen=True)
 class Served:
     """A page that is listened for, though nobody is answered before :meth:`forever`.
@@ -70,6 +79,6 @@ def serving(page: bytes) -> Iterator[Served]:
         def log_message(self, *_: object) -> None:
             """Say nothing: the library never prints."""
 
-    with ThreadingHTTPServer((_HOST, 0), Handler) as server:
+    with _Quiet((_HOST, 0), Handler) as server:
         port = server.server_address[1]
         yield Served(f"http://{_HOST}:{port}{path}", server)

@@ -58,6 +58,8 @@ _COLUMNS = {
     "critical": ("operation",),
 }
 
+#: A browser holds what is no time in 32 bits.
+_MOST_THOUSANDTHS = 2**31 - 1
 #: Characters of a name that are carried.
 _LONGEST_NAME = 300
 #: A report of more operations than this does not carry them in its JSON.
@@ -132,7 +134,9 @@ class _Names:
 def _tables(report: Report, base_ns: int, names: _Names) -> Mapping[str, Mapping[str, Ints]]:
     operations, gaps, loose = report.operations, report.gaps, report.unattributed
     name, call, around = names.numbered(operations.name_id, gaps.host_call_id, gaps.host_range_id)
-    times = np.round(1000 * report.explanation.phase_times.times_median).astype(np.int64)
+    times = np.minimum(
+        np.round(1000 * report.explanation.phase_times.times_median), _MOST_THOUSANDTHS
+    ).astype(np.int64)
     spans = operations.has_span == 1
     return {
         "operations": {

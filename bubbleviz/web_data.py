@@ -37,8 +37,6 @@ from bubbleviz.phases import COMPUTE, Phase
 from bubbleviz.statistics import statistics
 from bubbleviz.timeline import Timeline
 
-#: Characters of a name that are carried.
-_LONGEST_NAME = 300
 _SIZES = (np.int8, np.int16, np.int32)
 #: A page is made once and opened often, but made while somebody waits.
 _LEVEL = 6

@@ -210,13 +210,32 @@ def plain_schedule(report: Report, index: int, low: float, high: float) -> float
     return 1 - work / window
 
 
-def test_causes_of_a_window_add_up_to_its_bubble(opened: Open) -> None:
-    found = opened(SMALL).run(
-        """const span = run.workSpan(0), own = run.ratios(...span)[0];
+@pytest.mark.parametrize("name", list(REPORTS))
+def test_idle_time_of_an_iteration_is_that_of_the_report_by_cause(name: str, opened: Open) -> None:
+    report = REPORTS[name]
+    own = opened(report)
+    for iteration in report.iterations:
+        sums = own.run(f"return run.idle(...run.workSpan({iteration.index}))")
+        told = report.explanation.causes.of_iteration(report.headline, iteration.index)
+        known = iteration.ratios[report.headline].value is not None
+
+        assert sums == (list(told.values()) if known else [0] * len(told))
+
+
+@pytest.mark.parametrize("name", list(REPORTS))
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.1, 0.2), (0.05, 0.6)])
+def test_idle_time_of_a_window_is_what_its_ratio_leaves(
+    name: str, low: float, high: float, opened: Open
+) -> None:
+    sums, left = opened(REPORTS[name]).run(
+        f"""const length = run.endNs - run.startNs;
+        const span = [run.startNs + {low} * length, run.startNs + {high} * length];
+        const own = run.ratios(...span).find((each) => each.name === run.report.headline);
         return [run.idle(...span).reduce((a, b) => a + b, 0), own.windowNs - own.workNs];"""
     )
 
-    assert found[0] == found[1]
+    # The shipped runs have no compute outside operations, and none of other iterations counts.
+    assert sums == pytest.approx(left, abs=1)
 
 
 # Zoom, pan, hover, select
@@ -353,6 +372,17 @@ def test_keys_go_from_operation_to_operation(opened: Open) -> None:
     assert own.page.locator("#live").inner_text() != ""
 
 
+def test_a_chain_stays_on_its_rank_where_pipelines_are_not_known(opened: Open) -> None:
+    copies = tuple(replace(rank, stage=rank.index // 2, pipeline=None) for rank in SMALL.ranks)
+    own = opened(replace(SMALL, ranks=copies))
+    own.run("timeline.select(run.compute.operation[3])")
+    ranks = own.run("return [...timeline.chain].map((row) => run.operations.rank[row])")
+
+    assert len(ranks) == 2
+    assert set(ranks) == {0}
+    assert "is not known" in own.page.locator("#operation").inner_text()
+
+
 def test_a_window_is_selected_by_dragging(opened: Open) -> None:
     own = opened(SMALL)
     x, y = own.box(5)
@@ -395,8 +425,10 @@ def test_rows_can_be_stages(opened: Open) -> None:
     own = opened(SMALL)
     own.page.select_option("#rows", "stage")
     labels = own.run("return timeline.rows.map((row) => row.label)")
+    ratios = own.run("return timeline.rows.map((row) => timeline.callbacks.ratioOf(row.copies))")
 
     assert labels == [f"stage {stage}" for stage in range(4)]
+    assert ratios == pytest.approx([3 / 11] * 4)
 
 
 def test_light_and_dark(opened: Open) -> None:
@@ -419,12 +451,25 @@ def test_nothing_has_to_be_scrolled_sideways(width: int, scheme: str, opened: Op
         assert own.page.locator(f"#{chart} svg").count() == 1
 
 
-def test_the_page_can_be_printed(opened: Open) -> None:
-    own = opened(SMALL)
-    own.page.emulate_media(media="print")
+def test_the_page_is_printed_on_white(opened: Open) -> None:
+    own, light = opened(SMALL, scheme="dark"), opened(SMALL)
+    on_screen = pixels(own)
+    own.page.emulate_media(media="print", color_scheme="dark")
+    light.page.emulate_media(media="print")
+    ground = "() => getComputedStyle(document.body).backgroundColor"
 
     assert own.page.locator(".controls").is_hidden()
+    assert own.page.evaluate(ground) == "rgb(255, 255, 255)"
+    assert pixels(own) == pixels(light) != on_screen
     assert own.page.pdf()[:5] == b"%PDF-"
+
+
+def test_a_chain_is_printed(opened: Open) -> None:
+    own = opened(SMALL)
+    own.run("timeline.select(run.compute.operation[3])")
+    own.page.emulate_media(media="print")
+
+    assert own.page.locator("#operation .chain button").first.is_visible()
 
 
 def test_controls_have_names(opened: Open) -> None:

@@ -52,6 +52,10 @@ def view(
     if len(inputs) > 1 and any(map(looks_saved, inputs)):
         raise UsageError("view shows one report; give one report, or the profiles of one run")
     if looks_saved(inputs[0]):
+        if skip or convention or jobs:
+            raise UsageError(
+                "--skip, --convention and --jobs are for profiles; a report is shown as it is"
+            )
         page = _page_of_saved(inputs[0])
     else:
         page = _page_of_profiles(inputs, skip, convention or [], jobs)

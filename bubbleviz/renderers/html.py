@@ -23,7 +23,9 @@ def render(report: Report, view: View) -> str:
     from bubbleviz.web_data import packed
     from bubbleviz.web_page import page
 
-    data = packed(document(report), timeline_of(report), _shown(report, view), report.command)
+    numbers = document(report)
+    shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
+    data = packed(numbers, timeline_of(report), shown, report.command)
     return page(data.document, data.columns, "bubbleviz report")
 
 
@@ -38,16 +40,9 @@ def page_of_saved(path: str, saved: SavedDocument) -> str:
     from bubbleviz.web_data import packed
     from bubbleviz.web_page import page
 
-    data = packed(saved.document, restored(path, saved), None, "")
+    shown = saved.document["typical_iteration"]
+    data = packed(saved.document, restored(path, saved), shown, "")
     return page(data.document, data.columns, "bubbleviz report")
-
-
-def _shown(report: Report, view: View) -> int | None:
-    """Return the iteration to begin with; None for the whole run."""
-    if view.iterations:
-        return view.iterations[0]
-    typical = report.typical_iteration()
-    return None if typical is None else typical.index
 
 
 RENDERER = Renderer(

@@ -53,7 +53,7 @@ def document(report: Report) -> dict[str, Any]:
     from bubbleviz.methods import methods
     from bubbleviz.report import SCHEMA
 
-    summary = report.summary
+    summary, typical = report.summary, report.typical_iteration()
     return {
         "schema": SCHEMA,
         "bubbleviz": report.version,
@@ -78,6 +78,7 @@ def document(report: Report) -> dict[str, Any]:
             for rank in report.ranks
         ],
         "advice": first_thing(report),
+        "typical_iteration": None if typical is None else typical.index,
         "iterations": [_iteration(report, iteration) for iteration in report.iterations],
         "summary": {
             "iterations": summary.iterations,

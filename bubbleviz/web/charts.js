@@ -4,15 +4,14 @@
 const MOST_BARS = 64;
 const MOST_COLUMNS = 256;
 
-function shared(ink) {
-  return {
-    background: null,
-    font: "system-ui, sans-serif",
-    view: { stroke: null },
-    axis: { labelColor: ink.quiet, titleColor: ink.text, gridColor: ink.grid, domainColor: ink.grid, tickColor: ink.grid, titleFontWeight: "normal" },
-    legend: { labelColor: ink.text, titleColor: ink.text, orient: "top", columns: 4, symbolType: "square" },
-  };
-}
+// Colours of lettering and lines are those of the style sheet, which knows screens from paper.
+const SHARED = {
+  background: null,
+  font: "system-ui, sans-serif",
+  view: { stroke: null },
+  axis: { titleFontWeight: "normal" },
+  legend: { orient: "top", columns: 4, symbolType: "square" },
+};
 
 // Idle time of each rank by cause, a mean over the averaged iterations.
 function causesSpec(run) {
@@ -167,7 +166,7 @@ class Charts {
       place.replaceChildren(element("p", { class: "quiet" }, "Nothing to show: no averaged iteration tells it."));
       return null;
     }
-    const whole = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", config: shared(this.timeline.ink), ...spec };
+    const whole = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", config: SHARED, ...spec };
     const made = await vegaEmbed(place, whole, { actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: { theme: "custom" } });
     this.views.set(id, made);
     return made.view;

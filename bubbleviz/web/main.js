@@ -7,7 +7,7 @@ const byId = (id) => document.getElementById(id);
 function toldOperation(run, row) {
   const own = run.operations;
   const lines = [run.label(row)];
-  const chunk = own.chunk[row] >= 0 ? `, chunk ${[own.chunk[row], own.second_chunk[row]].filter((n) => n >= 0).join(";")}` : "";
+  const chunk = own.chunk[row] >= 0 && !run.several ? `, chunk ${own.chunk[row]}` : "";
   lines.push(`${run.rankLabel(own.rank[row])}${chunk}, iteration ${iterationName(run, own.iteration[row])}`);
   lines.push(`at ${duration(own.start_ns[row] - run.startNs)} for ${duration(own.length_ns[row])}`);
   lines.push(`${own.kernels[row]} compute kernels, at work for ${duration(own.active_ns[row])}`);
@@ -35,15 +35,14 @@ function toldGap(run, gap) {
   return lines;
 }
 
-// The idle interval that ends where an operation starts, if its cause is known.
-function gapBefore(run, row) {
+// The idle intervals right before an operation, cause by cause, in words.
+function idleBefore(run, row) {
   const own = run.gapRows;
-  let longest = -1;
+  const parts = new Map();
   for (let i = 0; i < own.rows; i += 1) {
-    if (own.after[i] !== row) continue;
-    if (longest < 0 || own.length_ns[i] > own.length_ns[longest]) longest = i;
+    if (own.after[i] === row) parts.set(own.cause[i], (parts.get(own.cause[i]) ?? 0) + own.length_ns[i]);
   }
-  return longest;
+  return [...parts].map(([cause, ns]) => `${run.data.causes[cause].name} ${duration(ns)} (${run.data.causes[cause].meaning})`).join("; ");
 }
 
 // --- the panel of the selected operation
@@ -56,14 +55,15 @@ function showOperation(run, timeline, row) {
   }
   const go = (target, text) => target < 0 ? null : element("button", { type: "button", onclick: () => timeline.select(target, { reveal: true }) }, text);
   const lines = toldOperation(run, row);
-  const gap = gapBefore(run, row);
+  const idle = idleBefore(run, row);
   const chain = [...timeline.chain];
-  const shown = chain.slice(0, 64);
+  const shown = chain.slice(0, 512);
   place.replaceChildren(...[
     element("h3", {}, lines[0]), ...lines.slice(1).map((line) => element("p", {}, line)),
-    gap >= 0 ? element("p", {}, `Idle before it: ${toldGap(run, gap).slice(0, 2).join(", ")}, ${duration(run.gapRows.length_ns[gap])}.`) : null,
+    idle ? element("p", {}, `Idle before it: ${idle}.`) : null,
     element("p", { class: "buttons" }, go(run.neighbour(row, -1), "previous on its rank"), go(run.neighbour(row, 1), "next on its rank")),
     element("h3", {}, "The same microbatch"),
+    run.pipelineKnown(row) ? null : element("p", { class: "quiet" }, "Which ranks pass it on to each other is not known: what is shown is on this one."),
     element("ol", { class: "chain" }, ...shown.map((own) => element("li", { "aria-current": own === row ? "true" : null },
       go(own, `${run.label(own)}, ${run.rankLabel(run.operations.rank[own])}, at ${duration(run.operations.start_ns[own] - run.startNs)}`)))),
     chain.length > shown.length ? element("p", { class: "quiet" }, `and ${chain.length - shown.length} more`) : null,
@@ -108,31 +108,43 @@ function showHead(run) {
   const hosts = new Set(report.ranks.map((rank) => rank.host)).size;
   const schedule = report.schedule?.name ? `, schedule ${clean(report.schedule.name, 60)}` : "";
   byId("about").textContent =
-    `${report.ranks.length} ranks on ${hosts} host${hosts === 1 ? "" : "s"}, ${report.summary.iterations} of ${report.iterations.length} iterations averaged${schedule}. ` +
+    `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${report.summary.iterations} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
     `${report.headline} is the headline: ${clean(report.headline_reason, 400).replace(/\.$/, "")}.`;
   byId("advice").textContent = report.advice ? clean(report.advice, 800) : "";
   byId("advice").hidden = !report.advice;
 }
 
 function showLegend(run, timeline) {
-  const used = new Map();
-  const { paint, phase, rows } = run.operations;
-  const wanted = new Set(run.data.compute_phases);
-  for (let i = 0; i < rows; i += 1) {
-    const name = run.data.phases[phase[i]];
-    if (wanted.has(phase[i]) && !used.has(name)) used.set(name, run.data.paints[paint[i]].bands);
-  }
-  const entries = [...used].map(([name, bands]) => element("li", {}, banded(bands), name));
+  const entries = paintsByPhase(run, run.data.compute_phases)
+    .map(([name, shades]) => element("li", {}, ...shades.map(banded), shades.length > 1 ? `${name} by chunk` : name));
   if (run.unattributed.rows) entries.push(element("li", {}, swatch(run.data.unattributed_colour), "outside operations"));
-  entries.push(element("li", {}, swatch(timeline.ink.gap), "bubble"));
+  if (timeline.lanes.communication && run.communication.rows) {
+    const { paint } = run.operations;
+    entries.push(element("li", {}, banded(run.data.paints[paint[run.communication.operation[0]]].bands), "communication"));
+  }
+  if (timeline.lanes.critical && run.critical.size) entries.push(element("li", {}, swatch(timeline.ink.accent), "critical path"));
   if (timeline.lanes.causes) {
-    entries.pop();
-    const sums = run.idle(run.startNs, run.endNs);
+    const used = new Set(run.gapRows.cause);
     run.data.causes.forEach((own, at) => {
-      if (sums[at] > 0) entries.push(element("li", { title: own.meaning }, swatch(own.colour), own.name));
+      if (used.has(at)) entries.push(element("li", { title: own.meaning }, swatch(own.colour), own.name));
     });
+  } else {
+    const idle = swatch("none");
+    idle.classList.add("hatched");
+    entries.push(element("li", {}, idle, "bubble"));
   }
   byId("legend").replaceChildren(...entries);
+}
+
+// The different fills of each phase that occurs, chunk by chunk.
+function paintsByPhase(run, phases) {
+  const { paint, phase, chunk, rows } = run.operations;
+  const found = new Map(phases.map((code) => [code, new Map()]));
+  for (let i = 0; i < rows; i += 1) found.get(phase[i])?.set(paint[i], chunk[i]);
+  return [...found].filter(([, own]) => own.size).map(([code, own]) => [
+    run.data.phases[code],
+    [...own].sort((a, b) => a[1] - b[1]).map(([id]) => run.data.paints[id].bands),
+  ]);
 }
 
 function banded(bands) {
@@ -169,18 +181,16 @@ function fillControls(run, timeline, charts) {
     timeline.selecting = !timeline.selecting;
     event.currentTarget.setAttribute("aria-pressed", String(timeline.selecting));
   });
+  const recoloured = () => {
+    timeline.resize();
+    showLegend(run, timeline);
+  };
   byId("theme").addEventListener("click", () => {
     const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
     document.documentElement.dataset.theme = dark ? "light" : "dark";
-    timeline.resize();
-    showLegend(run, timeline);
-    charts.all();
+    recoloured();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    timeline.resize();
-    showLegend(run, timeline);
-    charts.all();
-  });
+  for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", recoloured);
   const phases = byId("heat-phase");
   phases.append(...charts.phases.map((phase) => element("option", { value: phase }, phase)));
   const measures = byId("heat-measure");
@@ -197,16 +207,20 @@ function describe(run, timeline) {
       .map((entry) => entry.bubble_ratio[run.report.headline]).filter((ratio) => ratio !== null && ratio !== undefined);
     return own.length ? own.reduce((a, b) => a + b, 0) / own.length : null;
   });
-  timeline.callbacks.ratioOf = (rank) => means[rank];
+  timeline.callbacks.ratioOf = (ranks) => {
+    const known = ranks.map((rank) => means[rank]).filter((mean) => mean !== null);
+    return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
+  };
 }
 
 function fillPanels(run) {
   byId("ratios-panel").append(element("div", { class: "wide" }, ratiosTable(run)), definitions(run));
   byId("causes-panel").append(element("div", { class: "wide" }, causesTable(run)));
   byId("gaps-panel").append(gapsList(run));
-  byId("what-if-panel").append(element("div", { class: "wide" }, whatIfTable(run)));
+  byId("what-if-panel").append(element("div", { class: "wide" }, whatIfTable(run)), ...alternatives(run));
   byId("times-panel").append(element("div", { class: "wide" }, phaseTimesTable(run)));
-  byId("coverage-panel").append(element("div", { class: "wide" }, coverageTable(run)), element("h3", {}, "Limitations"), limitations(run));
+  byId("ranks-panel").append(ranksTable(run));
+  byId("coverage-panel").append(element("div", { class: "wide" }, coverageTable(run)), ...outside(run), element("h3", {}, "Limitations"), limitations(run));
   byId("provenance-panel").append(...provenance(run).filter(Boolean));
 }
 
@@ -217,6 +231,7 @@ async function main() {
     told: (found) => found.row >= 0 ? toldOperation(run, found.row) : found.gap >= 0 ? toldGap(run, found.gap) : [],
     selected: (row) => showOperation(run, timeline, row),
     windowed: (range) => showWindow(run, range),
+    wholeShown: () => { byId("iteration").value = ""; },
     iteration: (index) => {
       timeline.showIteration(index);
       timeline.setWindow(run.workSpan(index));
@@ -229,7 +244,7 @@ async function main() {
   if (run.data.shown === null) timeline.whole();
   else timeline.showIteration(run.data.shown);
   byId("no-operations").hidden = run.operations.rows > 0;
-  byId("timeline").hidden = run.operations.rows === 0;
+  for (const part of document.querySelectorAll("#timeline, #legend, .controls, .keys, .pair")) part.hidden = run.operations.rows === 0;
   showLegend(run, timeline);
   showOperation(run, timeline, -1);
   showWindow(run, null);

@@ -124,7 +124,15 @@ class Run {
   }
 
   label(row) {
-    return `${this.phase(row)} ${this.microbatches(row)}`.trim();
+    return `${this.phase(row)} ${this.microbatches(row)}`.trim() + this.chunkLabel(row);
+  }
+
+  // Of which chunk an operation is, where ranks have several.
+  chunkLabel(row) {
+    this.several ??= this.operations.chunk.some((chunk) => chunk > 0);
+    if (!this.several || this.operations.chunk[row] < 0) return "";
+    const both = [this.operations.chunk[row], this.operations.second_chunk[row]].filter((chunk) => chunk >= 0);
+    return ` of chunk ${both.join(";")}`;
   }
 
   name(id) {
@@ -142,17 +150,17 @@ class Run {
   // A row a rank; or one a stage, drawn as the first of its copies.
   rows(by) {
     const ranks = this.report.ranks;
-    if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rankLabel(rank.index), copies: 1 }));
+    if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rankLabel(rank.index), copies: [rank.index] }));
     const rows = new Map();
     for (const rank of ranks) {
       const key = rank.stage === null ? `rank ${rank.index}` : `stage ${rank.stage}`;
       const label = rank.stage === null ? this.rankLabel(rank.index) : key;
-      const row = rows.get(key) ?? { rank: rank.index, label, copies: 0, stage: rank.stage ?? Infinity };
-      row.copies += 1;
+      const row = rows.get(key) ?? { rank: rank.index, label, copies: [], stage: rank.stage ?? Infinity };
+      row.copies.push(rank.index);
       rows.set(key, row);
     }
     const found = [...rows.values()].sort((a, b) => a.stage - b.stage || a.rank - b.rank);
-    return found.map((row) => ({ ...row, label: row.copies > 1 ? `${row.label} (1 of ${row.copies})` : row.label }));
+    return found.map((row) => ({ ...row, label: row.copies.length > 1 ? `${row.label} (1 of ${row.copies.length})` : row.label }));
   }
 
   // From the first to the last window of an iteration; null where it has none.
@@ -242,31 +250,53 @@ class Run {
     return found;
   }
 
-  // Idle time by cause between two times, in the headline's windows.
+  // Idle time by cause in the headline's windows that ratios() counts.
   idle(fromNs, untilNs) {
     const sums = this.data.causes.map(() => 0);
-    for (let r = 0; r < this.report.ranks.length; r += 1) {
-      const [low, high] = this.gaps.between(r, fromNs, untilNs);
-      for (let i = low; i < high; i += 1) {
-        const length = Math.min(this.gaps.endNs[i], untilNs) - Math.max(this.gaps.startNs[i], fromNs);
-        if (length > 0) sums[this.gaps.cause[i]] += length;
-      }
+    const whole = new Set(this.wholeIterations(fromNs, untilNs));
+    const { rank, iteration, cause, start_ns: start, length_ns: length } = this.gapRows;
+    const counted = this.countedWindows();
+    for (let i = 0; i < this.gapRows.rows; i += 1) {
+      if (!counted.has(iteration[i] * this.report.ranks.length + rank[i])) continue;
+      if (whole.size && !whole.has(iteration[i])) continue;
+      const cut = Math.min(start[i] + length[i], untilNs) - Math.max(start[i], fromNs);
+      sums[cause[i]] += whole.size ? length[i] : Math.max(0, cut);
     }
     return sums;
   }
 
-  // The operations of one microbatch in one iteration and pipeline, in order of time.
+  // The (iteration, rank) that have a window in the headline's ratio.
+  countedWindows() {
+    const headline = this.statistics.findIndex((own) => own.name === this.report.headline);
+    const { statistic, iteration, rank } = this.windows;
+    const counted = new Set();
+    for (let i = 0; i < this.windows.rows; i += 1) {
+      if (statistic[i] === headline) counted.add(iteration[i] * this.report.ranks.length + rank[i]);
+    }
+    return counted;
+  }
+
+  // Whether it is known which ranks pass microbatches to the one of an operation.
+  pipelineKnown(row) {
+    const own = this.report.ranks[this.operations.rank[row]];
+    if (own.pipeline !== null || own.stage === null) return own.pipeline !== null || this.report.ranks.length === 1;
+    return this.report.ranks.filter((rank) => rank.stage === own.stage).length === 1;
+  }
+
+  // The operations of one microbatch in one iteration and pipeline, in order of time; of its rank
+  // alone where the pipeline is not known.
   chain(row) {
     const { rank, iteration, microbatch, second_microbatch: second, phase, start_ns: start, length_ns: length } = this.operations;
     const wanted = [microbatch[row], second[row]].filter((number) => number >= 0);
     if (!wanted.length) return [row];
-    const pipeline = this.report.ranks[rank[row]].pipeline;
+    const { pipeline } = this.report.ranks[rank[row]];
+    const alone = !this.pipelineKnown(row);
     const computes = new Set(this.data.compute_phases);
     const rows = [];
     for (let i = 0; i < this.operations.rows; i += 1) {
       if (iteration[i] !== iteration[row] || length[i] < 0 || !computes.has(phase[i])) continue;
       if (!wanted.includes(microbatch[i]) && !(second[i] >= 0 && wanted.includes(second[i]))) continue;
-      if (this.report.ranks[rank[i]].pipeline === pipeline) rows.push(i);
+      if (alone ? rank[i] === rank[row] : this.report.ranks[rank[i]].pipeline === pipeline) rows.push(i);
     }
     return rows.sort((a, b) => start[a] - start[b] || a - b);
   }

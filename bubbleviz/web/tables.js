@@ -3,7 +3,19 @@
 function headlineOf(report) {
   const spread = report.summary.bubble_ratio[report.headline];
   const range = spread.ci95 === null ? "" : ` ± ${percent(spread.ci95)} (95 % confidence interval of the mean, n = ${spread.n})`;
-  return [percent(spread.mean), range];
+  const marks = marksOf(report, report.headline);
+  return [percent(spread.mean), range + (marks ? `; ${marks}` : "")];
+}
+
+// What has to be known beside a ratio: what clocks allow, and what is missing.
+function marksOf(report, name) {
+  const interval = report.summary.bubble_interval?.[name];
+  const needs = report.iterations.some((own) => own.bubble_interval && name in own.bubble_interval);
+  const said = [];
+  if (interval && interval[0] < interval[1]) said.push(`clocks allow ${percent(interval[0], 3)} to ${percent(interval[1], 3)}`);
+  if (needs && report.iterations.some((own) => own.clocks_contradict)) said.push("! clocks contradict each other");
+  if (report.iterations.some((own) => own.averaged && own.incomplete)) said.push("incomplete: a stage is missing");
+  return said.join("; ");
 }
 
 function ratiosTable(run) {
@@ -15,11 +27,12 @@ function ratiosTable(run) {
     return [
       own.name === report.headline ? element("strong", {}, own.name) : own.name,
       percent(spread.mean), percent(spread.std), percent(spread.min), percent(spread.max), spread.ci95 === null ? "–" : `± ${percent(spread.ci95)}`, spread.n,
-      percent(summary.bubble_low[own.name]?.mean), percent(summary.bubble_overhead[own.name]?.mean), milliseconds(window?.mean),
+      percent(summary.bubble_low[own.name]?.mean), percent(summary.bubble_overhead[own.name]?.mean), milliseconds(window?.mean), milliseconds(window?.std), marksOf(report, own.name),
     ];
   });
-  const made = table(null, ["definition", "mean", "std", "min", "max", "95 % CI", "n", "low", "overhead", "window, ms"], rows);
+  const made = table(null, ["definition", "mean", "std", "min", "max", "95 % CI", "n", "low", "overhead", "window, ms", "its std", ""], rows);
   made.id = "ratios";
+  made.classList.add("last-text");
   return made;
 }
 
@@ -32,12 +45,67 @@ function definitions(run) {
 function causesTable(run) {
   const sums = run.report.summary.cause_ns[run.report.headline] ?? {};
   const total = Object.values(sums).reduce((a, b) => a + b, 0);
+  if (!total) return element("p", { class: "quiet" }, "No averaged iteration has idle time.");
+  const n = windowsOf(run);
   const rows = run.data.causes.filter(({ name }) => sums[name]).sort((a, b) => sums[b.name] - sums[a.name]).map((own) => [
-    element("span", {}, swatch(own.colour), own.name), milliseconds(sums[own.name]), percent(sums[own.name] / total, 1), own.meaning,
+    element("span", {}, swatch(own.colour), own.name), milliseconds(sums[own.name] / n), percent(sums[own.name] / total, 1), own.meaning,
   ]);
-  const made = table(null, ["cause", "ms", "share", "what it is"], rows);
+  const made = table("mean of a rank in an averaged iteration", ["cause", "ms", "share", "what it is"], rows);
   made.classList.add("last-text");
   return made;
+}
+
+// How many windows of ranks the averages of the headline are over.
+function windowsOf(run) {
+  const name = run.report.headline;
+  const averaged = run.report.iterations.filter((own) => own.averaged && own.bubble_ratio[name] !== null);
+  return averaged.reduce((sum, own) => sum + own.ranks.filter((entry) => name in entry.cause_ns).length, 0);
+}
+
+// What each rank did in an averaged iteration, on average.
+function ranksTable(run) {
+  const { report } = run;
+  const averaged = report.iterations.filter((own) => own.averaged);
+  const entries = report.ranks.map((rank) => averaged.flatMap((own) => own.ranks.filter((entry) => entry.rank === rank.index)));
+  const phases = run.data.compute_phases.map((code) => run.data.phases[code]).filter((phase) => entries.flat().some((own) => own.busy_ns[phase]));
+  const mean = (own, of) => {
+    const values = own.map(of).filter((value) => value !== null && value !== undefined);
+    return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
+  };
+  const rows = report.ranks.map((rank, at) => [
+    element("span", {}, run.rankLabel(rank.index)),
+    ...phases.map((phase) => milliseconds(mean(entries[at], (own) => own.busy_ns[phase] ?? 0))),
+    milliseconds(mean(entries[at], (own) => own.bubble_ns[report.headline])),
+    percent(mean(entries[at], (own) => own.bubble_ratio[report.headline])),
+    percent(mean(entries[at], (own) => own.compute_ns ? (own.compute_ns - own.active_ns) / own.compute_ns : null)),
+  ]);
+  return table("busy time by phase in milliseconds, mean of an averaged iteration; hollow: share of busy time in which no kernel runs",
+    ["rank", ...phases, "bubble", "ratio", "hollow"], rows);
+}
+
+// Compute that no operation explains, by name of its kernels.
+function outside(run) {
+  const { unattributed_kernels: all } = run.report;
+  if (!all?.length) return [];
+  const rows = all.slice(0, 40).map((own) => [element("span", { class: "path" }, clean(own.name, 120)), run.rankLabel(own.rank), own.count, milliseconds(own.gpu_ns), clean(own.where, 120)]);
+  const made = table(null, ["kernel", "rank", "n", "ms", "launched"], rows, { left: 2 });
+  made.classList.add("last-text");
+  return [element("h3", {}, "Largest compute outside operations"), element("div", { class: "wide" }, made)];
+}
+
+// Other schedules at the measured times, where they were asked for.
+function alternatives(run) {
+  const { alternatives: others } = run.report;
+  if (!others) return [];
+  const heading = element("h3", {}, "Other schedules at these times");
+  if (!others.rows.length) return [heading, element("p", { class: "quiet" }, clean(others.because ?? "", 300))];
+  const rows = others.rows.map((own) => [
+    clean(own.name, 60), own.makespan_ms === null ? "–" : grouped(own.makespan_ms, 3), percent(own.bubble_ratio), percent(own.won),
+    own.peak_activations === null ? "–" : grouped(own.peak_activations, 2), own.fits === null ? clean(own.because ?? "", 120) : own.fits ? "yes" : "no, more",
+  ]);
+  const made = table(null, ["schedule", "iteration, ms", "ratio", "won", "activations", "as much memory"], rows);
+  made.classList.add("last-text");
+  return [heading, element("div", { class: "wide" }, made)];
 }
 
 function swatch(colour) {

@@ -45,8 +45,9 @@ class Timeline {
   resize() {
     const style = getComputedStyle(this.canvas);
     this.ink = Object.fromEntries(
-      ["paper", "text", "quiet", "frame", "band", "gap", "grid", "accent"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+      ["paper", "text", "quiet", "frame", "band", "gap", "hatch", "grid", "accent"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
     this.scale = window.devicePixelRatio || 1;
+    this.hatching = this.hatched();
     this.width = this.canvas.clientWidth;
     this.gutter = Math.round(Math.min(260, Math.max(110, this.width * 0.18)));
     const room = Math.max(260, Math.min(640, window.innerHeight * 0.62));
@@ -56,7 +57,8 @@ class Timeline {
     this.canvas.width = Math.round(this.width * this.scale);
     this.canvas.height = Math.round(this.height * this.scale);
     this.moveRows(0);
-    this.draw();
+    // A canvas that has changed its size is blank, and a printer does not wait for the next frame.
+    this.paint();
   }
 
   get plotWidth() {
@@ -92,13 +94,13 @@ class Timeline {
     this.fromNs = Math.min(Math.max(middle - span / 2, low), this.run.endNs + whole * 0.02 - span);
     this.untilNs = this.fromNs + span;
     this.draw();
-    this.callbacks.moved?.(this.fromNs, this.untilNs);
   }
 
   whole() {
     const margin = (this.run.endNs - this.run.startNs) * 0.01;
     this.rowTop = 0;
     this.show(this.run.startNs - margin, this.run.endNs + margin);
+    this.callbacks.wholeShown?.();
   }
 
   zoom(factor, atNs = (this.fromNs + this.untilNs) / 2) {
@@ -197,7 +199,7 @@ class Timeline {
 
   paintRow(place, top) {
     const { context: c, rowHeight } = this;
-    const { rank, label } = this.rows[place];
+    const { rank } = this.rows[place];
     const inset = rowHeight > 16 ? 2 : 1;
     let height = rowHeight - 2 * inset;
     let lane = 0;
@@ -218,10 +220,10 @@ class Timeline {
     }
     if (lane) this.paintOperations(this.run.communication, rank, top + rowHeight - inset - lane, lane, false);
     c.restore();
-    this.paintLabel(rank, label, top);
+    this.paintLabel(this.rows[place], top);
   }
 
-  paintLabel(rank, label, top) {
+  paintLabel({ label, copies }, top) {
     const { context: c } = this;
     if (top < AXIS_HEIGHT - this.rowHeight) return;
     c.save();
@@ -231,7 +233,7 @@ class Timeline {
     c.font = `${Math.min(12, this.rowHeight - 1)}px system-ui, sans-serif`;
     c.fillStyle = this.ink.quiet;
     c.textAlign = "right";
-    const ratio = this.callbacks.ratioOf?.(rank);
+    const ratio = this.callbacks.ratioOf?.(copies);
     const told = ratio === null || ratio === undefined ? "" : percent(ratio, 1);
     c.fillText(told, this.gutter - 10, top + this.rowHeight / 2);
     const room = this.gutter - 20 - c.measureText(told).width;
@@ -267,10 +269,28 @@ class Timeline {
       }
       const left = this.x(start);
       const width = Math.max(this.x(end) - left, 1 / this.scale);
-      c.fillStyle = this.lanes.causes ? run.data.causes[gaps.cause[i]].colour : this.ink.gap;
+      c.fillStyle = this.lanes.causes ? run.data.causes[gaps.cause[i]].colour : this.hatching;
       c.fillRect(left, top, width, height);
       drawnTo = Math.max(end, start + perPixel);
     }
+  }
+
+  // Idle time as it is hatched in printed pictures.
+  hatched() {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = 6;
+    const c = tile.getContext("2d");
+    c.fillStyle = this.ink.gap;
+    c.fillRect(0, 0, 6, 6);
+    c.strokeStyle = this.ink.hatch;
+    c.lineWidth = 1.6;
+    c.beginPath();
+    for (const at of [-6, 0, 6]) {
+      c.moveTo(at - 1, 7);
+      c.lineTo(at + 7, -1);
+    }
+    c.stroke();
+    return this.context.createPattern(tile, "repeat");
   }
 
   paintLoose(rank, top, height) {
@@ -496,8 +516,10 @@ class Timeline {
       c.lineTo(x, AXIS_HEIGHT);
       c.stroke();
       c.fillStyle = this.ink.quiet;
+      const text = stepLabel(time, step);
+      const half = c.measureText(text).width / 2;
       c.textAlign = "center";
-      c.fillText(stepLabel(time, step), x, 25);
+      c.fillText(text, Math.min(Math.max(x, this.gutter + half + 2), this.width - half - 2), 25);
     }
     c.restore();
     c.fillStyle = this.ink.quiet;
@@ -605,7 +627,7 @@ class Timeline {
     if (!drag.moved) return;
     this.unhover();
     if (drag.selecting) {
-      this.window = [drag.startNs, this.timeAt(Math.max(x, this.gutter))].sort((a, b) => a - b);
+      this.window = [drag.startNs, this.timeAt(Math.min(Math.max(x, this.gutter), this.width))].sort((a, b) => a - b);
       this.draw();
       return;
     }
@@ -667,7 +689,7 @@ class Timeline {
   }
 
   keyed(event) {
-    if (event.ctrlKey || event.metaKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const keys = {
       ArrowLeft: () => this.pan(-0.15), ArrowRight: () => this.pan(0.15),
       ArrowUp: () => this.step(0, -1), ArrowDown: () => this.step(0, 1),
@@ -677,9 +699,10 @@ class Timeline {
       s: () => this.setWindow([this.fromNs, this.untilNs]),
       Escape: () => { this.select(-1); this.setWindow(null); },
     };
-    if (!keys[event.key]) return;
+    const act = keys[event.key] ?? keys[event.key.toLowerCase()];
+    if (!act) return;
     event.preventDefault();
-    keys[event.key]();
+    act();
   }
 
   // From the selected operation to the next on its rank, or to the one at its time a row below.
@@ -697,7 +720,7 @@ class Timeline {
       if (next >= 0) this.select(next, { reveal: true });
       return;
     }
-    const place = this.rows.findIndex((row) => row.rank === run.operations.rank[this.selected]);
+    const place = this.rows.findIndex((row) => row.copies.includes(run.operations.rank[this.selected]));
     const row = this.rows[place + down];
     if (place < 0 || !row) return;
     const middle = run.operations.start_ns[this.selected] + run.operations.length_ns[this.selected] / 2;

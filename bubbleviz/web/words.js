@@ -22,10 +22,14 @@ function percent(ratio, digits = 2) {
   return ratio === null || ratio === undefined ? "–" : `${(100 * ratio).toFixed(digits)} %`;
 }
 
+function counted(number, thing) {
+  return `${number} ${thing}${number === 1 ? "" : "s"}`;
+}
+
 // One line, without characters that cannot be seen, and not too long.
 function clean(text, longest = 160) {
   const flat = String(text).replace(/[\p{C}\p{Z}]+/gu, " ").trim();
-  return flat.length <= longest ? flat : `${flat.slice(0, longest - 1)}…`;
+  return flat.length <= longest ? flat : `${[...flat].slice(0, longest - 1).join("")}…`;
 }
 
 // element("td", {class: "number"}, "text", another element, ...)
