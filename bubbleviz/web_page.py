@@ -18,7 +18,18 @@ from bubbleviz.errors import OutputError
 from bubbleviz.palette import DARK, LIGHT
 
 #: In the order in which they build on each other.
-_SCRIPTS = ("columns", "words", "run", "timeline", "charts", "tables", "main")
+_SCRIPTS = (
+    "columns",
+    "words",
+    "run",
+    "shares",
+    "painter",
+    "gestures",
+    "timeline",
+    "charts",
+    "tables",
+    "main",
+)
 _FALLBACK = (
     "This report is drawn by a script, which this browser does not run. "
     "bubbleviz analyze --text FILE writes its tables, and --svg FILE its picture."

@@ -490,10 +490,10 @@ def test_the_same_pixels_whether_drawn_in_boxes_or_in_shares(opened: Open) -> No
     """Shares of a pixel's time are exact: their sums are the operations' busy time."""
     own = opened(SMALL)
     found = own.run(
-        """const made = timeline.sumsOf(run.compute, 0);
+        """const made = timeline.painter.shares.sumsOf(run.compute, 0);
         const spent = new Float64Array(made.sums.length);
         const at = run.startNs + 0.37 * (run.endNs - run.startNs);
-        timeline.spentUntil(run.compute, 0, made, at, spent);
+        timeline.painter.shares.spentUntil(run.compute, 0, made, at, spent);
         let plain = 0;
         for (let i = run.compute.bounds[0]; i < run.compute.bounds[1]; i += 1) {
           plain += Math.max(0, Math.min(at, run.compute.endNs[i]) - run.compute.startNs[i]);
