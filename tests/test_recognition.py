@@ -620,8 +620,10 @@ def test_planted_runs_are_recognised(tmp_path: Path, name: str) -> None:
     found = report.schedule
 
     assert found is not None
-    assert planting.schedule in (found.name, *found.also)
-    assert found.exact or is_searched(schedule_named(planting.schedule))
+    # What was searched may be the order of another schedule, and then has its name.
+    searched = is_searched(schedule_named(planting.schedule))
+    assert planting.schedule in (found.name, *found.also) or (searched and found.exact)
+    assert found.exact or searched
     training = [i.index for i in report.iterations if i.kind == "training"]
     assert [i.iteration for i in found.iterations] == training
     assert len(training) == planting.iterations - (planting.evaluation_at >= 0)
