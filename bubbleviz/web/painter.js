@@ -49,12 +49,20 @@ class Painter {
     c.clip();
     c.fillStyle = this.at.ink.band;
     c.fillRect(this.at.gutter, top + inset, this.at.plotWidth, rowHeight - 2 * inset);
-    this.paintGaps(rank, top + inset, height);
-    if (this.at.lanes.operations) {
+    const { compute, communication } = this.at.run;
+    if (this.at.lanes.operations && this.isDense(compute, rank)) {
+      this.paintShares(compute, rank, top + inset, height, this.gapColours());
       this.paintLoose(rank, top + inset, height);
-      this.paintOperations(this.at.run.compute, rank, top + inset, height, true);
+    } else {
+      this.paintGaps(rank, top + inset, height);
+      if (this.at.lanes.operations) {
+        this.paintLoose(rank, top + inset, height);
+        this.paintBoxes(compute, rank, top + inset, height, true);
+      }
     }
-    if (lane) this.paintOperations(this.at.run.communication, rank, top + rowHeight - inset - lane, lane, false);
+    const below = top + rowHeight - inset - lane;
+    if (lane && this.isDense(communication, rank)) this.paintShares(communication, rank, below, lane);
+    else if (lane) this.paintBoxes(communication, rank, below, lane, false);
     c.restore();
     this.paintLabel(this.at.rows[place], top);
   }
@@ -144,13 +152,19 @@ class Painter {
     }
   }
 
-  paintOperations(lane, rank, top, height, numbers) {
+  // Whether a rank has more operations in view than can be told apart.
+  isDense(lane, rank) {
     const [low, high] = lane.between(rank, this.at.fromNs, this.at.untilNs);
-    if (high - low > this.at.plotWidth * 0.75) this.paintShares(lane, rank, top, height);
-    else this.paintBoxes(lane, low, high, top, height, numbers);
+    return high - low > this.at.plotWidth * 0.75;
   }
 
-  paintBoxes(lane, low, high, top, height, numbers) {
+  // Colours of gaps by cause, as pixels.
+  gapColours() {
+    return this.at.run.data.causes.map((own) => channels(this.at.lanes.causes ? own.colour : this.at.ink.gap));
+  }
+
+  paintBoxes(lane, rank, top, height, numbers) {
+    const [low, high] = lane.between(rank, this.at.fromNs, this.at.untilNs);
     const { context: c, run } = this.at;
     const { paint } = run.operations;
     const chosen = this.at.chain.size > 0;
@@ -189,10 +203,10 @@ class Painter {
     c.fillText(text, left + width / 2, top + height / 2 + 0.5);
   }
 
-  paintShares(lane, rank, top, height) {
+  paintShares(lane, rank, top, height, gapColours = []) {
     const wide = Math.round(this.at.plotWidth * this.at.scale);
     const tall = Math.max(1, Math.round(height * this.at.scale));
-    const image = this.shares.image(lane, rank, [this.at.fromNs, this.at.untilNs], wide, tall);
+    const image = this.shares.image(lane, rank, [this.at.fromNs, this.at.untilNs], wide, tall, gapColours);
     const board = this.board ?? (this.board = document.createElement("canvas"));
     if (board.width < wide || board.height < tall) {
       board.width = Math.max(board.width, wide);

@@ -14,8 +14,11 @@ class Shares {
     if (this.sums.has(key)) return this.sums.get(key);
     const { paint } = this.run.operations;
     const [low, high] = [lane.bounds[rank], lane.bounds[rank + 1]];
+    const used = new Set();
+    for (let i = low; i < high; i += 1) used.add(paint[lane.operation[i]]);
     const colours = new Map();
-    const place = this.run.data.paints.map((own) => {
+    const place = this.run.data.paints.map((own, id) => {
+      if (!used.has(id)) return -1;
       const colour = own.bands.reduce((a, b) => (b[0] > a[0] ? b : a))[1];
       if (!colours.has(colour)) colours.set(colour, colours.size);
       return colours.get(colour);
@@ -33,38 +36,57 @@ class Shares {
   }
 
   // Busy time of each colour up to a time: whole operations from the sums, a part of the one at it.
-  spentUntil(lane, rank, made, timeNs, spent) {
+  // Returns the next row, from which the search for a later time can begin.
+  spentUntil(lane, rank, made, timeNs, spent, begin = lane.bounds[rank]) {
     const [low, high] = [lane.bounds[rank], lane.bounds[rank + 1]];
-    const next = above(lane.startNs, timeNs, low, high);
+    const next = onward(lane.startNs, timeNs, begin, high);
     for (let k = 0; k < spent.length; k += 1) spent[k] = made.sums[k][next - low];
     if (next > low && lane.endNs[next - 1] > timeNs) {
       spent[made.place[this.run.operations.paint[lane.operation[next - 1]]]] -= lane.endNs[next - 1] - timeNs;
     }
+    return next;
   }
 
-  // A picture of a rank's lane between two times, a column a pixel.
-  image(lane, rank, [fromNs, untilNs], wide, tall) {
+  // A picture of a rank's lane between two times, a column a pixel: busy time from the bottom up,
+  // and above it what is idle in the colour of its gap, where colours for gaps are given.
+  image(lane, rank, [fromNs, untilNs], wide, tall, gapColours = []) {
     const made = this.sumsOf(lane, rank);
     const image = new ImageData(wide, tall);
     const pixels = new Uint32Array(image.data.buffer);
     const perPixel = (untilNs - fromNs) / wide;
+    const { gaps } = this.run;
+    const lastGap = gapColours.length ? gaps.bounds[rank + 1] : gaps.bounds[rank];
+    let gap = gaps.bounds[rank];
     let before = new Float64Array(made.sums.length);
     let after = new Float64Array(made.sums.length);
-    this.spentUntil(lane, rank, made, fromNs, before);
+    let next = this.spentUntil(lane, rank, made, fromNs, before);
     for (let x = 0; x < wide; x += 1) {
-      this.spentUntil(lane, rank, made, fromNs + (x + 1) * perPixel, after);
+      const rightNs = fromNs + (x + 1) * perPixel;
+      next = this.spentUntil(lane, rank, made, rightNs, after, next);
       let y = 0;
       for (let k = 0; k < after.length; k += 1) {
-        const share = Math.max(0, after[k] - before[k]) / perPixel;
-        const until = Math.min(tall, y + share * tall);
-        // From the bottom up; a sliver of idle time stays visible.
-        for (let own = Math.round(y); own < Math.round(until); own += 1) pixels[(tall - 1 - own) * wide + x] = made.colours[k];
+        const until = Math.min(tall, y + (Math.max(0, after[k] - before[k]) / perPixel) * tall);
+        fill(pixels, x, wide, tall, Math.round(y), Math.round(until), made.colours[k]);
         y = until;
       }
+      gap = onward(gaps.reachNs, rightNs - perPixel, gap, lastGap);
+      if (gap < lastGap && gaps.startNs[gap] < rightNs) fill(pixels, x, wide, tall, Math.round(y), tall, gapColours[gaps.cause[gap]]);
       [before, after] = [after, before];
     }
     return image;
   }
+}
+
+// Colours a part of a column of pixels; heights count from the bottom.
+function fill(pixels, x, wide, tall, from, until, colour) {
+  for (let at = from; at < until; at += 1) pixels[(tall - 1 - at) * wide + x] = colour;
+}
+
+// As above(), for a place that is not far behind the first.
+function onward(column, limit, low, high) {
+  let step = 1;
+  while (low + step < high && column[low + step] <= limit) step *= 2;
+  return above(column, limit, low + (step >> 1), Math.min(low + step + 1, high));
 }
 
 // A colour "#rrggbb" as a pixel of image data, which has the lowest byte first.
