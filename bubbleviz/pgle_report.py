@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.cells import clean, ruled, shortened, titled
 from bubbleviz.instructions import GRAPHS, OVERLAP, PAIRS
+from bubbleviz.pgle_files import formats
 from bubbleviz.renderers.csv import inert
 
 if TYPE_CHECKING:
@@ -48,6 +49,17 @@ def warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
     return tuple(f"limitation: {own.what} ({own.count:,}): {own.because}" for own in told)
 
 
+def unread(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence for each file that XLA would not read, for it goes by the ending."""
+    known = tuple(own.suffix for own in formats())
+    return tuple(
+        f"limitation: {path}: written as text, but XLA reads files that end with "
+        f"{' or '.join(known)} alone; name it so"
+        for path in paths
+        if path != "-" and not path.endswith(known)
+    )
+
+
 def flags(paths: Sequence[str]) -> str:
     """Return the flags of the two runs.
 
@@ -71,7 +83,7 @@ def summary(costs: Costs) -> str:
     if costs.aggregate_collectives != costs.aggregate:
         rules += f", {costs.aggregate_collectives} for collectives"
     return (
-        f"{len(costs.instructions):,} instructions ({moving:,} collectives), {rules}: "
+        f"{len(costs.instructions):,} instructions, of them {moving:,} collectives; {rules}: "
         f"{costs.executions:,} executions on {costs.devices:,} devices\n"
         f"left out: {out.warm_up:,} executions in the warm-up of their module, {out.cut:,} cut by "
         f"the capture, {out.compilation:,} while XLA compiled\n"
@@ -130,7 +142,7 @@ def comparison_parts(comparison: Comparison) -> Iterator[RenderableType]:
         estimated = comparison.estimated_us
         table.add_section()
         table.add_row(
-            f"all {len(both):,}",
+            f"sum of {len(both):,}",
             f"{estimated:,.3f}",
             f"{comparison.measured_us:,.3f}",
             f"{comparison.measured_us / estimated:,.3f}" if estimated else "-",

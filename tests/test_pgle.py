@@ -688,7 +688,9 @@ def test_the_command_writes_text_and_binary(
     text, binary = tmp_path / "costs.pbtxt", tmp_path / "costs.pb"
     code, out, err = called(capsys, path, "-o", text)
     assert (code, err) == (0, "")
-    assert "2 instructions (1 collectives), p90 of executions and devices: 6 executions" in out
+    assert (
+        "2 instructions, of them 1 collectives; p90 of executions and devices: 6 executions" in out
+    )
     assert "--xla_gpu_enable_latency_hiding_scheduler=false" in out
     assert f"--xla_gpu_pgle_profile_file_or_directory_path={text}\n" in out
     assert called(capsys, path, "-o", binary)[0] == 0
@@ -697,6 +699,17 @@ def test_the_command_writes_text_and_binary(
     assert called(capsys, path, "-o", "-")[:2] == (0, text.read_text())
     assert path.read_bytes() == before
     assert {file.name for file in tmp_path.iterdir()} == {"jax.sqlite", text.name, binary.name}
+
+
+def test_a_file_that_xla_does_not_read_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "costs.txt"
+    code, _, err = called(capsys, steps(2).written(tmp_path), "-o", file)
+
+    assert (code, err.count("\n")) == (0, 1)
+    assert f"{file}: written as text, but XLA reads files that end with .pb or .pbtxt" in err
+    assert set(dict(pbtxt.read(file.read_bytes()))) == {"fusion.1", "all-gather-start.2"}
 
 
 def test_nothing_is_replaced_without_force(

@@ -124,7 +124,8 @@ def pgle(
     to_stdout = contents.pop("-", None)
     check_outputs(list(contents), inputs, force=force)
     write_outputs(contents, force=force)
-    for sentence in pgle_report.warnings(costs.limitations):
+    told = *pgle_report.warnings(costs.limitations), *pgle_report.unread(list(written))
+    for sentence in told:
         complain(sentence, 0)
     if to_stdout is not None:
         pass_on(to_stdout)
