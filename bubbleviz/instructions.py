@@ -1,13 +1,6 @@
 """Instructions: how long each execution of each XLA instruction kept each device busy.
 
-A kernel or copy belongs to the innermost instruction around its launching call. What an
-instruction's ranges one after the other launch is one execution of it, since an instruction may be
-several thunks; every trip of a loop is one, too::
-
-    XlaModule   ├─jit_step──────────────────────────────────────────────┤
-    Thunk         ├─fusion.1─┤ ├─fusion.1─┤ ├─while.2──────────────────┤
-                                              ├─dot.3─┤├─add.4─┤├─dot.3─┤
-    executions    fusion.1 once                dot.3 twice, add.4 once
+A kernel or copy belongs to the innermost instruction around its launching call.
 """
 
 from __future__ import annotations
@@ -19,14 +12,14 @@ import numpy as np
 
 from bubbleviz import intervals
 from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.containment import Innermost
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.executions import Thunks, thunks_of
 from bubbleviz.grouping import groups_of
 from bubbleviz.kinds import Kinds, matching
 from bubbleviz.link import Links, Rule, link
 from bubbleviz.model import Limitation
 from bubbleviz.profile import Profile, Ranges, impossible_times
-from bubbleviz.thunks import Kind, Said, collectives, halves, loops, what_is_said
+from bubbleviz.thunks import Kind, Said, collectives, what_is_said
 
 #: How the names of calls begin that launch CUDA graphs.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
@@ -91,29 +84,6 @@ class Measured:
     limitations: tuple[Limitation, ...]
 
 
-@dataclass(frozen=True)
-class _Thunks(Table):
-    """Ranges of instructions; rows count those of all ranges, -1 is none.
-
-    Attributes:
-        instruction: row of the names.
-        module: row of the modules' names.
-        within: range of the module's execution.
-        execution: number of the instruction's execution.
-        compiling: whether XLA compiled.
-        cut: whether the capture ended before it, or its module.
-        apart: whether it ends an asynchronous pair that something else came between.
-    """
-
-    instruction: Ints
-    module: Ints
-    within: Ints
-    execution: Ints
-    compiling: Bools
-    cut: Bools
-    apart: Bools
-
-
 def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> Measured:
     """Return how long the executions of instructions took.
 
@@ -144,7 +114,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> Measured:
         (),
         cross_thread=False,
     )
-    thunks = _thunks(profile.ranges, rows, said)
+    thunks = thunks_of(profile.ranges, rows, said)
     work = _work(profile, linked.links, thunks, kinds)
     if len(work.groups_first) == 0:
         raise NothingToAnalyseError(
@@ -164,95 +134,6 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> Measured:
         )
         notes = (*notes, Limitation("modules whose warm-up counts", because, once))
     return Measured(_samples(work, thunks, said).take(keep), left_out, notes)
-
-
-def _around(ranges: Ranges, holders: Ints, asked: Ints) -> Ints:
-    """Return of each asked range the innermost holder around it on its thread; -1 none."""
-    found = np.full(len(asked), NONE, np.int64)
-    for thread in np.unique(ranges.thread[holders]).tolist():
-        own = holders[ranges.thread[holders] == thread]
-        of_thread = np.flatnonzero(ranges.thread[asked] == thread)
-        inner = Innermost.of(ranges.start_ns[own], ranges.end_ns[own])
-        rows = asked[of_thread]
-        held = inner.around(ranges.start_ns[rows], ranges.end_ns[rows])
-        found[of_thread[held >= 0]] = own[held[held >= 0]]
-    return found
-
-
-def _parents(ranges: Ranges, rows: Ints) -> Ints:
-    """Return the innermost of some ranges around each of them, as its place among them; -1 none."""
-    parent = np.full(len(rows), NONE, np.int64)
-    for thread in np.unique(ranges.thread[rows]).tolist():
-        own = np.flatnonzero(ranges.thread[rows] == thread)
-        start_ns, end_ns = ranges.start_ns[rows[own]], ranges.end_ns[rows[own]]
-        inner = Innermost.of(start_ns, end_ns)
-        deepest = np.full(len(own), NONE, np.int64)
-        for query, row in inner.all_around(start_ns, end_ns):
-            depth = inner.depth[row]
-            better = (depth < inner.depth[query]) & (depth > deepest[query])
-            deepest[query[better]] = depth[better]
-            parent[own[query[better]]] = own[row[better]]
-    return parent
-
-
-def _thunks(ranges: Ranges, rows: Ints, said: Said) -> _Thunks:
-    """Return what is known of the ranges of instructions."""
-    kind = said.kind[ranges.name_id]
-    within = _around(ranges, np.flatnonzero(kind == Kind.MODULE), rows)
-    module = np.where(
-        within == NONE, said.module[ranges.name_id[rows]], said.module[ranges.name_id[within]]
-    )
-    instruction = said.instruction[ranges.name_id[rows]]
-    parent = _parents(ranges, rows)
-    order = np.lexsort((ranges.start_ns[rows], parent, within, ranges.thread[rows]))
-    columns = (ranges.thread[rows], within, parent)
-    follows = np.append(False, np.ones(max(len(rows) - 1, 0), bool))[: len(rows)]
-    for column in columns:
-        follows[1:] &= column[order[1:]] == column[order[:-1]]
-    same = follows & (within[order] != NONE) & ~_sole(parent, instruction, said)[order]
-    same[1:] &= instruction[order[1:]] == instruction[order[:-1]]
-    execution = np.empty(len(rows), np.int64)
-    execution[order] = np.cumsum(~same) - 1
-    return _Thunks(
-        instruction=instruction,
-        module=module,
-        within=within,
-        execution=_with_outer(execution, parent, instruction),
-        compiling=_around(ranges, np.flatnonzero(kind == Kind.COMPILATION), rows) != NONE,
-        cut=ranges.cut[rows] | ((within != NONE) & ranges.cut[within]),
-        apart=_apart(order, follows, instruction, said),
-    )
-
-
-def _sole(parent: Ints, instruction: Ints, said: Said) -> Bools:
-    """Tell which ranges are trips of a loop that holds one instruction and nothing else."""
-    inside = np.flatnonzero(parent != NONE)
-    low, high = intervals.group_extents(
-        parent[inside], len(parent), instruction[inside], instruction[inside]
-    )
-    sole = np.append((low == high) & loops(said.instructions)[instruction], False)
-    return np.asarray(sole[parent], bool)
-
-
-def _with_outer(execution: Ints, parent: Ints, instruction: Ints) -> Ints:
-    """Return executions in which a range inside one of its own instruction belongs to that one."""
-    inner = (parent != NONE) & (instruction == instruction[parent])
-    while True:
-        outer = np.where(inner, execution[parent], execution)
-        if np.array_equal(outer, execution):
-            return execution
-        execution = outer
-
-
-def _apart(order: Ints, follows: Bools, instruction: Ints, said: Said) -> Bools:
-    """Tell which ranges end a pair, and do not directly follow a beginning of its kind."""
-    starts, ends = (of[instruction[order]] for of in halves(said.instructions))
-    ending = (ends != NONE) & np.isin(ends, starts)
-    beside = np.zeros(len(order), bool)
-    beside[1:] = follows[1:] & (starts[:-1] == ends[1:])
-    apart = np.zeros(len(order), bool)
-    apart[order] = ending & ~beside
-    return apart
 
 
 @dataclass(frozen=True)
@@ -280,7 +161,7 @@ class _Work:
     compute: Bools
 
 
-def _work(profile: Profile, links: Links, thunks: _Thunks, kinds: Kinds) -> _Work:
+def _work(profile: Profile, links: Links, thunks: Thunks, kinds: Kinds) -> _Work:
     activities = profile.activities
     rows = np.flatnonzero(links.range != NONE)
     thunk = links.range[rows].astype(np.int64)
@@ -302,7 +183,7 @@ def _work(profile: Profile, links: Links, thunks: _Thunks, kinds: Kinds) -> _Wor
     )
 
 
-def _samples(work: _Work, thunks: _Thunks, said: Said) -> Samples:
+def _samples(work: _Work, thunks: Thunks, said: Said) -> Samples:
     thunk = work.thunk[work.groups_first]
     instruction = thunks.instruction[thunk]
     moves = collectives(said.instructions)
@@ -318,7 +199,7 @@ def _samples(work: _Work, thunks: _Thunks, said: Said) -> Samples:
     )
 
 
-def _kept(work: _Work, thunks: _Thunks, ranges: Ranges, skip: int) -> tuple[Bools, LeftOut, int]:
+def _kept(work: _Work, thunks: Thunks, ranges: Ranges, skip: int) -> tuple[Bools, LeftOut, int]:
     """Return which groups count, how many do not, and how many modules keep their warm-up."""
     thunk = work.thunk[work.groups_first]
     compiling = thunks.compiling[thunk]
@@ -336,7 +217,7 @@ def _kept(work: _Work, thunks: _Thunks, ranges: Ranges, skip: int) -> tuple[Bool
     return keep, LeftOut(int(compiling.sum()), int(cut.sum()), int(warm.sum())), once
 
 
-def _places(work: _Work, thunks: _Thunks, ranges: Ranges, rows: Ints) -> tuple[Ints, Ints, Ints]:
+def _places(work: _Work, thunks: Thunks, ranges: Ranges, rows: Ints) -> tuple[Ints, Ints, Ints]:
     """Return of each of some groups which execution of its module on its device it is part of.
 
     Where no range tells modules, each instruction counts its own executions.
@@ -361,7 +242,7 @@ def _places(work: _Work, thunks: _Thunks, ranges: Ranges, rows: Ints) -> tuple[I
 
 
 def _notes(
-    profile: Profile, links: Links, thunks: _Thunks, work: _Work, keep: Bools
+    profile: Profile, links: Links, thunks: Thunks, work: _Work, keep: Bools
 ) -> Iterator[Limitation]:
     """Yield what this profile could not tell, and what makes its costs wrong."""
     path, activities = profile.source.path, profile.activities
@@ -419,7 +300,7 @@ def _overlap(work: _Work, counted: Bools, start_ns: Ints, end_ns: Ints) -> tuple
     return whole_ns, whole_ns - intervals.measure(alone)
 
 
-def _graphs(profile: Profile, links: Links, work: _Work, thunks: _Thunks) -> int:
+def _graphs(profile: Profile, links: Links, work: _Work, thunks: Thunks) -> int:
     """Return how many instructions launch CUDA graphs, by one call of each."""
     instruction, first = np.unique(thunks.instruction[work.thunk], return_index=True)
     del instruction

@@ -284,6 +284,25 @@ def test_an_instruction_inside_itself_is_one(tmp_path: Path) -> None:
     assert costs.executions == 1
 
 
+def test_ranges_that_begin_together_nest_by_their_ends(tmp_path: Path) -> None:
+    ranges: list[R] = []
+    calls: list[C] = []
+    kernels: list[K] = []
+    for step, at in enumerate((100, 1_100)):
+        ranges.append(R(at - 5, at + 95, "XlaModule:#hlo_module=jit_step#"))
+        # The export may list what is inside first.
+        for end, op in ((30, "call.1"), (60, "call.1"), (90, "while.2")):
+            ranges.append(R(at, at + end, FORMS[0].format(op)))
+        for number, start in enumerate((10, 40, 70)):
+            calls.append(C(at + start, at + start + 5, 3 * step + number))
+            kernels.append(K(at + start, at + start + 10 + number, 3 * step + number))
+    costs = measure_costs(profile(tmp_path, kernels, calls, ranges), skip=0)
+
+    # An instruction inside itself is one: 10 + 11 ns.
+    assert told(costs) == {"call.1": 0.021, "while.2": 0.012}
+    assert [own.executions for own in costs.instructions] == [2, 2]
+
+
 def test_each_device_has_its_own_executions_and_warm_up(tmp_path: Path) -> None:
     run = Run()
     for step in range(3):
