@@ -37,6 +37,7 @@ FORMS = (
     "Thunk:#name=jit(step)/jit(main)/jvp(a)/dot_general,hlo_op={}#",
     "TSL:Thunk:#name=jit(step)/{{}}/dot#1,hlo_op={},unique_hlo_op_id=41#",
     "Thunk:#name=a,hlo_op=b#,hlo_op={},unique_hlo_op_id=41#",
+    "Thunk:#name=a,hlo_op=b,hlo_op={}#",
     "Thunk:#hlo_op={},unique_hlo_op_id=41#",
 )
 
@@ -219,6 +220,13 @@ def test_warm_up(skip: int, cost_us: float, left_out: int, tmp_path: Path) -> No
     assert costs.left_out.warm_up == left_out
     # A module that never runs more often keeps its warm-up, and that is said.
     assert ("modules whose warm-up counts" in notes(costs)) == (skip == 4)
+
+
+def test_the_order_of_ranges_in_the_export_is_nothing(tmp_path: Path) -> None:
+    run = steps(4)
+    run.ranges.reverse()
+
+    assert told(measure_costs(run.written(tmp_path), aggregate="max"))["fusion.1"] == 1.003
 
 
 def test_copies_are_work(tmp_path: Path) -> None:
@@ -632,6 +640,18 @@ def test_pairs_with_something_between_are_told(kind: str, between: bool, tmp_pat
             run.thunk("fusion.3", 100)
 
     assert (PAIRS in notes(measure_costs(run.written(tmp_path)))) == between
+
+
+def test_pairs_that_cross_are_apart(tmp_path: Path) -> None:
+    run = Run()
+    for _ in range(2):
+        with run.module():
+            for half in ("start.1", "done.2"):
+                for kind in ("all-gather", "reduce-scatter"):
+                    run.thunk(f"{kind}-{half}", *([100] if half == "start.1" else []), kernel=NCCL)
+    costs = measure_costs(run.written(tmp_path))
+
+    assert [n.count for n in costs.limitations if n.what == PAIRS] == [4]
 
 
 def test_sends_and_receives_are_apart_by_nature(tmp_path: Path) -> None:
