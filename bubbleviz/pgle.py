@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from bubbleviz.columns import Bools
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.inputs import find_profiles
 from bubbleviz.instruction_costs import (
@@ -119,7 +121,10 @@ def _measured(path: str, skip: int, jobs: int, watch: Watch, *, keep_export: boo
         export_of(path, keep=keep_export) as export,
         reader_of(export).open_file(export, jobs, watch) as file,
     ):
-        return measure(file.read(GLOBS), default_kinds(), skip)
+        found = measure(file.read(GLOBS), default_kinds(), skip)
+    # A temporary export goes by its report's name.
+    notes = (replace(n, because=n.because.replace(export, path)) for n in found.limitations)
+    return replace(found, limitations=tuple(notes))
 
 
 def _modules(samples: Samples) -> tuple[ModuleSeen, ...]:
@@ -133,7 +138,7 @@ def _modules(samples: Samples) -> tuple[ModuleSeen, ...]:
     return tuple(sorted(found, key=lambda module: (-module.gpu_ns, module.label)))
 
 
-def _chosen(samples: Samples, wanted: Sequence[str]) -> np.typing.NDArray[np.bool_]:
+def _chosen(samples: Samples, wanted: Sequence[str]) -> Bools:
     """Return which samples belong to some modules.
 
     Raises:

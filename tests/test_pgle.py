@@ -695,6 +695,13 @@ def test_estimates_are_held_against_a_profile(tmp_path: Path) -> None:
     assert (found.off_us, found.unmeasured_us) == pytest.approx((2.501, 3.0))
 
 
+def test_fingerprints_of_modules_are_taken_off(tmp_path: Path) -> None:
+    costs = measure_costs(steps(2).written(tmp_path))
+    found = compared(costs.instructions, {"90ab::fusion.1": 1.0, "12cd::fusion.1": 2.0})
+
+    assert [(own.name, own.estimated_us) for own in found.differences] == [("fusion.1", 2.0)]
+
+
 def test_nothing_to_compare_and_ties(tmp_path: Path) -> None:
     costs = measure_costs(steps(2).written(tmp_path))
     nothing = compared(costs.instructions, {})
@@ -873,6 +880,25 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     written = [contents_of(measure_costs(path, jobs=jobs), "c.pbtxt") for jobs in (1, 2)]
 
     assert written[0] == written[1]
+
+
+def test_a_report_is_exported_and_goes_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = steps(2)
+    run.launch(10)
+    export = run.written(tmp_path)
+    report, program = tmp_path / "jax.nsys-rep", tmp_path / "bin" / "nsys"
+    report.write_bytes(b"not what SQLite writes")
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nshift 4; cp {export} "$1"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    costs = measure_costs(report)
+
+    assert told(costs) == told(measure_costs(export))
+    loose = [n for n in costs.limitations if n.what == "work outside every instruction"]
+    assert [n.because.split(":")[0] for n in loose] == [str(report)]
 
 
 def test_the_same_profile_twice_is_refused(
