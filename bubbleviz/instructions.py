@@ -1,0 +1,309 @@
+"""Instructions: how long each execution of each XLA instruction kept each device busy.
+
+A kernel or copy belongs to the innermost instruction around its launching call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bubbleviz import intervals
+from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.executions import Thunks, thunks_of
+from bubbleviz.grouping import groups_of
+from bubbleviz.kinds import Kinds, matching
+from bubbleviz.link import Links, Rule, link
+from bubbleviz.model import Limitation
+from bubbleviz.profile import Profile, Ranges, impossible_times
+from bubbleviz.thunks import Kind, Said, collectives, what_is_said
+
+#: How the names of calls begin that launch CUDA graphs.
+_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+#: Collectives may overlap compute for so much of their time (clock grain) without a word.
+_OVERLAPPED = 0.01
+
+OVERLAP = "collectives overlap compute"
+PAIRS = "asynchronous collectives"
+GRAPHS = "instructions inside CUDA graphs"
+
+
+@dataclass(frozen=True)
+class Samples(Table):
+    """One row an execution of an instruction on a device.
+
+    Attributes:
+        instruction: row of ``instructions``.
+        module: row of ``modules``; -1 unknown.
+        device: number of the device in its profile.
+        cost_ns: durations of its kernels, copies and fills, summed.
+        collective: whether it moves data between devices: by its name, or by one of its kernels.
+        instructions: names of instructions.
+        modules: labels of modules.
+    """
+
+    instruction: Ints
+    module: Ints
+    device: Ints
+    cost_ns: Ints
+    collective: Bools
+    instructions: tuple[str, ...] = field(metadata={"shared": True})
+    modules: tuple[str, ...] = field(metadata={"shared": True})
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """How many executions of instructions were left out, and why.
+
+    Attributes:
+        compilation: launched while XLA compiled (autotuning).
+        cut: their module's execution began before the capture, or had not ended with it.
+        warm_up: in the first executions of their module on their device.
+    """
+
+    compilation: int
+    cut: int
+    warm_up: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a profile tells of instructions.
+
+    Attributes:
+        samples: executions that count.
+        left_out: executions that do not.
+        limitations: what could not be told.
+    """
+
+    samples: Samples
+    left_out: LeftOut
+    limitations: tuple[Limitation, ...]
+
+
+def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> Measured:
+    """Return how long the executions of instructions took.
+
+    Args:
+        profile: as read, with the ranges that :data:`bubbleviz.thunks.GLOBS` lets through.
+        kinds: lists of what kernels are.
+        skip: how many executions of each module on each device are its warm-up (lazy loading,
+            set-up of communication); a module that no device runs more often keeps them.
+
+    Raises:
+        NothingToAnalyseError: no instruction has GPU work.
+    """
+    path = profile.source.path
+    said = what_is_said(profile.ranges.names)
+    rows = np.flatnonzero(said.kind[profile.ranges.name_id] == Kind.INSTRUCTION)
+    if len(rows) == 0:
+        raise NothingToAnalyseError(
+            f"{path}: no range is named as JAX names instructions (TSL:Thunk:#...hlo_op=...); "
+            "give a JAX run on GPUs, recorded with nsys profile -t cuda,nvtx"
+        )
+    named = profile.ranges.take(rows)
+    linked = link(
+        profile.activities,
+        profile.calls,
+        named,
+        np.full(len(named), NONE, np.int64),
+        profile.threads,
+        (),
+        cross_thread=False,
+    )
+    thunks = thunks_of(profile.ranges, rows, said)
+    work = _work(profile, linked.links, thunks, kinds)
+    if len(work.groups_first) == 0:
+        raise NothingToAnalyseError(
+            f"{path}: no instruction of XLA has GPU work; profile again with: "
+            "nsys profile -t cuda,nvtx (and the whole of a step in the capture)"
+        )
+    keep, left_out, once = _kept(work, thunks, profile.ranges, skip)
+    notes = (
+        *profile.limitations,
+        *impossible_times(path, {"CUDA API calls": linked.impossible}),
+        *_notes(profile, linked.links, thunks, work, keep),
+    )
+    if once:
+        because = (
+            f"{path}: no device runs them more than {skip} time{'s' * (skip != 1)}, so what their "
+            "first execution took is in their costs"
+        )
+        notes = (*notes, Limitation("modules whose warm-up counts", because, once))
+    return Measured(_samples(work, thunks, said).take(keep), left_out, notes)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Activities of instructions, and their groups: one an execution and device.
+
+    Attributes:
+        rows: activities.
+        thunk: range of each.
+        group: group of each.
+        groups_first: the first of ``rows`` in each group.
+        device: device of each group.
+        cost_ns: sum of durations in each group.
+        communication: which of ``rows`` are communication kernels.
+        compute: which are other kernels.
+    """
+
+    rows: Ints
+    thunk: Ints
+    group: Ints
+    groups_first: Ints
+    device: Ints
+    cost_ns: Ints
+    communication: Bools
+    compute: Bools
+
+
+def _work(profile: Profile, links: Links, thunks: Thunks, kinds: Kinds) -> _Work:
+    activities = profile.activities
+    rows = np.flatnonzero(links.range != NONE)
+    thunk = links.range[rows].astype(np.int64)
+    device = activities.rank[rows].astype(np.int64)
+    groups = groups_of(thunks.execution[thunk], device)
+    duration_ns = activities.end_ns[rows] - activities.start_ns[rows]
+    # Copies have no name; the place behind the last one is theirs.
+    by_name = np.append(matching(activities.names, kinds.communication), False)
+    communication = by_name[activities.name_id[rows]]
+    return _Work(
+        rows=rows,
+        thunk=thunk,
+        group=groups.of_row,
+        groups_first=groups.first,
+        device=device[groups.first],
+        cost_ns=intervals.group_sum(groups.of_row, len(groups), duration_ns),
+        communication=communication,
+        compute=(rows < activities.kernels) & ~communication,
+    )
+
+
+def _samples(work: _Work, thunks: Thunks, said: Said) -> Samples:
+    thunk = work.thunk[work.groups_first]
+    instruction = thunks.instruction[thunk]
+    moves = collectives(said.instructions)
+    moves[thunks.instruction[work.thunk[work.communication]]] = True
+    return Samples(
+        instruction=instruction,
+        module=thunks.module[thunk],
+        device=work.device,
+        cost_ns=work.cost_ns,
+        collective=moves[instruction],
+        instructions=said.instructions,
+        modules=said.modules,
+    )
+
+
+def _kept(work: _Work, thunks: Thunks, ranges: Ranges, skip: int) -> tuple[Bools, LeftOut, int]:
+    """Return which groups count, how many do not, and how many modules keep their warm-up."""
+    thunk = work.thunk[work.groups_first]
+    compiling = thunks.compiling[thunk]
+    orphan = (thunks.within[thunk] == NONE) & bool((thunks.within != NONE).any())
+    cut = (thunks.cut[thunk] | orphan) & ~compiling
+    keep = ~compiling & ~cut
+    rows = np.flatnonzero(keep)
+    place, runs, key = _places(work, thunks, ranges, rows)
+    most = np.zeros(int(key.max(initial=NONE)) + 1, np.int64)
+    np.maximum.at(most, key, runs)
+    seldom = most <= skip
+    warm = (place < skip) & ~seldom[key]
+    keep[rows[warm]] = False
+    once = int(seldom[np.unique(key)].sum()) if skip else 0
+    return keep, LeftOut(int(compiling.sum()), int(cut.sum()), int(warm.sum())), once
+
+
+def _places(work: _Work, thunks: Thunks, ranges: Ranges, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return of each of some groups which execution of its module on its device it is part of.
+
+    Where no range tells modules, each instruction counts its own executions.
+
+    Returns:
+        The place from 0, how many there are on the device, and a number of the module.
+    """
+    thunk = work.thunk[work.groups_first[rows]]
+    within, device = thunks.within[thunk], work.device[rows]
+    told = within != NONE
+    modules = int(thunks.module.max(initial=NONE)) + 1
+    key = np.where(told, thunks.module[thunk], modules + thunks.instruction[thunk])
+    run = np.where(told, within, len(ranges) + thunks.execution[thunk])
+    # Executions are numbered in the order of ranges; those of modules begin in another one.
+    start_ns = np.append(ranges.start_ns, 0)[np.where(told, within, NONE)]
+    each = groups_of(device, key, start_ns, run)
+    whole = groups_of(device[each.first], key[each.first])
+    begin = np.unique(whole.of_row, return_index=True)[1]
+    place = np.arange(len(each)) - begin[whole.of_row]
+    runs = np.bincount(whole.of_row, minlength=len(whole))[whole.of_row]
+    return place[each.of_row], runs[each.of_row], key
+
+
+def _notes(
+    profile: Profile, links: Links, thunks: Thunks, work: _Work, keep: Bools
+) -> Iterator[Limitation]:
+    """Yield what this profile could not tell, and what makes its costs wrong."""
+    path, activities = profile.source.path, profile.activities
+    counted = keep[work.group]
+    together_ns, overlapped_ns = _overlap(work, counted, activities.start_ns, activities.end_ns)
+    if overlapped_ns > _OVERLAPPED * together_ns:
+        share = overlapped_ns / together_ns
+        yield Limitation(
+            OVERLAP,
+            f"{path}: {100 * share:.1f} % of their time beside compute kernels, so that both take "
+            "longer than alone; record with the latency-hiding scheduler and asynchronous "
+            "collectives off",
+        )
+    apart = int(thunks.apart.sum())
+    if apart:
+        yield Limitation(
+            PAIRS,
+            f"{path}: other instructions run between their start and done, as the latency-hiding "
+            "scheduler puts them; costs would be wrong: record with it off",
+            apart,
+        )
+    graphs = _graphs(profile, links, work, thunks)
+    if graphs:
+        yield Limitation(
+            GRAPHS,
+            f"{path}: {graphs} instruction{'s launch' if graphs > 1 else ' launches'} whole "
+            "graphs, and what is inside has no costs; record with --xla_gpu_enable_command_buffer=",
+            graphs,
+        )
+    for what, rule, why in (
+        ("work outside every instruction", Rule.OUTSIDE, "it is in no cost"),
+        ("kernels without their launching call", Rule.UNLINKED, "they are in no cost"),
+    ):
+        loose = np.flatnonzero(links.rule == rule)
+        if len(loose):
+            lost_ns = int((activities.end_ns[loose] - activities.start_ns[loose]).sum())
+            yield Limitation(what, f"{path}: {lost_ns / 1e6:,.3f} ms; {why}", len(loose))
+
+
+def _overlap(work: _Work, counted: Bools, start_ns: Ints, end_ns: Ints) -> tuple[int, int]:
+    """Return how long collectives ran, over all devices, and how long compute ran beside them."""
+    start_ns, end_ns = start_ns[work.rows], end_ns[work.rows]
+    device = work.device[work.group]
+    packing = intervals.Packing.of(
+        *intervals.group_extents(device, int(device.max()) + 1, start_ns, end_ns)
+    )
+
+    def of(rows: Bools) -> intervals.Intervals:
+        own = device[rows]
+        return intervals.union(packing.place(own, start_ns[rows]), packing.place(own, end_ns[rows]))
+
+    together = of(work.communication & counted)
+    alone = intervals.difference(together, of(work.compute & counted))
+    whole_ns = intervals.measure(together)
+    return whole_ns, whole_ns - intervals.measure(alone)
+
+
+def _graphs(profile: Profile, links: Links, work: _Work, thunks: Thunks) -> int:
+    """Return how many instructions launch CUDA graphs, by one call of each."""
+    instruction, first = np.unique(thunks.instruction[work.thunk], return_index=True)
+    del instruction
+    called: Codes = np.unique(links.call[work.rows[first]])
+    names = profile.calls.names(called[called != NONE].astype(np.int64))
+    return sum(name.startswith(_GRAPH_LAUNCHES) for name in names)

@@ -1,0 +1,206 @@
+"""PGLE: instruction costs for XLA's profile-guided latency estimator. It never prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from bubbleviz.columns import Bools
+from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
+from bubbleviz.inputs import find_profiles
+from bubbleviz.instruction_costs import (
+    Costs,
+    ModuleSeen,
+    costs_of,
+    rule_of,
+    shared_names,
+    together,
+)
+from bubbleviz.instructions import LeftOut, Measured, Samples, measure
+from bubbleviz.kinds import default_kinds
+from bubbleviz.model import Limitation
+from bubbleviz.pgle_files import format_of
+from bubbleviz.progress import Progress, Unwatched, Watch
+from bubbleviz.readers import reader_of
+from bubbleviz.record import export_of
+from bubbleviz.thunks import GLOBS, module_name
+
+#: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.
+AGGREGATE = "p90"
+#: Of a module's name in the name of a file, characters.
+_LONGEST = 80
+
+
+def measure_costs(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    aggregate: str = AGGREGATE,
+    aggregate_collectives: str | None = None,
+    modules: Sequence[str] = (),
+    apart: bool = False,
+    skip: int = 1,
+    keep_export: bool = False,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Costs:
+    """Return what each XLA instruction of a JAX run takes on its device.
+
+    Args:
+        paths: profiles; a directory stands for those in it, a pattern for its matches.
+        aggregate: how executions on devices become one cost: ``max``, ``min``, ``mean``,
+            ``median``, or a percentile as ``p90``.
+        aggregate_collectives: the same for collectives; None for the same rule.
+        modules: names or labels of the modules to take; empty for all.
+        apart: keep instructions of several modules apart.
+        skip: how many executions of each module on each device are left out as its warm-up.
+        keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
+        jobs: how many threads read a profile.
+        progress: is told how far it is.
+
+    Raises:
+        BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
+    """
+    compute = rule_of(aggregate, "--aggregate")
+    collective = rule_of(aggregate_collectives or aggregate, "--aggregate-collectives")
+    if skip < 0:
+        raise UsageError(f"--skip {skip}: no module runs less than never; give 0 or more")
+    given = [paths] if isinstance(paths, (str, Path)) else paths
+    files = [found.path for found in find_profiles([str(path) for path in given])]
+    _refuse_twins(files)
+    told = progress or Unwatched()
+    told.files({path: Path(path).stat().st_size for path in files})
+    measured = []
+    for path in files:
+        watch = partial(told.read, path)
+        measured.append(_measured(path, skip, jobs, watch, keep_export=keep_export))
+        watch(1.0)
+    samples = together([own.samples for own in measured])
+    seen = _modules(samples)
+    if modules:
+        samples = samples.take(_chosen(samples, modules))
+    found = costs_of(samples, compute, collective, apart=apart)
+    left_out = _sum([own.left_out for own in measured])
+    if not found:
+        raise NothingToAnalyseError(
+            f"{files[0]}: no execution of an instruction is whole, after warm-up and compilation; "
+            "record more steps, or give --skip 0"
+        )
+    return Costs(
+        instructions=found,
+        modules=seen,
+        executions=len(samples),
+        left_out=left_out,
+        devices=len(np.unique(samples.device)),
+        aggregate=compute.text,
+        aggregate_collectives=collective.text,
+        limitations=(
+            *(note for own in measured for note in own.limitations),
+            *([] if apart else _shared(samples)),
+        ),
+    )
+
+
+def _refuse_twins(files: Sequence[str]) -> None:
+    """Raise MismatchError where a file is named twice: its executions would count twice."""
+    seen: dict[Path, str] = {}
+    for path in files:
+        place = Path(path).resolve()
+        if place in seen:
+            raise MismatchError(
+                f"{seen[place]} and {path}: the same profile twice; give each profile once"
+            )
+        seen[place] = path
+
+
+def _measured(path: str, skip: int, jobs: int, watch: Watch, *, keep_export: bool) -> Measured:
+    with (
+        export_of(path, keep=keep_export) as export,
+        reader_of(export).open_file(export, jobs, watch) as file,
+    ):
+        found = measure(file.read(GLOBS), default_kinds(), skip)
+    # A temporary export goes by its report's name.
+    notes = (replace(n, because=n.because.replace(export, path)) for n in found.limitations)
+    return replace(found, limitations=tuple(notes))
+
+
+def _modules(samples: Samples) -> tuple[ModuleSeen, ...]:
+    """Return the modules that ran."""
+    found = []
+    for number, label in enumerate(samples.modules):
+        own = samples.take(samples.module == number)
+        if len(own):
+            instructions = len(np.unique(own.instruction))
+            found.append(ModuleSeen(label, instructions, int(own.cost_ns.sum())))
+    return tuple(sorted(found, key=lambda module: (-module.gpu_ns, module.label)))
+
+
+def _chosen(samples: Samples, wanted: Sequence[str]) -> Bools:
+    """Return which samples belong to some modules.
+
+    Raises:
+        UsageError: no module has a name that is wanted.
+    """
+    named = {label: {label, module_name(label)} for label in samples.modules}
+    for one in wanted:
+        if not any(one in names for names in named.values()):
+            known = ", ".join(label[:60] for label in samples.modules[:20]) or "none"
+            raise UsageError(
+                f"--module {one[:60]!r}: no such module ran; the profiles hold {known}"
+            )
+    rows = [at for at, label in enumerate(samples.modules) if named[label] & set(wanted)]
+    return np.isin(samples.module, rows)
+
+
+def _sum(left_out: Sequence[LeftOut]) -> LeftOut:
+    return LeftOut(
+        compilation=sum(own.compilation for own in left_out),
+        cut=sum(own.cut for own in left_out),
+        warm_up=sum(own.warm_up for own in left_out),
+    )
+
+
+def _shared(samples: Samples) -> Iterator[Limitation]:
+    count = shared_names(samples)
+    if count:
+        yield Limitation(
+            "instructions whose name several modules have",
+            "XLA looks costs up by name, and these are of all the modules together; take one "
+            "with --module NAME, or keep all apart with --modules",
+            count,
+        )
+
+
+def contents_of(costs: Costs, path: str) -> Mapping[str, bytes]:
+    """Return what to write, by path: one file, or one a module where these are kept apart.
+
+    Args:
+        costs: of a run.
+        path: the file; for module ``jit_step(7)`` it is ``costs.jit_step_7_.pbtxt``.
+    """
+    write = format_of(path).write
+    by_module: dict[str | None, dict[str, float]] = {}
+    for own in costs.instructions:
+        by_module.setdefault(own.module, {})[own.name] = own.cost_us
+    if set(by_module) == {None}:
+        return {path: write(by_module[None])}
+    contents: dict[str, bytes] = {}
+    for module, own_costs in by_module.items():
+        place = _path_of(path, module or "none", contents)
+        contents[place] = write(own_costs)
+    return contents
+
+
+def _path_of(path: str, module: str, taken: Mapping[str, bytes]) -> str:
+    """Return the path of a module's file, which no other module has."""
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in module)
+    file = Path(path)
+    place = str(file.with_name(f"{file.stem}.{safe[:_LONGEST]}{file.suffix}"))
+    number = 2
+    while place in taken:
+        place = str(file.with_name(f"{file.stem}.{safe[:_LONGEST]}.{number}{file.suffix}"))
+        number += 1
+    return place

@@ -1,0 +1,123 @@
+r"""What XLA's ranges say: of instructions, of modules, and of compilation.
+
+Names are those of ``xla/service/gpu/nvtx_annotations`` (openxla/xla), in all forms seen::
+
+    Thunk:#hlo_op=fusion.3#
+    Thunk:#hlo_op=fusion.3,hlo_module=jit_step,program_id=7#
+    Thunk:#name=jit(step)/jvp(layer)/dot,hlo_op=fusion.3#
+    Thunk:#name=jit(step)/jvp(layer)/dot,hlo_op=fusion.3,unique_hlo_op_id=41#
+    XlaModule:#prefix=jit(step)/jit(main),hlo_module=jit_step,program_id=7#
+    XlaCompile:#module=jit_step#
+
+Exports hold their NVTX domain in a column; some tools write it in front, as ``TSL:Thunk``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Bools, Ints, Table
+
+#: SQLite GLOBs that let all of them through.
+GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")
+_DOMAIN = "TSL:"
+
+# A name path may hold anything, "#" and ",hlo_op=" included: the last one counts.
+_THUNK = re.compile(r"^Thunk:#(?:.*,)?hlo_op=([^,#]+)((?:,[^#]*)?)#\Z", re.DOTALL)
+_MODULE = re.compile(
+    r"^XlaModule:#(?:prefix=.*,)?hlo_module=([^,#]+)(?:,program_id=([0-9]+))?#\Z", re.DOTALL
+)
+_OF_MODULE = re.compile(r",hlo_module=([^,]+)(?:,program_id=([0-9]+))?")
+
+_COLLECTIVE = re.compile(
+    r"^(?:(?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
+    r"|collective-broadcast|send|recv)\b"
+)
+_HALF = re.compile(
+    r"^(async|(?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
+    r"|collective-broadcast)-(start|done)\b"
+)
+
+
+class Kind(IntEnum):
+    """What a range stands for."""
+
+    OTHER = 0
+    INSTRUCTION = 1
+    MODULE = 2
+    COMPILATION = 3
+
+
+@dataclass(frozen=True)
+class Said(Table):
+    """What each name says; one row a name, -1 is "not said".
+
+    Attributes:
+        kind: code of :class:`Kind`.
+        instruction: row of ``instructions``.
+        module: row of ``modules``.
+        instructions: distinct names of instructions.
+        modules: distinct modules, as XLA writes them: ``jit_step(7)``, the number if it is told.
+    """
+
+    kind: Ints
+    instruction: Ints
+    module: Ints
+    instructions: tuple[str, ...] = field(metadata={"shared": True})
+    modules: tuple[str, ...] = field(metadata={"shared": True})
+
+
+def what_is_said(names: Sequence[str]) -> Said:
+    """Return what each of some names of ranges says."""
+    rows = np.full((3, len(names)), NONE, np.int64)
+    rows[0] = Kind.OTHER
+    instructions: dict[str, int] = {}
+    modules: dict[str, int] = {}
+    for row, name in enumerate(names):
+        plain, module = name.removeprefix(_DOMAIN), None
+        if thunk := _THUNK.match(plain):
+            rows[0, row] = Kind.INSTRUCTION
+            rows[1, row] = instructions.setdefault(thunk[1], len(instructions))
+            module = _OF_MODULE.match(thunk[2])
+        elif module := _MODULE.match(plain):
+            rows[0, row] = Kind.MODULE
+        elif plain.startswith("XlaCompile"):
+            rows[0, row] = Kind.COMPILATION
+        if module:
+            label = module[1] if module[2] is None else f"{module[1]}({module[2]})"
+            rows[2, row] = modules.setdefault(label, len(modules))
+    kind, instruction, module_id = (column.copy() for column in rows)
+    return Said(kind, instruction, module_id, tuple(instructions), tuple(modules))
+
+
+def module_name(label: str) -> str:
+    """Return the name in a module's label, without the number of its program."""
+    return re.sub(r"\([0-9]+\)\Z", "", label)
+
+
+def collectives(instructions: Sequence[str]) -> Bools:
+    """Tell which instructions move data between devices, by their names."""
+    return np.array([_COLLECTIVE.match(name) is not None for name in instructions], bool)
+
+
+def loops(instructions: Sequence[str]) -> Bools:
+    """Tell which instructions are loops."""
+    return np.array([re.match(r"while\b", name) is not None for name in instructions], bool)
+
+
+def halves(instructions: Sequence[str]) -> tuple[Ints, Ints]:
+    """Return of each instruction the kind of pair it starts, and the kind it ends; -1 none.
+
+    Numbers behind the names do not tell which two belong together.
+    """
+    found = np.full((2, len(instructions)), NONE, np.int64)
+    kinds: dict[str, int] = {}
+    for row, name in enumerate(instructions):
+        if half := _HALF.match(name):
+            found[int(half[2] == "done"), row] = kinds.setdefault(half[1], len(kinds))
+    return found[0].copy(), found[1].copy()
