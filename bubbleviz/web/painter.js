@@ -7,6 +7,8 @@
 //     zoomed out   ▆▆▆▅▆▇▆▆▅▃▆▆▆▆                  shares of F, B, W, Optimizer in each pixel
 
 const LANE_SHARE = 0.28;
+// Of numbers in boxes, px: the first that fits.
+const NUMBER_SIZES = [12, 10, 8];
 
 class Painter {
   constructor(timeline) {
@@ -197,8 +199,11 @@ class Painter {
   paintNumber(text, colour, left, width, top, height) {
     const { context: c } = this.at;
     if (!text) return;
-    c.font = `${Math.min(12, height * 0.72)}px system-ui, sans-serif`;
-    if (c.measureText(text).width > width - 2) return;
+    const size = NUMBER_SIZES.find((own) => {
+      c.font = `${Math.min(own, height * 0.72)}px system-ui, sans-serif`;
+      return c.measureText(text).width <= width - 2;
+    });
+    if (!size) return;
     c.fillStyle = colour;
     c.fillText(text, left + width / 2, top + height / 2 + 0.5);
   }
