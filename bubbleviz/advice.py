@@ -161,7 +161,7 @@ def first_thing(report: Report) -> str | None:
                 "No single delay stands out; without any of them the schedule ratio would be "
                 f"{_percent(tight.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
             )
-        return _schedule_is_it(measured)
+        return _schedule_is_it(measured, report.summary.bubble_ratio[report.headline].mean)
     return (
         f"{_do(report, best)}: from its first F to its last backward, iteration "
         f"{_typical_name(report)} would take {_ms(best.makespan_ns)} instead of "
@@ -175,10 +175,16 @@ def _typical_name(report: Report) -> str:
     return "?" if path is None else _shortened(report.iterations[path.iteration].name)
 
 
-def _schedule_is_it(measured: WhatIf) -> str:
-    """Return what is said where nothing but the schedule makes the bubble."""
+def _schedule_is_it(measured: WhatIf, quoted: float | None) -> str:
+    """Return what is said where nothing but the schedule makes the bubble.
+
+    Args:
+        measured: the typical iteration, as if alone.
+        quoted: mean of the headline; where iterations overlap there may be none though each one
+            alone has some.
+    """
     ratio = measured.bubble_ratio or 0.0
-    if ratio < _WORTH:
+    if ratio < _WORTH or (quoted is not None and quoted < _WORTH):
         return "There is next to no bubble to win"
     # Twice the work, with the same bubble.
     twice = ratio / (2 - ratio)

@@ -92,6 +92,15 @@ def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
     assert gaps_csv.render(report, View()).splitlines() == [",".join(gaps_csv.COLUMNS)]
 
 
+def test_iterations_that_overlap_without_idle_time_leave_nothing_to_win() -> None:
+    fixture = Path(__file__).resolve().parents[1] / "fixtures" / "zb-h2"
+    report = bubbleviz.analyze(fixture)
+
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(0.1273, abs=1e-4)
+    assert report.headline == "period"
+    assert first_thing(report) == "There is next to no bubble to win"
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_causes_add_up_to_the_bubble_of_every_window(name: str) -> None:
     _, report = planted(name)
