@@ -193,6 +193,7 @@ def _named_ranks(ranks: Ints, profile: Profile, names: Names) -> tuple[LocalRank
     devices = {(d.pid, d.device_id): d for d in profile.devices}
     said = names.rank[profile.ranges.name_id]
     owner = process_of(profile.ranges.thread)
+    told = profile.global_rank if len(ranks) == 1 else None
     found = []
     for process, device in ranks.tolist():
         pid = pid_of(process)
@@ -202,7 +203,7 @@ def _named_ranks(ranks: Ints, profile: Profile, names: Names) -> tuple[LocalRank
                 process=process,
                 device_id=device,
                 device=devices.get((pid, device), devices.get((None, device))),
-                global_rank=int(numbers[0]) if len(numbers) == 1 else None,
+                global_rank=int(numbers[0]) if len(numbers) == 1 else told,
             )
         )
     return tuple(found)

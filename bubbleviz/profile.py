@@ -227,7 +227,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Profile:
-    """One profile, read."""
+    """One profile, read.
+
+    Attributes:
+        global_rank: number of the rank in the run, where the file says so and holds one rank.
+    """
 
     source: Source
     activities: Activities
@@ -238,6 +242,7 @@ class Profile:
     threads: tuple[Thread, ...]
     devices: tuple[Device, ...]
     limitations: tuple[Limitation, ...]
+    global_rank: int | None = None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ and drawn by the same stages.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from bubbleviz.registry import discover
 
 if TYPE_CHECKING:
     from bubbleviz.profile import Contents, Profile
+
+#: So much of a file tells what it is.
+_HEAD = 1 << 16
+_GZIP = b"\x1f\x8b"
 
 
 class OpenFile(Protocol):
@@ -44,7 +49,7 @@ class Reader:
     Attributes:
         name: what reports call it.
         suffixes: endings of the files that a directory is searched for.
-        recognises: whether a file's first bytes are of this kind.
+        recognises: whether a file's first 64 KiB (unpacked where it is gzipped) are of this kind.
         open_file: opens a path, to be read by so many threads at once; tells how far it is.
     """
 
@@ -65,14 +70,32 @@ def reader_of(path: str) -> Reader:
     Raises:
         ProfileError: no reader knows the file.
     """
-    try:
-        with Path(path).open("rb") as file:
-            head = file.read(1024)
-    except OSError as error:
-        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
+    head = _head(path)
     if not head:
         raise ProfileError(f"{path}: the file is empty; {EXPORT_AGAIN}")
     for reader in readers():
         if reader.recognises(head):
             return reader
-    raise ProfileError(f"{path}: not an SQLite database (or an encrypted one); {EXPORT_AGAIN}")
+    raise ProfileError(
+        f"{path}: not an SQLite database (or an encrypted one), nor a trace of PyTorch or XLA; "
+        f"{EXPORT_AGAIN}"
+    )
+
+
+def _head(path: str) -> bytes:
+    """Return the first bytes of a file, unpacked where they are gzipped.
+
+    Raises:
+        ProfileError: it cannot be opened.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            packed = file.read(_HEAD)
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
+    if not packed.startswith(_GZIP):
+        return packed
+    try:
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(packed, _HEAD)
+    except zlib.error as error:
+        raise ProfileError(f"{path}: is gzipped, and damaged ({error}); copy it again") from error

@@ -1,0 +1,81 @@
+"""Held: calls and ranges that a reader keeps in memory, since its format has no tables to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz import intervals
+from bubbleviz.columns import Codes, Ints
+from bubbleviz.profile import PID_MASK, Calls, Ranges
+
+#: So many calls are handed on at a time.
+_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class HeldCalls:
+    """A :class:`~bubbleviz.profile.CallLog` of calls in memory.
+
+    Attributes:
+        calls: all of them; ``row`` counts from 0.
+        name_id: row of ``texts`` of each call.
+        texts: distinct names.
+    """
+
+    calls: Calls
+    name_id: Codes
+    texts: tuple[str, ...]
+
+    def blocks(self) -> Iterator[Calls]:
+        """Yield all calls, in order."""
+        for at in range(0, len(self.calls), _BLOCK):
+            yield self.calls.take(slice(at, at + _BLOCK))
+
+    def at(self, rows: Ints) -> Calls:
+        """Return the calls of some rows (distinct, ascending)."""
+        return self.calls.take(rows)
+
+    def names(self, rows: Ints) -> tuple[str, ...]:
+        """Return what each call of some rows (distinct, ascending) is named."""
+        return tuple(self.texts[name] for name in self.name_id[rows].tolist())
+
+
+@dataclass(frozen=True)
+class HeldRanges:
+    """A :class:`~bubbleviz.profile.RangeLog` of ranges in memory."""
+
+    ranges: Ranges
+
+    def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
+        """Return the ranges of some threads that last so long, and touch any of some times."""
+        all_of, times = self.ranges, intervals.union(since_ns, until_ns)
+        keep = (all_of.end_ns - all_of.start_ns >= shortest_ns) & np.isin(all_of.thread, threads)
+        rows = np.flatnonzero(keep)
+        before = np.searchsorted(times[1], all_of.start_ns[rows], side="right")
+        touching = before < np.searchsorted(times[0], all_of.end_ns[rows])
+        return all_of.take(rows[touching])
+
+
+def thread_numbers(pid: Ints, tid: Ints) -> Ints:
+    """Return threads as nsys numbers them: (pid << 24) + tid.
+
+    What a format calls a thread may need more than 24 bits (the address of a pthread); such ones
+    take the numbers that the process's others leave free, from the top down.
+
+    Args:
+        pid: process of each row; at most 24 bits.
+        tid: thread of each row, as the format numbers it.
+    """
+    owners, of_row = np.unique(np.stack((pid, tid)), axis=1, return_inverse=True)
+    number = owners[1].copy()
+    wide = (number < 0) | (number > PID_MASK)
+    for process in np.unique(owners[0][wide]).tolist():
+        rows = np.flatnonzero(wide & (owners[0] == process))
+        taken = owners[1][(owners[0] == process) & ~wide]
+        free = PID_MASK - np.arange(len(rows) + len(taken))
+        number[rows] = free[~np.isin(free, taken)][: len(rows)]
+    threads: Ints = ((owners[0] << 24) + number)[of_row.reshape(-1)]
+    return threads
