@@ -48,6 +48,7 @@ from bubbleviz.xla_planes import Kept, Label, Planes, copies, leaves, module_of
 #: Lines of devices are threads of their own, by numbers that no thread has.
 _DEVICE_THREAD = 1 << 40
 NO_LAUNCHES = "launches"
+_RECORD_AGAIN = "record again with jax.profiler.trace around whole steps"
 #: How a host's event is called that is a module's execution: ``jit_step:XLA GPU module``.
 _OF_HOST = ":XLA GPU module"
 
@@ -117,7 +118,7 @@ class Held:
         if self.work.activities.kernels == 0:
             raise NothingToAnalyseError(
                 f"{self.source.path}: no kernel and no instruction of a device was recorded; "
-                "record again with jax.profiler.trace around whole steps"
+                f"{_RECORD_AGAIN}"
             )
         return Profile(
             source=self.source,
@@ -137,22 +138,25 @@ class Held:
         activities = self.work.activities
         kept = self.sample(globs)
         copied = len(activities) - activities.kernels
+        steps = sum(count for name, count in kept.items() if "#step_num=" in name)
         counted = (
-            ("kernels", activities.kernels),
-            ("CUDA API calls", len(self.work.calls.calls)),
-            ("NVTX rows", len(self.ranges)),
-            ("copies", copied),
-            ("fills", None),
-            ("CUDA graphs traced as a whole", None),
+            ("kernels and instructions", activities.kernels),
+            ("copies and fills", copied),
+            ("launches", len(self.work.calls.calls) if self.work.launched else None),
+            ("instructions and modules named", len(self.work.thunks)),
+            ("steps", steps),
+            ("what the host did", len(self.ranges) - len(self.work.thunks) - steps),
         )
+        works = activities.kernels > 0
         return Contents(
             source=self.source,
             tables=tuple(TableCount(what, self.source.format, rows) for what, rows in counted),
             processes=tuple(sorted(set(activities.ranks[:, 0].tolist()))),
             devices=self.devices,
             candidates=tuple(NameCount(*pair) for pair in kept.items()),
-            lacks=(),
-            readable=True,
+            ranges=len(self.ranges),
+            missing=() if works else (f"nothing ran on a device: {_RECORD_AGAIN}",),
+            readable=works,
         )
 
 
