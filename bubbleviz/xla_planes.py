@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -35,6 +35,9 @@ _LINES = {"XLA Ops": "OPS", "Async XLA Ops": "ASYNC", "XLA Modules": "MODULES", 
 _COPY = re.compile(r"(?:Memcpy|Memset)")
 #: A module's execution: ``jit_step(7)``.
 _MODULE = re.compile(r"(.*?)(?:\(([0-9]{1,20})\))?\Z", re.DOTALL)
+#: What stands in ``tf_op`` where it tells no path.
+_NO_PATH = "XlaModule:"
+_NUMBER = re.compile(r"[0-9]{1,18}\Z")
 #: Planes of the host that hold no threads.
 _NO_THREADS = frozenset(("/host:metadata",))
 
@@ -85,6 +88,15 @@ class Texts:
     def all(self) -> tuple[str, ...]:
         """Return every text, by its number."""
         return tuple(self._number)
+
+    def whole_numbers(self, texts: Ints) -> Ints:
+        """Return texts as the numbers that they write; -1 for what is none."""
+        known, of_text = np.unique(texts, return_inverse=True)
+        written = self.all()
+        found = [
+            int(text) if _NUMBER.match(text) else NONE for text in map(written.__getitem__, known)
+        ]
+        return np.array(found, np.int64)[of_text.reshape(-1)]
 
 
 @dataclass(frozen=True)
@@ -251,6 +263,12 @@ class Collector:
         if role is Role.HOST:
             self._add_host(line, events)
         elif role is not Role.NOTHING:
+            if role in (Role.OPS, Role.ASYNC):
+                events = replace(events, op=np.where(events.op == NONE, events.name, events.op))
+            if role is Role.STEPS:
+                told = events.step != NONE
+                step = np.where(told, events.step, self.texts.whole_numbers(events.name))
+                events = replace(events, step=step).take(step != NONE)
             device = np.full(len(events), device_of(plane), np.int64)
             self._keep(role.name, events, line, device)
 
@@ -348,6 +366,14 @@ def module_of(name: str) -> tuple[str, str | None]:
     """Return the module and the number of its program in the name of an execution."""
     found = _MODULE.match(name)
     return (name, None) if found is None else (found[1], found[2])
+
+
+def path_of(tf_op: str) -> str:
+    """Return where an instruction stands, of a ``tf_op``; "" where that tells it not.
+
+    Behind the path TensorFlow's kind of operation may stand: ``jit(step)/dot_general:``.
+    """
+    return "" if tf_op == _NO_PATH else tf_op.rpartition(":")[0] or tf_op
 
 
 def leaves(events: Kept) -> Ints:

@@ -6,6 +6,7 @@ reader leaves out is there, and an independent reading is at hand.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -165,3 +166,36 @@ def space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = True) 
             entry = own.stat_metadata.add(key=number)
             entry.value.id, entry.value.name = number, _encoded(name)
     return bytes(whole.SerializeToString())
+
+
+def trace_json(planes: Sequence[P]) -> bytes:
+    """Return the same as trace events, as XLA's converter writes them: all arguments are texts."""
+    events: list[object] = []
+    for pid, plane in enumerate(planes, 1):
+        events.append(_fact("process_name", plane.name, {"pid": pid}))
+        for tid, line in enumerate(plane.lines, 1):
+            events.append(_fact("thread_name", line.name, {"pid": pid, "tid": tid}))
+    for pid, plane in enumerate(planes, 1):
+        for tid, line in enumerate(plane.lines, 1):
+            for event in line.events:
+                facts = {**plane.kinds.get(event.name, {}), **event.stats}
+                one = {
+                    "ph": "X",
+                    "pid": pid,
+                    "tid": tid,
+                    "ts": (line.timestamp + event.start) / 1000,
+                    "dur": (event.end - event.start) / 1000,
+                    "name": plane.display.get(event.name, event.name),
+                    "args": {name: str(value) for name, value in facts.items()},
+                }
+                events.append(one)
+    whole = {
+        "displayTimeUnit": "ns",
+        "metadata": {"highres-ticks": True},
+        "traceEvents": [*events, {}],
+    }
+    return json.dumps(whole).encode()
+
+
+def _fact(what: str, name: str, of: Mapping[str, int]) -> object:
+    return {"ph": "M", **of, "name": what, "args": {"name": name}}

@@ -56,7 +56,7 @@ from bubbleviz.profile import (
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step
-from bubbleviz.trace_events import TraceFile, opened_trace
+from bubbleviz.trace_events import TraceFile, made_by_xla, opened_trace
 from bubbleviz.traced import Owners, Texts, clean, columns_of
 
 _KERNEL, _COPY, _CALL, _ANNOTATION, _OPERATOR, _PYTHON, _OVERHEAD = range(7)
@@ -508,6 +508,6 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ki
 READER = Reader(
     name="kineto",
     suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
-    recognises=lambda head: head.lstrip()[:1] in (b"{", b"["),
+    recognises=lambda head: head.lstrip()[:1] in (b"{", b"[") and not made_by_xla(head),
     open_file=open_file,
 )

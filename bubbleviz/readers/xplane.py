@@ -22,7 +22,7 @@ from bubbleviz.profile import Contents, Profile, Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step
-from bubbleviz.xla_planes import FACTS, Collector, Events, Role, Texts, device_of, roles_of
+from bubbleviz.xla_planes import FACTS, Collector, Events, Role, Texts, device_of, path_of, roles_of
 from bubbleviz.xla_profile import Held, held
 from bubbleviz.xspace import (
     Kind,
@@ -50,8 +50,6 @@ _STATS = {
     "step_num": "step",
 }
 _TEXTS = frozenset(("op", "path", "module"))
-#: What stands in ``tf_op`` where it tells no path.
-_NO_PATH = "XlaModule:"
 #: Timestamps from here on (1973) are UTC, others count from the profile's start.
 _UTC_NS = 10**17
 _AGAIN = "copy it again, or record again with jax.profiler.trace"
@@ -122,7 +120,8 @@ class _Trace:
         """Return the texts that some statistics say; -1 none."""
         said = texts.rows(raw.ref[rows], name)
         for at in np.flatnonzero(raw.ref[rows] == NONE).tolist():
-            text = _as_path(name, raw.texts[int(rows[at])])
+            text = raw.texts[int(rows[at])]
+            text = path_of(text) if name == "tf_op" else text
             said[at] = self.into.texts.of(text) if text else NONE
         return said
 
@@ -140,7 +139,7 @@ class _Numbered:
         """Return the texts of a plane."""
         numbers = np.array(sorted(names), np.int64)
         plain = [names[number] for number in numbers.tolist()]
-        paths = [_as_path("tf_op", text) for text in plain]
+        paths = [path_of(text) for text in plain]
         return _Numbered(
             numbers,
             np.array([texts.of(text) for text in plain], np.int64),
@@ -154,13 +153,6 @@ class _Numbered:
         at = np.minimum(np.searchsorted(self.numbers, refs), len(self.numbers) - 1)
         texts = self.paths if name == "tf_op" else self.texts
         return np.where(self.numbers[at] == refs, texts[at], NONE)
-
-
-def _as_path(name: str, text: str) -> str:
-    """Return where an instruction stands, without the kind of TensorFlow's operation behind it."""
-    if name != "tf_op":
-        return text
-    return "" if text == _NO_PATH else text.rpartition(":")[0] or text
 
 
 @dataclass(frozen=True)
@@ -195,7 +187,8 @@ def _kinds(kinds: Mapping[int, Kind], role: Role, texts: Texts) -> _Kinds:
         kind = kinds[number]
         for stat in kind.stats:
             if stat.name in _STATS:
-                what, text = _STATS[stat.name], _as_path(stat.name, stat.text)
+                what = _STATS[stat.name]
+                text = path_of(stat.text) if stat.name == "tf_op" else stat.text
                 if what not in _TEXTS:
                     facts[what][row] = stat.number
                 elif text:
@@ -203,16 +196,8 @@ def _kinds(kinds: Mapping[int, Kind], role: Role, texts: Texts) -> _Kinds:
         plain = kind.name
         if role in (Role.OPS, Role.ASYNC):
             plain = kind.display_name or _instruction(kind.name)
-            if facts["op"][row] == NONE:
-                facts["op"][row] = texts.of(plain)
-        elif role is Role.STEPS and facts["step"][row] == NONE and _is_number(plain):
-            facts["step"][row] = int(plain)
         name[row] = texts.of(plain)
     return _Kinds(np.array(numbers, np.int64), name, facts)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 def _instruction(text: str) -> str:
