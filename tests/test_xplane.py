@@ -24,7 +24,8 @@ from bubbleviz.pgle import measure_costs
 from bubbleviz.profile import Profile, Ranges
 from bubbleviz.readers import reader_of
 from bubbleviz.report import Report
-from bubbleviz.xspace import Walk, planes_of
+from bubbleviz.wire import Walk
+from bubbleviz.xspace import planes_of
 from tests.planes import E, L, P, space, space_type
 
 DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nowhere")) / "jax"

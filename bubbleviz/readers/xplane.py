@@ -1,6 +1,6 @@
 """XPlane: the ``*.xplane.pb`` that JAX, TensorBoard and TensorFlow write (XLA's profiler).
 
-It is read as protobuf, a piece at a time; see :mod:`bubbleviz.xspace`. Times are whole
+It is protobuf, read a piece at a time; see :mod:`bubbleviz.xspace`. Times are whole
 nanoseconds: start and end of an event are cut from picoseconds, each for itself, so that what
 follows without a gap still does.
 """
@@ -22,19 +22,10 @@ from bubbleviz.profile import Contents, Profile, Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step
+from bubbleviz.wire import MalformedError, Walk
 from bubbleviz.xla_planes import FACTS, Collector, Events, Role, Texts, device_of, path_of, roles_of
 from bubbleviz.xla_profile import Held, held
-from bubbleviz.xspace import (
-    Kind,
-    Line,
-    MalformedError,
-    Plane,
-    RawEvents,
-    Stat,
-    Walk,
-    events_of,
-    planes_of,
-)
+from bubbleviz.xspace import Kind, Line, Plane, RawEvents, Stat, events_of, planes_of
 
 #: What a statistic of an event tells, by its name. Names of instructions are ``name`` on GPUs
 #: (newer) and ``tf_op`` on TPUs and before.
@@ -119,8 +110,8 @@ class _Trace:
     def _said(self, raw: RawEvents, rows: Ints, name: str, texts: _Numbered) -> Ints:
         """Return the texts that some statistics say; -1 none."""
         said = texts.rows(raw.ref[rows], name)
-        for at in np.flatnonzero(raw.ref[rows] == NONE).tolist():
-            text = raw.texts[int(rows[at])]
+        for at in np.flatnonzero(raw.ref[rows] == NONE).tolist() if raw.texts else ():
+            text = raw.texts.get(int(rows[at]), "")
             text = path_of(text) if name == "tf_op" else text
             said[at] = self.into.texts.of(text) if text else NONE
         return said
@@ -320,12 +311,12 @@ def _recognises(head: bytes) -> bool:
     walk = Walk(head, cut=True)
     try:
         first = next(walk.fields(0, len(head)), None)
-        if first is None or first[0] != 1:
+        if first is None or first.number != 1:
             return False
-        for number, begin, end, _ in walk.fields(first[1], first[2]):
-            if number == 2:
-                return head[begin:end].startswith((b"/host:", b"/device:", b"Task Environment"))
-            if number != 1:
+        for told in walk.fields(first.begin, first.end):
+            if told.number == 2:
+                return walk.text(told).startswith(("/host:", "/device:", "Task Environment"))
+            if told.number != 1:
                 return False
     except MalformedError:
         return False
