@@ -27,7 +27,7 @@ from bubbleviz.columns import NONE, Codes, Ints, Table, joined
 from bubbleviz.grouping import groups_of
 from bubbleviz.profile import possible
 
-_DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})\Z")
+_DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
 _STREAM = re.compile(r"Stream #")
 #: What a line of a device is; everything else there is derived from these.
 _LINES = {"XLA Ops": "OPS", "Async XLA Ops": "ASYNC", "XLA Modules": "MODULES", "Steps": "STEPS"}
