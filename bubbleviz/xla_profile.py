@@ -27,7 +27,7 @@ from bubbleviz.profile import (
     impossible_times,
 )
 from bubbleviz.xla_planes import Planes, Spans
-from bubbleviz.xla_work import Names, Placed, Work, devices_of, marks_of, ranges_of, work_of
+from bubbleviz.xla_work import Names, Placed, Work, devices_of, ranges_of, work_of
 
 #: Lines of devices are threads of their own, by numbers that no thread has.
 _DEVICE_THREAD = 1 << 40
@@ -148,7 +148,7 @@ class Held:
             ("kernels and instructions", activities.kernels),
             ("copies and fills", copied),
             ("launches", len(self.work.calls.calls) if self.work.launched else None),
-            ("instructions and modules named", len(self.work.named)),
+            ("instructions and modules named", self.work.instructions),
             ("steps", steps),
             ("what the host did", len(self.ranges.did)),
         )
@@ -187,7 +187,8 @@ def held(
         planes, process, host, dict(zip(present.tolist(), device.tolist(), strict=True))
     )
     work = work_of(placed, texts)
-    named = replace(joined([work.named, marks_of(placed, texts)]), names=texts.all())
+    named = replace(work.named, names=texts.all())
+    work = replace(work, named=named)
     lines = (line.name for line in planes.lines)
     threads = [Thread(*pair) for pair in zip(host.tolist(), lines, strict=True)]
     own = [Thread(t, f"XLA on device {d}") for d, t in placed.device_thread.items()]

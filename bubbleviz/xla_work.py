@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.containment import Innermost
@@ -37,13 +38,15 @@ class Work:
     Attributes:
         activities: kernels, then copies.
         calls: what launched them.
-        named: ranges of instructions and modules; names by number.
+        named: ranges of instructions, modules and steps; names by number.
+        instructions: how many of these are of instructions and modules.
         launched: whether the calls are a host's own.
     """
 
     activities: Activities
     calls: HeldCalls
     named: Ranges
+    instructions: int
     launched: bool
 
 
@@ -130,32 +133,48 @@ def devices_of(planes: Planes) -> Ints:
 
 def work_of(placed: Placed, names: Names) -> Work:
     """Return what ran; names that are put together are added to ``names``."""
-    planes = placed.planes
-    leaf = planes.ops.take(leaves(planes.ops))
-    ran = joined([planes.streams, leaf, planes.transfers])
-    # What runs beside instructions, and moves nothing between devices, is a copy.
-    beside = np.arange(len(ran)) >= len(ran) - len(planes.transfers)
-    moves = matching(planes.texts, default_kinds().communication)
-    copied = copies(planes.texts)[ran.name] & (np.arange(len(ran)) < len(planes.streams))
-    copied |= beside & ~moves[ran.name]
-    order = np.argsort(copied, kind="stable")
-    ran, beside, kernels = ran.take(order), beside[order], int((~copied).sum())
-    launches = _launches_of(planes, ran)
+    ran, beside, kernels = _ran(placed.planes)
+    launches = _launches_of(placed.planes, ran)
     if launches is None:
         return _self_launched(placed, names, ran, beside, kernels)
     return _launched(placed, names, ran, kernels, launches)
 
 
+def _ran(planes: Planes) -> tuple[Kept, Bools, int]:
+    """Return kernels, then copies; which of them run beside instructions; how many are kernels."""
+    leaf = planes.ops.take(leaves(planes.ops))
+    some = [kept for kept in (planes.streams, leaf, planes.transfers) if len(kept)]
+    ran = joined(some) if len(some) > 1 else [*some, planes.streams][0]
+    # What runs beside instructions, and moves nothing between devices, is a copy.
+    beside, copied = np.zeros(len(ran), bool), np.zeros(len(ran), bool)
+    beside[len(ran) - len(planes.transfers) :] = True
+    streams = slice(0, len(planes.streams))
+    copied[streams] = copies(planes.texts)[ran.name[streams]]
+    copied[beside] = ~matching(planes.texts, default_kinds().communication)[ran.name[beside]]
+    if not copied.any():
+        return ran, beside, len(ran)
+    order = np.argsort(copied, kind="stable")
+    return ran.take(order), beside[order], int((~copied).sum())
+
+
+def _renumbered(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """Return the codes that occur (none is -1), ascending, and the number of each row's."""
+    used = np.flatnonzero(np.bincount(codes))
+    number = np.zeros(int(used.max(initial=NONE)) + 1, np.int32)
+    number[used] = np.arange(len(used))
+    return used, number[codes]
+
+
 def _activities(placed: Placed, ran: Kept, kernels: int, correlation: Codes) -> Activities:
-    numbers = np.unique(ran.device).astype(np.int64)
-    used, name_id = np.unique(ran.name[:kernels], return_inverse=True)
+    numbers, rank = _renumbered(ran.device)
+    used, name_id = _renumbered(ran.name[:kernels])
     none = np.full(len(ran) - kernels, NONE, np.int32)
     return Activities(
-        start_ns=ran.start_ns.copy(),
-        end_ns=ran.end_ns.copy(),
-        rank=np.searchsorted(numbers, ran.device).astype(np.int16),
+        start_ns=ran.start_ns,
+        end_ns=ran.end_ns,
+        rank=rank.astype(np.int16),
         correlation_id=correlations(correlation.astype(np.int64)),
-        name_id=np.concatenate((name_id.reshape(-1).astype(np.int32), none)),
+        name_id=np.concatenate((name_id, none)),
         kernels=kernels,
         names=tuple(placed.planes.texts[number] for number in used.tolist()),
         ranks=np.stack((np.full(len(numbers), placed.process, np.int64), numbers), axis=1),
@@ -180,7 +199,7 @@ def _self_launched(placed: Placed, names: Names, ran: Kept, beside: Bools, kerne
     # A transfer is launched by the instruction that it begins in.
     calls = Calls(
         row=own.copy(),
-        start_ns=ran.start_ns.copy(),
+        start_ns=ran.start_ns,
         end_ns=np.where(beside, ran.start_ns, ran.end_ns),
         thread=placed.threads(ran.device),
         correlation_id=correlations(own),
@@ -196,7 +215,8 @@ def _self_launched(placed: Placed, names: Names, ran: Kept, beside: Bools, kerne
     return Work(
         activities=_activities(placed, ran, kernels, own),
         calls=HeldCalls(calls, np.zeros(len(ran), np.int32), ("",)),
-        named=joined([thunks, modules]),
+        named=joined([thunks, modules, marks_of(placed, names)]),
+        instructions=len(thunks) + len(modules),
         launched=False,
     )
 
@@ -207,12 +227,12 @@ def _launched(placed: Placed, names: Names, ran: Kept, kernels: int, launches: K
     thread = placed.host_thread[launches.line]
     calls = Calls(
         row=np.arange(len(launches)),
-        start_ns=launches.start_ns.copy(),
-        end_ns=launches.end_ns.copy(),
+        start_ns=launches.start_ns,
+        end_ns=launches.end_ns,
         thread=thread,
         correlation_id=correlations(launches.correlation.astype(np.int64)),
     )
-    used, name_id = np.unique(launches.name, return_inverse=True)
+    used, call_name = _renumbered(launches.name)
     texts = tuple(planes.texts[number] for number in used.tolist())
     # What a call launched says which instruction it was, better than the call itself.
     ids, first = np.unique(ran.correlation, return_index=True)
@@ -226,18 +246,15 @@ def _launched(placed: Placed, names: Names, ran: Kept, kernels: int, launches: K
         device=device,
         run=_executions(planes, launches, names.modules(planes.labels)[label], names),
     )
-    named = np.flatnonzero(hit & (names.thunks(planes.labels)[label] != NONE))
-    thunks = ranges_of(
-        called.start_ns[named],
-        called.end_ns[named],
-        thread[named],
-        names.thunks(planes.labels)[label[named]],
-    )
+    name_id = np.where(hit, names.thunks(planes.labels)[label], NONE)
+    thunks = ranges_of(called.start_ns, called.end_ns, thread, name_id)
+    named = np.flatnonzero(name_id != NONE)
     modules = _modules(placed, names, called.take(named), thread[named])
     return Work(
         activities=_activities(placed, ran, kernels, ran.correlation),
-        calls=HeldCalls(calls, name_id.reshape(-1).astype(np.int32), texts),
-        named=joined([thunks, modules]),
+        calls=HeldCalls(calls, call_name, texts),
+        named=joined([thunks, modules, marks_of(placed, names)]),
+        instructions=len(thunks) + len(modules),
         launched=True,
     )
 
@@ -337,16 +354,18 @@ def _runs(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
 
 def ranges_of(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints) -> Ranges:
     """Return ranges of some names; those without one (-1) are left out."""
-    rows = name_id != NONE
-    none = np.zeros(int(rows.sum()), bool)
+    if (name_id == NONE).any():
+        rows = name_id != NONE
+        start_ns, end_ns, thread, name_id = (c[rows] for c in (start_ns, end_ns, thread, name_id))
+    none = np.zeros(len(name_id), bool)
     return Ranges(
-        start_ns=start_ns[rows],
-        end_ns=end_ns[rows],
-        thread=thread[rows],
+        start_ns=start_ns,
+        end_ns=end_ns,
+        thread=thread,
         end_thread=np.full(len(none), NONE, np.int64),
         start_end=none,
-        cut=none.copy(),
-        name_id=name_id[rows].astype(np.int64),
+        cut=none,
+        name_id=name_id,
         names=(),
     )
 

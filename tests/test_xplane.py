@@ -354,7 +354,8 @@ def test_scopes_can_name_microbatches(tmp_path: Path) -> None:
         t for t in readme.split("```toml\n")[1:] if t.startswith('name = "scopes"')
     ).partition("```")[0]
     naming.write_text(example, encoding="utf-8")
-    ops, paths = [], {}
+    ops: list[E] = []
+    paths: dict[str, dict[str, int | str]] = {}
     for number in range(4):
         for name, path in (("f", f"jvp(mb{number})"), ("b", f"transpose(jvp(mb{number}))")):
             at = 100 * number + (500 if name == "b" else 0)
