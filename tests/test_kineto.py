@@ -333,8 +333,7 @@ _ODD_EVENT = st.fixed_dictionaries(
     {},
     optional={
         **dict.fromkeys(_FIELDS, _ANY),
-        "args": _ANY
-        | st.fixed_dictionaries({}, optional=dict.fromkeys(_ARGUMENTS, _ANY)),
+        "args": _ANY | st.fixed_dictionaries({}, optional=dict.fromkeys(_ARGUMENTS, _ANY)),
     },
 )
 _SOUND = [
