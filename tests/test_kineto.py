@@ -162,6 +162,8 @@ def test_without_a_gpu_the_outermost_operators_stand_for_kernels(tmp_path: Path)
         _range(2, 8, "aten::same_end", cat="cpu_op"),
         _range(10, 5, "aten::touching", cat="cpu_op"),
         _range(3, 30, "aten::other_thread", cat="cpu_op", tid=8),
+        _range(20, 10, "c10d::recv_", cat="cpu_op"),
+        _range(21, 8, "aten::inside_a_transfer", cat="cpu_op"),
     ]
 
     profile = _read(_trace(tmp_path / "a.json", events))

@@ -7,7 +7,7 @@
 
 Whatever records finds them: Nsight Systems as NVTX ranges, PyTorch's profiler as its own. They
 bear names that bubbleviz reads without being told (``bubbleviz:F mb=3 chunk=0``, the naming
-``bubbleviz``). Where nothing records, a range costs less than a microsecond.
+``bubbleviz``). Where nothing records, a range costs a microsecond or two.
 
 A framework is one module of :mod:`bubbleviz.annotate.frameworks`, called by its name:
 ``annotate.torch_pipelining()``, ``annotate.megatron()``, ``annotate.deepspeed()``. Each wraps the

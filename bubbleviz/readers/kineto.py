@@ -13,7 +13,8 @@ overhead                                            when the profiler held the p
 =================================================== ==============================================
 
 ``distributedInfo.rank`` is the rank, ``baseTimeNanoseconds`` what times count from. In a trace
-without any GPU work the outermost operators of each thread stand for kernels.
+without any GPU work the outermost operators of each thread stand for kernels, but for those of
+torch.distributed: they start communication, and end before it does.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ class _ExactEvent(trace_events.ExactEvent, gc=False):
 
 
 _NO_ARGS = _Args()
+#: Operators of torch.distributed.
+_COMMUNICATION = "c10d::"
 #: Columns of what is gathered.
 _OWNER, _START, _END, _NAME, _CORRELATION, _DEVICE, _EXTERNAL = range(7)
 
@@ -241,7 +244,8 @@ def _read_whole(file: TraceFile[_Event, _ExactEvent]) -> _Trace:
         notes.extend(more)
         process = _processes(work, called, thread)
     else:
-        work, called = _operators_as_work(named, thread)
+        posts = np.array([text.startswith(_COMMUNICATION) for text in texts], bool)
+        work, called = _operators_as_work(named, thread, posts)
         process = process_of(thread[work[_OWNER]])
         because = (
             f"{file.path}: it holds no GPU work, so the outermost operators of each thread stand "
@@ -295,8 +299,10 @@ def _with_operators(
     return _Rows(columns, kind, 0), (note,)
 
 
-def _operators_as_work(named: _Rows, thread: Ints) -> tuple[_Rows, _Rows]:
+def _operators_as_work(named: _Rows, thread: Ints, posts: Bools) -> tuple[_Rows, _Rows]:
     """Return the outermost operators of each thread as work, and a call for each.
+
+    What only starts communication (``posts``, by name) is none.
 
     ::
 
@@ -317,6 +323,7 @@ def _operators_as_work(named: _Rows, thread: Ints) -> tuple[_Rows, _Rows]:
     latest_ns = np.maximum.accumulate(end_ns + place) if len(rows) else end_ns
     outermost = first.copy()
     outermost[1:] |= start_ns[1:] + place[1:] >= latest_ns[:-1]
+    outermost &= ~posts[named[_NAME][rows]]
     columns = named.columns[:, rows[outermost]].copy()
     columns[_CORRELATION] = np.arange(columns.shape[1])
     columns[_DEVICE] = 0

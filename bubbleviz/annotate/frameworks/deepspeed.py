@@ -50,18 +50,20 @@ def _wrap(to: Annotations) -> None:
     engine = to.sought(to.module("deepspeed.runtime.pipe.engine"), "PipelineEngine")
     both_ways = _both_ways(to)
     done: Counter[tuple[str, int]] = Counter()
-    for method, name in _ON_BUFFERS.items():
-        _instruct(to, engine, method, _counted(name, done, both_ways))
-    for method, name in _ON_BATCHES.items():
-        _instruct(to, engine, method, _whole(name))
+    named = {m: _counted(name, done, both_ways) for m, name in _ON_BUFFERS.items()}
+    named |= {m: _whole(name) for m, name in _ON_BATCHES.items()}
+    wrapped = dict(to.wrap(engine, method, naming) for method, naming in named.items())
     for method in ("train_batch", "eval_batch"):
         to.wrap(engine, method, _batch(done))
     if both_ways is not None:
         for method in _BOTH_WAYS:
             given = to.argument(to.sought(both_ways, method), "phase")
             naming = _of_two_stages(_ON_BUFFERS[method], done, given)
-            _instruct(to, both_ways, method, naming)
-        _instruct(to, both_ways, "_exec_commit_p2p", _whole("SEND_RECV"))
+            wrapped.update([to.wrap(both_ways, method, naming)])
+        wrapped.update([to.wrap(both_ways, "_exec_commit_p2p", _whole("SEND_RECV"))])
+    for kind in (engine,) if both_ways is None else (engine, both_ways):
+        table = to.sought(kind, "_INSTRUCTION_MAP")
+        to.replace(kind, "_INSTRUCTION_MAP", {i: wrapped.get(run, run) for i, run in table.items()})
 
 
 def _both_ways(to: Annotations) -> Any:
@@ -70,14 +72,6 @@ def _both_ways(to: Annotations) -> Any:
         return getattr(to.module("deepspeed.runtime.pipe.dualpipev"), "DualPipeVEngine", None)
     except AnnotationError:
         return None
-
-
-def _instruct(to: Annotations, engine: Any, method: str, naming: Naming) -> None:
-    """Wrap a method, and have the engine's table of instructions hold what is wrapped."""
-    before, now = to.wrap(engine, method, naming)
-    table = to.sought(engine, "_INSTRUCTION_MAP")
-    changed = {instruction: now if run is before else run for instruction, run in table.items()}
-    to.replace(engine, "_INSTRUCTION_MAP", changed)
 
 
 def _batch(done: Counter[tuple[str, int]]) -> Naming:
