@@ -24,6 +24,7 @@ from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, 
 from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Export, connect, number, opened
 from bubbleviz.globs import binds_of, lets_through
 from bubbleviz.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of, kernel_stretches
+from bubbleviz.held import no_calls, no_ranges
 from bubbleviz.model import Limitation
 from bubbleviz.profile import (
     IMPOSSIBLE_NS,
@@ -358,14 +359,20 @@ class NsysFile:
             counts.update(str(row[0]) for row in export.rows(chosen, piece) if row[0] is not None)
         return counts
 
-    def read(self, globs: Sequence[str]) -> Profile:
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
         """Return the profile.
+
+        Args:
+            globs: prefilters of the ranges that are wanted by name.
+            partial: read it all the same where it holds no calls, no ranges, or copies alone.
 
         Raises:
             ProfileError: it cannot be read; SchemaError: it lacks a column that is needed;
             NothingToAnalyseError: kernels, calls or ranges were not recorded.
         """
         export = self.export
+        if partial:
+            return self._what_there_is(globs)
         _refuse_unrecorded(export)
         with step("look up strings"):
             wanted = _wanted(export, globs)
@@ -404,6 +411,36 @@ class NsysFile:
                 *notes,
                 *impossible_times(export.path, {"ranges": strange}),
             ),
+        )
+
+    def _what_there_is(self, globs: Sequence[str]) -> Profile:
+        """Return the profile of an export that may lack calls and ranges.
+
+        Raises:
+            ProfileError: it cannot be read; NothingToAnalyseError: nothing ran on a device.
+        """
+        export = self.export
+        wanted = _wanted(export, globs)
+        with step("read kernels") as rows:
+            activities, notes = activities_of(export, self.scan, wanted.call_names)
+            rows.count = len(activities)
+        if len(activities) == 0:
+            raise NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[KERNEL]}")
+        ranges, strange = no_ranges(), 0
+        if globs and not export.lacks(*_NEEDED["ranges"]):
+            latest_ns = int(activities.end_ns.max())
+            ranges, strange = _ranges(export, self.scan, wanted, lambda: latest_ns)
+        calls = export.has("calls") and export.rows(query("nsys/any_call"))
+        return Profile(
+            source=_source(export),
+            activities=activities,
+            calls=ExportedCalls(export, self.scan) if calls else no_calls(),
+            ranges=ranges,
+            every_range=_RangeLog(export, self.scan),
+            overheads=_overheads(export),
+            threads=_threads(export),
+            devices=_devices(export),
+            limitations=(*notes, *impossible_times(export.path, {"ranges": strange})),
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:
