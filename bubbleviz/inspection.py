@@ -14,10 +14,6 @@ from bubbleviz.suggestion import folded, suggest
 
 #: How many shapes of names are shown.
 _SHAPES = 20
-#: What an analysis needs beside work of a GPU.
-_NEEDED = ("CUDA API calls", "NVTX rows")
-#: Work of a GPU too, where they can be read.
-_GRAPHS = "CUDA graphs traced as a whole"
 
 
 @dataclass(frozen=True)
@@ -79,48 +75,23 @@ def look_over(
     evidence = tuple(
         e for c in conventions if (e := _evidence(contents, c, c.name in cut)) is not None
     )
-    rows = {table.what: table.rows or 0 for table in contents.tables}
     named = any(phase in {p.label for p in COUNTED} for e in evidence for phase, _ in e.phases)
-    missing = []
-    graphs = rows[_GRAPHS]
-    works = bool(rows["kernels"] or (graphs and _graphs_are_whole(contents)))
-    if not works:
-        missing.append("no CUDA kernels: profile with nsys profile -t cuda,nvtx")
-        if graphs:
-            missing.append("CUDA graphs were traced as a whole: add --cuda-graph-trace=node")
-    if not rows["CUDA API calls"]:
-        missing.append("no CUDA API calls: profile with nsys profile -t cuda,nvtx")
-    if not rows["NVTX rows"]:
-        missing.append(
-            "no NVTX ranges: profile with nsys profile -t cuda,nvtx and switch the "
-            "framework's ranges on"
-        )
-    elif not named:
+    missing = list(contents.missing)
+    if contents.ranges and not named:
         missing.append(
             "no range is named as a known convention names F and B: give your own "
             "naming with --convention FILE.toml"
         )
     if contents.source.session_utc_ns is None:
         missing.append("no session start time: the clocks of several profiles cannot be compared")
-    present = {table.table for table in contents.tables if table.rows is not None}
-    columns = [lack for lack in contents.lacks if lack.split(".")[0] in present and "." in lack]
-    if columns:
-        missing.append(f"the export lacks {', '.join(columns)}, which analysis needs or misses")
-    able = works and named and all(rows[n] for n in _NEEDED) and contents.readable
     return Inspection(
         contents,
         evidence,
-        able,
+        contents.readable and named,
         tuple(missing),
         folded(sample, _SHAPES),
         None if named else suggest(sample),
     )
-
-
-def _graphs_are_whole(contents: Contents) -> bool:
-    """Tell whether the table of CUDA graphs has every column, so that they count as work."""
-    graphs = [t.table for t in contents.tables if t.what == _GRAPHS]
-    return not any(lack.split(".")[0] in graphs for lack in contents.lacks)
 
 
 def _evidence(contents: Contents, convention: Convention, parts_left: bool) -> Evidence | None:

@@ -22,7 +22,8 @@ def parts(inspection: Inspection) -> Iterator[RenderableType]:
 
     contents, source = inspection.contents, inspection.contents.source
     head = Text(clean(source.path, 200), style="bold")
-    versions = f"nsys {source.nsys_version or 'unknown'}, schema {source.schema_version or 'none'}"
+    version = f" {source.nsys_version or 'unknown'}" if source.format == "nsys" else ""
+    versions = f"{source.format}{version}, schema {source.schema_version or 'none'}"
     host = source.host if source.host_known else "not recorded"
     head.append(
         f"\n  recorded by  {clean(versions)}\n  host         {clean(host)}", style="not bold"
@@ -72,11 +73,11 @@ def _naming(inspection: Inspection) -> Iterator[str]:
     if not inspection.evidence:
         yield "  no convention known to bubbleviz names these ranges"
     for evidence in inspection.evidence:
-        phases = ", ".join(f"{count:,} {phase}" for phase, count in evidence.phases)
-        marks = f", {evidence.iterations:,} iterations" if evidence.iterations else ""
+        told = [f"{count:,} {phase}" for phase, count in evidence.phases]
+        told += [f"{evidence.iterations:,} iterations"] if evidence.iterations else []
         examples = ", ".join(clean(e, 40) for e in evidence.examples)
         left = "; parts of operations that another naming tells, left to it"
         yield (
-            f"  {evidence.convention}: {phases}{marks} (such as {examples})"
+            f"  {evidence.convention}: {', '.join(told)} (such as {examples})"
             f"{left if evidence.parts_left else ''}"
         )

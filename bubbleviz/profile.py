@@ -272,7 +272,8 @@ class Contents:
         processes: that ran kernels or CUDA graphs.
         devices: that it describes.
         candidates: the names that pass the prefilters of conventions.
-        lacks: tables and columns of a whole export that it does not have.
+        ranges: how many rows can hold ranges, of any name.
+        missing: what stands in the way or would add to it, with what would record it.
         readable: whether what it has is enough all the same.
     """
 
@@ -281,5 +282,6 @@ class Contents:
     processes: tuple[int, ...]
     devices: tuple[Device, ...]
     candidates: tuple[NameCount, ...]
-    lacks: tuple[str, ...]
+    ranges: int
+    missing: tuple[str, ...]
     readable: bool

@@ -69,6 +69,9 @@ _NEEDED = {
     "calls": ("calls",),
     "ranges": ("ranges", "ranges_same_thread", "ranges_registered_only", "ranges_text_only"),
 }
+#: What the tables that are counted hold.
+_KERNELS, _CALLS, _RANGES = "kernels", "CUDA API calls", "NVTX rows"
+_GRAPHS = "CUDA graphs traced as a whole"
 #: The large tables.
 _LARGE = ("kernel_rows", "range_rows", "call_rows")
 #: Rows of the NVTX table that are looked through at a time.
@@ -454,15 +457,51 @@ class NsysFile:
         lacks = [lack for first, *_ in _NEEDED.values() for lack in export.lacks(first)]
         if GRAPH in export.schema:
             lacks.extend(export.lacks("graphs"))
+        tables = _tables(export)
+        rows = {table.what: table.rows or 0 for table in tables}
+        lost = _not_recorded(rows, any(lack.split(".")[0] == GRAPH for lack in lacks))
+        needs = not any(export.lacks(*names) for names in _needed(export))
         return Contents(
             source=_source(export),
-            tables=_tables(export),
+            tables=tables,
             processes=_processes(export, self.scan),
             devices=_devices(export),
             candidates=tuple(candidates),
-            lacks=tuple(dict.fromkeys(lacks)),
-            readable=not any(export.lacks(*names) for names in _needed(export)),
+            ranges=rows[_RANGES],
+            missing=(*lost, *_columns_lost(export, lacks)),
+            readable=needs and not lost,
         )
+
+
+def _not_recorded(rows: Mapping[str, int], graphs_lack: bool) -> tuple[str, ...]:
+    """Return what was not recorded that an analysis needs.
+
+    Args:
+        rows: how many there are of each kind.
+        graphs_lack: whether the table of CUDA graphs cannot be read, so that they are no work.
+    """
+    lost = []
+    if not rows[_KERNELS] and (graphs_lack or not rows[_GRAPHS]):
+        lost.append("no CUDA kernels: profile with nsys profile -t cuda,nvtx")
+        if rows[_GRAPHS]:
+            lost.append("CUDA graphs were traced as a whole: add --cuda-graph-trace=node")
+    if not rows[_CALLS]:
+        lost.append("no CUDA API calls: profile with nsys profile -t cuda,nvtx")
+    if not rows[_RANGES]:
+        lost.append(
+            "no NVTX ranges: profile with nsys profile -t cuda,nvtx and switch the "
+            "framework's ranges on"
+        )
+    return tuple(lost)
+
+
+def _columns_lost(export: Export, lacks: Sequence[str]) -> tuple[str, ...]:
+    """Return which columns of tables that are there are missing."""
+    columns = [one for one in dict.fromkeys(lacks) if "." in one]
+    columns = [one for one in columns if one.split(".")[0] in export.schema]
+    if not columns:
+        return ()
+    return (f"the export lacks {', '.join(columns)}, which analysis needs or misses",)
 
 
 def _processes(export: Export, scan: Scan) -> tuple[int, ...]:
@@ -554,12 +593,12 @@ def _facts_lost(export: Export, kernel_names: Sequence[str]) -> tuple[Limitation
 
 def _tables(export: Export) -> tuple[TableCount, ...]:
     counted = (
-        ("kernels", KERNEL),
-        ("CUDA API calls", RUNTIME),
-        ("NVTX rows", NVTX),
+        (_KERNELS, KERNEL),
+        (_CALLS, RUNTIME),
+        (_RANGES, NVTX),
         ("copies", "CUPTI_ACTIVITY_KIND_MEMCPY"),
         ("fills", "CUPTI_ACTIVITY_KIND_MEMSET"),
-        ("CUDA graphs traced as a whole", GRAPH),
+        (_GRAPHS, GRAPH),
     )
     # What a table is called is known only here, and no SQL is put together from text.
     import sqlalchemy

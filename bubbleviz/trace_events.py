@@ -1,0 +1,335 @@
+"""Trace events: the JSON of Chrome's trace format, read as a stream of blocks of events.
+
+PyTorch's profiler (Kineto), JAX and TensorBoard write it: one document whose ``traceEvents`` are
+millions of small objects (Trace Event Format, Google, 2016), or that list alone, often gzipped.
+Such a file is read some MiB at a time, so that memory does not grow with it::
+
+    {"schemaVersion": 1, ... "traceEvents": [   the head
+      {...}, {...}, {...},                      a block, decoded at once
+      {...}, {...}, {...}, {...                 the next one; what is cut waits for more
+    ], "baseTimeNanoseconds": 17...}            the tail; head and tail are the document's facts
+
+A block ends at any ``}, {`` in front of which everything is a list of whole events; since JSON is
+read from left to right, that is then the end of an event. What real files hold is put up with: an
+empty last event, numbers as text, NaN, bytes that are no UTF-8, line breaks in names, an event
+that is no JSON (it is counted), and the missing end of a killed job's file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Generic, TypeVar, get_args
+
+import msgspec
+
+from bubbleviz.errors import ProfileError
+from bubbleviz.model import Limitation
+from bubbleviz.progress import Watch, unwatched
+
+#: So much is decoded at a time: some 20,000 events.
+BLOCK = 1 << 23
+#: So much of a gzipped file is unpacked at a time.
+_PACKED = 1 << 20
+#: What is longer is no event, and no head of a document.
+_LONGEST = 1 << 27
+#: An event that cannot be read may be cut, until so much has been read behind its beginning.
+_NEAR = 1 << 20
+#: From here on, in microseconds, a double does not hold every nanosecond.
+_INEXACT_US = float(1 << 43)
+_GZIP = b"\x1f\x8b"
+
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_SPACE = re.compile(r"[\s,]*")
+#: Where an event begins, in files whose events are not all JSON.
+_BEGINS = re.compile(r'(?<=[},\]\s])\{\s*(?:\}|"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:)')
+
+
+class Event(msgspec.Struct, gc=False):
+    """What every event has; times in microseconds.
+
+    A kind of trace adds ``args``, a struct of those it needs.
+    """
+
+    ph: str = ""
+    cat: str | None = None
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: float | None = None
+    dur: float | None = None
+
+
+class ExactEvent(msgspec.Struct, gc=False):
+    """The same, with its times as they are written."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: Decimal | None = None
+    dur: Decimal | None = None
+
+
+EventT = TypeVar("EventT", bound=Event)
+ExactT = TypeVar("ExactT", bound=ExactEvent)
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+class TraceFile(Generic[EventT, ExactT]):
+    """The events of an open file.
+
+    Attributes:
+        path: the file.
+        malformed: how many events could not be read, once all blocks were.
+        cut: whether the file's end is missing, once all blocks were read.
+    """
+
+    def __init__(
+        self, path: str, chunks: Iterator[bytes], event: type[EventT], exact: type[ExactT]
+    ) -> None:
+        self.path, self.malformed, self.cut = path, 0, False
+        self._chunks, self._rest, self._ended = chunks, b"", False
+        self._head, self._tail = b"", b""
+        self._exact = exact
+        # What to decode to is known when this runs, and no type checker can follow.
+        self._fast_decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
+        self._exact_decoder = msgspec.json.Decoder(list[exact], strict=False)  # type: ignore[valid-type]
+
+    def blocks(self) -> Iterator[Sequence[EventT | ExactT]]:
+        """Yield the events, in the order of the file.
+
+        Raises:
+            ProfileError: the file holds no list of events, or what is none of a trace.
+        """
+        self._find_list()
+        while True:
+            whole = None if self._ended else self._whole_events()
+            if whole is not None:
+                yield whole
+            else:
+                events, done = self._one_by_one()
+                yield events
+                if done or self._ended:
+                    break
+            self._more()
+        self._read_tail()
+
+    def facts(self) -> Mapping[str, object]:
+        """Return what the document says beside its events, once all blocks were read."""
+        for document in (self._head + b"[]" + self._tail, self._head + b"[]}"):
+            try:
+                found = msgspec.json.decode(document)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            return found if isinstance(found, dict) else {}
+        return {}
+
+    def _read_tail(self) -> None:
+        """Read what stands behind the list; where that is endless, it is not kept."""
+        found = [self._tail]
+        for chunk in self._chunks:
+            found = [*found, chunk] if sum(map(len, found)) < _LONGEST else [b""]
+        self._tail = b"".join(found)
+
+    def limitations(self) -> tuple[Limitation, ...]:
+        """Return what of the file could not be read, once all blocks were."""
+        found = []
+        if self.cut:
+            because = f"{self.path}: the file's end is missing, as when a job was killed"
+            found.append(Limitation("what came last in the trace", because))
+        if self.malformed:
+            because = f"{self.path}: they are no JSON, or no events"
+            found.append(Limitation("events that cannot be read", because, self.malformed))
+        return tuple(found)
+
+    def _more(self) -> bool:
+        """Add a block to what is to be decoded; tell whether there was one."""
+        found, length = [self._rest], 0
+        while length < BLOCK and not self._ended:
+            chunk = next(self._chunks, b"")
+            self._ended = not chunk
+            length += len(chunk)
+            found.append(chunk)
+        self._rest = b"".join(found)
+        return length > 0
+
+    def _find_list(self) -> None:
+        """Read up to the list of events.
+
+        Raises:
+            ProfileError: there is none.
+        """
+        while self._more() or self._rest:
+            found = _LIST.search(self._rest)
+            bare = self._rest.lstrip()[:1] == b"["
+            if found or bare:
+                at = self._rest.index(b"[") if bare or found is None else found.end() - 1
+                self._head, self._rest = self._rest[:at], self._rest[at + 1 :]
+                return
+            if self._ended or len(self._rest) > _LONGEST:
+                break
+        raise ProfileError(
+            f"{self.path}: JSON without a list of traceEvents, so no trace of PyTorch or XLA; "
+            "give the file that the profiler wrote"
+        )
+
+    def _whole_events(self) -> Sequence[EventT | ExactT] | None:
+        """Return the events up to the last boundary; None where that is not so simple."""
+        at = self._boundary()
+        if at is None:
+            return None
+        block = b"".join((b"[", self._rest[: at + 1], b"]"))
+        try:
+            events: Sequence[EventT | ExactT] = self._fast_decoder.decode(block)
+            if _inexact(events):
+                events = self._exact_decoder.decode(block)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        self._rest = self._rest[self._rest.index(b",", at) + 1 :]
+        return events
+
+    def _boundary(self) -> int | None:
+        """Return where the last ``}, {`` begins; None where there is none near the end."""
+        at = self._rest.rfind(b"},")
+        if at >= 0 and _BOUNDARY.match(self._rest, at):
+            return at
+        last = None
+        for found in _BOUNDARY.finditer(self._rest, max(len(self._rest) - _NEAR, 0)):
+            last = found.start()
+        return last
+
+    def _one_by_one(self) -> tuple[Sequence[ExactT], bool]:
+        """Return events decoded one at a time, and whether the list ended."""
+        text = self._rest.decode("utf-8", errors="surrogateescape")
+        decoder = json.JSONDecoder(strict=False, parse_float=str, parse_constant=_no_number)
+        events: list[ExactT] = []
+        at = _space(text, 0)
+        while at < len(text) and text[at] != "]":
+            try:
+                found, at = decoder.raw_decode(text, at)
+            except (json.JSONDecodeError, RecursionError):
+                again = self._next_event(text, at)
+                if again is None:
+                    break
+                self.malformed += 1
+                at = again
+            else:
+                event = _lenient(found, self._exact)
+                self.malformed += event is None
+                events += [] if event is None else [event]
+            at = _space(text, at)
+        ended = at < len(text) and text[at] == "]"
+        rest = text[at:].encode("utf-8", errors="surrogateescape")
+        if ended:
+            self._tail, self._rest = rest[1:], b""
+        elif self._ended:
+            self.cut, self._rest = True, b""
+        else:
+            self._rest = rest
+        return events, ended
+
+    def _next_event(self, text: str, at: int) -> int | None:
+        """Return where the next event begins behind one that cannot be read; None: read more."""
+        if not self._ended and len(text) - at < _NEAR:
+            return None
+        found = _BEGINS.search(text, at + 1)
+        if found:
+            return found.start()
+        if len(text) - at > _LONGEST:
+            raise ProfileError(
+                f"{self.path}: {_LONGEST >> 20} MiB without an event that is JSON; the file is "
+                "damaged, or no trace: record or copy it again"
+            )
+        return None
+
+
+def _space(text: str, at: int) -> int:
+    """Return the place behind white space and commas."""
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _inexact(events: Sequence[Event | ExactEvent]) -> bool:
+    """Tell whether doubles may have rounded the times of events."""
+    times = [event.ts for event in events if event.ts is not None]
+    return max(times, default=0.0) >= _INEXACT_US and any(
+        not float(ts).is_integer() for ts in times
+    )
+
+
+def _lenient(found: object, kind: type[StructT]) -> StructT | None:
+    """Return an object as a struct, without those of its values that do not fit; None for none."""
+    if not isinstance(found, dict):
+        return None
+    values = {}
+    for told in msgspec.structs.fields(kind):
+        value = found.get(told.encode_name)
+        inner = next((t for t in get_args(told.type) if _is_struct(t)), None)
+        try:
+            values[told.name] = (
+                _lenient(value, inner) if inner else msgspec.convert(value, told.type, strict=False)
+            )
+        except msgspec.ValidationError:
+            continue
+    return kind(**values)
+
+
+def _is_struct(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _no_number(_: str) -> None:
+    """Stand for NaN and Infinity, which JSON does not have."""
+
+
+@contextmanager
+def opened_trace(
+    path: str, event: type[EventT], exact: type[ExactT], watch: Watch = unwatched
+) -> Iterator[TraceFile[EventT, ExactT]]:
+    """Open a file of trace events.
+
+    Args:
+        path: JSON, gzipped or not.
+        event: what an event is decoded to.
+        exact: what it is decoded to where a double would round its times.
+        watch: takes what share of the file has been read.
+
+    Raises:
+        ProfileError: it cannot be opened.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            yield TraceFile(path, _chunks(file, Path(path).stat().st_size, watch), event, exact)
+    except OSError as error:
+        raise ProfileError(
+            f"{path}: cannot be read ({error.strerror or error}); copy it again"
+        ) from error
+
+
+def _chunks(file: IO[bytes], size: int, watch: Watch) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked where they are gzipped; as far as they are whole."""
+    packed = file.read(_PACKED)
+    zipped = packed.startswith(_GZIP)
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    while packed:
+        watch(min(file.tell() / size, 1.0) if size else 1.0)
+        try:
+            chunk = unpacker.decompress(packed, BLOCK) if zipped else packed
+        except zlib.error:
+            # Damaged from here on: as good as cut.
+            return
+        if chunk:
+            yield chunk
+        packed = unpacker.unconsumed_tail
+        if unpacker.eof:
+            # Files put together of several are one.
+            packed, unpacker = unpacker.unused_data, zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        packed = packed or file.read(_PACKED)
