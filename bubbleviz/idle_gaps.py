@@ -113,19 +113,20 @@ def launched_by(gaps: Gaps, call: Codes, calls: Calls, kernels: int) -> Launched
     Args:
         gaps: of a device.
         call: row of the launching call of every activity; -1 unknown.
-        calls: at least those calls, in order of their rows.
+        calls: some calls, in order of their rows; others are as unknown.
         kernels: how many activities are kernels.
     """
     row = call[gaps.after].astype(np.int64)
-    at = np.minimum(np.searchsorted(calls.row, row), max(len(calls) - 1, 0))
-    known = (row != NONE) & (len(calls) > 0)
-
-    def of(column: Ints) -> Ints:
-        return np.where(known, column[at], NONE) if len(calls) else np.full(len(row), NONE)
-
-    return Launched(
-        of(calls.thread), of(calls.start_ns), of(calls.end_ns), gaps.after >= kernels
+    none = np.full(len(row), NONE)
+    if len(calls) == 0:
+        return Launched(none, none, none, gaps.after >= kernels)
+    at = np.minimum(np.searchsorted(calls.row, row), len(calls) - 1)
+    known = (row != NONE) & (calls.row[at] == row)
+    thread, start_ns, end_ns = (
+        np.where(known, column[at], NONE)
+        for column in (calls.thread, calls.start_ns, calls.end_ns)
     )
+    return Launched(thread, start_ns, end_ns, gaps.after >= kernels)
 
 
 @dataclass(frozen=True)

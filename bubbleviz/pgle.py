@@ -70,7 +70,7 @@ def measure_costs(
         raise UsageError(f"--skip {skip}: no module runs less than never; give 0 or more")
     given = [paths] if isinstance(paths, (str, Path)) else paths
     files = [found.path for found in find_profiles([str(path) for path in given])]
-    _refuse_twins(files)
+    refuse_twins(files)
     told = progress or Unwatched()
     told.files({path: Path(path).stat().st_size for path in files})
     measured = []
@@ -104,7 +104,7 @@ def measure_costs(
     )
 
 
-def _refuse_twins(files: Sequence[str]) -> None:
+def refuse_twins(files: Sequence[str]) -> None:
     """Raise MismatchError where a file is named twice: its executions would count twice."""
     seen: dict[Path, str] = {}
     for path in files:

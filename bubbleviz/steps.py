@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bubbleviz.columns import Ints, Table
+from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.conventions import plain, understand, with_iterations
 from bubbleviz.errors import UsageError
 from bubbleviz.host_activities import NAMED, Reading
@@ -110,9 +110,11 @@ def _steps(ranges: Ranges, by: str) -> Steps:
     ranges = ranges.take(order)
     before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ranges.end_ns[:-1]))
     ranges = ranges.take(ranges.start_ns >= before[: len(ranges)])
-    texts = list(dict.fromkeys(plain(name) for name in ranges.names))
+    used = np.unique(ranges.name_id).tolist()
+    texts = {plain(ranges.names[name]): 0 for name in used}
     number = {text: i for i, text in enumerate(texts)}
-    of_name = np.array([number[plain(name)] for name in ranges.names], np.int64)
+    of_name = np.full(len(ranges.names), NONE)
+    of_name[used] = [number[plain(ranges.names[name])] for name in used]
     return Steps(ranges.start_ns, ranges.end_ns, of_name[ranges.name_id], tuple(texts), by)
 
 
