@@ -128,14 +128,10 @@ def doings_for(
     activity = np.where(
         elsewhere,
         numbers.of(OTHER_DEVICE),
-        np.where(
-            host.launched >= activities.kernels, numbers.of(TRANSFER), numbers.of(LAUNCH)
-        ),
+        np.where(host.launched >= activities.kernels, numbers.of(TRANSFER), numbers.of(LAUNCH)),
     )
     launches = host.launches
-    mine = Doings(
-        launches.thread, launches.start_ns, launches.end_ns, activity, launches.strength
-    )
+    mine = Doings(launches.thread, launches.start_ns, launches.end_ns, activity, launches.strength)
     some = [own.take(np.isin(own.thread, threads)) for own in (host.ranges, host.calls, mine)]
     return joined(some)
 
@@ -252,9 +248,7 @@ def _merged(found: Attributed) -> Attributed:
     )
 
 
-def names_around(
-    ranges: Ranges, thread: int, start_ns: int, end_ns: int
-) -> tuple[str, ...]:
+def names_around(ranges: Ranges, thread: int, start_ns: int, end_ns: int) -> tuple[str, ...]:
     """Return the ranges of a thread around a stretch of time, outermost first."""
     own = np.flatnonzero(
         (ranges.thread == thread) & (ranges.start_ns <= start_ns) & (end_ns <= ranges.end_ns)

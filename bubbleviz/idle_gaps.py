@@ -123,8 +123,7 @@ def launched_by(gaps: Gaps, call: Codes, calls: Calls, kernels: int) -> Launched
     at = np.minimum(np.searchsorted(calls.row, row), len(calls) - 1)
     known = (row != NONE) & (calls.row[at] == row)
     thread, start_ns, end_ns = (
-        np.where(known, column[at], NONE)
-        for column in (calls.thread, calls.start_ns, calls.end_ns)
+        np.where(known, column[at], NONE) for column in (calls.thread, calls.start_ns, calls.end_ns)
     )
     return Launched(thread, start_ns, end_ns, gaps.after >= kernels)
 

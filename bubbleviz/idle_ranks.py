@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,15 @@ from bubbleviz.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
 from bubbleviz.kinds import Kinds, matching
 from bubbleviz.link import link
 from bubbleviz.model import Limitation
-from bubbleviz.profile import PID_MASK, Activities, Profile, Ranges, impossible_times, pid_of
+from bubbleviz.profile import (
+    PID_MASK,
+    Activities,
+    Profile,
+    Ranges,
+    impossible_times,
+    pid_of,
+    process_of,
+)
 from bubbleviz.steps import Steps, frequent_names, steps_of
 
 #: What work is called that has no name.
@@ -136,7 +144,13 @@ def _read(
 ) -> tuple[_Read, tuple[Limitation, ...]]:
     none = np.empty(0, np.int64)
     linked = link(
-        profile.activities, profile.calls, no_ranges(), none, profile.threads, (), cross_thread=False
+        profile.activities,
+        profile.calls,
+        no_ranges(),
+        none,
+        profile.threads,
+        (),
+        cross_thread=False,
     )
     call, idle = linked.links.call, _idle(devices)
     after = [call[own.gaps.after[~own.short]].astype(np.int64) for own in devices]
@@ -147,7 +161,7 @@ def _read(
     threads = _threads(profile, launched.values())
     reading, numbers = asked.activities.reading(), ActivityNumbers()
     steps = _steps(profile, devices, threads, reading, asked)
-    ranges = _telling(profile, idle, threads, steps)
+    ranges = _telling(profile, idle, threads, steps, asked)
     host = host_of(ranges, notes, profile.calls, reading, numbers)
     lost = {"CUDA API calls": linked.impossible}
     return (
@@ -202,13 +216,32 @@ def _telling(
     idle: Mapping[int, intervals.Intervals],
     threads: Ints,
     steps: Mapping[int, Steps],
+    asked: Asked,
 ) -> Ranges:
     """Return the ranges that tell what hosts did while devices were idle, without steps."""
     since, until = (np.concatenate(c) for c in zip(*idle.values(), strict=True))
-    ranges = profile.every_range.lasting(GRAIN_NS, threads, since, until)
-    marks = {name for own in steps.values() for name in own.names}
-    others = np.array([plain(name) not in marks for name in ranges.names], bool)
-    return ranges.take(others[ranges.name_id])
+    shortest_ns = max(GRAIN_NS, asked.shortest_ns)
+    ranges = profile.every_range.lasting(shortest_ns, threads, since, until)
+    process = process_of(ranges.thread)
+    keep = np.zeros(len(ranges), bool)
+    for own, (since, until) in idle.items():
+        rows = np.flatnonzero(process == own)
+        before = np.searchsorted(until, ranges.start_ns[rows], side="right")
+        keep[rows] = before < np.searchsorted(since, ranges.end_ns[rows])
+    return _named(ranges.take(keep), {name for own in steps.values() for name in own.names})
+
+
+def _named(ranges: Ranges, left_out: Set[str]) -> Ranges:
+    """Return ranges without those of some names, and with names as conventions take them."""
+    used, of_used = np.unique(ranges.name_id, return_inverse=True)
+    number: dict[str, int] = {}
+    texts = (plain(ranges.names[name]) for name in used.tolist())
+    of_name = np.array(
+        [NONE if text in left_out else number.setdefault(text, len(number)) for text in texts],
+        np.int64,
+    )
+    name_id = of_name[of_used]
+    return replace(ranges, name_id=name_id, names=tuple(number)).take(name_id != NONE)
 
 
 def _rank(device: _Device, read: _Read, asked: Asked) -> RankIdle:
@@ -302,9 +335,7 @@ def _listed(
     return IdleGaps(gaps.start_ns, gaps.end_ns, before, after, main, step, works, names), chunks
 
 
-def _example(
-    gap: int, device: _Device, read: _Read, launched: Launched, steps: Steps
-) -> Example:
+def _example(gap: int, device: _Device, read: _Read, launched: Launched, steps: Steps) -> Example:
     activities = read.profile.activities
     start_ns, end_ns = int(device.gaps.start_ns[gap]), int(device.gaps.end_ns[gap])
     step = int(step_at(steps, np.array([start_ns]))[0])
@@ -325,7 +356,7 @@ def _example(
         before=before,
         after=after,
         step=None if step == NONE else steps.names[int(steps.name_id[step])],
-        where=tuple(plain(name) for name in where[-_WHERE:]),
+        where=where[-_WHERE:],
     )
 
 

@@ -332,12 +332,16 @@ def _lasting(
         times: a set of times.
         names: numbers of the names so far; new ones are added.
     """
-    told = [row for row in rows if all(isinstance(value, int) for value in row[:3])]
-    numbers = np.array([row[:3] for row in told], np.int64).reshape(-1, 3)
-    before = np.searchsorted(times[1], numbers[:, 0], side="right")
-    inside = np.flatnonzero(before < np.searchsorted(times[0], numbers[:, 1]))
-    name_id = [names.setdefault(str(told[at][3] or ""), len(names)) for at in inside.tolist()]
-    return np.stack((*numbers[inside].T, np.array(name_id, np.int64)))
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    if {type(value) for column in columns[:3] for value in column} - {int}:
+        rows = [row for row in rows if all(isinstance(value, int) for value in row[:3])]
+        columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    numbers = np.array(columns[:3], np.int64)
+    before = np.searchsorted(times[1], numbers[0], side="right")
+    inside = np.flatnonzero(before < np.searchsorted(times[0], numbers[1]))
+    texts = columns[3]
+    name_id = [names.setdefault(str(texts[at] or ""), len(names)) for at in inside.tolist()]
+    return np.stack((*numbers[:, inside], np.array(name_id, np.int64)))
 
 
 @dataclass(frozen=True)
