@@ -65,8 +65,9 @@ def analyze(
     profiles: Annotated[
         list[str],
         typer.Argument(
-            help="Nsight Systems exports (.sqlite) or reports (.nsys-rep) of one run, or "
-            "directories of them."
+            help="Profiles of one run, or directories of them: Nsight Systems exports (.sqlite) or "
+            "reports (.nsys-rep), traces of PyTorch (.json, .json.gz), profiles of XLA "
+            "(.xplane.pb, .trace.json.gz)."
         ),
     ],
     context: typer.Context,

@@ -35,11 +35,13 @@ from bubbleviz.progress import Watch, unwatched
 #: So much is decoded at a time: some 20,000 events.
 BLOCK = 1 << 23
 #: So much of a gzipped file is unpacked at a time.
-_PACKED = 1 << 20
+_PACKED = 1 << 16
 #: What is longer is no event, and no head of a document.
 _LONGEST = 1 << 27
-#: An event that cannot be read may be cut, until so much has been read behind its beginning.
+#: A boundary is looked for so near the end of what was read.
 _NEAR = 1 << 20
+#: What JSON cannot be read so near the end of a text may be cut: a number, a word, an escape.
+_ENDING = 16
 #: From here on, in microseconds, a double does not hold every nanosecond.
 _INEXACT_US = float(1 << 43)
 _GZIP = b"\x1f\x8b"
@@ -93,10 +95,11 @@ class TraceFile(Generic[EventT, ExactT]):
     """
 
     def __init__(
-        self, path: str, chunks: Iterator[bytes], event: type[EventT], exact: type[ExactT]
+        self, path: str, unpacked: Unpacked, event: type[EventT], exact: type[ExactT]
     ) -> None:
         self.path, self.malformed, self.cut = path, 0, False
-        self._chunks, self._rest, self._ended = chunks, b"", False
+        self._unpacked, self._chunks = unpacked, iter(unpacked)
+        self._rest, self._ended = b"", False
         self._head, self._tail = b"", b""
         self._exact = exact
         # What to decode to is known when this runs, and no type checker can follow.
@@ -142,7 +145,10 @@ class TraceFile(Generic[EventT, ExactT]):
     def limitations(self) -> tuple[Limitation, ...]:
         """Return what of the file could not be read, once all blocks were."""
         found = []
-        if self.cut:
+        if self._unpacked.damaged:
+            because = f"{self.path}: it cannot be unpacked to its end; copy it again"
+            found.append(Limitation("what of the trace is damaged", because))
+        elif self.cut:
             because = f"{self.path}: the file's end is missing, as when a job was killed"
             found.append(Limitation("what came last in the trace", because))
         if self.malformed:
@@ -215,12 +221,13 @@ class TraceFile(Generic[EventT, ExactT]):
         while at < len(text) and text[at] != "]":
             try:
                 found, at = decoder.raw_decode(text, at)
-            except (json.JSONDecodeError, RecursionError):
-                again = self._next_event(text, at)
-                if again is None:
+            except (ValueError, RecursionError) as error:
+                if _is_cut(text, error):
+                    self._refuse_endless(len(text) - at)
                     break
                 self.malformed += 1
-                at = again
+                begins = _BEGINS.search(text, at + 1)
+                at = begins.start() if begins else max(at + 1, len(text) - _ENDING)
             else:
                 event = _lenient(found, self._exact)
                 self.malformed += event is None
@@ -236,19 +243,20 @@ class TraceFile(Generic[EventT, ExactT]):
             self._rest = rest
         return events, ended
 
-    def _next_event(self, text: str, at: int) -> int | None:
-        """Return where the next event begins behind one that cannot be read; None: read more."""
-        if not self._ended and len(text) - at < _NEAR:
-            return None
-        found = _BEGINS.search(text, at + 1)
-        if found:
-            return found.start()
-        if len(text) - at > _LONGEST:
+    def _refuse_endless(self, length: int) -> None:
+        """Raise ProfileError where an event does not end."""
+        if length > _LONGEST:
             raise ProfileError(
                 f"{self.path}: {_LONGEST >> 20} MiB without an event that is JSON; the file is "
                 "damaged, or no trace: record or copy it again"
             )
-        return None
+
+
+def _is_cut(text: str, error: Exception) -> bool:
+    """Tell whether what cannot be read might be, if the text went on."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    return error.msg.startswith("Unterminated string") or error.pos >= len(text) - _ENDING
 
 
 def _space(text: str, at: int) -> int:
@@ -307,29 +315,45 @@ def opened_trace(
     """
     try:
         with Path(path).open("rb") as file:
-            yield TraceFile(path, _chunks(file, Path(path).stat().st_size, watch), event, exact)
+            unpacked = Unpacked(file, Path(path).stat().st_size, watch)
+            yield TraceFile(path, unpacked, event, exact)
     except OSError as error:
         raise ProfileError(
             f"{path}: cannot be read ({error.strerror or error}); copy it again"
         ) from error
 
 
-def _chunks(file: IO[bytes], size: int, watch: Watch) -> Iterator[bytes]:
-    """Yield the bytes of a file, unpacked where they are gzipped; as far as they are whole."""
-    packed = file.read(_PACKED)
-    zipped = packed.startswith(_GZIP)
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    while packed:
-        watch(min(file.tell() / size, 1.0) if size else 1.0)
-        try:
-            chunk = unpacker.decompress(packed, BLOCK) if zipped else packed
-        except zlib.error:
-            # Damaged from here on: as good as cut.
-            return
-        if chunk:
-            yield chunk
-        packed = unpacker.unconsumed_tail
-        if unpacker.eof:
-            # Files put together of several are one.
-            packed, unpacker = unpacker.unused_data, zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        packed = packed or file.read(_PACKED)
+class Unpacked:
+    """The bytes of a file, unpacked where they are gzipped, as far as they are whole.
+
+    Attributes:
+        damaged: whether they could not be unpacked to the end.
+    """
+
+    def __init__(self, file: IO[bytes], size: int, watch: Watch) -> None:
+        self.damaged = False
+        self._file, self._size, self._watch = file, size, watch
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield some bytes after the other."""
+        packed = self._read()
+        zipped = packed.startswith(_GZIP)
+        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        while packed:
+            try:
+                chunk = unpacker.decompress(packed, BLOCK) if zipped else packed
+            except zlib.error:
+                self.damaged = True
+                return
+            if chunk:
+                yield chunk
+            packed = unpacker.unconsumed_tail
+            if unpacker.eof:
+                # Files put together of several are one.
+                packed = unpacker.unused_data.lstrip(b"\0")
+                unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+            packed = packed or self._read()
+
+    def _read(self) -> bytes:
+        self._watch(min(self._file.tell() / self._size, 1.0) if self._size else 1.0)
+        return self._file.read(_PACKED)

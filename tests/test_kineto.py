@@ -1,0 +1,307 @@
+"""Traces of PyTorch's profiler: the same run gives the same report through either door."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.columns import NONE
+from bubbleviz.errors import BubblevizError, NothingToAnalyseError
+from bubbleviz.profile import Profile
+from bubbleviz.progress import unwatched
+from bubbleviz.readers import reader_of
+from bubbleviz.report import Report
+from scripts.planting import Planting, plant
+from tests.kineto import traces_of
+
+
+def _read(path: Path, *globs: str) -> Profile:
+    with reader_of(str(path)).open_file(str(path), 1, unwatched) as file:
+        return file.read(globs or ("*",))
+
+
+def _trace(path: Path, events: list[dict[str, Any]], **facts: Any) -> Path:
+    path.write_text(json.dumps({"schemaVersion": 1, **facts, "traceEvents": events}))
+    return path
+
+
+def _kernel(start: float, dur: float, correlation: int, **args: Any) -> dict[str, Any]:
+    told = {"correlation": correlation, "device": 0, "stream": 7, **args}
+    own = {"pid": 0, "tid": 7, "ts": start, "dur": dur, "args": told}
+    return {"ph": "X", "cat": "kernel", "name": "gemm", **own}
+
+
+def _call(start: float, dur: float, correlation: int, **more: Any) -> dict[str, Any]:
+    own = {"pid": 9, "tid": 9, "ts": start, "dur": dur, "args": {"correlation": correlation}}
+    return {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", **own, **more}
+
+
+def _range(start: float, dur: float, name: str, **more: Any) -> dict[str, Any]:
+    own = {"pid": 9, "tid": 9, "ts": start, "dur": dur}
+    return {"ph": "X", "cat": "user_annotation", "name": name, **own, **more}
+
+
+def test_a_trace_without_anything_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NothingToAnalyseError, match="neither kernels nor operators"):
+        bubbleviz.analyze(_trace(tmp_path / "a.json", []))
+
+
+def _told(report: Report) -> dict[str, Any]:
+    """Return what a report says of a run, whatever it was read from; times from the first one."""
+    operations = report.operations
+    zero_ns = int(operations.start_ns[operations.has_span == 1].min())
+    columns = {}
+    for name in operations.column_names():
+        column = getattr(operations, name)
+        if name.endswith("_ns") and name not in {"active_ns", "busy_ns"}:
+            column = np.where(column == NONE, NONE, column - zero_ns)
+        columns[name] = column.tolist()
+    columns["name_id"] = [operations.names[i] for i in columns["name_id"]]
+    profiles = report.profiles
+    return {
+        "operations": columns,
+        "ratios": [i.ratios for i in report.iterations],
+        "summary": report.summary,
+        "headline": report.headline,
+        "schedule": report.schedule,
+        "kernels": sum(p.kernels for p in profiles),
+        "linked": sum(p.linked_kernels for p in profiles),
+        "attributed": sum(p.attributed_kernels for p in profiles),
+        "cross_thread": sum(p.cross_thread_kernels for p in profiles),
+        "gpu_ns": sum(p.gpu_ns for p in profiles),
+        "comm_ns": sum(p.comm_ns for p in profiles),
+        "causes": np.bincount(report.explanation.gaps.cause).tolist(),
+    }
+
+
+@pytest.mark.parametrize(
+    "planting",
+    [
+        Planting(),
+        Planting(schedule="zb-h1", stages=4, microbatches=8),
+        Planting(schedule="interleaved-1f1b", stages=4, microbatches=8),
+    ],
+    ids=lambda planting: planting.schedule,
+)
+def test_both_doors_lead_to_the_same_report(tmp_path: Path, planting: Planting) -> None:
+    plant(planting, tmp_path)
+    exports = sorted(tmp_path.glob("*.sqlite"))
+    traces = [trace for export in exports for trace in traces_of(export, tmp_path)]
+
+    through_sql = bubbleviz.analyze([str(export) for export in exports])
+    through_json = bubbleviz.analyze([str(trace) for trace in traces])
+
+    assert _told(through_json) == _told(through_sql)
+    assert {p.format for p in through_json.profiles} == {"kineto"}
+
+
+def test_a_directory_stands_for_the_traces_in_it(tmp_path: Path) -> None:
+    plant(Planting(servers=1), tmp_path / "exports")
+    traces = traces_of(next((tmp_path / "exports").glob("*.sqlite")), tmp_path)
+    (tmp_path / "report.json").write_text("{}")
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert [p.path for p in report.profiles] == [str(trace) for trace in traces]
+
+
+def test_the_file_names_its_rank(tmp_path: Path) -> None:
+    events = [_kernel(5, 2, 1), _call(1, 1, 1), _range(0, 4, "Forward 0")]
+    trace = _trace(tmp_path / "a.json", events, distributedInfo={"rank": 5, "world_size": 8})
+
+    assert _read(trace).global_rank == 5
+
+
+def test_old_names_of_categories_are_known(tmp_path: Path) -> None:
+    events = [
+        {**_kernel(5, 2, 1), "cat": "Kernel"},
+        {**_kernel(8, 2, 2), "cat": "Memcpy"},
+        _call(1, 1, 1, cat="Runtime"),
+        _range(0, 4, "Forward 0", cat="Operator"),
+    ]
+
+    profile = _read(_trace(tmp_path / "a.json", events))
+
+    assert (len(profile.activities), profile.activities.kernels) == (2, 1)
+    assert len(next(profile.calls.blocks())) == len(profile.ranges) == 1
+
+
+def test_kernels_without_calls_are_linked_through_their_operators(tmp_path: Path) -> None:
+    operator = {"External id": 77}
+    events = [
+        _kernel(50, 2, 1, **operator),
+        _kernel(60, 2, 2, **{"External id": 78}),
+        _kernel(70, 2, 3),
+        _call(41, 1, 3),
+        _range(10, 20, "aten::mm", cat="cpu_op", args=operator),
+        _range(5, 30, "Forward 0"),
+    ]
+
+    profile = _read(_trace(tmp_path / "a.json", events))
+
+    calls = next(profile.calls.blocks())
+    assert calls.correlation_id.tolist() == [1, 3]
+    assert (calls.start_ns - calls.start_ns[0]).tolist() == [0, 31_000]
+    assert [(note.what, note.count) for note in profile.limitations] == [
+        ("CUDA API calls of some kernels and copies", 1)
+    ]
+
+
+def test_without_a_gpu_the_outermost_operators_stand_for_kernels(tmp_path: Path) -> None:
+    events = [
+        _range(0, 50, "Forward 0"),
+        _range(1, 9, "aten::linear", cat="cpu_op"),
+        _range(2, 7, "aten::addmm", cat="cpu_op"),
+        _range(2, 8, "aten::same_end", cat="cpu_op"),
+        _range(10, 5, "aten::touching", cat="cpu_op"),
+        _range(3, 30, "aten::other_thread", cat="cpu_op", tid=8),
+    ]
+
+    profile = _read(_trace(tmp_path / "a.json", events))
+
+    work = profile.activities
+    found = {
+        work.names[name]: (start, end)
+        for name, start, end in zip(
+            work.name_id.tolist(), work.start_ns.tolist(), work.end_ns.tolist(), strict=True
+        )
+    }
+    assert found == {
+        "aten::linear": (1000, 10_000),
+        "aten::touching": (10_000, 15_000),
+        "aten::other_thread": (3000, 33_000),
+    }
+    assert [note.what for note in profile.limitations] == ["what ran on a GPU"]
+
+
+def test_stray_times_are_left_out(tmp_path: Path) -> None:
+    base = 1_700_000_000_000_000
+    events = [
+        _kernel(base + 5, 2, 1),
+        _kernel(0, 2, 2),
+        _kernel(base + 9, -3, 3),
+        _call(base + 1, 1, 1),
+        _range(base, 4, "Forward 0"),
+        {**_range(0, 4, "Forward 1"), "ts": None},
+    ]
+
+    profile = _read(_trace(tmp_path / "a.json", events))
+
+    assert profile.activities.start_ns.tolist() == [5000]
+    assert profile.source.session_utc_ns == base * 1000
+    assert {(note.what, note.count) for note in profile.limitations} == {
+        ("kernels and copies with impossible times", 2),
+        ("events without a time", 1),
+    }
+
+
+def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:
+    events = [
+        _kernel(5, 2, 1),
+        _call(1, 1, 1, pid="trainer", tid="main"),
+        _range(0, 4, "Forward 0", pid="trainer", tid="main"),
+        _range(0, 4, "Forward 1", pid="trainer", tid="other"),
+    ]
+
+    profile = _read(_trace(tmp_path / "a.json", events))
+
+    call = next(profile.calls.blocks()).thread.tolist()
+    assert profile.ranges.thread.tolist()[0] == call[0]
+    assert profile.ranges.thread.tolist()[1] != call[0]
+    assert profile.activities.ranks.tolist() == [[call[0] >> 24, 0]]
+
+
+def test_any_cut_of_a_trace_is_told_or_refused(tmp_path: Path) -> None:
+    events = [
+        item
+        for n in range(4)
+        for item in (
+            _range(10 * n, 4, f"{('Forward', 'Backward')[n % 2]} {n // 2}"),
+            _call(10 * n + 1, 1, n),
+            _kernel(10 * n + 5, 2, n),
+        )
+    ]
+    whole = _trace(tmp_path / "whole.json", events).read_bytes()
+    cut = tmp_path / "cut.json"
+    for length in range(0, len(whole) - 2, 7):
+        cut.write_bytes(whole[:length])
+        try:
+            told = [note.what for note in bubbleviz.analyze(cut).limitations]
+        except BubblevizError as error:
+            told = [str(error)]
+        assert "what came last in the trace" in told or told[0].startswith(str(cut))
+
+
+DATA = os.environ.get("BUBBLEVIZ_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="BUBBLEVIZ_DATA is not set")
+#: Kernels, copies and fills, calls, annotations and operators of each file.
+REAL = {
+    "hta_nccl_data.json.gz": (2700, 1074, 8740, 42 + 14346),
+    "hta_ns_resolution.json.gz": (4350, 1745, 15329, 70 + 23910),
+    "hta_sampled_rank-0.json.gz": (1154, 50, 1204, 73 + 2329),
+    "hta_sampled_rank-1.json.gz": (1104, 50, 1154, 65 + 2302),
+    "tracelens_resnet_act_checkpoint.json.gz": (2995, 658, 3100, 24 + 8004),
+}
+
+
+@needs_data
+@pytest.mark.parametrize("name", REAL)
+def test_real_traces_hold_what_a_plain_reader_finds(name: str) -> None:
+    path = Path(str(DATA)) / "kineto" / name
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    plain = [e for e in events if e.get("ph") == "X" and e.get("cat") == "kernel"]
+
+    profile = _read(path)
+
+    kernels, copies, calls, ranges = REAL[name]
+    assert profile.activities.kernels == kernels == len(plain)
+    assert len(profile.activities) == kernels + copies
+    assert sum(map(len, profile.calls.blocks())) == calls
+    assert len(profile.ranges) == ranges
+    own = profile.activities.take(slice(0, kernels))
+    assert (own.end_ns - own.start_ns).tolist() == [round(e["dur"] * 1000) for e in plain]
+    base = min(e["ts"] for e in plain)
+    assert (own.start_ns - own.start_ns.min()).tolist() == pytest.approx(
+        [(e["ts"] - base) * 1000 for e in plain], abs=300
+    )
+    assert [own.names[i] for i in own.name_id.tolist()] == [e["name"] for e in plain]
+
+
+#: How HolisticTraceAnalysis's own test data names its passes.
+HTA_NAMES = """
+name = "hta"
+[[pattern]]
+glob = "## forward ##"
+match = '^## forward ##$'
+phase = "F"
+[[pattern]]
+glob = "## backward ##"
+match = '^## backward ##$'
+phase = "BW"
+[[pattern]]
+glob = "## optimizer ##"
+match = '^## optimizer ##$'
+phase = "Optimizer"
+"""
+
+
+@needs_data
+def test_backward_kernels_of_a_real_trace_are_found_across_threads(tmp_path: Path) -> None:
+    naming = tmp_path / "hta.toml"
+    naming.write_text(HTA_NAMES)
+    path = Path(str(DATA)) / "kineto" / "hta_ns_resolution.json.gz"
+
+    report = bubbleviz.analyze(path, convention=naming)
+
+    profile = report.profiles[0]
+    assert [i.name for i in report.iterations] == [str(n) for n in range(101, 106)]
+    assert profile.linked_kernels == profile.kernels
+    assert profile.attributed_kernels == profile.kernels
+    assert profile.cross_thread_kernels > 0

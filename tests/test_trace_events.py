@@ -1,0 +1,250 @@
+"""The stream of trace events: whatever a file's layout, the same events; whatever its damage."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bubbleviz import trace_events
+from bubbleviz.errors import ProfileError
+from bubbleviz.trace_events import TraceFile, opened_trace
+
+
+class _Args(msgspec.Struct):
+    correlation: int | None = None
+    name: str | None = None
+
+
+class _Event(trace_events.Event):
+    args: _Args | None = None
+
+
+class _ExactEvent(trace_events.ExactEvent):
+    args: _Args | None = None
+
+
+Read = tuple[list[_Event | _ExactEvent], TraceFile[_Event, _ExactEvent]]
+
+
+def _read(path: Path) -> Read:
+    with opened_trace(str(path), _Event, _ExactEvent) as file:
+        return [event for block in file.blocks() for event in block], file
+
+
+def _of(tmp_path: Path, content: bytes) -> Read:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    return _read(path)
+
+
+def _told(events: list[_Event | _ExactEvent]) -> list[tuple[str, float | None, int | None]]:
+    return [
+        (e.name, None if e.ts is None else float(e.ts), e.args.correlation if e.args else None)
+        for e in events
+    ]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files read some bytes at a time, so that events lie across blocks."""
+    for name, size in {"BLOCK": 40, "_PACKED": 10, "_NEAR": 60}.items():
+        monkeypatch.setattr(trace_events, name, size)
+
+
+@pytest.mark.parametrize(
+    "content", [b"[]", b"[ ]\n", b'{"traceEvents": []}', b'{"traceEvents":[{}]}', b"[{}]"]
+)
+def test_no_event_is_no_event(tmp_path: Path, content: bytes) -> None:
+    events, file = _of(tmp_path, content)
+
+    assert [e.ph for e in events] in ([], [""])
+    assert (file.malformed, file.cut, file.limitations()) == (0, False, ())
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"events": []}', b'"traceEvents"', b"{"])
+def test_a_document_without_events_is_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(ProfileError, match="without a list of traceEvents"):
+        _of(tmp_path, content)
+
+
+_TRICKY = st.sampled_from(
+    ["a", '"', "\\", "},{", '}, {"ph": "X"}', "]", "\n", "é😀", '{"name":', "[[", "\x00"]
+)
+_NAMES = st.lists(_TRICKY, max_size=3).map("".join)
+_EVENTS = st.lists(
+    st.fixed_dictionaries(
+        {"ph": st.just("X"), "name": _NAMES},
+        optional={
+            "ts": st.integers(0, 1 << 42).map(lambda n: n / 1024),
+            "dur": st.integers(0, 99),
+            "args": st.fixed_dictionaries(
+                {},
+                optional={
+                    "correlation": st.integers(0, 1 << 40),
+                    "name": _NAMES,
+                    "Input Dims": st.just([[1, 2], []]),
+                    "list": st.just([{"name": "x"}, {"ph": "X"}]),
+                },
+            ),
+        },
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    events=_EVENTS,
+    indent=st.sampled_from([None, 1]),
+    separators=st.sampled_from([(",", ":"), (", ", ": "), (" ,", " :")]),
+    tail=st.booleans(),
+    zipped=st.booleans(),
+)
+def test_what_is_written_is_read(
+    tmp_path: Path,
+    events: list[dict[str, Any]],
+    indent: int | None,
+    separators: tuple[str, str],
+    tail: bool,
+    zipped: bool,
+) -> None:
+    document: dict[str, Any] = {"schemaVersion": 1, "traceEvents": events}
+    if tail:
+        document |= {"traceName": "},{", "x": [{"a": 1}, {"b": 2}], "baseTimeNanoseconds": 17}
+    text = json.dumps(document, indent=indent, separators=separators).encode()
+
+    found, file = _of(tmp_path, gzip.compress(text) if zipped else text)
+
+    assert _told(found) == [
+        (e["name"], e.get("ts"), e.get("args", {}).get("correlation")) for e in events
+    ]
+    assert (file.malformed, file.cut) == (0, False)
+    assert dict(file.facts()) == {**document, "traceEvents": []}
+
+
+_THREE = json.dumps(
+    {
+        "a": 1,
+        "traceEvents": [{"ph": "X", "name": n, "ts": 1, "args": {"correlation": 2}} for n in "abc"],
+        "z": {"q": 2},
+    },
+    indent=1,
+).encode()
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, zipped: bool) -> None:
+    content = gzip.compress(_THREE) if zipped else _THREE
+    before = -1
+    for length in range(len(content)):
+        try:
+            events, file = _of(tmp_path, content[:length])
+        except ProfileError:
+            assert before == -1
+            continue
+        names = "".join(e.name for e in events)
+        assert "abc".startswith(names)
+        assert len(names) >= before
+        before = len(names)
+        whole = b"]" in _THREE[: 1 if zipped else length]
+        assert zipped or file.cut == (not whole)
+        assert file.malformed == 0
+    assert before == 3
+
+
+def test_the_last_event_of_a_killed_job_is_told_to_be_lost(tmp_path: Path) -> None:
+    _, file = _of(tmp_path, b'{"traceEvents": [{"ph":"X","name":"a","ts":1},{"ph":"X","na')
+
+    assert [note.what for note in file.limitations()] == ["what came last in the trace"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "names", "malformed"),
+    [
+        (b'{"ph":"X","name":"b" "ts":1}', "ac", 1),
+        (b'{"ph":"X","name":"b","args":{"x":}}', "ac", 1),
+        (b'{"ph":"X","name":"b\nc"}', "ab\ncc", 0),
+        (b'{"ph":"X","name":"b","args":{"x":NaN,"y":-Infinity}}', "abc", 0),
+        (b'{"ph":"X","name":"b\xff"}', "ab?c", 0),
+        (b'{"ph":"X","name":"b\\ud800"}', "ab?c", 0),
+        (b'{"ph":"X","name":"b\\x"}', "ac", 1),
+        (b'{"ph":"X","name":7,"ts":"x","pid":[1]}', "ac", 0),
+        (b'{"ph":"X","name":"b","args":{"correlation":"x"}}', "abc", 0),
+        (b'{"ph":"X","name":"b","args":[1]}', "abc", 0),
+        (b"17", "ac", 1),
+        (b"null", "ac", 1),
+        (b",", "ac", 0),
+        (b'{"ph":"X","name":"b","args":' + b'{"a":' * 5000 + b"1" + b"}" * 5001, "ac", 1),
+        (b'{"ph":"X","name":"b","ts":' + b"9" * 5000 + b"}", "ac", 1),
+    ],
+)
+def test_an_event_that_cannot_be_read_costs_no_other(
+    tmp_path: Path, broken: bytes, names: str, malformed: int
+) -> None:
+    event = b'{"ph":"X","name":"%c","ts":1.5}'
+
+    events, file = _of(tmp_path, b"[" + event % b"a" + b"," + broken + b"," + event % b"c" + b"]")
+
+    assert "".join(e.name.encode("utf-8", "replace").decode() for e in events) == names
+    assert (file.malformed, file.cut) == (malformed, False)
+
+
+def test_times_that_a_double_would_round_are_exact(tmp_path: Path) -> None:
+    events, _ = _of(tmp_path, b'[{"ph":"X","ts":1712195495519695.812,"dur":0.001},{}]')
+
+    assert [(e.ts, e.dur) for e in events] == [
+        (Decimal("1712195495519695.812"), Decimal("0.001")),
+        (None, None),
+    ]
+
+
+def test_numbers_may_be_texts(tmp_path: Path) -> None:
+    events, _ = _of(tmp_path, b'[{"ph":"X","ts":"1.5","dur":"2","args":{"correlation":"3"}}]')
+
+    assert [(e.ts, e.dur, e.args and e.args.correlation) for e in events] == [(1.5, 2.0, 3)]
+
+
+def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in {"BLOCK": 40, "_LONGEST": 300}.items():
+        monkeypatch.setattr(trace_events, name, size)
+
+    with pytest.raises(ProfileError, match="without an event that is JSON"):
+        _of(tmp_path, b'[{"name": "' + b"endless " * 200)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_garbage_is_no_event(tmp_path: Path) -> None:
+    events, file = _of(tmp_path, b"[" + b"garbage " * 200)
+
+    assert (events, file.cut) == ([], True)
+    assert file.malformed > 0
+
+
+def test_files_put_together_of_several_are_one(tmp_path: Path) -> None:
+    half = len(_THREE) // 2
+
+    events, file = _of(tmp_path, gzip.compress(_THREE[:half]) + gzip.compress(_THREE[half:]))
+
+    assert ("".join(e.name for e in events), file.cut) == ("abc", False)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_gzipped_file_that_is_damaged_gives_what_comes_before(tmp_path: Path) -> None:
+    names = [f"{n * n:x}" for n in range(500)]
+    content = bytearray(gzip.compress(json.dumps([{"name": name} for name in names]).encode()))
+    content[1000:1100] = b"\x00" * 100
+
+    events, file = _of(tmp_path, bytes(content))
+
+    assert 0 < len(events) < 500
+    assert next(note.what for note in file.limitations()) == "what of the trace is damaged"
