@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import RenderableType
+    from rich.table import Table
 
     from bubbleviz.idle_time import Breakdown, Example, IdleReport, Part, RankIdle, StepIdle
 
@@ -123,7 +124,7 @@ def _listed(title: str, lines: Sequence[str]) -> Iterator[RenderableType]:
         yield listed(lines)
 
 
-def _devices(ranks: Sequence[RankIdle]) -> RenderableType:
+def _devices(ranks: Sequence[RankIdle]) -> Table:
     table = ruled(
         "device",
         "span ms",
@@ -152,7 +153,7 @@ def _devices(ranks: Sequence[RankIdle]) -> RenderableType:
     return table
 
 
-def _activities(report: IdleReport, top: int) -> RenderableType:
+def _activities(report: IdleReport, top: int) -> Table:
     table = ruled(
         "activity", "idle ms", "of idle %", "of span %", "gaps", "longest ms", left=("activity",)
     )
@@ -217,7 +218,7 @@ def _most_idle(
     return [steps[at] for at in sorted(order)]
 
 
-def _steps(steps: Sequence[tuple[RankIdle, StepIdle]]) -> RenderableType:
+def _steps(steps: Sequence[tuple[RankIdle, StepIdle]]) -> Table:
     left = ("device", "step", "most of it")
     table = ruled("device", "step", "length ms", "duty %", "idle ms", "most of it", left=left)
     for rank, step in steps:
@@ -246,10 +247,9 @@ def advice(report: IdleReport) -> str:
     if share < _SHARE:
         return "no activity takes a tenth of the idle time: there is no one thing to mend"
     said = report.advice.get(part.activity, "see what runs in it, or add ranges inside it")
-    return (
-        f"{clean(part.activity, _NAME)} takes {percent(share)} of the idle time, "
-        f"{percent(part.idle_ns / report.span_ns)} of all: {said}"
-    )
+    of_all = percent(part.idle_ns / report.span_ns)
+    name = clean(part.activity, _NAME)
+    return f'{percent(share)} of the idle time ({of_all} of all) goes to "{name}": {said}'
 
 
 def json_text(report: IdleReport, top: int) -> str:

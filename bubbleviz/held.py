@@ -61,8 +61,9 @@ class HeldRanges:
 
 def no_calls() -> HeldCalls:
     """Return the calls of a profile that holds none."""
-    none = (np.empty(0, np.int64) for _ in range(4))
-    return HeldCalls(Calls(*none, np.empty(0, np.uint32)), np.empty(0, np.int32), ())
+    row, start_ns, end_ns, thread = (np.empty(0, np.int64) for _ in range(4))
+    calls = Calls(row, start_ns, end_ns, thread, np.empty(0, np.uint32))
+    return HeldCalls(calls, np.empty(0, np.int32), ())
 
 
 def no_ranges() -> Ranges:

@@ -1,4 +1,4 @@
-"""Host activities: what a host does under a name, a list that is data (``host_activities.toml``)."""
+"""Host activities: what hosts do, by name: a list that is data (``host_activities.toml``)."""
 
 from __future__ import annotations
 

@@ -12,10 +12,9 @@ from bubbleviz.errors import UsageError
 from bubbleviz.host_activities import HostActivities, default_activities
 from bubbleviz.idle_ranks import Asked, ranks_of
 from bubbleviz.idle_time import IdleReport, Part, RankIdle
-from bubbleviz.inputs import find_profiles
+from bubbleviz.inputs import find_profiles, refuse_twins
 from bubbleviz.kinds import default_kinds
 from bubbleviz.model import Limitation
-from bubbleviz.pgle import refuse_twins
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.readers import reader_of
 from bubbleviz.record import export_of

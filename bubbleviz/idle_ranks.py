@@ -246,7 +246,7 @@ def _named(ranges: Ranges, left_out: Set[str]) -> Ranges:
 
 def _rank(device: _Device, read: _Read, asked: Asked) -> RankIdle:
     profile, launched = read.profile, read.launched[device.rank]
-    lead = _lead(launched)
+    lead = _lead(launched.thread[~device.short])
     others = [lead, *(own for own in [_main(device.process)] if own != lead)]
     some = np.unique(np.append(launched.thread, others))
     held = profile.overheads.take(profile.overheads.process == device.process)
@@ -263,7 +263,10 @@ def _rank(device: _Device, read: _Read, asked: Asked) -> RankIdle:
     gaps, chunks = _listed(device, read, found, names, steps)
 
     def example(gap: int, activity: str) -> Example | None:
-        return None if activity == SHORT else _example(gap, device, read, launched, steps)
+        if activity == SHORT:
+            return None
+        time_ns = _longest_piece(found, gap, read.numbers.of(activity))
+        return _example(gap, time_ns, others, device, read, steps)
 
     process, device_id = profile.activities.ranks[device.rank].tolist()
     gpu = [d.name for d in profile.devices if d.device_id == device_id and d.pid in _of(process)]
@@ -293,10 +296,10 @@ def _main(process: int) -> int:
     return (process << 24) + pid_of(process)
 
 
-def _lead(launched: Launched) -> int:
-    """Return the thread that ended most gaps; -1 where none is known."""
-    threads, count = np.unique(launched.thread[launched.thread != NONE], return_counts=True)
-    return int(threads[count.argmax()]) if len(threads) else NONE
+def _lead(threads: Ints) -> int:
+    """Return the thread that launched the work after most gaps; -1 where none is known."""
+    known, count = np.unique(threads[threads != NONE], return_counts=True)
+    return int(known[count.argmax()]) if len(known) else NONE
 
 
 def _breakdown(device: _Device) -> Breakdown:
@@ -318,7 +321,7 @@ def _breakdown(device: _Device) -> Breakdown:
 
 
 def _listed(
-    device: _Device, read: _Read, found: Attributed, names: Sequence[str], steps: Steps
+    device: _Device, read: _Read, found: Attributed, names: tuple[str, ...], steps: Steps
 ) -> tuple[IdleGaps, Chunks]:
     """Return the gaps that are not short, and what they are made of."""
     rows = np.flatnonzero(~device.short)
@@ -335,14 +338,29 @@ def _listed(
     return IdleGaps(gaps.start_ns, gaps.end_ns, before, after, main, step, works, names), chunks
 
 
-def _example(gap: int, device: _Device, read: _Read, launched: Launched, steps: Steps) -> Example:
-    activities = read.profile.activities
+def _longest_piece(found: Attributed, gap: int, activity: int) -> int:
+    """Return the middle of the longest piece of an activity in a gap."""
+    low, high = np.searchsorted(found.gap, (gap, gap + 1)).tolist()
+    start_ns, end_ns = found.start_ns[low:high], found.end_ns[low:high]
+    longest = int(np.where(found.activity[low:high] == activity, end_ns - start_ns, NONE).argmax())
+    return int(start_ns[longest] + end_ns[longest]) // 2
+
+
+def _example(
+    gap: int, time_ns: int, others: Sequence[int], device: _Device, read: _Read, steps: Steps
+) -> Example:
+    """Return what is told of a gap, and what the host was in at a time of it.
+
+    Once the work is launched that is where its call was.
+    """
+    activities, launched = read.profile.activities, read.launched[device.rank]
     start_ns, end_ns = int(device.gaps.start_ns[gap]), int(device.gaps.end_ns[gap])
     step = int(step_at(steps, np.array([start_ns]))[0])
-    thread = int(launched.thread[gap])
-    entered_ns = min(max(start_ns, int(launched.call_start_ns[gap])), end_ns)
-    middle_ns = (start_ns + entered_ns) // 2
-    where = names_around(read.ranges, thread, middle_ns, middle_ns)
+    called = launched.thread[gap] != NONE
+    at_ns = min(time_ns, int(launched.call_start_ns[gap])) if called else time_ns
+    threads = [int(launched.thread[gap]), *others] if called else []
+    found = (names_around(read.ranges, thread, at_ns, at_ns) for thread in threads)
+    where = next((names for names in found if names), ())
     before, after = (
         _COPY if name == NONE else activities.names[name]
         for name in (
@@ -363,8 +381,8 @@ def _example(gap: int, device: _Device, read: _Read, launched: Launched, steps: 
 def _left_out(profile: Profile, notes: CallNotes) -> Iterator[Limitation]:
     if notes.shortest_ns > GRAIN_NS:
         because = (
-            f"{profile.source.path}: they are too many, those of less than {notes.shortest_ns:,} ns "
-            "are counted to what is around them"
+            f"{profile.source.path}: they are too many; those of less than "
+            f"{notes.shortest_ns:,} ns are counted to what is around them"
         )
         yield Limitation("short CUDA API calls in gaps", because)
 

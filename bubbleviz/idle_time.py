@@ -13,8 +13,8 @@ from bubbleviz.model import Limitation
 class Breakdown:
     """How a device spent the time from the start of its first work to the end of its last.
 
-    ``span = compute + exposed_communication + exposed_copy + idle``, exactly. Lengths of unions over
-    streams, so that what runs twice at a time counts once.
+    ``span = compute + exposed_communication + exposed_copy + idle``, exactly. All are
+    lengths of unions over streams, so that what runs twice at a time counts once.
 
     Attributes:
         start_ns: start of the first work.

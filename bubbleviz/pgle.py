@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.columns import Bools
-from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
-from bubbleviz.inputs import find_profiles
+from bubbleviz.errors import NothingToAnalyseError, UsageError
+from bubbleviz.inputs import find_profiles, refuse_twins
 from bubbleviz.instruction_costs import (
     Costs,
     ModuleSeen,
@@ -102,18 +102,6 @@ def measure_costs(
             *([] if apart else _shared(samples)),
         ),
     )
-
-
-def refuse_twins(files: Sequence[str]) -> None:
-    """Raise MismatchError where a file is named twice: its executions would count twice."""
-    seen: dict[Path, str] = {}
-    for path in files:
-        place = Path(path).resolve()
-        if place in seen:
-            raise MismatchError(
-                f"{seen[place]} and {path}: the same profile twice; give each profile once"
-            )
-        seen[place] = path
 
 
 def _measured(path: str, skip: int, jobs: int, watch: Watch, *, keep_export: bool) -> Measured:

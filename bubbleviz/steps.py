@@ -1,9 +1,9 @@
 """Steps: which ranges of a process are its iterations, pipeline or not.
 
 First that fits: what the user says; names that a convention knows to mark iterations
-(``ProfilerStep#3``, ``iter_0_7``); a family of names that count up, do not overlap and cover half of
-the device's time (``step 7``); one name that repeats and covers four fifths of it. Of families that
-cover about as much the one with most ranges is taken: iterations rather than epochs.
+(``ProfilerStep#3``, ``iter_0_7``); a family of names that count up, do not overlap and cover half
+of the device's time (``step 7``); one name that repeats and covers four fifths of it. Of families
+that cover about as much the one with most ranges is taken: iterations rather than epochs.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def _families(
         shapes[_NUMBER.sub("#", name) if counted else name].append(row)
     least = _COUNTED if counted else _REPEATED
     shape_of = np.full(len(names), -1, np.int64)
-    for number, rows in enumerate(shapes.values()):
-        shape_of[rows] = number
+    for number, alike in enumerate(shapes.values()):
+        shape_of[alike] = number
     shape = shape_of[ranges.name_id]
     order = np.lexsort((ranges.start_ns, shape, ranges.thread))
     order = order[shape[order] >= 0]
