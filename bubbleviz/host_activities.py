@@ -17,6 +17,8 @@ from bubbleviz.errors import InputError, UsageError
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "device", "other device"
 SHORT, UNTRACED, UNLINKED = "short gaps", "untraced", "unlinked"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "CUDA calls"
+#: What the names of activities begin with that are ranges of any other name.
+HOST = "host: "
 #: Strengths: takes all inside, known by name, any other range, frames of Python.
 WHOLE, KNOWN, NAMED, FRAME = 3, 2, 1, 0
 
@@ -111,7 +113,7 @@ class Reading:
         for activity, regex in self.compiled:
             if regex.search(text):
                 return activity.name, activity.strength
-        return f"host: {_DIGITS.sub('#', text)[:_LONGEST] or '(no name)'}", NAMED
+        return f"{HOST}{_DIGITS.sub('#', text)[:_LONGEST] or '(no name)'}", NAMED
 
 
 @cache

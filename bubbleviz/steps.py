@@ -11,14 +11,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints, Table
-from bubbleviz.conventions import plain, understand, with_iterations
+from bubbleviz.containment import disjoint_layers
+from bubbleviz.conventions import Convention, built_in, plain, understand, with_iterations
 from bubbleviz.errors import UsageError
-from bubbleviz.host_activities import NAMED, Reading
+from bubbleviz.host_activities import HOST, Reading
 from bubbleviz.profile import Ranges, process_of
 from bubbleviz.suggestion import folded
 
@@ -105,11 +106,12 @@ def frequent_names(ranges: Ranges) -> str:
 
 
 def _steps(ranges: Ranges, by: str) -> Steps:
-    """Return the outermost of some ranges, each after the one before."""
-    order = np.lexsort((-ranges.end_ns, ranges.start_ns))
-    ranges = ranges.take(order)
-    before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ranges.end_ns[:-1]))
-    ranges = ranges.take(ranges.start_ns >= before[: len(ranges)])
+    """Return the first of some ranges, then the first after its end, and so on."""
+    ranges = ranges.take(ranges.end_ns > ranges.start_ns)
+    ranges = ranges.take(np.lexsort((-ranges.end_ns, ranges.start_ns)))
+    # Steps may touch, and layers must not.
+    layers = disjoint_layers(ranges.start_ns, ranges.end_ns - 1)
+    ranges = ranges.take(layers[0] if layers else slice(0))
     used = np.unique(ranges.name_id).tolist()
     texts = {plain(ranges.names[name]): 0 for name in used}
     number = {text: i for i, text in enumerate(texts)}
@@ -141,6 +143,19 @@ def _best(
     return ranges.take(slice(0, 0))
 
 
+def _of_the_users(activity: str) -> bool:
+    """Tell whether a range is none of a framework, by the activity its name tells."""
+    return activity.startswith(HOST)
+
+
+def _by_order() -> tuple[Convention, ...]:
+    """Return of the conventions what marks iterations without a number."""
+    cut = (
+        replace(c, patterns=tuple(p for p in c.patterns if p.by_order)) for c in built_in().values()
+    )
+    return tuple(c for c in cut if c.patterns)
+
+
 def _families(
     ranges: Ranges,
     names: Sequence[str],
@@ -152,9 +167,10 @@ def _families(
     """Yield families that count up, or names that repeat, and cover enough of a span."""
     shapes: dict[str, list[int]] = defaultdict(list)
     numbers = np.zeros(len(names), np.int64)
+    ordered = understand(names, *_by_order()).by_order
     for row, name in enumerate(names):
         digits = [text for text in _NUMBER.findall(name) if len(text) <= _DIGITS]
-        if reading.of(name)[1] != NAMED or bool(digits) < counted:
+        if bool(digits) < counted or not (ordered[row] or _of_the_users(reading.of(name)[0])):
             continue
         numbers[row] = int(digits[-1]) if digits else 0
         shapes[_NUMBER.sub("#", name) if counted else name].append(row)
