@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,8 +11,19 @@ from bubbleviz.attribution import Attributed
 from bubbleviz.columns import NONE, Codes, Ints
 from bubbleviz.grouping import groups_of
 from bubbleviz.idle_gaps import split
-from bubbleviz.idle_time import Example, Part, StepIdle
+from bubbleviz.idle_time import (
+    COMPUTE,
+    EXPOSED_COMMUNICATION,
+    EXPOSED_COPY,
+    Example,
+    Part,
+    StepIdle,
+    Strip,
+)
 from bubbleviz.steps import Steps
+
+#: A strip has so many slices: about as many as a picture has pixels.
+SLICES = 960
 
 
 def parts_of(
@@ -122,3 +133,30 @@ def _outside(
     rest_ns = span_ns[1] - span_ns[0] - sum(step.length_ns for step in told)
     if rest_ns:
         yield StepIdle(None, 0, rest_ns, busy_ns - sum(step.busy_ns for step in told), parts)
+
+
+def strip_of(
+    found: Attributed,
+    exposed: tuple[intervals.Intervals, intervals.Intervals, intervals.Intervals],
+    parts: Sequence[Part],
+    numbers: Mapping[str, int],
+    span_ns: tuple[int, int],
+) -> Strip:
+    """Return a rank's time in slices.
+
+    Args:
+        found: its idle time.
+        exposed: when it computed, communicated and nothing else, copied and nothing else.
+        parts: of its idle time.
+        numbers: of activities.
+        span_ns: from its first work to the end of its last.
+    """
+    edges = span_ns[0] + (span_ns[1] - span_ns[0]) * np.arange(SLICES + 1) // SLICES
+    sets = list(exposed)
+    for part in parts:
+        own = found.activity == numbers[part.activity]
+        sets.append((found.start_ns[own], found.end_ns[own]))
+    names = (COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY, *(part.activity for part in parts))
+    return Strip(
+        names, np.stack([intervals.measure_within(own, edges[:-1], edges[1:]) for own in sets])
+    )

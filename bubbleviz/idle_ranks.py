@@ -25,7 +25,7 @@ from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.held import no_ranges
 from bubbleviz.host_activities import SHORT, UNLINKED, HostActivities, Reading
 from bubbleviz.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched_by
-from bubbleviz.idle_parts import by_step, main_activity, parts_of, step_at
+from bubbleviz.idle_parts import by_step, main_activity, parts_of, step_at, strip_of
 from bubbleviz.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
 from bubbleviz.kinds import Kinds, matching
 from bubbleviz.link import link
@@ -268,6 +268,7 @@ def _rank(device: _Device, read: _Read, asked: Asked) -> RankIdle:
         time_ns = _longest_piece(found, gap, read.numbers.of(activity))
         return _example(gap, time_ns, others, device, read, steps)
 
+    parts = parts_of(found, names, example)
     process, device_id = profile.activities.ranks[device.rank].tolist()
     gpu = [d.name for d in profile.devices if d.device_id == device_id and d.pid in _of(process)]
     return RankIdle(
@@ -278,11 +279,12 @@ def _rank(device: _Device, read: _Read, asked: Asked) -> RankIdle:
         device_id=device_id,
         gpu=gpu[0] if gpu and gpu[0] else None,
         breakdown=_breakdown(device),
-        parts=parts_of(found, names, example),
+        parts=parts,
         steps=by_step(found, device.busy.any_ns, steps, device.span_ns, names),
         steps_by=steps.by,
         gaps=gaps,
         chunks=chunks,
+        strip=strip_of(found, _exposed(device.busy), parts, read.numbers.numbers, device.span_ns),
     )
 
 
@@ -302,12 +304,23 @@ def _lead(threads: Ints) -> int:
     return int(known[count.argmax()]) if len(known) else NONE
 
 
-def _breakdown(device: _Device) -> Breakdown:
-    busy, (start_ns, end_ns) = device.busy, device.span_ns
-    talking = intervals.difference(busy.communication_ns, busy.compute_ns)
+def _exposed(
+    busy: Busy,
+) -> tuple[intervals.Intervals, intervals.Intervals, intervals.Intervals]:
+    """Return when a device computed, communicated and nothing else, copied and nothing else."""
     kernels = intervals.union(
         *(np.concatenate(c) for c in zip(busy.compute_ns, busy.communication_ns, strict=True))
     )
+    return (
+        busy.compute_ns,
+        intervals.difference(busy.communication_ns, busy.compute_ns),
+        intervals.difference(busy.copy_ns, kernels),
+    )
+
+
+def _breakdown(device: _Device) -> Breakdown:
+    busy, (start_ns, end_ns) = device.busy, device.span_ns
+    _, talking, copying = _exposed(busy)
     return Breakdown(
         start_ns=start_ns,
         end_ns=end_ns,
@@ -316,7 +329,7 @@ def _breakdown(device: _Device) -> Breakdown:
         communication_ns=intervals.measure(busy.communication_ns),
         copy_ns=intervals.measure(busy.copy_ns),
         exposed_communication_ns=intervals.measure(talking),
-        exposed_copy_ns=intervals.measure(intervals.difference(busy.copy_ns, kernels)),
+        exposed_copy_ns=intervals.measure(copying),
     )
 
 

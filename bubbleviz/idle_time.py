@@ -186,6 +186,24 @@ class Chunks(Table):
     activity: Ints
 
 
+#: What a device did in a strip, before the activities of its host.
+COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = "compute", "communication", "copies"
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A rank's time in slices of equal length, for a picture.
+
+    Attributes:
+        names: ``compute``, ``communication`` and ``copies``, as far as others do not hide them;
+            then the activities that idle time is put down to, the longest first.
+        spent_ns: int64[names, slices]; a slice's numbers add up to its length.
+    """
+
+    names: tuple[str, ...]
+    spent_ns: Ints
+
+
 @dataclass(frozen=True)
 class RankIdle:
     """A device of a process.
@@ -203,6 +221,7 @@ class RankIdle:
         steps_by: how steps were told.
         gaps: that are not short.
         chunks: of these.
+        strip: its time in slices.
     """
 
     label: str
@@ -217,6 +236,7 @@ class RankIdle:
     steps_by: str
     gaps: IdleGaps
     chunks: Chunks
+    strip: Strip
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from bubbleviz.errors import (
     OutputError,
     UsageError,
 )
+from bubbleviz.gap_picture import draw_gaps
 from bubbleviz.host_activities import default_activities
 from bubbleviz.idle_gaps import gaps_of, split
 from bubbleviz.idle_time import IdleReport, RankIdle
@@ -876,3 +878,38 @@ def test_threads_may_have_names(tmp_path: Path) -> None:
     file = profile(tmp_path, [k(0, 9, 1)], [c(-9, 0, 1)], threads=[T(1, "python")])
 
     assert only(bubbleviz.gaps(file)).breakdown.busy_ns == 9_000
+
+
+def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
+    report = bubbleviz.gaps(_planted(tmp_path))
+
+    drawn = draw_gaps(report)
+
+    root = ElementTree.fromstring(drawn)
+    texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "1 device, idle for 25.0 % of the time"
+    assert {"step 1", "step 2", "host GPU 0", "75.0 %"} <= {t.replace("\u00a0", " ") for t in texts}
+    assert "data loading  17.5\u00a0%" in texts
+    assert drawn == draw_gaps(bubbleviz.gaps(tmp_path / "profile.sqlite"))
+
+
+def test_slices_of_a_strip_add_up(tmp_path: Path) -> None:
+    rank = only(bubbleviz.gaps(_planted(tmp_path)))
+
+    spent_ns = rank.strip.spent_ns
+    assert spent_ns.sum() == rank.breakdown.span_ns
+    assert spent_ns[:3].sum() == rank.breakdown.busy_ns
+    assert spent_ns.sum(axis=0).max() - spent_ns.sum(axis=0).min() <= 1
+
+
+def test_a_picture_of_hostile_names_and_many_devices(tmp_path: Path) -> None:
+    kernels = [k(at, at + 5, None, device=d) for d in range(40) for at in (0, 20 + d)]
+    calls = [c(30, 35, 7)]
+    file = profile(tmp_path, kernels, calls, hostname="<script>\x01" + "x" * 10_000)
+
+    drawn = draw_gaps(bubbleviz.gaps(file))
+
+    ElementTree.fromstring(drawn)
+    assert "<script>" not in drawn
+    assert "and 8 more devices" in drawn
+    assert len(drawn) < 300_000

@@ -25,6 +25,12 @@ def gaps(
         str | None,
         typer.Option(metavar="FILE", help="Write a row for each gap; - for standard output."),
     ] = None,
+    svg: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Draw a strip a device: what it ran, and why it was idle."
+        ),
+    ] = None,
     step: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +76,7 @@ def gaps(
 
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if activities is None else [activities]
-    outputs = [file for file in (json, csv) if file is not None]
+    outputs = [file for file in (json, csv, svg) if file is not None]
     check_outputs(outputs, inputs, force=force)
     from bubbleviz import gap_report
     from bubbleviz.crew import cores
@@ -91,6 +97,10 @@ def gaps(
         contents[json] = encoded(gap_report.json_text(report, top))
     if csv is not None:
         contents[csv] = encoded(gap_report.gaps_csv(report))
+    if svg is not None:
+        from bubbleviz.gap_picture import draw_gaps
+
+        contents[svg] = encoded(draw_gaps(report))
     to_stdout = contents.pop("-", None)
     write_outputs(contents, force=force)
     for sentence in gap_report.warnings(report):
