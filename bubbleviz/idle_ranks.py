@@ -19,7 +19,7 @@ from bubbleviz.attribution import (
     names_around,
 )
 from bubbleviz.call_notes import GRAIN_NS, CallNotes, notes_of
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.columns import NONE, Bools, Ints, joined
 from bubbleviz.conventions import plain
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.held import no_ranges
@@ -221,7 +221,8 @@ def _telling(
     """Return the ranges that tell what hosts did while devices were idle, without steps."""
     since, until = (np.concatenate(c) for c in zip(*idle.values(), strict=True))
     shortest_ns = max(GRAIN_NS, asked.shortest_ns)
-    ranges = profile.every_range.lasting(shortest_ns, threads, since, until)
+    logs = [log for log in (profile.every_range, profile.system_calls) if log is not None]
+    ranges = _together([log.lasting(shortest_ns, threads, since, until) for log in logs])
     process = process_of(ranges.thread)
     keep = np.zeros(len(ranges), bool)
     for own, (since, until) in idle.items():
@@ -229,6 +230,16 @@ def _telling(
         before = np.searchsorted(until, ranges.start_ns[rows], side="right")
         keep[rows] = before < np.searchsorted(since, ranges.end_ns[rows])
     return _named(ranges.take(keep), {name for own in steps.values() for name in own.names})
+
+
+def _together(found: Sequence[Ranges]) -> Ranges:
+    """Return ranges of several logs as one."""
+    names = tuple(name for own in found for name in own.names)
+    first = np.cumsum([0, *(len(own.names) for own in found)]).tolist()
+    numbered = (
+        replace(own, name_id=own.name_id + at) for own, at in zip(found, first, strict=False)
+    )
+    return replace(joined(tuple(numbered)), names=names)
 
 
 def _named(ranges: Ranges, left_out: Set[str]) -> Ranges:

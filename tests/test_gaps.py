@@ -225,6 +225,36 @@ def test_the_main_thread_tells_where_the_launching_one_does_not(tmp_path: Path) 
     }
 
 
+def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) -> None:
+    file = profile(
+        tmp_path,
+        [k(0, 10, 1), k(200, 210, 2)],
+        [c(-9, 0, 1), c(40, 60, 9, name="cudaMalloc"), c(180, 181, 2)],
+        [r(100, 150, "DataLoader")],
+    )
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("CREATE TABLE OSRT_API (start INT, end INT, globalTid INT, nameId INT)")
+        names = {900: "getc", 901: "ioctl", 902: "poll"}
+        database.executemany("INSERT INTO StringIds VALUES (?,?)", names.items())
+        rows = [(20, 30, 900), (45, 55, 901), (110, 160, 902), (165, 170, 901), (175, 177, 900)]
+        database.executemany(
+            "INSERT INTO OSRT_API VALUES (?,?,?,?)",
+            [(a * US, b * US, global_id(1, 1), name) for a, b, name in rows],
+        )
+        database.commit()
+
+    # What takes less than the shortest gap, as the last one, tells nothing.
+    assert spent(only(bubbleviz.gaps(file))) == {
+        "untraced": 10 + 10 + 40 + 5 + 10,
+        "file access": 10,
+        "allocation": 20,
+        "data loading": 50,
+        "waiting": 10,
+        "system calls": 5,
+        "launch": 20,
+    }
+
+
 def test_devices_of_a_process_are_told_apart(tmp_path: Path) -> None:
     file = profile(
         tmp_path,
@@ -482,7 +512,15 @@ def test_against_a_reference_that_looks_at_every_microsecond(world: _World, shor
         ("train.py(12): main", "Python"),
         ("<built-in method apply of FunctionMeta object at 0x5581>", "Python"),
         ("$profiler.py:91 start_trace", "Python"),
+        ("pthread_cond_timedwait", "waiting"),
+        ("poll", "waiting"),
+        ("getc", "file access"),
+        ("pread64", "file access"),
+        ("fopen64", "file access"),
+        ("ioctl", "system calls"),
+        ("mmap64", "system calls"),
         ("custom_op", "host: custom_op"),
+        ("read the config", "host: read the config"),
         ("Currency 3", "host: Currency #"),
         ("forward", "host: forward"),
         ("Loop", "host: Loop"),
@@ -496,9 +534,12 @@ def test_names_of_activities(name: str, activity: str) -> None:
 
 
 def test_every_activity_says_what_it_means_and_what_may_help() -> None:
-    for own in default_activities().all_of:
-        assert own.meaning
-        assert own.advice
+    known = default_activities()
+    for name in {own.name for own in known.all_of}:
+        told = known.named(name)
+        assert told is not None
+        assert told.meaning
+        assert told.advice
 
 
 def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
@@ -807,10 +848,14 @@ def test_every_real_export_with_work_adds_up(file: Path) -> None:
 def test_a_real_export_whose_host_reads_files() -> None:
     rank = only(bubbleviz.gaps(DATA / "nsys" / "nsightful_power_iteration.sqlite"))
 
-    # Ranges "IO 0" to "IO 430" take 644.240 ms, all of them while the GPU is idle.
-    assert rank.parts[0].activity == "host: IO #"
-    assert rank.parts[0].gaps == 44
-    assert rank.parts[0].idle_ns == pytest.approx(644.240e6, rel=1e-4)
+    # Ranges "IO 0" to "IO 430" take 644.240 ms, all of them while the GPU is idle; 16.5 ms of
+    # that are calls of the operating system inside.
+    first, second = rank.parts[:2]
+    assert (first.activity, second.activity) == ("host: IO #", "file access")
+    assert (first.gaps, second.gaps) == (44, 44)
+    assert first.idle_ns + second.idle_ns == pytest.approx(644.240e6, rel=1e-4)
+    assert first.example is not None
+    assert first.example.where == ("Loop", "IO 190")
     assert sum(step.name is not None for step in rank.steps) == 44
 
 
@@ -887,9 +932,9 @@ def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
 
     root = ElementTree.fromstring(drawn)
     texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [text.replace("\u00a0", " ") for text in texts]
     assert texts[0] == "1 device, idle for 25.0 % of the time"
-    assert {"step 1", "step 2", "host GPU 0", "75.0 %"} <= {t.replace("\u00a0", " ") for t in texts}
-    assert "data loading  17.5\u00a0%" in texts
+    assert {"step 1", "step 2", "host GPU 0", "75.0 %", "data loading  17.5 %"} <= set(texts)
     assert drawn == draw_gaps(bubbleviz.gaps(tmp_path / "profile.sqlite"))
 
 

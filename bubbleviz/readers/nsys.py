@@ -308,18 +308,37 @@ class _RangeLog:
             first, last = self.export.bounds("range_rows")
             asked = self.scan.stretches("nsys/lasting_ranges", first, last, _RANGE_ROWS, binds)
             found += [_lasting(rows, times, names) for rows in self.scan.rows(asked)]
-        start_ns, end_ns, thread, name_id = np.concatenate(found, axis=1)
-        none = np.zeros(len(thread), bool)
-        return Ranges(
-            start_ns=start_ns.copy(),
-            end_ns=end_ns.copy(),
-            thread=thread.copy(),
-            end_thread=np.full(len(thread), NONE, np.int64),
-            start_end=none,
-            cut=none.copy(),
-            name_id=name_id.copy(),
-            names=tuple(names),
-        )
+        return _plain_ranges(np.concatenate(found, axis=1), names)
+
+
+@dataclass(frozen=True)
+class _SystemCalls:
+    """A :class:`~bubbleviz.profile.RangeLog` of calls of the operating system."""
+
+    export: Export
+
+    def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
+        """Return the calls of some threads that last so long, and touch any of some times."""
+        names: dict[str, int] = {}
+        times = intervals.union(since_ns, until_ns)
+        found = np.empty((4, 0), np.int64)
+        if len(times[0]):
+            binds: Binds = {
+                "shortest": shortest_ns,
+                "threads": json.dumps(threads.tolist()),
+                "since": int(times[0][0]),
+                "until": int(times[1][-1]),
+            }
+            found = _lasting(self.export.rows(query("nsys/system_calls"), binds), times, names)
+        return _plain_ranges(found, names)
+
+
+def _plain_ranges(columns: Ints, names: Mapping[str, int]) -> Ranges:
+    """Return ranges of which no more is known than start, end, thread, and number of the name."""
+    start_ns, end_ns, thread, name_id = (column.copy() for column in columns)
+    none = np.zeros(len(thread), bool)
+    end_thread = np.full(len(thread), NONE, np.int64)
+    return Ranges(start_ns, end_ns, thread, end_thread, none, none.copy(), name_id, tuple(names))
 
 
 def _lasting(
@@ -448,6 +467,7 @@ class NsysFile:
             threads=_threads(export),
             devices=_devices(export),
             limitations=(*notes, *impossible_times(export.path, {"ranges": strange})),
+            system_calls=_SystemCalls(export) if export.has("system_calls") else None,
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:
