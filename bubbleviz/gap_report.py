@@ -96,7 +96,7 @@ def parts(report: IdleReport, top: int) -> Iterator[RenderableType]:
         shown = _most_idle(steps, top)
         yield from titled(f"Steps ({by}); those with most idle time", _steps(shown))
         yield from _more(len(steps), top)
-    yield Text(f"\n{advice(report)}\n")
+    yield Text("\n" + "\n".join((advice(report), *_spinning(report))) + "\n")
 
 
 def _headline(report: IdleReport) -> str:
@@ -250,6 +250,17 @@ def advice(report: IdleReport) -> str:
     of_all = percent(part.idle_ns / report.span_ns)
     name = clean(part.activity, _NAME)
     return f'{percent(share)} of the idle time ({of_all} of all) goes to "{name}": {said}'
+
+
+def _spinning(report: IdleReport) -> Iterator[str]:
+    """Yield that communication may be waiting, where much of the time goes to it."""
+    exposed_ns = sum(rank.breakdown.exposed_communication_ns for rank in report.ranks)
+    if report.span_ns and exposed_ns >= _SHARE * report.span_ns:
+        share = percent(exposed_ns / report.span_ns)
+        yield (
+            f"{share} of the time is communication alone, which is busy time here, though its "
+            "kernels may only wait for others: see bubbleviz analyze for pipelines"
+        )
 
 
 def json_text(report: IdleReport, top: int) -> str:

@@ -23,7 +23,7 @@ from bubbleviz.columns import NONE, Bools, Ints, joined
 from bubbleviz.conventions import plain
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.held import no_ranges
-from bubbleviz.host_activities import SHORT, UNLINKED, HostActivities, Reading
+from bubbleviz.host_activities import SHORT, UNLINKED, UNTRACED, HostActivities, Reading
 from bubbleviz.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched_by
 from bubbleviz.idle_parts import by_step, main_activity, parts_of, step_at, strip_of
 from bubbleviz.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
@@ -422,9 +422,10 @@ def _untold(read: _Read, found: Sequence[RankIdle]) -> Iterator[Limitation]:
             "recorded, or cut off); its idle time is put down to nothing",
             sum(part.gaps for part in unlinked),
         )
-    if len(read.ranges) == 0:
+    untraced = any(part.activity == UNTRACED for rank in found for part in rank.parts)
+    if untraced and len(read.ranges) == 0:
         yield Limitation(
             "what hosts did outside of CUDA calls",
             f"{path}: no range of a launching thread touches idle time (NVTX, record_function, "
-            "operators); without any such time is untraced",
+            "operators); such time is untraced",
         )

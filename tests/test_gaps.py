@@ -38,6 +38,7 @@ from bubbleviz.idle_gaps import gaps_of, split
 from bubbleviz.idle_time import IdleReport, RankIdle
 from bubbleviz.profile import Activities
 from tests.building import C, K, M, R, T, global_id, profile
+from tests.kineto import traces_of
 
 US = 1000
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -309,6 +310,27 @@ def test_short_gaps_are_those_that_are_shorter(tmp_path: Path) -> None:
     assert spent(only(bubbleviz.gaps(file, shortest_us=3.001))) == {"short gaps": 5}
     with pytest.raises(UsageError, match="microseconds, 0 or more"):
         bubbleviz.gaps(file, shortest_us=-1)
+
+
+@pytest.mark.parametrize("folder", ["1f1b", "zb-v"])
+def test_both_formats_tell_the_same(tmp_path: Path, folder: str) -> None:
+    export = next((Path(__file__).parents[1] / "fixtures" / folder).glob("*.sqlite"))
+
+    exported = bubbleviz.gaps(export)
+    traced = bubbleviz.gaps(traces_of(export, tmp_path))
+
+    told = [
+        [
+            (
+                *(rank.breakdown.span_ns, rank.breakdown.compute_ns, rank.breakdown.idle_ns),
+                *(rank.breakdown.communication_ns, rank.breakdown.overlap, spent(rank)),
+                [(step.name, step.length_ns, step.busy_ns, step.parts) for step in rank.steps],
+            )
+            for rank in report.ranks
+        ]
+        for report in (exported, traced)
+    ]
+    assert told[0] == told[1]
 
 
 #: Names of every strength; an unknown one is its own activity.
