@@ -167,8 +167,10 @@ def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, In
     row = np.searchsorted(start_ns, points_ns, side="right") - 1
     held = np.maximum(row, 0)
     inside = (row >= 0) & (points_ns > start_ns[held]) & (points_ns < end_ns[held])
-    begin_ns = np.union1d(start_ns, points_ns[inside])
-    row = np.searchsorted(start_ns, begin_ns, side="right") - 1
+    cut_ns = np.unique(points_ns[inside])
+    behind = np.searchsorted(start_ns, cut_ns)
+    begin_ns = np.insert(start_ns, behind, cut_ns)
+    row = np.insert(np.arange(len(start_ns)), behind, behind - 1)
     last = np.append(row[1:] != row[:-1], True)
     return row, begin_ns, np.where(last, end_ns[row], np.append(begin_ns[1:], 0))
 
