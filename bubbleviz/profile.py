@@ -231,6 +231,7 @@ class Profile:
 
     Attributes:
         global_rank: number of the rank in the run, where the file says so and holds one rank.
+        system_calls: calls of the operating system, as ranges; None where they are not recorded.
     """
 
     source: Source
@@ -243,6 +244,7 @@ class Profile:
     devices: tuple[Device, ...]
     limitations: tuple[Limitation, ...]
     global_rank: int | None = None
+    system_calls: RangeLog | None = None
 
 
 @dataclass(frozen=True)

@@ -221,13 +221,14 @@ class KinetoFile:
         fits = _fitting(ranges.names, globs)
         return {n: c for n, c, fit in zip(ranges.names, counts, fits, strict=True) if fit and c}
 
-    def read(self, globs: Sequence[str]) -> Profile:
-        """Return the profile.
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+        """Return the profile; whatever it lacks but work is never missed.
 
         Raises:
             ProfileError: it cannot be read.
             NothingToAnalyseError: neither GPU work nor operators were recorded.
         """
+        del partial
         whole = self._trace.profile
         if len(whole.activities) == 0:
             raise NothingToAnalyseError(
