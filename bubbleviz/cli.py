@@ -11,6 +11,7 @@ import typer
 
 from bubbleviz._version import __version__
 from bubbleviz.commands.compare import compare
+from bubbleviz.commands.gaps import gaps
 from bubbleviz.commands.gate import gate
 from bubbleviz.commands.pgle import pgle
 from bubbleviz.commands.simulate import simulate
@@ -64,8 +65,9 @@ def analyze(
     profiles: Annotated[
         list[str],
         typer.Argument(
-            help="Nsight Systems exports (.sqlite) or reports (.nsys-rep) of one run, or "
-            "directories of them."
+            help="Profiles of one run, or directories of them: Nsight Systems exports (.sqlite) or "
+            "reports (.nsys-rep), traces of PyTorch (.json, .json.gz), profiles of XLA "
+            "(.xplane.pb, .trace.json.gz)."
         ),
     ],
     context: typer.Context,
@@ -111,6 +113,14 @@ def analyze(
         bool,
         typer.Option("--what-if", help="Simulate the other schedules at the measured times."),
     ] = False,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="iteration:5-8|time:1.5s-3s",
+            help="Look at a part of the run alone: the iterations of these names, or those that "
+            "begin and end in this time of the first profile.",
+        ),
+    ] = None,
     skip: Annotated[
         int, typer.Option(min=0, metavar="N", help="Leave the first N iterations out of averages.")
     ] = 0,
@@ -189,11 +199,13 @@ def analyze(
     from bubbleviz.inputs import find_profiles
     from bubbleviz.outputs import check_outputs, write_outputs
     from bubbleviz.selection import check_drawn, numbers, parallel_of, view_of
+    from bubbleviz.window import window_of
 
     # What lies on other machines is looked for there.
     files = [file.path for file in find_profiles(profiles)] if dask is None else profiles
     inputs = [*files, *(convention or ()), *([] if plan is None else [plan])]
     check_outputs(list(outputs), inputs, force=force)
+    part = None if window is None else window_of(window)
     ordered = numbers(order, "--order") if order else ()
     sizes = None if parallel is None else parallel_of(parallel)
     one_of(rows, ROWS, "--rows")
@@ -217,6 +229,7 @@ def analyze(
                 parallel=sizes,
                 plan=plan,
                 what_if=what_if or any(r.compares for r in outputs.values()),
+                window=part,
                 keep_export=keep_export,
                 jobs=jobs or cores(),
                 dask=dask,
@@ -298,6 +311,7 @@ def conventions() -> None:
 app.command(epilog="Example: bubbleviz compare before.json after.json")(compare)
 app.command(epilog="Example: bubbleviz view node*.sqlite")(view)
 app.command(epilog="Example: bubbleviz pgle node*.sqlite -o costs.pbtxt")(pgle)
+app.command(epilog="Example: bubbleviz gaps trace.json.gz")(gaps)
 app.command(epilog="Example: bubbleviz gate report.json --max-bubble schedule=0.12")(gate)
 
 

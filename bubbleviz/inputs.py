@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bubbleviz.errors import InputError
+from bubbleviz.errors import InputError, MismatchError
 from bubbleviz.ordering import natural_key
 from bubbleviz.raw_reports import SUFFIXES
 
@@ -44,6 +44,18 @@ def find_profiles(paths: Sequence[str]) -> tuple[Found, ...]:
                 f"{path}: cannot be looked at ({error.strerror}); check it and its permissions"
             ) from error
     return tuple(found)
+
+
+def refuse_twins(files: Sequence[str]) -> None:
+    """Raise MismatchError where a file is named twice: what it holds would count twice."""
+    seen: dict[Path, str] = {}
+    for path in files:
+        place = Path(path).resolve()
+        if place in seen:
+            raise MismatchError(
+                f"{seen[place]} and {path}: the same profile twice; give each profile once"
+            )
+        seen[place] = path
 
 
 def _stands_for(path: str) -> list[Found]:

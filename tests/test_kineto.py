@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.columns import NONE
@@ -305,3 +308,72 @@ def test_backward_kernels_of_a_real_trace_are_found_across_threads(tmp_path: Pat
     assert profile.linked_kernels == profile.kernels
     assert profile.attributed_kernels == profile.kernels
     assert profile.cross_thread_kernels > 0
+
+
+_ANY = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.integers(-(1 << 70), 1 << 70),
+        st.floats(),
+        st.text(max_size=4),
+        st.sampled_from(["X", "M", "kernel", "cuda_runtime", "cpu_op", "user_annotation"]),
+        st.sampled_from(["Forward 0", "Backward 0", "thread_name", "1e400", "nan"]),
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["name", "ph", "rank", "id"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+_FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
+_ARGUMENTS = ("correlation", "device", "External id", "name")
+_ODD_EVENT = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(_FIELDS, _ANY),
+        "args": _ANY | st.fixed_dictionaries({}, optional=dict.fromkeys(_ARGUMENTS, _ANY)),
+    },
+)
+_SOUND = [
+    _range(0, 4, "Forward 0"),
+    _call(1, 1, 1),
+    _kernel(5, 2, 1),
+    _range(10, 4, "Backward 0"),
+    _call(11, 1, 2),
+    _kernel(15, 2, 2),
+]
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+)
+@given(
+    odd=st.lists(st.tuples(st.sampled_from(range(6)), _ODD_EVENT), max_size=5),
+    facts=st.dictionaries(
+        st.sampled_from(
+            [
+                "schemaVersion",
+                "deviceProperties",
+                "distributedInfo",
+                "baseTimeNanoseconds",
+                "host_name",
+            ]
+        ),
+        _ANY | st.lists(st.dictionaries(st.sampled_from(["id", "name"]), _ANY), max_size=2),
+    ),
+)
+def test_whatever_values_events_have_no_traceback_comes_of_it(
+    tmp_path: Path, odd: list[tuple[int, dict[str, Any]]], facts: dict[str, Any]
+) -> None:
+    events = [dict(event) for event in _SOUND]
+    for at, values in odd:
+        events.append({**_SOUND[at], **values})
+    trace = tmp_path / "odd.json"
+    trace.write_text(json.dumps({**facts, "traceEvents": events}))
+
+    with contextlib.suppress(BubblevizError):
+        bubbleviz.analyze(trace)
+    with contextlib.suppress(BubblevizError):
+        bubbleviz.inspect(trace)

@@ -215,12 +215,13 @@ class XplaneFile:
         """Return how often such names occur among the ranges."""
         return self._all().sample(globs)
 
-    def read(self, globs: Sequence[str]) -> Profile:
-        """Return the profile.
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+        """Return the profile; whatever it lacks but work is never missed.
 
         Raises:
             ProfileError: it cannot be read; NothingToAnalyseError: it holds no device's work.
         """
+        del partial
         return self._all().profile(globs)
 
     def inspect(self, globs: Sequence[str]) -> Contents:

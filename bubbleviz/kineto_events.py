@@ -1,0 +1,144 @@
+"""Events of PyTorch's profiler (Kineto), gathered by category as columns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from bubbleviz import trace_events
+from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.profile import IMPOSSIBLE_NS, possible
+from bubbleviz.traced import Owners, Texts, columns_of
+
+KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = range(7)
+_CATEGORIES = {
+    "kernel": KERNEL,
+    "gpu_memcpy": COPY,
+    "gpu_memset": COPY,
+    "memcpy": COPY,
+    "memset": COPY,
+    "cuda_runtime": CALL,
+    "cuda_driver": CALL,
+    "runtime": CALL,
+    "driver": CALL,
+    "user_annotation": ANNOTATION,
+    "cpu_op": OPERATOR,
+    "operator": OPERATOR,
+    "python_function": PYTHON,
+    "overhead": OVERHEAD,
+}
+
+
+class _Args(msgspec.Struct, gc=False):
+    correlation: int | None = None
+    device: int | None = None
+    external: int | None = msgspec.field(default=None, name="External id")
+    name: str | None = None
+
+
+class Event(trace_events.Event, gc=False):
+    """An event with the arguments that are used."""
+
+    args: _Args | None = None
+
+
+class ExactEvent(trace_events.ExactEvent, gc=False):
+    """The same, with its times as they are written."""
+
+    args: _Args | None = None
+
+
+_NO_ARGS = _Args()
+#: Columns of what is gathered.
+OWNER, START, END, NAME, CORRELATION, DEVICE, EXTERNAL = range(7)
+
+
+@dataclass
+class Gathered:
+    """What a trace holds, by kind, as far as it was read."""
+
+    names: Texts = field(default_factory=Texts)
+    owners: Owners = field(default_factory=Owners)
+    threads: dict[int, str] = field(default_factory=dict)
+    blocks: dict[int, list[Ints]] = field(default_factory=lambda: defaultdict(list))
+    untimed: int = 0
+
+    def add(self, events: Sequence[Event | ExactEvent]) -> None:
+        """Add the events of a block."""
+        kinds: dict[int, list[Event | ExactEvent]] = defaultdict(list)
+        # JSON gives an object an event, so that each must be looked at.
+        for event in events:
+            if event.ph == "X":
+                kind = _CATEGORIES.get((event.cat or "").lower())
+                if kind is not None and event.ts is not None:
+                    kinds[kind].append(event)
+                self.untimed += kind is not None and event.ts is None
+            elif event.ph == "M" and event.name == "thread_name" and event.args is not None:
+                self.threads[self.owners.number(event)] = event.args.name or ""
+        for kind, own_events in kinds.items():
+            self.blocks[kind].append(self._columns(own_events))
+
+    def _columns(self, events: Sequence[Event | ExactEvent]) -> Ints:
+        args = [event.args or _NO_ARGS for event in events]
+        told = ([a.correlation for a in args], [a.device for a in args], [a.external for a in args])
+        numbers = [[NONE if n is None else n for n in column] for column in told]
+        common = columns_of(events, self.owners, self.names)
+        return np.concatenate((common, np.array(numbers, np.int64)))
+
+    def rows(self, kind: int) -> int:
+        """Return how many events of a kind there are."""
+        return sum(block.shape[1] for block in self.blocks[kind])
+
+    def base_ns(self) -> int:
+        """Return when the trace's first event began, stray times left aside."""
+        starts = [block[START] for blocks in self.blocks.values() for block in blocks]
+        if not starts:
+            return 0
+        start_ns = np.concatenate(starts)
+        middle = int(np.median(start_ns))
+        near = np.abs(start_ns - middle) < IMPOSSIBLE_NS >> 2
+        return int(start_ns[near].min(initial=middle))
+
+    def taken(self, base_ns: int, *kinds: int) -> Rows:
+        """Return the events of some kinds, those of each in the order of the file."""
+        tables = [np.empty((7, 0), np.int64)]
+        tables += [block for kind in kinds for block in self.blocks[kind]]
+        kind = np.repeat(np.array(kinds, np.int64), [self.rows(kind) for kind in kinds])
+        columns = np.concatenate(tables, axis=1)
+        for one in kinds:
+            del self.blocks[one]
+        columns[[START, END]] -= base_ns
+        keep = possible(columns[START], columns[END])
+        if keep is None:
+            return Rows(columns, kind, 0)
+        return Rows(columns[:, keep], kind[keep], int((~keep).sum()))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Events as columns; times count from the trace's first event.
+
+    Attributes:
+        columns: as gathered, without rows whose times cannot be.
+        kind: category of each.
+        impossible: how many rows were left out.
+    """
+
+    columns: Ints
+    kind: Ints
+    impossible: int
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, column: int) -> Ints:
+        rows: Ints = self.columns[column]
+        return rows
+
+    def take(self, rows: Ints | Bools) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.columns[:, rows], self.kind[rows], 0)
