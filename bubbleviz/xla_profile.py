@@ -31,6 +31,8 @@ from bubbleviz.xla_work import Names, Placed, Work, devices_of, ranges_of, work_
 
 #: Lines of devices are threads of their own, by numbers that no thread has.
 _DEVICE_THREAD = 1 << 40
+#: What the line of a thread is called in which Python runs.
+_PYTHON = "python"
 NO_LAUNCHES = "launches"
 _RECORD_AGAIN = "record again with jax.profiler.trace around whole steps"
 
@@ -177,7 +179,7 @@ def held(
         limitations: of the file.
     """
     process &= PID_MASK
-    numbers = np.array([line.number for line in planes.lines], np.int64)
+    numbers = _line_numbers(planes, process)
     present = devices_of(planes)
     tids = np.concatenate((numbers, _DEVICE_THREAD + present))
     thread = thread_numbers(np.full(len(tids), process, np.int64), tids)
@@ -201,6 +203,19 @@ def held(
         devices=tuple(Device(None, number, name, None) for number, name in planes.devices),
         limitations=tuple(notes),
     )
+
+
+def _line_numbers(planes: Planes, process: int) -> Ints:
+    """Return the numbers of threads of lines; the first Python thread is the process's main one.
+
+    XLA numbers threads by the address of something, where the system gives the main one the number
+    of its process.
+    """
+    numbers = np.array([line.number for line in planes.lines], np.int64)
+    python = [at for at, line in enumerate(planes.lines) if line.name == _PYTHON]
+    if python and process not in numbers:
+        numbers[python[0]] = process
+    return numbers
 
 
 def _notes(path: str, planes: Planes, work: Work) -> list[Limitation]:

@@ -21,7 +21,7 @@ from bubbleviz.cli import main
 from bubbleviz.conventions import built_in, globs_of
 from bubbleviz.idle import Cause
 from bubbleviz.pgle import measure_costs
-from bubbleviz.profile import Profile, Ranges
+from bubbleviz.profile import Profile, Ranges, is_main
 from bubbleviz.readers import reader_of
 from bubbleviz.report import Report
 from bubbleviz.wire import Walk
@@ -321,6 +321,7 @@ def test_what_the_host_did_is_kept(tmp_path: Path) -> None:
     whole = np.array([0]), np.array([1_000_000])
     lasting = found.every_range.lasting(20_000, np.array([thread]), *whole)
 
+    assert is_main(thread)
     assert named(lasting) == {"train": 1, "train#step_num=3#": 1, "F0": 1}
 
 
