@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz import gap_report
+from bubbleviz import call_notes, gap_report
 from bubbleviz.cli import main
 from bubbleviz.errors import (
     InputError,
@@ -224,6 +224,54 @@ def test_the_main_thread_tells_where_the_launching_one_does_not(tmp_path: Path) 
         "untraced": 20,
         "launch": 20,
     }
+
+
+def test_the_thread_that_launches_after_most_gaps_is_asked_before_the_main_one(
+    tmp_path: Path,
+) -> None:
+    starts = [
+        (0, 1, 1),
+        (100, 2, 2),
+        (111, 5, 3),
+        (121, 5, 4),
+        (131, 5, 5),
+        (150, 4, 6),
+        (170, 4, 7),
+    ]
+    calls = [(-9, 0), (80, 85), (60, 62), (63, 65), (66, 68), (145, 146), (165, 166)]
+    file = profile(
+        tmp_path,
+        [k(start, start + 10 - (110 < start < 140), number) for start, _, number in starts],
+        [c(a, b, n, tid=t) for (a, b), (_, t, n) in zip(calls, starts, strict=True)],
+        [r(20, 40, "DataLoader", 4), r(30, 55, "Optimizer.step", 5), r(35, 45, "mine", 1)],
+    )
+
+    # Short gaps do not count: thread 5 ends three of these, thread 4 two others.
+    assert spent(only(bubbleviz.gaps(file))) == {
+        "data loading": 20,
+        "host: mine": 5,
+        "untraced": 10 + 35 + 5 + 5,
+        "launch": 20 + 5 + 5,
+        "short gaps": 3,
+    }
+
+
+def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = [(20 + 10 * n, 22 + 10 * n + n, 10 + n) for n in range(5)]
+    file = profile(
+        tmp_path,
+        [k(0, 10, 1), k(100, 110, 2)],
+        [c(-9, 0, 1), *(c(*wait, name="cudaMalloc") for wait in waits), c(80, 81, 2)],
+    )
+    assert spent(only(bubbleviz.gaps(file)))["allocation"] == 2 + 3 + 4 + 5 + 6
+    monkeypatch.setattr(call_notes, "_MOST", 3)
+
+    report = bubbleviz.gaps(file)
+
+    assert spent(only(report)) == {"allocation": 4 + 5 + 6, "untraced": 55, "launch": 20}
+    assert "those of less than 4,000 ns" in report.limitations[-2].because
 
 
 def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) -> None:
