@@ -39,6 +39,8 @@ from bubbleviz.record import How, export_of
 from bubbleviz.report import Report
 from bubbleviz.staging import MAYBE_MISSING
 from bubbleviz.timing import add, step
+from bubbleviz.window import Window, window_of
+from bubbleviz.windowed import windowed
 
 #: Where unattributed compute can move a ratio by more than this, the report says so.
 LOW_MATTERS = 0.01
@@ -57,6 +59,7 @@ def analyze(
     plan: str | Path | None = None,
     keep_export: bool = False,
     what_if: bool = False,
+    window: str | Window | None = None,
     jobs: int = 1,
     dask: str | None = None,
     progress: Progress | None = None,
@@ -81,6 +84,8 @@ def analyze(
         plan: a file with the order of operations that was meant, to compare with.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         what_if: simulate other schedules at the measured times, too.
+        window: the part of the run that the report covers, as ``iteration:5-8`` or
+            ``time:1.5s-3s``; None for all of it.
         jobs: how many threads read one profile, beside the one that links, or how many processes
             read several; a script that gives more
             than one needs ``if __name__ == "__main__":``.
@@ -92,6 +97,7 @@ def analyze(
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
     one_of(align, ALIGNMENTS, "--align")
+    part = window_of(window) if isinstance(window, str) else window
     meant = None if plan is None else read_plan(str(plan))
     given = [paths] if isinstance(paths, (str, Path)) else paths
     with _fleet(jobs, dask) as fleet:
@@ -106,9 +112,10 @@ def analyze(
     with step("put together"):
         run = put_together(recordings, Told(order, parallel, same_clock, align))
     with step("count"):
-        counts = count(run, skip=skip)
+        counts = count(run, skip=skip, window=part)
     with step("explain"):
         explanation = explain(run, counts)
+        run, counts, explanation = windowed(part, run, counts, explanation)
         told = run.ranks, run.operations, counts.iterations
         counted = any(note.what == INFERRED for r in recordings for note in r.limitations)
         ran = schedule_of(*told, inferred=counted)

@@ -113,6 +113,14 @@ def analyze(
         bool,
         typer.Option("--what-if", help="Simulate the other schedules at the measured times."),
     ] = False,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="iteration:5-8|time:1.5s-3s",
+            help="Look at a part of the run alone: the iterations of these names, or those that "
+            "begin and end in this time of the first profile.",
+        ),
+    ] = None,
     skip: Annotated[
         int, typer.Option(min=0, metavar="N", help="Leave the first N iterations out of averages.")
     ] = 0,
@@ -191,11 +199,13 @@ def analyze(
     from bubbleviz.inputs import find_profiles
     from bubbleviz.outputs import check_outputs, write_outputs
     from bubbleviz.selection import check_drawn, numbers, parallel_of, view_of
+    from bubbleviz.window import window_of
 
     # What lies on other machines is looked for there.
     files = [file.path for file in find_profiles(profiles)] if dask is None else profiles
     inputs = [*files, *(convention or ()), *([] if plan is None else [plan])]
     check_outputs(list(outputs), inputs, force=force)
+    part = None if window is None else window_of(window)
     ordered = numbers(order, "--order") if order else ()
     sizes = None if parallel is None else parallel_of(parallel)
     one_of(rows, ROWS, "--rows")
@@ -219,6 +229,7 @@ def analyze(
                 parallel=sizes,
                 plan=plan,
                 what_if=what_if or any(r.compares for r in outputs.values()),
+                window=part,
                 keep_export=keep_export,
                 jobs=jobs or cores(),
                 dask=dask,

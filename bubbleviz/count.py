@@ -17,6 +17,7 @@ from bubbleviz.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.reach import Reach, reach_of
 from bubbleviz.statistics import Counted, Extents, Statistic, Windows, statistics
 from bubbleviz.stretches import DRIFT
+from bubbleviz.window import Window
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
 OVERLAP_SHARE = 0.01
@@ -165,6 +166,8 @@ class Counts:
         extents: first starts and last ends.
         windows: of each ratio, by name.
         one_clock: of each iteration, whether the clocks of all its ranks can be compared.
+        inside: of each iteration, whether it lies in the window that was asked for; the others
+            have no ranks.
     """
 
     iterations: tuple[Iteration, ...]
@@ -174,20 +177,29 @@ class Counts:
     extents: Extents
     windows: Mapping[str, Windows]
     one_clock: Bools
+    inside: Bools
 
 
-def count(run: Run, *, skip: int = 0) -> Counts:
+def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     """Return the ratios of every iteration and their summary.
 
     Args:
         run: the profiles put together.
-        skip: how many of the first iterations the summary leaves out.
+        skip: how many of the first iterations (of the window) the summary leaves out.
+        window: the part of the run that is looked at; None for all of it.
+
+    Raises:
+        InputError: no iteration lies in the window.
     """
     table = _tabulate(run)
     iterations = tuple(_iteration(table, k) for k in range(len(run.iteration_names)))
-    usual = _usual_microbatches(iterations)
+    inside = _inside(iterations, window)
+    known = [iterations[k] for k in np.flatnonzero(inside).tolist()]
+    usual = _usual_microbatches(known)
+    averaged = {i.index for i in known[skip:] if _is_averaged(i, usual)}
     iterations = tuple(
-        replace(i, averaged=_is_averaged(i, usual) and i.index >= skip) for i in iterations
+        replace(i, averaged=i.index in averaged) if held else replace(i, ranks=())
+        for i, held in zip(iterations, inside.tolist(), strict=True)
     )
     headline, reason = _headline(iterations)
     comparable = [reach.comparable for reach in table.reaches.values()]
@@ -200,7 +212,17 @@ def count(run: Run, *, skip: int = 0) -> Counts:
         table.extents,
         _told_windows(table),
         one_clock,
+        inside,
     )
+
+
+def _inside(iterations: Sequence[Iteration], window: Window | None) -> Bools:
+    """Tell which iterations lie in a window."""
+    if window is None:
+        return np.ones(len(iterations), bool)
+    start_ns = np.array([i.start_ns for i in iterations], np.int64)
+    end_ns = np.array([i.end_ns for i in iterations], np.int64)
+    return window.holds([i.name for i in iterations], start_ns, end_ns)
 
 
 def _told_windows(table: _Table) -> Mapping[str, Windows]:

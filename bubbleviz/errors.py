@@ -7,6 +7,7 @@
     │   └── NothingToAnalyseError   it is one, but recorded nothing that can be analysed
     ├── MismatchError               the profiles do not belong together
     ├── OutputError                 an output exists already, or cannot be written
+    ├── AnnotationError             a framework whose ranges cannot be added in a training script
     └── UsageError                  exit 2: a name or option value that does not exist
 
 A message is one sentence: what, where, what to do next. ``str(error)`` is that sentence.
@@ -48,6 +49,10 @@ class MismatchError(BubblevizError):
 
 class OutputError(BubblevizError):
     """An output that exists already or cannot be written."""
+
+
+class AnnotationError(BubblevizError, RuntimeError):
+    """A framework that is not what its annotations expect; nothing of it was changed."""
 
 
 class UsageError(BubblevizError):

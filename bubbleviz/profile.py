@@ -232,6 +232,8 @@ class Profile:
     Attributes:
         global_rank: number of the rank in the run, where the file says so and holds one rank.
         system_calls: calls of the operating system, as ranges; None where they are not recorded.
+        launches_known: whether the calls are a host's own; else they stand for the work itself,
+            and say nothing of when it was launched.
     """
 
     source: Source
@@ -245,6 +247,7 @@ class Profile:
     limitations: tuple[Limitation, ...]
     global_rank: int | None = None
     system_calls: RangeLog | None = None
+    launches_known: bool = True
 
 
 @dataclass(frozen=True)

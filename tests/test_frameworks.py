@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from bubbleviz import annotate
 from bubbleviz.cli import main
 from bubbleviz.conventions import built_in, globs_of, recognise, understand
 from bubbleviz.phases import COMPUTE, Phase
@@ -243,6 +244,37 @@ def test_torch_profiler_steps_are_iterations_of_torch_pipelining(tmp_path: Path)
     )
     assert found_rows(report) == true_rows(report, truth, truth.operations)
     check_ratios(report, truth)
+
+
+# -- names written for us ------------------------------------------------------------------
+
+
+def native_names(rank: int, stage: int | None, name: str) -> str:
+    """Return the name that bubbleviz.annotate gives a range."""
+    if mark := re.fullmatch(r"iter_\d+_(\d+)", name):
+        return f"bubbleviz:iteration {mark[1]} rank={rank}"
+    if name == "Optimizer":
+        return annotate.phase(name).name
+    found = _NAME.fullmatch(name)
+    assert found is not None, name
+    word = found["op"].replace("FORWARD", "F").replace("BACKWARD", "B")
+    return annotate.phase(word, microbatch=int(found["mb"]), stage=stage).name
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v"])
+def test_names_written_for_us(schedule: str, tmp_path: Path) -> None:
+    chunks = 1 if schedule == "1f1b" else 2
+    planting = replace(BASE, schedule=schedule, chunks=chunks, microbatches=8, autograd="named")
+    planting = replace(planting, iteration_ranges=True, first_iteration=7, servers=2)
+    paths, truth = renamed(planting, tmp_path, native_names)
+    report = bubbleviz.analyze(paths)
+
+    assert report.convention == "bubbleviz"
+    assert found_rows(report) == true_rows(report, truth, truth.operations)
+    check_ratios(report, truth)
+    assert [i.name for i in report.iterations] == ["7", "8"][: len(report.iterations)]
+    assert [rank.global_rank for rank in report.ranks] == [rank.index for rank in report.ranks]
+    assert report.limitations == ()
 
 
 # -- zero-bubble -----------------------------------------------------------------------------

@@ -28,6 +28,9 @@ of its ranges that hold both forward and backward, counted on their thread).
 - ``part = true`` names a part of an operation: what follows under the same phase belongs to the
   same one.
 
+``explicit = true`` at the top level says that such names are written for us: where they name
+forward or backward, no other naming that is recognised counts.
+
 Before matching, the convention's NVTX domain in front (``domain = "TSL"``) and the tail of
 PyTorch's ``emit_nvtx`` behind (``, op_id = 3``) are taken off; a ``glob`` must let them through.
 """
@@ -74,6 +77,7 @@ _KEYS = frozenset(
         "domain",
         "summary",
         "source",
+        "explicit",
         "examples",
         "counter_examples",
         "pattern",
@@ -132,6 +136,7 @@ class Convention:
         counter_examples: names that it must leave alone.
         communication: more regexes for communication kernels (a user's additions).
         helper_threads: more regexes for threads that never run backward.
+        explicit: whether its names are written for us, and so come before a framework's.
     """
 
     name: str
@@ -143,6 +148,7 @@ class Convention:
     counter_examples: tuple[str, ...]
     communication: tuple[str, ...]
     helper_threads: tuple[str, ...]
+    explicit: bool = False
 
     @property
     def globs(self) -> tuple[str, ...]:
@@ -307,8 +313,19 @@ def recognise(counts: Mapping[str, int]) -> tuple[Convention, ...]:
     and backward in at least a tenth as many. Beside one that names whole operations, such as
     microbatches, the parts that another one names (layers) lie inside them: the innermost range
     would take the kernels of an operation, so of that other one only the rest holds.
+
+    Explicit names lead alone where they are among these: a framework's own around or inside them
+    tell the same twice. Where they name little or no work, they stand beside the others.
     """
-    evidence = [e for e in weigh(counts, tuple(built_in().values())) if e.work > 0]
+    weighed = weigh(counts, tuple(built_in().values()))
+    followed = _followed([e for e in weighed if e.work > 0])
+    explicit = tuple(e.convention for e in weighed if e.convention.explicit and e.work + e.other)
+    alone = tuple(c for c in followed if c.explicit)
+    return alone or (followed and (*followed, *explicit))
+
+
+def _followed(evidence: Sequence[Evidence]) -> tuple[Convention, ...]:
+    """Return the conventions that name enough work, the strongest first."""
     whole = [e for e in evidence if e.whole > 0]
     most = max((e.work for e in evidence), default=0)
     if not any(_PARTS * e.work >= most for e in whole):
@@ -448,6 +465,7 @@ def _from_text(text: str, where: str) -> Convention:
         counter_examples=_texts(data, "counter_examples", where),
         communication=_regexes(data, "communication", where),
         helper_threads=_regexes(data, "helper_threads", where),
+        explicit=_switch(data, "explicit", where) is True,
     )
 
 

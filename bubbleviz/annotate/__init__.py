@@ -1,0 +1,55 @@
+"""Ranges for training scripts whose framework names none: import it, call it once.
+
+>>> from bubbleviz import annotate
+>>> handle = annotate.torch_pipelining()  # doctest: +SKIP
+>>> with annotate.phase("F", microbatch=3, chunk=0):
+...     pass
+
+Whatever records finds them: Nsight Systems as NVTX ranges, PyTorch's profiler as its own. They
+bear names that bubbleviz reads without being told (``bubbleviz:F mb=3 chunk=0``, the naming
+``bubbleviz``). Where nothing records, a range costs a microsecond or two.
+
+A framework is one module of :mod:`bubbleviz.annotate.frameworks`, called by its name:
+``annotate.torch_pipelining()``, ``annotate.megatron()``, ``annotate.deepspeed()``. Each wraps the
+framework's own methods, gives a handle whose ``remove()`` undoes that (it is a context manager,
+too), and does nothing more when called again.
+
+This package loads nothing but the standard library; PyTorch is used where the script has it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+
+from bubbleviz.annotate.ranges import Range, iteration, phase
+from bubbleviz.annotate.wrapping import Annotations
+from bubbleviz.errors import AnnotationError
+
+__all__ = ["AnnotationError", "Annotations", "Range", "iteration", "phase", "supported"]
+
+
+def supported() -> tuple[str, ...]:
+    """Return the names of the frameworks that can be annotated, in alphabetical order."""
+    package = importlib.import_module("bubbleviz.annotate.frameworks")
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
+
+
+def __getattr__(name: str) -> Callable[[], Annotations]:
+    """Return what annotates the framework of that name.
+
+    Raises:
+        AttributeError: there is no such framework.
+    """
+    if name.startswith("_") or name not in supported():
+        raise AttributeError(
+            f"bubbleviz.annotate has no {name!r}; the frameworks are {', '.join(supported())}"
+        )
+    module = importlib.import_module(f"bubbleviz.annotate.frameworks.{name}")
+    annotate: Callable[[], Annotations] = module.annotate
+    return annotate
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *supported()})

@@ -1,0 +1,316 @@
+"""Ranges under our own names, given to whatever records at the moment.
+
+That is NVTX, for Nsight Systems (through PyTorch where it was built for GPUs, else through the
+package ``nvtx`` where it is installed), and PyTorch's profiler while it records. Where both do,
+both get the range.
+
+A range costs what asking them costs: without a recorder PyTorch is asked whether its profiler is
+on, and NVTX is called, which returns at once in a process that no tool has entered.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from bubbleviz.errors import UsageError
+
+#: The phases of bubbleviz/phases.py, which needs no import here; a test holds them together.
+PHASES = (
+    *("F", "B", "W", "BW", "R", "FB", "Optimizer"),
+    *("SEND_F", "RECV_F", "SEND_B", "RECV_B", "SEND_RECV", "COLLECTIVE"),
+)
+_PREFIX = "bubbleviz:"
+_WORDS = ("mb", "chunk", "stage", "sequence", "mb2", "chunk2", "stage2")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Recorders:
+    """Whatever records in this process. Found when the first range opens after PyTorch is loaded.
+
+    PyTorch is never imported from here: a script that has not loaded it records nothing with it.
+    """
+
+    def __init__(self) -> None:
+        self._push: Callable[[str], object] | None = None
+        self._pop: Callable[[], object] | None = None
+        self._profiling: Callable[[], bool] = _never
+        self._record: Callable[[str], Any] | None = None
+        self._settled = False
+
+    def open(self, name: str) -> tuple[Any, ...]:
+        """Open a range on this thread, and return what :meth:`close` needs."""
+        if not self._settled:
+            self._settle()
+        pushed = None
+        if self._push is not None:
+            pushed = self._pushed(name)
+        if self._profiling() and self._record is not None:
+            recorded = self._record(name)
+            recorded.__enter__()
+            return pushed, recorded
+        return (pushed,)
+
+    def close(self, opened: tuple[Any, ...]) -> None:
+        """Close a range on the thread that opened it."""
+        if len(opened) == 2:
+            opened[1].__exit__(None, None, None)
+        if opened[0] is not None:
+            opened[0]()
+
+    def _pushed(self, name: str) -> Callable[[], object] | None:
+        """Push an NVTX range, and return what pops it; None where this process has no NVTX."""
+        try:
+            self._push(name)  # type: ignore[misc]  # the caller has seen that it is not None
+        except RuntimeError:
+            # PyTorch without NVTX says so when it is called, not before.
+            self._push, self._pop = _of_package()
+            return None
+        return self._pop
+
+    def _settle(self) -> None:
+        """Look for PyTorch and NVTX among the modules that the script has loaded."""
+        torch = sys.modules.get("torch")
+        cuda = getattr(torch, "cuda", None)
+        if torch is None or not hasattr(torch, "profiler") or not hasattr(cuda, "nvtx"):
+            self._push, self._pop = _of_package()
+            return  # It may be loaded, or finish loading, later.
+        if torch.version.cuda or torch.version.hip:
+            self._push, self._pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
+        else:
+            self._push, self._pop = _of_package()
+        self._profiling = _asking(torch)
+        self._record = torch.profiler.record_function
+        self._settled = True
+
+
+def _never() -> bool:
+    return False
+
+
+@functools.cache
+def _of_package() -> tuple[Callable[[str], object] | None, Callable[[], object] | None]:
+    """Return push and pop of the package ``nvtx``, where it is installed."""
+    try:
+        nvtx = importlib.import_module("nvtx")
+    except ImportError:
+        return None, None
+    push, pop = getattr(nvtx, "push_range", None), getattr(nvtx, "pop_range", None)
+    return (push, pop) if push and pop else (None, None)
+
+
+def _asking(torch: Any) -> Callable[[], bool]:
+    """Return what tells whether PyTorch's profiler records on this thread.
+
+    Under ``emit_nvtx`` it does not: what it would record goes to NVTX, where the range is anyway.
+    """
+    autograd = torch.autograd
+    enabled: Callable[[], bool] = autograd._profiler_enabled
+    kind = getattr(torch._C._autograd, "_profiler_type", None)
+    if kind is None:
+        return enabled
+    to_nvtx = torch._C._profiler.ActiveProfilerType.NVTX
+    return lambda: enabled() and kind() != to_nvtx
+
+
+_recorders = Recorders()
+
+
+class Range:
+    """A range; a context manager, and a decorator of functions that shall run under it.
+
+    Attributes:
+        name: as it is recorded.
+    """
+
+    __slots__ = ("_opened", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._opened: list[tuple[Any, ...]] = []
+
+    def __enter__(self) -> Range:
+        self._opened.append(_recorders.open(self.name))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _recorders.close(self._opened.pop())
+
+    def __call__(self, function: _F) -> _F:
+        """Return the function under this range, one for each call."""
+
+        @functools.wraps(function)
+        def ranged(*args: Any, **kwargs: Any) -> Any:
+            with self._again():
+                return function(*args, **kwargs)
+
+        return ranged  # type: ignore[return-value]  # it takes and gives what the function does
+
+    def _again(self) -> Range:
+        """Return a range like this one, for a call that may run beside others."""
+        return type(self)(self.name)
+
+
+class Outermost(Range):
+    """A range of a kind of which the outermost alone is recorded, in each thread.
+
+    A script may name its whole optimizer step around what a wrapper names in it.
+    """
+
+    __slots__ = ("_kind",)
+    _open = threading.local()
+
+    def __init__(self, name: str, kind: str | None = None) -> None:
+        super().__init__(name)
+        self._kind = kind or name
+
+    def __enter__(self) -> Outermost:
+        depth = getattr(self._open, self._kind, 0)
+        setattr(self._open, self._kind, depth + 1)
+        self._opened.append(() if depth else _recorders.open(self.name))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        setattr(self._open, self._kind, getattr(self._open, self._kind) - 1)
+        opened = self._opened.pop()
+        if opened:
+            _recorders.close(opened)
+
+    def _again(self) -> Outermost:
+        return type(self)(self.name, self._kind)
+
+
+class _Iteration(Outermost):
+    """An iteration, numbered when it opens where no number is given."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int | None) -> None:
+        super().__init__("", "iteration")
+        self._number = number
+
+    def __enter__(self) -> _Iteration:
+        if not getattr(self._open, self._kind, 0):
+            rank = _rank()
+            of_rank = "" if rank is None else f" rank={rank}"
+            self.name = f"{_PREFIX}iteration {_iterations.take(self._number)}{of_rank}"
+        super().__enter__()
+        return self
+
+    def _again(self) -> _Iteration:
+        return type(self)(self._number)
+
+
+def _rank() -> int | None:
+    """Return this process's number in the run, where torch.distributed knows it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return int(distributed.get_rank())
+
+
+class _Iterations:
+    """The numbers of iterations, counted from 0 in a process."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self, number: int | None) -> int:
+        """Return the number of an iteration that begins; the next one counts on from it."""
+        taken = self._next if number is None else number
+        self._next = taken + 1
+        return taken
+
+
+_iterations = _Iterations()
+
+
+def phase(
+    name: str,
+    *,
+    microbatch: int | None = None,
+    chunk: int | None = None,
+    stage: int | None = None,
+    sequence: int | None = None,
+    second_microbatch: int | None = None,
+    second_chunk: int | None = None,
+    second_stage: int | None = None,
+) -> Range:
+    """Return a range for an operation: ``with annotate.phase("F", microbatch=3, chunk=0): ...``.
+
+    Args:
+        name: F, B (for the input alone), W, BW (both), R (recompute), FB (a forward and a backward
+            overlapped), Optimizer, SEND_F, RECV_F, SEND_B, RECV_B, SEND_RECV or COLLECTIVE.
+        microbatch: counted from 0 in each iteration; where none is given it is counted by order.
+        chunk: which of the rank's model chunks, in the model's order; not needed with one.
+        stage: virtual stage, where it is known; it tells the chunk and the order of ranks.
+        sequence: which part of a sequence that is split.
+        second_microbatch: of the second of two operations under one name (FB, SEND_RECV).
+        second_chunk: likewise.
+        second_stage: likewise.
+
+    Raises:
+        UsageError: there is no such phase, or a number is none.
+    """
+    text = name_of(
+        name, microbatch, chunk, stage, sequence, second_microbatch, second_chunk, second_stage
+    )
+    return Outermost(text, name) if name == "Optimizer" else Range(text)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def name_of(phase: str, *numbers: int | None) -> str:
+    """Return the name of an operation's range; numbers are those of :func:`phase`, in its order.
+
+    Raises:
+        UsageError: there is no such phase, or a number is none.
+    """
+    if phase not in PHASES:
+        raise UsageError(f"annotate.phase({phase!r}): the phases are {', '.join(PHASES)}")
+    told = [(word, n) for word, n in zip(_WORDS, numbers, strict=False) if n is not None]
+    return _PREFIX + " ".join((phase, *(f"{word}={_checked(word, n)}" for word, n in told)))
+
+
+def _checked(word: str, number: object) -> int:
+    """Return a number that a name can hold.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    try:
+        whole = int(number.__index__())  # type: ignore[attr-defined]  # an error says that it lacks
+    except (AttributeError, TypeError):
+        whole = -1
+    if not 0 <= whole < 10**9:
+        raise UsageError(f"annotate: {word}={number!r} is no number from 0 to 999,999,999")
+    return whole
+
+
+def iteration(number: int | None = None) -> Range:
+    """Return a range for an iteration: ``with annotate.iteration(step): ...``.
+
+    What a framework's wrapper would name inside it is left to it. Work behind it (an optimizer
+    step) belongs to it, too, until a forward begins.
+
+    Args:
+        number: the same on all ranks; counted from 0 where none is given.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    return _Iteration(None if number is None else _checked("iteration", number))

@@ -1,0 +1,123 @@
+"""A window: the part of a run that an analysis covers, as ``iteration:5-8`` or ``time:1.5s-3s``.
+
+Iterations go by the names that the report gives them. Times count from the start of the first
+profile's capture, as Nsight Systems shows them, which is what the report's clock counts from. Of
+time a window holds the iterations that begin and end in it::
+
+    time:2s-5s        ├──────────────┤
+    iterations   ├─ 3 ─┤├─ 4 ─┤├─ 5 ─┤├─ 6 ─┤        4 and 5
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bubbleviz.errors import InputError, UsageError
+
+if TYPE_CHECKING:  # what is refused is refused before numpy is loaded
+    from bubbleviz.columns import Bools, Ints
+
+_ITERATIONS = re.compile(r"iteration:\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
+_TIME = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)\s*"
+_TIMES = re.compile(rf"time:(?:{_TIME})?-(?:{_TIME})?")
+_UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_FORM = "it is not of the form iteration:5 or iteration:5-8 or time:1.5s-3s (ns, us, ms, s)"
+#: Later than any capture.
+_EVER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a run, either of numbered iterations or of time.
+
+    Attributes:
+        text: as it was written.
+        iterations: number of the first and of the last iteration; None for a window of time.
+        times_ns: start and end (exclusive) on the report's clock; None for one of iterations.
+    """
+
+    text: str
+    iterations: tuple[int, int] | None = None
+    times_ns: tuple[int, int] | None = None
+
+    def holds(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> Bools:
+        """Tell which iterations lie in the window; all arrays have shape (iterations,).
+
+        Args:
+            names: of the iterations.
+            start_ns: when each began on any rank, on the report's clock.
+            end_ns: when each ended on all; not after its start where it has no work.
+
+        Raises:
+            InputError: none does.
+        """
+        import numpy as np
+
+        if self.iterations is not None:
+            first, last = self.iterations
+            number = [int(name) if name.isdecimal() else -1 for name in names]
+            held = np.array([first <= n <= last for n in number], bool)
+        else:
+            since_ns, until_ns = self.times_ns or (0, _EVER)
+            held = (start_ns >= since_ns) & (end_ns <= until_ns) & (end_ns > start_ns)
+        if not held.any():
+            raise InputError(f"--window {self.text}: {self._nothing(names, start_ns, end_ns)}")
+        return np.asarray(held, bool)
+
+    def touches(self, start_ns: Ints, end_ns: Ints) -> Bools:
+        """Tell which iterations share time with a window of time; none with one of iterations."""
+        import numpy as np
+
+        if self.times_ns is None:
+            return np.zeros(len(start_ns), bool)
+        since_ns, until_ns = self.times_ns
+        return np.asarray((end_ns > since_ns) & (start_ns < until_ns) & (end_ns > start_ns), bool)
+
+    def _nothing(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> str:
+        """Return what is said where the window holds no iteration."""
+        if not names:
+            return "the capture holds no iteration"
+        held = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        if self.iterations is not None:
+            return f"there is no such iteration; the capture holds {held}"
+        worked = end_ns > start_ns
+        low = int(start_ns[worked].min(initial=_EVER)) / 1e9
+        high = int(end_ns[worked].max(initial=0)) / 1e9
+        return (
+            "no iteration begins and ends in it; the capture holds iteration "
+            f"{held}, from {low:.6f} s to {high:.6f} s"
+        )
+
+
+def window_of(text: str) -> Window:
+    """Return the window of ``iteration:5-8``, ``iteration:5`` or ``time:1.5s-3s``.
+
+    Either end of a time may be left out (``time:2s-``).
+
+    Raises:
+        UsageError: it is of no such form, or ends before it begins.
+    """
+    shown = repr(text if len(text) <= 60 else f"{text[:59]}…")
+    if numbered := _ITERATIONS.fullmatch(text):
+        first, last = int(numbered[1]), int(numbered[2] or numbered[1])
+        window = Window(text, iterations=(first, last))
+    elif timed := _TIMES.fullmatch(text):
+        first = _nanoseconds(timed[1], timed[2], 0)
+        last = _nanoseconds(timed[3], timed[4], _EVER) - 1
+        window = Window(text, times_ns=(first, last + 1))
+    else:
+        raise UsageError(f"--window {shown}: {_FORM}")
+    if last < first:
+        raise UsageError(f"--window {shown}: ends before it begins")
+    return window
+
+
+def _nanoseconds(number: str | None, unit: str | None, default: int) -> int:
+    """Return a time written with its unit, without rounding through floating point."""
+    if number is None or unit is None:
+        return default
+    whole, _, part = number.partition(".")
+    return int(whole) * _UNIT_NS[unit] + int(part.ljust(9, "0")) * _UNIT_NS[unit] // 10**9

@@ -1,0 +1,147 @@
+"""Train a small pipeline with torch.distributed.pipelining, and record it as a user would.
+
+    python scripts/record_torch_pipeline.py --schedule 1F1B --schedule ZBVZeroBubble DIR
+    bubbleviz analyze DIR/1F1B/rank*.json --plan DIR/1F1B/plan.csv
+
+Needs PyTorch and nothing else. Each rank is a process; by default they run on the CPU and talk
+through gloo. DIR/SCHEDULE gets a trace for each rank, written by PyTorch's profiler, and
+``plan.csv``, the order that PyTorch planned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.profiler import ProfilerActivity, profile
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from bubbleviz import annotate
+
+#: The last stages lie on the first ranks again.
+_V_SHAPED = ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
+_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, and how it is recorded."""
+
+    folder: Path
+    schedules: tuple[str, ...]
+    ranks: int
+    microbatches: int
+    iterations: int
+    width: int
+    device: str
+    port: int
+    annotated: bool
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--schedule", action="append", required=True)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--width", type=int, default=128, help="of each layer")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda with a GPU for each rank")
+    parser.add_argument("--port", type=int, default=29511)
+    parser.add_argument("--plain", action="store_true", help="without annotate.torch_pipelining()")
+    given = parser.parse_args()
+    job = Job(
+        given.folder,
+        tuple(given.schedule),
+        given.ranks,
+        given.microbatches,
+        given.iterations,
+        given.width,
+        given.device,
+        given.port,
+        not given.plain,
+    )
+    for name in job.schedules:
+        (job.folder / name).mkdir(parents=True, exist_ok=True)
+    torch.multiprocessing.spawn(run, args=(job,), nprocs=job.ranks)
+
+
+def run(rank: int, job: Job) -> None:
+    """Be one rank."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(job.port))
+    torch.set_num_threads(1)
+    device = torch.device("cpu" if job.device == "cpu" else f"{job.device}:{rank}")
+    backend = "gloo" if job.device == "cpu" else "nccl"
+    distributed.init_process_group(backend, rank=rank, world_size=job.ranks)
+    for name in job.schedules:
+        with annotate.torch_pipelining() if job.annotated else nullcontext():
+            _train(rank, job, name, device)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def _train(rank: int, job: Job, name: str, device: Any) -> None:
+    """Train under one schedule, and write what was recorded and what was planned."""
+    kind = schedules.get_schedule_class(name)
+    several = issubclass(kind, schedules.PipelineScheduleMulti)
+    count = job.ranks * (2 if several else 1)
+    mine = [rank, rank + job.ranks][: count // job.ranks]
+    if kind.__name__ in _V_SHAPED:
+        mine = [rank, count - 1 - rank]
+    torch.manual_seed(0)
+    models = [_model(job.width).to(device) for _ in mine]
+    stages = [
+        PipelineStage(model, stage, count, device)
+        for model, stage in zip(models, mine, strict=True)
+    ]
+    schedule = kind(
+        stages if several else stages[0], job.microbatches, loss_fn=torch.nn.functional.mse_loss
+    )
+    weights = [weight for model in models for weight in model.parameters()]
+    optimizer = torch.optim.AdamW(weights)
+    rows = _BATCH * job.microbatches
+    inputs = (torch.randn(rows, job.width, device=device),) if 0 in mine else ()
+    target = {"target": torch.randn(rows, job.width, device=device)} if count - 1 in mine else {}
+
+    def iterate(times: int) -> None:
+        for _ in range(times):
+            schedule.step(*inputs, **target)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    iterate(1)
+    activities = [ProfilerActivity.CPU]
+    if job.device != "cpu":
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as recorded:
+        iterate(job.iterations)
+    recorded.export_chrome_trace(str(job.folder / name / f"rank{rank}.json"))
+    if rank == 0:
+        _write_plan(schedule, job.folder / name / "plan.csv")
+
+
+def _model(width: int) -> Any:
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(3)))
+
+
+def _write_plan(schedule: Any, path: Path) -> None:
+    """Write the order that PyTorch planned, one row a rank, as it does itself."""
+    order = getattr(schedule, "pipeline_order", None) or schedule._get_pipeline_order()
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        for rank in sorted(order):
+            rows.writerow("" if action is None else str(action) for action in order[rank])
+
+
+if __name__ == "__main__":
+    main()

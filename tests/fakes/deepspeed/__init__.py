@@ -1,0 +1,1 @@
+"""A stand-in with the signatures that bubbleviz.annotate wraps."""

@@ -1,0 +1,12 @@
+"""Optimizers, one of which steps others."""
+
+from __future__ import annotations
+
+from megatron.core.optimizer.optimizer import ChainedOptimizer, MixedPrecisionOptimizer
+
+
+class DistributedOptimizer(MixedPrecisionOptimizer):
+    pass
+
+
+__all__ = ["ChainedOptimizer", "DistributedOptimizer", "MixedPrecisionOptimizer"]

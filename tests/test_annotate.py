@@ -1,0 +1,695 @@
+"""Ranges for frameworks that name none: what is recorded, when, by whom, and how it is undone.
+
+The frameworks are stand-ins with the signatures that matter (tests/fakes). PyTorch is too large
+to be installed for tests: where it is installed, or BUBBLEVIZ_TORCH names a Python that has it,
+real pipelines of several processes are trained, recorded by its profiler, and analysed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz import annotate
+from bubbleviz.annotate import ranges, wrapping
+from bubbleviz.conventions import built_in, recognise, understand
+from bubbleviz.errors import BubblevizError, UsageError
+from bubbleviz.phases import COUNTED, Phase
+from bubbleviz.plan_files import read_plan
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+FAKES = Path(__file__).parent / "fakes"
+
+
+class Recorder(ranges.Recorders):
+    """What was open when something opened: one line a range, indented by those around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.open_now: list[str] = []
+
+    def open(self, name: str) -> tuple[Any, ...]:
+        self.lines.append("  " * len(self.open_now) + name.removeprefix("bubbleviz:"))
+        self.open_now.append(name)
+        return (name,)
+
+    def close(self, opened: tuple[Any, ...]) -> None:
+        assert self.open_now.pop() == opened[0], "ranges close in the order in which they opened"
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    monkeypatch.setattr(ranges, "_recorders", recorder)
+    monkeypatch.setattr(ranges, "_iterations", ranges._Iterations())
+    return recorder
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(FAKES))
+    before = set(sys.modules)
+    yield
+    for handle in list(wrapping._known.values()):
+        handle.remove()
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in ("megatron", "deepspeed"):
+            del sys.modules[name]
+
+
+# --- what is imported, and what is not
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    """Not even an installed bubbleviz: -S hides all that pip has installed."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from bubbleviz import annotate\n"
+        "with annotate.phase('F', microbatch=3), annotate.iteration(): pass\n"
+        "foreign = {m.split('.')[0] for m in sys.modules} - sys.stdlib_module_names\n"
+        "print(sorted(foreign - {'__main__', 'bubbleviz'}))\n"
+        "print(sorted(m for m in sys.modules if m.startswith('bubbleviz')))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script, str(CHECKOUT)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    foreign, ours = done.stdout.splitlines()
+    assert foreign == "[]"
+    assert "conventions" not in ours
+    assert "frameworks" not in ours
+
+
+def test_frameworks_are_found_by_their_names() -> None:
+    assert annotate.supported() == ("deepspeed", "megatron", "torch_pipelining")
+    assert set(annotate.supported()) < set(dir(annotate))
+    with pytest.raises(
+        AttributeError, match="no 'horovod'; the frameworks are deepspeed, megatron"
+    ):
+        annotate.horovod()
+
+
+@pytest.mark.parametrize("name", annotate.supported())
+def test_a_framework_that_is_not_there_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for root in ("deepspeed", "megatron", "torch"):
+        monkeypatch.setitem(sys.modules, root, None)
+
+    with pytest.raises(annotate.AnnotationError, match="has no module") as error:
+        getattr(annotate, name)()
+
+    assert isinstance(error.value, BubblevizError)
+    assert isinstance(error.value, RuntimeError)
+    assert "\n" not in str(error.value)
+
+
+# --- names
+
+
+def test_its_phases_are_those_of_reports() -> None:
+    assert set(ranges.PHASES) == {phase.label for phase in Phase}
+
+
+NUMBER = st.none() | st.integers(0, 999_999_999)
+NUMBERS = ("microbatch", "chunk", "stage", "sequence")
+SECOND = ("second_microbatch", "second_chunk", "second_stage")
+
+
+@given(
+    phase=st.sampled_from(ranges.PHASES),
+    numbers=st.fixed_dictionaries(dict.fromkeys((*NUMBERS, *SECOND), NUMBER)),
+)
+def test_every_name_is_read_as_it_was_meant(phase: str, numbers: dict[str, int | None]) -> None:
+    name = annotate.phase(phase, **numbers).name
+    native = built_in()["bubbleviz"]
+
+    read = understand([name], native)
+
+    assert Phase(int(read.phase[0])).label == phase
+    if numbers["microbatch"] is not None or numbers["second_microbatch"] is None:
+        told = {k: -1 if n is None else n for k, n in numbers.items()}
+        assert {k: int(getattr(read, k)[0]) for k in numbers} == told
+    others = [c for c in built_in().values() if c is not native]
+    assert not understand([name], *others).understood[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"name": "forward"}, r"annotate.phase\('forward'\): the phases are F, B, W, BW"),
+        ({"name": "F", "microbatch": -1}, "mb=-1 is no number"),
+        ({"name": "F", "chunk": 10**9}, "chunk=1000000000 is no number"),
+        ({"name": "F", "stage": 1.5}, r"stage=1\.5 is no number"),
+        ({"name": "F", "sequence": "0"}, "sequence='0' is no number"),
+    ],
+)
+def test_what_cannot_be_named_is_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        annotate.phase(**arguments)
+    with pytest.raises(UsageError, match="iteration=-1 is no number"):
+        annotate.iteration(-1)
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    import numpy as np
+
+    assert annotate.phase("F", microbatch=np.int32(3)).name == "bubbleviz:F mb=3"  # type: ignore[arg-type]  # any integer
+
+
+NATIVE = ("bubbleviz:F mb=0 stage=0", "bubbleviz:BW mb=0 stage=0")
+
+
+@pytest.mark.parametrize(
+    ("names", "followed"),
+    [
+        (NATIVE, ["bubbleviz"]),
+        ((*NATIVE, "PP:0F0", "PP:0B0"), ["bubbleviz"]),
+        ((*NATIVE, "Optimizer", "F0.0.0", "B0.0.0", "W0.0.0"), ["bubbleviz"]),
+        (("PP:0F0", "PP:0B0", "bubbleviz:Optimizer"), ["torch-pipelining", "bubbleviz"]),
+        (("PP:0F0", "PP:0B0", "bubbleviz:iteration 3"), ["torch-pipelining", "bubbleviz"]),
+        (("PP:0F0", "PP:0B0"), ["torch-pipelining"]),
+        (("bubbleviz:Optimizer",), []),
+    ],
+)
+def test_names_written_for_us_come_before_a_frameworks(
+    names: tuple[str, ...], followed: list[str]
+) -> None:
+    assert [c.name for c in recognise(dict.fromkeys(names, 8))] == followed
+
+
+def test_a_few_ranges_written_for_us_stand_beside_a_frameworks() -> None:
+    found = recognise({"PP:0F0": 100, "PP:0B0": 100, "bubbleviz:R mb=0": 3, "bubbleviz:F mb=1": 1})
+
+    assert [c.name for c in found] == ["torch-pipelining", "bubbleviz"]
+
+
+# --- ranges
+
+
+def test_ranges_nest_and_close(recorded: Recorder) -> None:
+    outer = annotate.phase("F", microbatch=1, chunk=0)
+    with annotate.iteration(7), outer, annotate.phase("RECV_F", microbatch=1):
+        pass
+    with pytest.raises(ZeroDivisionError), annotate.phase("W"):
+        _ = 1 / 0
+
+    assert recorded.lines == ["iteration 7", "  F mb=1 chunk=0", "    RECV_F mb=1", "W"]
+    assert recorded.open_now == []
+
+
+def test_a_range_decorates(recorded: Recorder) -> None:
+    @annotate.phase("Optimizer")
+    def step(times: int) -> int:
+        """Step."""
+        return step(times - 1) + 1 if times else 0
+
+    @annotate.iteration()
+    def train() -> int:
+        return step(2)
+
+    assert [train(), train()] == [2, 2]
+    assert (step.__name__, step.__doc__) == ("step", "Step.")
+    assert recorded.lines == ["iteration 0", "  Optimizer", "iteration 1", "  Optimizer"]
+
+
+def test_the_outermost_iteration_and_optimizer_hold(recorded: Recorder) -> None:
+    for _ in range(2):
+        outer, inner = annotate.iteration(), annotate.iteration()
+        forward = annotate.phase("F")
+        with outer, annotate.phase("Optimizer"), inner, annotate.phase("Optimizer"), forward:
+            pass
+    with annotate.iteration(40):
+        pass
+    with annotate.iteration():
+        pass
+
+    once = ["  Optimizer", "    F"]
+    assert recorded.lines == [
+        *("iteration 0", *once, "iteration 1", *once),
+        *("iteration 40", "iteration 41"),
+    ]
+
+
+def test_a_range_of_another_thread_is_none_around_this_one(recorded: Recorder) -> None:
+    with annotate.phase("Optimizer"):
+        other = threading.Thread(target=lambda: annotate.phase("Optimizer").__enter__())
+        other.start()
+        other.join()
+
+        assert recorded.lines == ["Optimizer", "  Optimizer"]
+        recorded.open_now.pop()
+
+
+def test_an_iteration_names_the_rank_of_the_run(
+    recorded: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 3
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+    with annotate.iteration(5):
+        pass
+    distributed.is_initialized = lambda: False
+    with annotate.iteration():
+        pass
+
+    assert recorded.lines == ["iteration 5 rank=3", "iteration 6"]
+    read = understand(["bubbleviz:iteration 5 rank=3"], built_in()["bubbleviz"])
+    assert (int(read.iteration[0]), int(read.rank[0])) == (5, 3)
+
+
+# --- who records
+
+
+class FakeTorch(ModuleType):
+    """As much of PyTorch as is asked; ``log`` gets what NVTX and the profiler get."""
+
+    def __init__(self, *, built_for_gpus: bool, has_nvtx: bool = True) -> None:
+        super().__init__("torch")
+        self.log: list[str] = []
+        self.profiling: str | None = None
+        log = self.log
+
+        def push(name: str) -> None:
+            if not has_nvtx:
+                raise RuntimeError("NVTX functions not installed")
+            log.append(f"push {name}")
+
+        class Record:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def __enter__(self) -> None:
+                log.append(f"enter {self.name}")
+
+            def __exit__(self, *_: object) -> None:
+                log.append(f"exit {self.name}")
+
+        nvtx = SimpleNamespace(range_push=push, range_pop=lambda: log.append("pop"))
+        self.cuda = SimpleNamespace(nvtx=nvtx)
+        self.version = SimpleNamespace(cuda="13.0" if built_for_gpus else None, hip=None)
+        self.profiler = SimpleNamespace(record_function=Record)
+        self.autograd = SimpleNamespace(_profiler_enabled=lambda: self.profiling is not None)
+        kinds = SimpleNamespace(NVTX="NVTX", KINETO="KINETO")
+        self._C = SimpleNamespace(
+            _autograd=SimpleNamespace(_profiler_type=lambda: self.profiling),
+            _profiler=SimpleNamespace(ActiveProfilerType=kinds),
+        )
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeTorch]:
+    def load(*, built_for_gpus: bool, has_nvtx: bool = True, package: bool = False) -> FakeTorch:
+        torch = FakeTorch(built_for_gpus=built_for_gpus, has_nvtx=has_nvtx)
+        nvtx = ModuleType("nvtx")
+        nvtx.push_range = lambda name: torch.log.append(f"package push {name}")  # type: ignore[attr-defined]  # a stand-in
+        nvtx.pop_range = lambda: torch.log.append("package pop")  # type: ignore[attr-defined]  # a stand-in
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setitem(sys.modules, "nvtx", nvtx if package else None)
+        ranges._of_package.cache_clear()
+        monkeypatch.setattr(ranges, "_recorders", ranges.Recorders())
+        return torch
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("torch", "profiling", "got"),
+    [
+        ({"built_for_gpus": True}, None, ["push {}", "pop"]),
+        ({"built_for_gpus": True}, "KINETO", ["push {}", "enter {}", "exit {}", "pop"]),
+        ({"built_for_gpus": True}, "NVTX", ["push {}", "pop"]),
+        ({"built_for_gpus": True, "package": True}, None, ["push {}", "pop"]),
+        ({"built_for_gpus": False}, None, []),
+        ({"built_for_gpus": False}, "KINETO", ["enter {}", "exit {}"]),
+        ({"built_for_gpus": False, "package": True}, None, ["package push {}", "package pop"]),
+        ({"built_for_gpus": True, "has_nvtx": False}, None, []),
+        ({"built_for_gpus": True, "has_nvtx": False}, "KINETO", ["enter {}", "exit {}"]),
+    ],
+)
+def test_whatever_records_gets_the_range(
+    loaded: Callable[..., FakeTorch], torch: dict[str, bool], profiling: str | None, got: list[str]
+) -> None:
+    fake = loaded(**torch)
+    fake.profiling = profiling
+    names = [f"bubbleviz:F mb={microbatch}" for microbatch in range(2)]
+    for microbatch in range(2):
+        with annotate.phase("F", microbatch=microbatch):
+            pass
+
+    assert fake.log == [line.format(name) for name in names for line in got]
+
+
+def test_a_profiler_that_starts_or_stops_inside_a_range_gets_it_whole_or_not(
+    loaded: Callable[..., FakeTorch],
+) -> None:
+    torch = loaded(built_for_gpus=False)
+    with annotate.phase("F"):
+        torch.profiling = "KINETO"
+    with annotate.phase("B"):
+        torch.profiling = None
+
+    assert torch.log == ["enter bubbleviz:B", "exit bubbleviz:B"]
+
+
+def test_pytorch_may_be_loaded_after_the_first_range(
+    loaded: Callable[..., FakeTorch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = loaded(built_for_gpus=True)
+    with monkeypatch.context() as hidden:
+        hidden.delitem(sys.modules, "torch")
+        with annotate.phase("F"):
+            pass
+    with annotate.phase("W"):
+        pass
+
+    assert torch.log == ["push bubbleviz:W", "pop"]
+
+
+# --- wrapping
+
+
+class Framework:
+    """Something to wrap."""
+
+    def step(self, number: int, *, more: int = 0) -> int:
+        return number + more // (number != 13)
+
+
+def annotated(to: wrapping.Annotations) -> None:
+    number = to.argument(Framework.step, "number")
+    to.wrap(Framework, "step", lambda a, k: annotate.phase("F", microbatch=number(a, k)))
+
+
+def test_wrapping_is_undone(recorded: Recorder) -> None:
+    before = Framework.step
+    with wrapping.once("Framework", annotated) as handle:
+        assert wrapping.once("Framework", annotated) is handle
+        assert Framework().step(3, more=4) == 7
+        assert Framework().step(number=5) == 5
+    assert Framework().step(4) == 4
+    assert Framework.step is before
+    assert not handle.active
+    assert recorded.lines == ["F mb=3", "F mb=5"]
+
+    with wrapping.once("Framework", annotated) as again:
+        assert again is not handle
+        again.remove()
+        again.remove()
+    assert Framework.step is before
+
+
+def test_what_others_wrapped_since_stays(
+    recorded: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Framework, "step", Framework.step)
+    with wrapping.once("Framework", annotated):
+        ours = Framework.step
+
+        @functools.wraps(ours)
+        def theirs(self: Framework, number: int) -> int:
+            return ours(self, number) * 10
+
+        monkeypatch.setattr(Framework, "step", theirs)
+    assert Framework().step(2) == 20
+    assert recorded.lines == []
+
+
+def test_an_error_of_the_framework_is_its_own(recorded: Recorder) -> None:
+    with wrapping.once("Framework", annotated), pytest.raises(ZeroDivisionError):
+        Framework().step(13)
+    with wrapping.once("Framework", annotated), pytest.warns(RuntimeWarning, match="cannot be nam"):
+        assert Framework().step(10**9) == 10**9
+
+    assert recorded.open_now == []
+
+
+def test_training_goes_on_where_a_call_cannot_be_named(recorded: Recorder) -> None:
+    def unable(to: wrapping.Annotations) -> None:
+        to.wrap(Framework, "step", lambda args, _: annotate.phase("F", stage=args[0].stage_index))
+
+    with wrapping.once("Framework", unable):
+        with pytest.warns(RuntimeWarning, match=r"Framework.step cannot be named any more \(Attr"):
+            assert Framework().step(3) == 3
+        assert Framework().step(4) == 4  # and warns no more: warnings are errors here
+    assert recorded.lines == []
+
+
+def test_a_missing_method_or_parameter_is_told_and_nothing_stays() -> None:
+    def lacks_method(to: wrapping.Annotations) -> None:
+        annotated(to)
+        to.wrap(Framework, "leap", wrapping.always(annotate.iteration))
+
+    def lacks_parameter(to: wrapping.Annotations) -> None:
+        annotated(to)
+        to.argument(Framework.step, "microbatch")
+
+    before = Framework.step
+    with pytest.raises(
+        annotate.AnnotationError, match=r"Framework has no .*Framework\.leap, which"
+    ):
+        wrapping.once("Framework", lacks_method)
+    with pytest.raises(annotate.AnnotationError, match=r"step has no parameter microbatch, which"):
+        wrapping.once("Framework", lacks_parameter)
+
+    assert Framework.step is before
+
+
+# --- Megatron-Core
+
+
+def _megatron(rank: int = 0, ranks: int = 1, *, tells: bool = True) -> Any:
+    annotate.megatron()
+    schedules: Any = importlib.import_module("megatron.core.pipeline_parallel.schedules")
+    state: Any = importlib.import_module("megatron.core.parallel_state")
+    state.rank, state.ranks, schedules.tells = rank, ranks, tells
+    return schedules
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize("tells", [True, False])
+def test_megatron_one_forward_one_backward(recorded: Recorder, tells: bool) -> None:
+    schedules = _megatron(rank=1, ranks=3, tells=tells)
+
+    schedules.forward_backward_pipelining_without_interleaving(num_microbatches=2)
+
+    assert recorded.lines == [
+        "iteration 0",
+        *("  RECV_F", "  F mb=0 stage=1", "  SEND_F"),
+        *("  F mb=1 stage=1", "  SEND_RECV", "  BW mb=0 stage=1"),
+        *("  BW mb=1 stage=1", "  SEND_B"),
+    ]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_megatron_counts_again_in_each_batch(recorded: Recorder) -> None:
+    schedules = _megatron(tells=False)
+    optimizers: Any = importlib.import_module("megatron.core.optimizer")
+    optimizer = optimizers.ChainedOptimizer([optimizers.DistributedOptimizer()] * 2)
+
+    for forward_only in (True, False):
+        schedules.forward_backward_no_pipelining(2, forward_only=forward_only)
+    optimizer.step()
+
+    assert recorded.lines == [
+        *("iteration 0", "  F mb=0 stage=0", "  F mb=1 stage=0"),
+        *("iteration 1", "  F mb=0 stage=0", "  BW mb=0 stage=0"),
+        *("  F mb=1 stage=0", "  BW mb=1 stage=0", "Optimizer"),
+    ]
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize("tells", [True, False])
+def test_megatron_interleaved_and_overlapped(recorded: Recorder, tells: bool) -> None:
+    schedules = _megatron(rank=1, ranks=2, tells=tells)
+
+    order = ["F0", "F0", "F1", "B1", "F1B0", "B0", "B1"]
+    schedules.forward_backward_pipelining_with_interleaving(order)
+
+    first, second = "chunk=0 stage=1", "chunk=1 stage=3"
+    assert recorded.lines == [
+        "iteration 0",
+        *(f"  F mb=0 {first}", f"  F mb=1 {first}", f"  F mb=0 {second}", f"  BW mb=0 {second}"),
+        f"  FB mb=1 {second} mb2=0 chunk2=0 stage2=1",
+        *(f"  BW mb=1 {first}", f"  BW mb=1 {second}"),
+    ]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_megatron_before_its_groups_are_made_and_after_removal(recorded: Recorder) -> None:
+    schedules = _megatron()
+    importlib.import_module("megatron.core.parallel_state").initialized = False  # type: ignore[attr-defined]  # a stand-in
+    schedules.forward_backward_no_pipelining(1)
+    annotate.megatron().remove()
+    schedules.forward_backward_no_pipelining(1)
+
+    assert recorded.lines == ["iteration 0", "  F mb=0", "  BW mb=0"]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_an_older_megatron_without_a_step_is_told() -> None:
+    schedules: Any = importlib.import_module("megatron.core.pipeline_parallel.schedules")
+    del schedules.backward_step
+
+    with pytest.raises(annotate.AnnotationError, match=r"schedules\.backward_step, which is where"):
+        annotate.megatron()
+
+
+# --- DeepSpeed
+
+
+def _instructions(text: str) -> list[Any]:
+    """Return the steps of ``F0 B1 SF0 R``: an instruction and its buffer."""
+    schedule: Any = importlib.import_module("deepspeed.runtime.pipe.schedule")
+    kinds = {
+        "F": schedule.ForwardPass,
+        "B": schedule.BackwardPass,
+        "SA": schedule.SendActivation,
+        "RA": schedule.RecvActivation,
+        "SG": schedule.SendGrad,
+        "RG": schedule.RecvGrad,
+        "T": schedule.ReduceTiedGrads,
+        "R": schedule.ReduceGrads,
+        "O": schedule.OptimizerStep,
+        "C": schedule.CommitP2P,
+    }
+    steps = []
+    for word in text.split():
+        name = word.rstrip("0123456789")
+        numbers = dict(zip(("buffer_id", "phase"), map(int, word[len(name) :]), strict=False))
+        steps.append((kinds[name], numbers))
+    return steps
+
+
+@pytest.mark.usefixtures("fakes")
+def test_deepspeed_counts_microbatches_whatever_the_buffers(recorded: Recorder) -> None:
+    engines: Any = importlib.import_module("deepspeed.runtime.pipe.engine")
+    order = "RA0 F0 SA0 RA1 F1 SA1 RG0 B0 SG0 RA0 F0 SA0 RG1 B1 SG1 RG0 B0 SG0 T R O"
+    engine = engines.PipelineEngine(1, 3, [_instructions(order), _instructions("F0 F1")])
+    table = engines.PipelineEngine._INSTRUCTION_MAP
+    with annotate.deepspeed():
+        assert engine.train_batch() == 7
+        assert engine.eval_batch(None) == 7
+    assert engines.PipelineEngine._INSTRUCTION_MAP is table
+
+    def on(*names: str) -> list[str]:
+        return [f"  {name} stage=1" for name in names]
+
+    assert recorded.lines == [
+        "iteration 0",
+        *on("RECV_F mb=0", "F mb=0", "SEND_F mb=0", "RECV_F mb=1", "F mb=1", "SEND_F mb=1"),
+        *on("RECV_B mb=0", "BW mb=0", "SEND_B mb=0", "RECV_F mb=2", "F mb=2", "SEND_F mb=2"),
+        *on("RECV_B mb=1", "BW mb=1", "SEND_B mb=1", "RECV_B mb=2", "BW mb=2", "SEND_B mb=2"),
+        *on("COLLECTIVE", "COLLECTIVE", "Optimizer"),
+        "iteration 1",
+        *on("F mb=0", "F mb=1"),
+    ]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_deepspeed_with_two_stages_a_rank(recorded: Recorder) -> None:
+    engines: Any = importlib.import_module("deepspeed.runtime.pipe.dualpipev")
+    order = "C F00 F10 C F01 B01 B11 B00 C R O"
+    engine = engines.DualPipeVEngine(1, 4, [_instructions(order)])
+    with annotate.deepspeed():
+        engine.train_batch()
+
+    there, back = "chunk=0 stage=1", "chunk=1 stage=6"
+    assert recorded.lines == [
+        *("iteration 0", "  SEND_RECV stage=1"),
+        *(f"  F mb=0 {there}", f"  F mb=1 {there}", "  SEND_RECV stage=1", f"  F mb=0 {back}"),
+        *(f"  BW mb=0 {back}", f"  BW mb=1 {back}", f"  BW mb=0 {there}"),
+        *("  SEND_RECV stage=1", "  COLLECTIVE stage=1", "  Optimizer stage=1"),
+    ]
+
+
+# --- PyTorch, for real
+
+
+def _python_with_torch() -> str:
+    """Return a Python that has PyTorch, or skip."""
+    if named := os.environ.get("BUBBLEVIZ_TORCH"):
+        return named
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("no PyTorch here; BUBBLEVIZ_TORCH=/path/to/python names one that has it")
+    return sys.executable
+
+
+SCHEDULES = {
+    "GPipe": "gpipe",
+    "1F1B": "1f1b",
+    "Interleaved1F1B": "interleaved-1f1b",
+    "LoopedBFS": "looped-bfs",
+    "InterleavedZeroBubble": "interleaved-zb",
+    "ZBVZeroBubble": "zb-v",
+    "DualPipeV": "dualpipev",
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train four ranks under each schedule."""
+    python = _python_with_torch()
+    folder = tmp_path_factory.mktemp("trained")
+    script = CHECKOUT / "scripts" / "record_torch_pipeline.py"
+    named = [word for name in SCHEDULES for word in ("--schedule", name)]
+    done = subprocess.run(
+        [python, str(script), *named, "--width", "32", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return folder
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_pytorchs_pipelines_run_in_the_order_that_it_planned(name: str, trained: Path) -> None:
+    profiles = [trained / name / f"rank{rank}.json" for rank in range(4)]
+    planned = read_plan(str(trained / name / "plan.csv"))
+
+    report = bubbleviz.analyze(profiles, plan=trained / name / "plan.csv")
+
+    assert report.convention == "bubbleviz"
+    assert [i.name for i in report.iterations] == _counting(report.iterations[0].name, 3)
+    assert [(i.kind, i.complete, i.microbatches) for i in report.iterations] == [
+        ("training", True, 8)
+    ] * 3
+    assert report.schedule is not None
+    assert report.schedule.name == SCHEDULES[name]
+    ran = report.operations
+    for iteration in range(3):
+        for rank in range(4):
+            own = (ran.rank == rank) & (ran.iteration == iteration)
+            own &= [phase in COUNTED for phase in ran.phase.tolist()]
+            of_rank = ran.take(own.nonzero()[0])
+            of_rank = of_rank.take(of_rank.host_start_ns.argsort())
+            columns = (of_rank.virtual_stage, of_rank.phase, of_rank.microbatch)
+            found = list(zip(*(column.tolist() for column in columns), strict=True))
+            assert found == [(o.virtual_stage, o.phase, o.microbatch) for o in planned.orders[rank]]
+            assert sum(of_rank.occurrence.tolist()) == 0
+    optimizers = (ran.phase == Phase.OPTIMIZER) & (ran.has_span == 1)
+    assert optimizers.sum() == 12
+
+
+def _counting(first: str, count: int) -> list[str]:
+    return [str(int(first) + step) for step in range(count)]

@@ -1,0 +1,342 @@
+"""A window covers a part of the run: what it holds, and that its numbers are those of the whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.cli import main
+from bubbleviz.clocks import Clock
+from bubbleviz.columns import Ints
+from bubbleviz.errors import InputError, UsageError
+from bubbleviz.phases import COUNTED
+from bubbleviz.renderers import renderers
+from bubbleviz.report import Report, View
+from bubbleviz.window import Window, window_of
+from bubbleviz.windowed import OUTSIDE, extents_of
+from scripts.planting import plant
+from scripts.planting.options import Planting
+
+#: Iterations 7 to 12 of four ranks on two hosts, with an evaluation, strays and late launches.
+PLANTING = Planting(
+    stages=4,
+    microbatches=6,
+    iterations=6,
+    iteration_ranges=True,
+    first_iteration=7,
+    servers=2,
+    jitter=0.1,
+    transfer_ns=30_000,
+    late_stage=1,
+    late_ns=200_000,
+    stray="busy",
+    overhead=True,
+    evaluation_at=3,
+)
+RUNS = {
+    "1f1b": PLANTING,
+    "interleaved": replace(PLANTING, schedule="interleaved-1f1b", chunks=2, microbatches=8),
+    "zb-h2, iterations overlap": replace(
+        PLANTING, schedule="zb-h2", microbatches=8, barrier=False, evaluation_at=-1
+    ),
+    "drifting hosts": replace(PLANTING, clock_error_ns=(0, 300_000), drift_ppb=(0, 20_000)),
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def profiles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("window")
+    plant(RUNS[request.param], folder)
+    return folder
+
+
+@cache
+def analysed(folder: Path, window: str | None = None) -> Report:
+    return bubbleviz.analyze(folder, window=window)
+
+
+# --- what is written
+
+
+@pytest.mark.parametrize(
+    ("text", "iterations", "times_ns"),
+    [
+        ("iteration:5-8", (5, 8), None),
+        ("iteration:5", (5, 5), None),
+        ("iteration: 05 - 8 ", (5, 8), None),
+        ("time:1.5s-3s", None, (1_500_000_000, 3_000_000_000)),
+        ("time:0ns-1ns", None, (0, 1)),
+        ("time: 250us - 1.000001ms", None, (250_000, 1_000_001)),
+        ("time:0.1µs-1s", None, (100, 1_000_000_000)),
+        ("time:0.123456789s-1s", None, (123_456_789, 1_000_000_000)),
+        ("time:2s-", None, (2_000_000_000, 1 << 62)),
+        ("time:-2s", None, (0, 2_000_000_000)),
+        ("time:-", None, (0, 1 << 62)),
+    ],
+)
+def test_windows_are_written(
+    text: str, iterations: tuple[int, int] | None, times_ns: tuple[int, int] | None
+) -> None:
+    assert window_of(text) == Window(text, iterations, times_ns)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "''"),
+        ("5-8", "of the form iteration:5"),
+        ("iteration:", "of the form"),
+        ("iteration:a", "of the form"),
+        ("iteration:-5", "of the form"),
+        ("iteration:5,7", "of the form"),
+        ("iteration:8-5", "ends before it begins"),
+        ("time:1-3", "of the form"),
+        ("time:1s", "of the form"),
+        ("time:3s-1s", "ends before it begins"),
+        ("time:1s-1s", "ends before it begins"),
+        ("time:1e3s-2s", "of the form"),
+        ("time:1s--2s", "of the form"),
+        (f"iteration:{'9' * 80}", "…'"),
+    ],
+)
+def test_no_window_is_refused(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"--window ") as error:
+        window_of(text)
+    assert said in str(error.value)
+    assert main(["analyze", "fixtures/1f1b", "--window", text]) == 2
+    assert said in capsys.readouterr().err
+
+
+NOTHING: Ints = np.zeros(0, np.int64)
+
+
+def test_an_empty_run_lies_in_no_window() -> None:
+    for text in ("iteration:0", "time:0s-"):
+        with pytest.raises(InputError, match="the capture holds no iteration"):
+            window_of(text).holds([], NOTHING, NOTHING)
+
+
+@given(
+    starts=st.lists(st.integers(0, 40), min_size=1, max_size=8),
+    lengths=st.lists(st.integers(0, 9), min_size=8, max_size=8),
+    since=st.integers(0, 50),
+    length=st.integers(1, 50),
+)
+def test_a_window_of_time_holds_what_begins_and_ends_in_it(
+    starts: list[int], lengths: list[int], since: int, length: int
+) -> None:
+    times = [(start, start + own) for start, own in zip(starts, lengths, strict=False)]
+    window = window_of(f"time:{since}ns-{since + length}ns")
+    inside = set(range(since, since + length))
+    expected = [bool(set(range(a, b))) and set(range(a, b)) <= inside for a, b in times]
+    touched = [bool(set(range(a, b)) & inside) for a, b in times]
+    start_ns, end_ns = np.array(times, np.int64).T
+    names = [str(number) for number in range(len(times))]
+
+    assert window.touches(start_ns, end_ns).tolist() == touched
+    if any(expected):
+        assert window.holds(names, start_ns, end_ns).tolist() == expected
+    else:
+        with pytest.raises(InputError, match="no iteration begins and ends in it"):
+            window.holds(names, start_ns, end_ns)
+
+
+def test_a_window_beside_the_capture_names_what_there_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["analyze", "fixtures/1f1b", "--window", "iteration:90-99"]) == 1
+    said = capsys.readouterr().err
+    assert "--window iteration:90-99: there is no such iteration; the capture holds " in said
+    assert main(["analyze", "fixtures/1f1b", "--window", "time:90s-99s"]) == 1
+    said = capsys.readouterr().err
+    assert "no iteration begins and ends in it; the capture holds iteration " in said
+    assert said.count("\n") == 1
+
+
+# --- what it holds
+
+
+def test_a_window_of_everything_is_no_window(profiles: Path) -> None:
+    whole = analysed(profiles)
+    for text in ("time:-", "iteration:0-99"):
+        part = analysed(profiles, text)
+        for renderer in renderers():
+            if renderer.name in ("json", "csv", "gaps", "text", "svg", "chrome"):
+                assert renderer.render(part, View()) == renderer.render(whole, View())
+
+
+@pytest.mark.parametrize("text", ["iteration:8-9", "iteration:7", "iteration:12", "iteration:9-99"])
+def test_numbers_of_a_window_are_those_of_the_whole(profiles: Path, text: str) -> None:
+    whole, part = analysed(profiles), analysed(profiles, text)
+    first, last = window_of(text).iterations or (0, 0)
+    kept = [i.index for i in whole.iterations if first <= int(i.name) <= last]
+
+    assert [i.index for i in part.iterations] == list(range(len(kept)))
+    for own, index in zip(part.iterations, kept, strict=True):
+        assert replace(own, index=index) == whole.iterations[index]
+    averaged = [whole.iterations[k] for k in kept if whole.iterations[k].averaged]
+    assert part.summary.iterations == len(averaged)
+    for name, spread in part.summary.bubble_ratio.items():
+        values = [i.ratios[name].value for i in averaged]
+        known = [value for value in values if value is not None]
+        assert spread.n == len(known)
+        assert spread.mean == (pytest.approx(np.mean(known)) if known else None)
+    why, of_whole = part.explanation, whole.explanation
+    for name, idle_ns in why.causes.idle_ns.items():
+        assert np.array_equal(idle_ns, of_whole.causes.idle_ns[name][kept])
+    for name, column in vars(why.communication).items():
+        assert np.array_equal(column, vars(of_whole.communication)[name][kept])
+    rest = [note for note in part.limitations if note.what == OUTSIDE]
+    assert [note.count for note in rest] == [len(whole.iterations) - len(kept)]
+
+
+@pytest.mark.parametrize("text", ["iteration:8-9", "iteration:12"])
+def test_tables_of_a_window_are_rows_of_those_of_the_whole(profiles: Path, text: str) -> None:
+    whole, part = analysed(profiles), analysed(profiles, text)
+    first, last = window_of(text).iterations or (0, 0)
+    kept = [i.index for i in whole.iterations if first <= int(i.name) <= last]
+    rows = np.flatnonzero(np.isin(whole.operations.iteration, kept))
+
+    assert len(rows) == len(part.operations)
+    for name in whole.operations.column_names():
+        column = getattr(whole.operations, name)[rows]
+        column = column - kept[0] if name == "iteration" else column
+        assert np.array_equal(getattr(part.operations, name), column), name
+
+    def told(report: Report, of: list[int]) -> list[tuple[object, ...]]:
+        gaps = report.gaps.take(np.isin(report.gaps.iteration, of))
+        operations = report.operations
+        numbers = [gaps.rank, gaps.interval, gaps.start_ns, gaps.end_ns, gaps.cause]
+        numbers += [gaps.iteration - of[0], gaps.host_call_id, gaps.host_range_id]
+        for row in (gaps.before, gaps.after, gaps.giver):
+            held = np.isin(np.append(operations.iteration, -1)[row], of)
+            numbers += [np.where(held, np.append(operations.host_start_ns, 0)[row], -1)]
+        return sorted(zip(*(column.tolist() for column in numbers), strict=True))
+
+    if whole.headline == part.headline:
+        assert told(part, [i.index for i in part.iterations]) == told(whole, kept)
+    of_busy = np.isin(whole.busy.operation, rows)
+    assert np.array_equal(part.busy.start_ns, whole.busy.start_ns[of_busy])
+    assert np.array_equal(
+        part.operations.host_start_ns[part.busy.operation],
+        whole.operations.host_start_ns[whole.busy.operation[of_busy]],
+    )
+    receives, all_receives = part.explanation.receives, whole.explanation.receives
+    of_window = np.isin(all_receives.operation, rows)
+    assert receives.transfer_ns.tolist() == all_receives.transfer_ns[of_window].tolist()
+    starts = part.unattributed.start_ns
+    assert len(starts) == 0 or starts.min() >= min(i.start_ns for i in part.iterations)
+
+
+def test_what_is_told_of_the_typical_iteration_is_of_one_in_the_window(profiles: Path) -> None:
+    whole, part = analysed(profiles), analysed(profiles, "iteration:11")
+    shown = part.typical_iteration()
+    assert shown is not None
+    assert shown.name == "11"
+    path = part.explanation.path
+    if path is None:
+        assert part.explanation.untold or shown.ratios["schedule"].value is None
+    else:
+        assert path.iteration == 0
+        assert len(path.slack_ns) == len(part.operations)
+        assert set(part.operations.iteration[path.operations].tolist()) == {0}
+    for one in part.explanation.phase_times.stragglers:
+        assert part.operations.phase[one.operation] in COUNTED
+    for kind in part.explanation.phase_times.kinds:
+        assert kind.n <= RUNS["interleaved"].microbatches
+    assert part.schedule is not None
+    assert whole.schedule is not None
+    assert part.schedule.name == whole.schedule.name
+    assert set(part.schedule.judged) <= {0}
+
+
+def test_a_window_of_time_is_that_of_the_iterations_in_it(profiles: Path) -> None:
+    whole = analysed(profiles)
+    eight, nine = whole.iterations[1], whole.iterations[2]
+    exact = f"time:{eight.start_ns}ns-{max(eight.end_ns, nine.end_ns)}ns"
+    names = [i.name for i in analysed(profiles, exact).iterations]
+    assert names[:2] == ["8", "9"]
+
+    short = analysed(profiles, f"time:{eight.start_ns}ns-{nine.end_ns - 1}ns")
+    assert "9" not in [i.name for i in short.iterations]
+    said = next(note.because for note in short.limitations if note.what == OUTSIDE)
+    assert "lie partly in it" in said
+
+
+def test_the_first_iterations_of_the_window_are_skipped(profiles: Path) -> None:
+    report = bubbleviz.analyze(profiles, window="iteration:9-12", skip=2)
+
+    assert [i.name for i in report.iterations if i.averaged] == [
+        i.name for i in analysed(profiles).iterations if i.averaged and int(i.name) > 10
+    ]
+
+
+def test_outputs_of_a_window(profiles: Path, tmp_path: Path) -> None:
+    files = {
+        r.name: tmp_path / f"out.{r.name}"
+        for r in renderers()
+        if r.name in ("json", "csv", "gaps", "svg", "chrome", "latex", "text", "panels")
+    }
+    options = [word for name, file in files.items() for word in (f"--{name}", str(file))]
+    options += ["--window", "iteration:9-10", "--iteration", "all", "--causes", "--critical-path"]
+    assert main(["analyze", str(profiles), *options, "--heat-map"]) == 0
+
+    found = json.loads(files["json"].read_text(encoding="utf-8"))
+    assert [i["name"] for i in found["iterations"]] == ["9", "10"]
+    assert [i["index"] for i in found["iterations"]] == [0, 1]
+    rows = files["csv"].read_text(encoding="utf-8").splitlines()[1:]
+    assert {row.split(",")[0] for row in rows} == {"0", "1"}
+    assert OUTSIDE in files["text"].read_text(encoding="utf-8")
+
+
+def test_an_iteration_outside_the_window_cannot_be_drawn(
+    profiles: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--window", "iteration:9-10", "--iteration", "11", "--svg", "-"]
+    assert main(["analyze", str(profiles), *options]) == 2
+    assert "the capture holds 9 to 10" in capsys.readouterr().err
+
+
+# --- on each profile's own clock
+
+
+@given(
+    offset_ns=st.integers(-(10**12), 10**12),
+    drift=st.integers(-50_000_000, 50_000_000).map(lambda n: n / 1e6),
+    t0_ns=st.integers(0, 10**12),
+    times=st.lists(st.integers(0, 10**13), max_size=5),
+)
+def test_clocks_lead_back(offset_ns: int, drift: float, t0_ns: int, times: list[int]) -> None:
+    clock = Clock(offset_ns, 0, drift, t0_ns)
+    own = np.array(times, np.int64)
+
+    assert np.abs(clock.back(clock.of(own)) - own).max(initial=0) <= 1
+
+
+def test_extents_are_those_of_the_iterations_on_each_clock(profiles: Path) -> None:
+    whole, part = analysed(profiles), analysed(profiles, "iteration:8-9")
+    window = window_of("iteration:8-9")
+    extents = extents_of(window, whole.iterations, whole.profiles)
+    held = [i for i in whole.iterations if i.name in ("8", "9")]
+
+    assert len(extents) == len(whole.profiles)
+    assert extents == extents_of(window, part.iterations, part.profiles)
+    since_ns, until_ns = extents[0]
+    assert since_ns == min(i.start_ns for i in held)
+    assert until_ns == max(i.end_ns for i in held)
+    for (low, high), own in zip(extents, whole.profiles, strict=True):
+        clock = Clock(own.clock_offset_ns, 0, own.clock_drift_ppm, own.clock_t0_ns)
+        there = clock.of(np.array([low, high], np.int64)) - [since_ns, until_ns]
+        assert np.abs(there).max() <= 1
+    timed = extents_of(window_of("time:1ms-2ms"), whole.iterations, whole.profiles)
+    assert timed[0] == (1_000_000, 2_000_000)
+    with pytest.raises(InputError, match="no such iteration"):
+        extents_of(window_of("iteration:90"), whole.iterations, whole.profiles)
