@@ -304,6 +304,24 @@ def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) 
     }
 
 
+def test_where_threads_have_made_up_numbers_the_main_one_is_known_by_its_name(
+    tmp_path: Path,
+) -> None:
+    kernels, calls = [k(0, 10, 1, pid=8), k(100, 110, 2, pid=8)], [c(80, 85, 2, tid=9, pid=8)]
+    ranges = [R(20 * US, 60 * US, "DataLoader", 77, 8), R(30 * US, 80 * US, "mine", 8, 8)]
+
+    def told(*threads: T) -> dict[str, float]:
+        return spent(
+            only(bubbleviz.gaps(profile(tmp_path, kernels, calls, ranges, threads=threads)))
+        )
+
+    assert told(T(77, "python", 8)) == {"untraced": 30, "data loading": 40, "launch": 20}
+    # Threads inherit the name of the first one, which is the main one where it is known.
+    inherited = told(T(77, "python3.11", 8), T(8, "python3.11", 8))
+    assert inherited == {"untraced": 20, "host: mine": 50, "launch": 20}
+    assert told(T(77, "pythonic", 8)) == inherited
+
+
 def test_devices_of_a_process_are_told_apart(tmp_path: Path) -> None:
     file = profile(
         tmp_path,
@@ -563,6 +581,9 @@ def test_against_a_reference_that_looks_at_every_microsecond(world: _World, shor
         ("cuMemcpyHtoDAsync_v2", "transfer"),
         ("TransferToDevice", "transfer"),
         ("InfeedEnqueue", "transfer"),
+        ("DevicePut", "transfer"),
+        ("PythonRefManager::CollectGarbage", "garbage collection"),
+        ("jit_matmul:XLA GPU module", "operators"),
         ("cudaMalloc", "allocation"),
         ("cuMemAllocAsync", "allocation"),
         ("cudaLaunchKernelExC", "launch"),
@@ -698,6 +719,8 @@ def test_time_between_steps_is_told_apart(tmp_path: Path) -> None:
     ("names", "told"),
     [
         (["ProfilerStep#1", "ProfilerStep#2, op_id = 3"], ["ProfilerStep#1", "ProfilerStep#2"]),
+        (["train#step_num=4#", "train#step_num=2#"], ["train#step_num=4#", "train#step_num=2#"]),
+        (["train#name=a,step_num=4,b=c#", "x"], ["train#name=a,step_num=4,b=c#"]),
         (["iter_0_7", "iter_0_8"], ["iter_0_7", "iter_0_8"]),
         (["epoch 1 step 9", "epoch 1 step 10"], ["epoch 1 step 9", "epoch 1 step 10"]),
         (["train", "train"], ["train", "train"]),
@@ -927,6 +950,20 @@ def test_a_real_export_whose_host_reads_files() -> None:
     assert first.example is not None
     assert first.example.where == ("Loop", "IO 190")
     assert sum(step.name is not None for step in rank.steps) == 44
+
+
+@real
+@pytest.mark.parametrize("file", sorted(DATA.glob("jax/*")), ids=lambda file: file.name)
+def test_real_traces_of_jax_add_up(file: Path) -> None:
+    report = bubbleviz.gaps(file)
+
+    for rank in report.ranks:
+        add_up(rank)
+    if file.name.startswith("jax_cpu4"):
+        steps = [step.name for step in report.ranks[0].steps if step.name is not None]
+        assert steps == ["train#step_num=0#", "train#step_num=1#", "train#step_num=2#"]
+        told = {part.activity for part in report.parts}
+        assert {"waiting", "operators", "host: train"} <= told
 
 
 #: What HolisticTraceAnalysis 0.5.0 tells of PyTorch traces, in microseconds, with
