@@ -232,7 +232,7 @@ def _notes(path: str, planes: Planes, work: Work) -> list[Limitation]:
         notes.append(
             Limitation(
                 NO_LAUNCHES,
-                f"{path} tells none: no idle time is put down to the host, and host times are "
+                f"{path} tells none: no bubble is put down to the host, and host times are "
                 "those of the device",
             )
         )
