@@ -12,6 +12,7 @@ import typer
 from bubbleviz._version import __version__
 from bubbleviz.commands.compare import compare
 from bubbleviz.commands.gate import gate
+from bubbleviz.commands.nccl import nccl
 from bubbleviz.commands.pgle import pgle
 from bubbleviz.commands.simulate import simulate
 from bubbleviz.commands.view import view
@@ -298,6 +299,7 @@ def conventions() -> None:
 app.command(epilog="Example: bubbleviz compare before.json after.json")(compare)
 app.command(epilog="Example: bubbleviz view node*.sqlite")(view)
 app.command(epilog="Example: bubbleviz pgle node*.sqlite -o costs.pbtxt")(pgle)
+app.command(epilog="Example: bubbleviz nccl trace-*.txt node*.sqlite --csv operations.csv")(nccl)
 app.command(epilog="Example: bubbleviz gate report.json --max-bubble schedule=0.12")(gate)
 
 
