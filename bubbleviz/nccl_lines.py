@@ -25,15 +25,15 @@ BLOCK = 1 << 20
 #: Objects that are looked at anew because a string may hold a brace.
 _ANEW, _AROUND = 10_000, 4096
 
-# An object holds others three deep, each after a colon: what follows a line that was cut begins
+# An object holds others, four deep in all, each after a colon: what follows a line that was cut begins
 # with a brace after something else.
 _INNER = rb"\{[^{}]*\}"
-for _ in range(2):
+for _ in range(3):
     _INNER = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _INNER + rb"[^{}]*)*\}"
 _OBJECT = re.compile(_INNER)
 _TEXT = rb'"(?:[^"\\\n]|\\.)*"'
 _INNER = rb'\{(?:[^{}"]|' + _TEXT + rb")*\}"
-for _ in range(2):
+for _ in range(3):
     _INNER = rb'\{(?:[^{}"]|' + _TEXT + rb"|(?:(?<=:)|(?<=: ))" + _INNER + rb")*\}"
 #: The same where braces in strings do not count.
 _STRINGS = re.compile(_INNER)

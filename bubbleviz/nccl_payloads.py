@@ -182,6 +182,9 @@ def _decoded(
                 unread += len(at)
                 continue
             values = _values(raw[at], head[at], layout)
+            if "communicator" not in values:
+                unread += len(at)
+                continue
             start_ns += [own[i][0] for i in at.tolist()]
             threads += [own[i][1] for i in at.tolist()]
             names = list(values)
