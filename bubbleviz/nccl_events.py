@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -206,8 +207,9 @@ class Columns:
         self._communicators: dict[int, int] = {}
         self._columns: dict[str, list[int]] = {name: [] for name in (*_NUMBERS, *_TIMES)}
         self._steps: list[int] = []
-        self._states: tuple[list[int], ...] = ([], [], [], [])
-        self._bridges: tuple[list[int], ...] = ([], [], [])
+        # Of these there are many.
+        self._states = tuple(array("q") for _ in range(4))
+        self._bridges = tuple(array("q") for _ in range(3))
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -293,7 +295,7 @@ class Columns:
         )
 
 
-def _columns_of(columns: Sequence[list[int]]) -> list[Ints]:
+def _columns_of(columns: Sequence[array[int]]) -> list[Ints]:
     return [np.array(column, np.int64) for column in columns]
 
 

@@ -25,8 +25,8 @@ BLOCK = 1 << 20
 #: Objects that are looked at anew because a string may hold a brace.
 _ANEW, _AROUND = 10_000, 4096
 
-# An object holds others, four deep in all, each after a colon: what follows a line that was cut begins
-# with a brace after something else.
+# An object holds others, four deep in all, each after a colon: what follows a line that was cut
+# begins with a brace after something else.
 _INNER = rb"\{[^{}]*\}"
 for _ in range(3):
     _INNER = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _INNER + rb"[^{}]*)*\}"

@@ -56,6 +56,8 @@ _BY = {
 }
 #: What the numbers mean; they stand below the table and in the JSON.
 DEFINITIONS = (
+    "n: ranks of the communicator, as NCCL's ranges in a profile tell, else the highest that was "
+    "seen and one",
     "bytes: elements times their size, as one rank hands in or takes them (an AllGather's: of one "
     "rank's part)",
     "waiting: from a rank's own start to the start of the operation's last member; where no other "

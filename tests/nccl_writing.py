@@ -5,6 +5,7 @@ Times are nanoseconds of a true clock; each process adds its own begin, and each
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -136,7 +137,7 @@ class Plugin:
         return "".join(self.lines) + ("{}]\n" if closed else "")
 
 
-def proxy_file(transfers: list[tuple[str, int, int, tuple[int, ...]]]) -> str:
+def proxy_file(transfers: Sequence[tuple[str, int, int, tuple[int, ...]]]) -> str:
     """Return a file of the old proxy profiler.
 
     Args:

@@ -477,7 +477,7 @@ def carrying(
     return str(path)
 
 
-def passing(folder: Path, **how: str) -> str:
+def passing(folder: Path, last: str = "offset", declared: str = "BLOB") -> str:
     """Write a rank that begins, all-reduces, then sends to 3 and receives from 2 in one kernel."""
     ranges = [
         R(10, 20, "ncclCommInitRank", registered=True),
@@ -502,7 +502,8 @@ def passing(folder: Path, **how: str) -> str:
             (320, "ncclSend", "pass", (HASH, 1000, 3)),
             (340, "ncclRecv", "pass", (HASH, 2000, 2)),
         ],
-        **how,
+        last=last,
+        declared=declared,
     )
 
 
