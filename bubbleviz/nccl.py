@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints, joined
-from bubbleviz.communications import SIZES, Communications, Split, Timing
+from bubbleviz.communications import Communications
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError
 from bubbleviz.grouping import groups_of
 from bubbleviz.inputs import find_profiles
-from bubbleviz.model import Limitation
-from bubbleviz.nccl_clocks import Anchor, Clock, KernelPool, Placed, anchor_of, place, pool_of
-from bubbleviz.nccl_events import STATES, UNKNOWN, EventFile, Kind, NcclEvents
+from bubbleviz.nccl_anchors import Anchor, anchor_of
+from bubbleviz.nccl_clocks import Clock, KernelPool, Placed, place, pool_of
+from bubbleviz.nccl_events import UNKNOWN, EventFile, Kind
 from bubbleviz.nccl_files import format_of, head_of, read_events
-from bubbleviz.nccl_kernels import Carried, read_kernels, said_by
+from bubbleviz.nccl_kernels import Carried, read_kernels
+from bubbleviz.nccl_limitations import limitations_of
 from bubbleviz.nccl_members import instances_of, paired_by_order, placed_by_ends, split
+from bubbleviz.nccl_rows import Numbers, of_events, of_kernels
 from bubbleviz.nccl_totals import Communication, FileRead
 from bubbleviz.ordering import natural_key
 from bubbleviz.progress import Progress, Unwatched
@@ -29,9 +30,6 @@ from bubbleviz.raw_reports import SUFFIXES
 from bubbleviz.readers import readers
 
 _SQLITE = b"SQLite format 3\0"
-#: More elements than any operation has.
-_MOST_COUNT = 1 << 59
-T = TypeVar("T")
 
 
 def measure_communication(
@@ -141,18 +139,18 @@ def put_together(
     own, offsets_ns, hosts = _profile_clocks(profiles)
     pool = pool_of(profiles, offsets_ns)
     placed = place(recorded, pool, anchors)
-    names, communicators = _Numbers[str](), _Numbers[int]()
+    names, communicators = Numbers[str](), Numbers[int]()
     tables = []
     begin = 0
     for source, file in enumerate(recorded):
         part = placed.take(slice(begin, begin + len(file.events)))
-        tables.append(_of_events(source, file.events, part, len(own), names, communicators))
+        tables.append(of_events(source, file.events, part, len(own), names, communicators))
         begin += len(file.events)
     carried_out = [table.kernel[table.kind != Kind.PROXY] for table in tables]
     taken = np.concatenate([np.empty(0, np.int64), *carried_out])
     at = 0
     for number, profile in enumerate(profiles):
-        table = _of_kernels(len(recorded) + number, profile, pool, at, number, names, communicators)
+        table = of_kernels(len(recorded) + number, profile, pool, at, number, names, communicators)
         tables.append(table.take(~np.isin(table.kernel, taken)))
         at += len(profile.kernels)
     if sum(map(len, tables)) == 0:
@@ -179,25 +177,10 @@ def put_together(
         ranks=ranks,
         clocks=clocks,
         files=_files(recorded, profiles, table),
-        limitations=tuple(_notes(recorded, profiles, table, placed, clocks, instance, ranks)),
+        limitations=tuple(
+            limitations_of(recorded, profiles, table, placed, clocks, instance, ranks)
+        ),
     )
-
-
-class _Numbers(Generic[T]):
-    """Numbers of values, in the order in which they come."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[T, int] = {}
-
-    def of(self, values: Sequence[T]) -> Ints:
-        """Return the numbers of values; behind the last one that of none."""
-        found = [self._numbers.setdefault(value, len(self._numbers)) for value in values]
-        return np.array([*found, NONE], np.int64)
-
-    @property
-    def values(self) -> tuple[T, ...]:
-        """The values, by number."""
-        return tuple(self._numbers)
 
 
 def _profile_clocks(
@@ -262,127 +245,6 @@ def _bases(
     return tuple(clocks), base
 
 
-def _of_events(
-    source: int,
-    events: NcclEvents,
-    placed: Placed,
-    clocks: int,
-    names: _Numbers[str],
-    communicators: _Numbers[int],
-) -> Communications:
-    """Return a file's operations as rows; clocks of profiles come before those of files."""
-    name = names.of(events.names)
-    elements = np.array([SIZES.get(own, NONE) for own in (*events.names, "")], np.int64)
-    size = elements[events.datatype]
-    told = (events.count >= 0) & (size > 0) & (events.count < _MOST_COUNT)
-    counted = np.where(told, np.where(told, events.count, 0) * size, NONE)
-    count = len(events)
-    return Communications(
-        source=np.full(count, source, np.int64),
-        kind=events.kind,
-        pid=events.pid,
-        name=name[events.name],
-        communicator=communicators.of(events.communicators)[events.communicator],
-        rank=events.rank,
-        peer=events.peer,
-        root=events.root,
-        sequence=events.sequence,
-        count=events.count,
-        datatype=name[events.datatype],
-        bytes=np.where(counted >= 0, counted, events.payload),
-        algorithm=name[events.algorithm],
-        protocol=name[events.protocol],
-        channels=events.channels,
-        clock=placed.clock + clocks,
-        start_ns=placed.start_ns,
-        end_ns=placed.end_ns,
-        duration_ns=placed.duration_ns,
-        timing=placed.timing,
-        kernel=placed.kernel,
-        shared=np.ones(count, np.int64),
-        state_ns=events.state_ns,
-        waiting_ns=np.full(count, NONE, np.int64),
-        moving_ns=np.full(count, NONE, np.int64),
-        split=np.zeros(count, np.int64),
-        names=(),
-        communicators=(),
-    )
-
-
-def _of_kernels(
-    source: int,
-    profile: Carried,
-    pool: KernelPool,
-    at: int,
-    clock: int,
-    names: _Numbers[str],
-    communicators: _Numbers[int],
-) -> Communications:
-    """Return a profile's operations as rows: those of ranges, then kernels without any.
-
-    Args:
-        source: number of the file.
-        profile: what it tells.
-        pool: its kernels among others.
-        at: the first of them.
-        clock: of the profile.
-        names: of all operations.
-        communicators: of all.
-    """
-    kernels, called = profile.kernels, profile.called
-    carried = np.zeros(len(kernels), bool)
-    carried[called.first] = carried[called.last] = True
-    bare = np.flatnonzero(~carried)
-    first = np.concatenate((called.first, bare))
-    last = np.concatenate((called.last, bare))
-    said = [said_by(name) for name in kernels.names]
-    by_kernel = [names.of([own[part] or "unknown" for own in said]) for part in range(3)]
-    unknown = [np.array([not own[part] for own in said] + [True]) for part in range(3)]
-    of_name = kernels.name[first]
-    algorithm, protocol = (
-        np.where(unknown[part][of_name], NONE, by_kernel[part][of_name]) for part in (1, 2)
-    )
-    none = np.full(len(bare), NONE, np.int64)
-    start_ns, end_ns = pool.start_ns[at + first], pool.end_ns[at + last]
-    places = np.array([pid for pid, _ in kernels.places] or [0], np.int64)
-    rows = len(first)
-    empty = np.full(rows, NONE, np.int64)
-    return Communications(
-        source=np.full(rows, source, np.int64),
-        kind=np.full(rows, Kind.KERNEL, np.int64),
-        pid=places[kernels.place[first]],
-        name=np.concatenate(
-            (names.of(called.names)[called.name], by_kernel[0][kernels.name[bare]])
-        ),
-        communicator=np.concatenate(
-            (communicators.of(called.communicators)[called.communicator], none)
-        ),
-        rank=np.concatenate((called.rank, none)),
-        peer=np.concatenate((called.peer, none)),
-        root=np.concatenate((called.root, none)),
-        sequence=empty,
-        count=empty.copy(),
-        datatype=empty.copy(),
-        bytes=np.concatenate((called.bytes, none)),
-        algorithm=algorithm,
-        protocol=protocol,
-        channels=empty.copy(),
-        clock=np.full(rows, clock, np.int64),
-        start_ns=start_ns,
-        end_ns=end_ns,
-        duration_ns=end_ns - start_ns,
-        timing=np.full(rows, Timing.KERNEL, np.int64),
-        kernel=at + first,
-        shared=np.ones(rows, np.int64),
-        state_ns=np.zeros((rows, len(STATES)), np.int64),
-        waiting_ns=empty.copy(),
-        moving_ns=empty.copy(),
-        split=np.zeros(rows, np.int64),
-        names=(),
-        communicators=(),
-    )
-
-
 def _with_shared(table: Communications) -> Communications:
     """Return the operations with how many have the same kernel, or the same times."""
     shared = np.ones(len(table), np.int64)
@@ -435,106 +297,3 @@ def _files(
         FileRead(path, kind, count, events)
         for (path, kind, events), count in zip(seen, rows, strict=True)
     )
-
-
-def _notes(
-    recorded: Sequence[EventFile],
-    profiles: Sequence[Carried],
-    table: Communications,
-    placed: Placed,
-    clocks: Sequence[Clock],
-    instance: Ints,
-    ranks: Sequence[int | None],
-) -> Iterator[Limitation]:
-    """Yield what could not be told."""
-    for file in recorded:
-        yield from _of_file(file)
-    for profile in profiles:
-        yield from profile.limitations
-        if profile.without:
-            because = f"{profile.source.path}: they ran in CUDA graphs, or beyond the capture"
-            yield Limitation("calls of NCCL without kernels", because, profile.without)
-    endless = int((table.duration_ns < 0).sum())
-    if endless:
-        yield Limitation(
-            "operations of unknown duration",
-            "neither the GPU nor a proxy thread told when they ended; record kernel events "
-            "(NCCL_PROFILE_EVENT_MASK=4095), give a profile, and end the job in order",
-            endless,
-        )
-    yield from _of_clocks(placed, clocks)
-    yield from _missing(table, instance, ranks)
-
-
-def _of_file(file: EventFile) -> Iterator[Limitation]:
-    for what, count, because in (
-        ("objects that are no event", file.unreadable, "cut, or damaged; they are left out"),
-        ("events without an end", file.unfinished, "the job, or the file, ended before"),
-        ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
-        ("operations told twice", file.repeated, "the profiler wrote them again; once counts"),
-        ("events of unknown categories", file.strange, "they are left out"),
-    ):
-        if count:
-            yield Limitation(what, f"{file.path}: {because}", count)
-
-
-def _of_clocks(placed: Placed, clocks: Sequence[Clock]) -> Iterator[Limitation]:
-    if placed.ambiguous:
-        yield Limitation(
-            "operations that kernels match at several offsets",
-            "they come too evenly, or are too few; state one with --anchor",
-            placed.ambiguous,
-        )
-    by = [clock.by for clock in clocks]
-    if "own" in by and len(clocks) > 1:
-        yield Limitation(
-            "clocks that lie on no other",
-            "no kernel and no common operation puts them there, so their times stand alone; state "
-            "an instant with --anchor",
-            by.count("own"),
-        )
-    if "utc" in by:
-        yield Limitation(
-            "hosts on one clock by UTC alone",
-            "waiting between them is known to milliseconds at best",
-            by.count("utc"),
-        )
-    if "operations" in by:
-        yield Limitation(
-            "clocks placed by the ends of operations",
-            "the members of an operation are taken to end together",
-            by.count("operations"),
-        )
-
-
-def _missing(
-    table: Communications, instance: Ints, ranks: Sequence[int | None]
-) -> Iterator[Limitation]:
-    alone = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
-    if alone.any():
-        yield Limitation(
-            "operations whose waiting is unknown",
-            "no other member, on a clock that compares, and no proxy thread tells of it; give the "
-            "files of all ranks",
-            int(alone.sum()),
-        )
-    ordered = int((table.split == Split.ORDER).sum())
-    if ordered:
-        yield Limitation(
-            "operations paired by their order alone",
-            "the profiles tell no communicators; all GPUs ran as many kernels, each at one time, "
-            "and these are taken for one operation",
-            ordered,
-        )
-    held = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
-    if len(held):
-        members = groups_of(instance[held])
-        sizes = np.array([own or 0 for own in ranks], np.int64)
-        whole = sizes[table.communicator[held]]
-        few = np.bincount(members.of_row)[members.of_row] < whole
-        if few.any():
-            yield Limitation(
-                "operations of which not all members were recorded",
-                "a missing member may have begun later: they waited at least as long",
-                int(few.sum()),
-            )

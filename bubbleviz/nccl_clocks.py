@@ -16,57 +16,14 @@ import numpy as np
 
 from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.communications import Timing
-from bubbleviz.errors import UsageError
 from bubbleviz.grouping import groups_of
+from bubbleviz.nccl_anchors import Anchor, by_file
 from bubbleviz.nccl_events import UNKNOWN, EventFile, NcclEvents
 from bubbleviz.nccl_kernels import Carried, family_of, said_by
 from bubbleviz.nccl_matching import GPU_TOLERANCE_NS, HOST_TOLERANCE_NS, Match, Starts, match
 
 #: The thread that wrote a file ends its name: ``FILE-host-tid.txt``.
 _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
-#: A GPU's clock counts since 1970, a host's since its profiler began.
-_GPU_CLOCK_NS = 10**15
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """An instant that is known on an event file's clock and on the profile's.
-
-    Attributes:
-        file: path of the event file, or the end of it; None for every one.
-        event_ns: on the host's or the GPU's clock of the file.
-        profile_ns: on the first profile's clock.
-        gpu: whether ``event_ns`` is of the GPU's clock.
-    """
-
-    file: str | None
-    event_ns: int
-    profile_ns: int
-    gpu: bool
-
-
-def anchor_of(text: str) -> Anchor:
-    """Return an anchor from ``[FILE:]EVENT=PROFILE_NS``.
-
-    ``EVENT`` is a ``ts`` as it stands in the file (microseconds), or a ``StartGpuClk``.
-
-    Raises:
-        UsageError: it is none.
-    """
-    left, equals, right = text.rpartition("=")
-    file, _, event = left.rpartition(":")
-    try:
-        if not equals:
-            raise ValueError
-        profile_ns = int(right)
-        gpu = event.strip().isdigit() and int(event) >= _GPU_CLOCK_NS
-        event_ns = int(event) if gpu else round(float(event) * 1000)
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"--anchor {text[:60]!r}: give [FILE:]EVENT=PROFILE_NS, where EVENT is a ts of the "
-            "file, in microseconds, or a StartGpuClk"
-        ) from None
-    return Anchor(file or None, event_ns, profile_ns, gpu)
 
 
 @dataclass(frozen=True)
@@ -208,7 +165,7 @@ def place(files: Sequence[EventFile], pool: KernelPool, anchors: Sequence[Anchor
     columns |= {name: np.full(count, NONE) for name in ("duration_ns", "clock", "kernel")}
     columns["timing"] = np.zeros(count, np.int64)
     begin = np.cumsum([0, *(len(file.events) for file in files)]).tolist()
-    stated = _by_file(files, anchors)
+    stated = by_file(files, anchors)
     clocks: list[Clock] = []
     shared: dict[tuple[str, int], int] = {}
     bridges: list[int] = []
@@ -346,7 +303,7 @@ def _matched(
         found = match(wanted, kernels, GPU_TOLERANCE_NS if use_gpu else HOST_TOLERANCE_NS)
         if found is None:
             continue
-        if found.rival >= found.best:
+        if not found.clear:
             several = True
         elif best is None or (found.matched, -found.median_ns) > (
             best[0].matched,
@@ -389,28 +346,6 @@ def _moved(
     return clock, start_ns, end_ns, kernel
 
 
-def _by_file(files: Sequence[EventFile], anchors: Sequence[Anchor]) -> list[list[Anchor]]:
-    """Return the anchors of each file.
-
-    Raises:
-        UsageError: an anchor names none.
-    """
-    stated: list[list[Anchor]] = [[] for _ in files]
-    for anchor in anchors:
-        own = [
-            number
-            for number, file in enumerate(files)
-            if anchor.file is None or Path(file.path).as_posix().endswith(anchor.file)
-        ]
-        if not own:
-            raise UsageError(
-                f"--anchor: no event file is named {str(anchor.file)[:60]!r}; give one of them"
-            )
-        for number in own:
-            stated[number].append(anchor)
-    return stated
-
-
 def _anchored(gpu: _Gpu, local: _Local, anchors: Sequence[Anchor]) -> tuple[Clock, Ints, Ints]:
     """Return a GPU's clock, starts and ends, by instants that were stated."""
     from_ns, to_ns = [], []
@@ -435,9 +370,7 @@ def _anchored(gpu: _Gpu, local: _Local, anchors: Sequence[Anchor]) -> tuple[Cloc
         matched=0,
         median_ns=0,
         worst_ns=0,
-        rival=0,
-        tried=0,
-        best=0,
+        clear=True,
     )
     left = np.abs(moved.of(np.array(from_ns)) - np.array(to_ns))
     clock = Clock(gpu.label, "anchor", len(apart), len(apart))

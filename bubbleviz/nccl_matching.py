@@ -9,7 +9,7 @@ The offset is where the most differences kernel start - operation start agree::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,9 @@ GPU_TOLERANCE_NS = 20_000
 HOST_TOLERANCE_NS = 1_000_000
 #: Kernels last as long as their work, but for this share and time.
 _LONGER, _LONGER_NS = 0.25, 50_000
+#: An offset counts if it matches so many times what the next best one does, among the operations
+#: looked at or among all. Less is chance, or a run that repeats itself.
+_CLEARLY, _CLEARLY_OF_ALL = 1.5, 1.25
 #: A drift is fitted from so many pairs, over so long; it must be worth as much.
 _PAIRS, _SPAN_NS, _WORTH = 16, 1_000_000_000, 0.5
 
@@ -55,9 +58,7 @@ class Match:
         matched: operations that have one.
         median_ns: median distance between operations and their kernels, after that.
         worst_ns: the largest one.
-        rival: operations that the next best offset would match.
-        tried: operations among which ``rival`` and the best offset were counted.
-        best: how many of these the best offset matched.
+        clear: whether no other offset does nearly as well, or none is left over on either side.
     """
 
     offset_ns: int
@@ -67,9 +68,7 @@ class Match:
     matched: int
     median_ns: int
     worst_ns: int
-    rival: int
-    tried: int
-    best: int
+    clear: bool
 
     def of(self, time_ns: Ints) -> Ints:
         """Return times on the other clock; unknown ones stay so."""
@@ -90,50 +89,104 @@ def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | Non
     count = len(operations.start_ns)
     if count == 0 or len(kernels.start_ns) == 0:
         return None
-    found = None
+    found: _Offset | None = None
     for begin in _begins(count):
         rows = np.arange(begin, min(begin + _BLOCK, count))
-        best, rival, offset_ns = _densest(operations, rows, kernels, tolerance_ns)
-        if best and (found is None or best > found[0]):
-            found = best, rival, offset_ns, rows
+        own = _densest(operations, rows, kernels, tolerance_ns)
+        if own is not None and (found is None or own.matched > found.matched):
+            found = own
     if found is None:
         return None
-    best, rival, offset_ns, rows = found
-    middle_ns = int(operations.start_ns[rows[len(rows) // 2]])
-    drift = 0.0
-    low, high = int(rows[0]), int(rows[-1]) + 1
-    while True:
-        own = np.arange(low, high)
-        kernel, distance_ns = _nearest(
-            operations, own, kernels, offset_ns, middle_ns, drift, tolerance_ns
-        )
-        hit = kernel != NONE
-        if hit.any():
-            moved_ns, drift = _line(
-                operations.start_ns[own[hit]] - middle_ns, distance_ns[hit], drift
-            )
-            offset_ns += moved_ns
-        if low == 0 and high == count:
-            break
-        more = high - low
-        low, high = max(low - more, 0), min(high + more, count)
-    own = np.arange(count)
-    kernel, distance_ns = _nearest(
-        operations, own, kernels, offset_ns, middle_ns, drift, tolerance_ns
-    )
+    line = _followed(operations, kernels, found, tolerance_ns)
+    kernel, distance_ns = line.nearest(operations, np.arange(count), kernels, tolerance_ns)
     far_ns = np.abs(distance_ns[kernel != NONE])
+    clear = found.matched >= _CLEARLY * found.rival
+    if not clear:
+        other = replace(line, offset_ns=found.rival_ns)
+        rival = int(
+            (other.nearest(operations, np.arange(count), kernels, tolerance_ns)[0] >= 0).sum()
+        )
+        able = kernels.family < 0
+        able |= np.isin(kernels.family, operations.family) | bool((operations.family < 0).any())
+        whole = len(far_ns) == count and len(np.unique(kernel)) == int(able.sum())
+        clear = whole or len(far_ns) >= _CLEARLY_OF_ALL * rival
     return Match(
-        offset_ns=offset_ns,
-        middle_ns=middle_ns,
-        drift=drift,
+        offset_ns=line.offset_ns,
+        middle_ns=line.middle_ns,
+        drift=line.drift,
         kernel=kernel,
         matched=len(far_ns),
         median_ns=round(float(np.median(far_ns))) if len(far_ns) else 0,
         worst_ns=int(far_ns.max(initial=0)),
-        rival=rival,
-        tried=len(rows),
-        best=best,
+        clear=clear,
     )
+
+
+@dataclass(frozen=True)
+class _Offset:
+    """The offset that most operations of a block agree on, and the next best.
+
+    Attributes:
+        rows: the block.
+        matched: how many of its operations agree.
+        offset_ns: what they agree on.
+        rival: how many agree on the next best one.
+        rival_ns: that one.
+    """
+
+    rows: Ints
+    matched: int
+    offset_ns: int
+    rival: int
+    rival_ns: int
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A clock against another: as of :class:`Match`."""
+
+    offset_ns: int
+    middle_ns: int
+    drift: float
+
+    def nearest(
+        self, operations: Starts, rows: Ints, kernels: Starts, tolerance_ns: int
+    ) -> tuple[Ints, Ints]:
+        """Return the kernel nearest to each operation, -1 none, and how much later it begins."""
+        start_ns = operations.start_ns[rows]
+        since_ns = start_ns - self.middle_ns
+        wanted = start_ns + self.offset_ns + np.rint(since_ns * self.drift).astype(np.int64)
+        best = np.full(len(rows), NONE, np.int64)
+        least = np.full(len(rows), tolerance_ns + 1, np.int64)
+        after = np.searchsorted(kernels.start_ns, wanted)
+        # Kernels of other families may lie between.
+        for step in (0, -1, 1, -2, 2, -3):
+            at = after + step
+            inside = (at >= 0) & (at < len(kernels.start_ns))
+            place = np.clip(at, 0, len(kernels.start_ns) - 1)
+            far = np.abs(kernels.start_ns[place] - wanted)
+            nearer = inside & (far < least) & _alike(operations, rows, kernels, place)
+            best, least = np.where(nearer, place, best), np.where(nearer, far, least)
+        return best, np.where(best == NONE, 0, kernels.start_ns[best] - wanted)
+
+
+def _followed(operations: Starts, kernels: Starts, found: _Offset, tolerance_ns: int) -> _Line:
+    """Return the line through a block's offset, followed from there to all operations."""
+    rows, count = found.rows, len(operations.start_ns)
+    line = _Line(found.offset_ns, int(operations.start_ns[rows[len(rows) // 2]]), 0.0)
+    low, high = int(rows[0]), int(rows[-1]) + 1
+    while True:
+        own = np.arange(low, high)
+        kernel, distance_ns = line.nearest(operations, own, kernels, tolerance_ns)
+        hit = kernel != NONE
+        if hit.any():
+            since_ns = operations.start_ns[own[hit]] - line.middle_ns
+            moved_ns, drift = _line(since_ns, distance_ns[hit], line.drift)
+            line = replace(line, offset_ns=line.offset_ns + moved_ns, drift=drift)
+        if low == 0 and high == count:
+            return line
+        more = high - low
+        low, high = max(low - more, 0), min(high + more, count)
 
 
 def _begins(count: int) -> list[int]:
@@ -152,10 +205,8 @@ def _alike(operations: Starts, row: Ints, kernels: Starts, kernel: Ints) -> Bool
     return np.asarray(fits & ((own == theirs) | (own < 0) | (theirs < 0)), bool)
 
 
-def _densest(
-    operations: Starts, rows: Ints, kernels: Starts, tolerance_ns: int
-) -> tuple[int, int, int]:
-    """Return how many operations the best offset matches, how many the next, and the offset."""
+def _densest(operations: Starts, rows: Ints, kernels: Starts, tolerance_ns: int) -> _Offset | None:
+    """Return the offset on which most operations of a block agree; None where no kernel is one."""
     kernel = np.arange(len(kernels.start_ns))
     row, kernel = np.repeat(rows, len(kernel)), np.tile(kernel, len(rows))
     alike = _alike(operations, row, kernels, kernel)
@@ -163,48 +214,22 @@ def _densest(
     order = np.argsort(apart, kind="stable")
     apart, row = apart[order], row[alike][order]
     if len(apart) == 0:
-        return 0, 0, 0
+        return None
     end = np.searchsorted(apart, apart + tolerance_ns, side="right")
     count = end - np.arange(len(apart))
     spread = apart[end - 1] - apart
     # Of windows with as many, the one in which they agree best.
     first = int(np.lexsort((spread, -count))[0])
     held = slice(first, int(end[first]))
-    best = len(np.unique(row[held]))
-    # Most of the densest window may be one operation beside many kernels; so for the next.
+    rival, rival_ns = 0, 0
     others = np.abs(apart - apart[first]) > 2 * tolerance_ns
-    rival = 0
     if others.any():
         second = int(np.flatnonzero(others)[np.argmax(count[others])])
-        rival = len(np.unique(row[second : int(end[second])]))
-    return best, rival, round(float(np.median(apart[held])))
-
-
-def _nearest(
-    operations: Starts,
-    rows: Ints,
-    kernels: Starts,
-    offset_ns: int,
-    middle_ns: int,
-    drift: float,
-    tolerance_ns: int,
-) -> tuple[Ints, Ints]:
-    """Return the kernel nearest to each operation, -1 none, and how much later it begins."""
-    start_ns = operations.start_ns[rows]
-    wanted = start_ns + offset_ns + np.rint((start_ns - middle_ns) * drift).astype(np.int64)
-    best = np.full(len(rows), NONE, np.int64)
-    least = np.full(len(rows), tolerance_ns + 1, np.int64)
-    after = np.searchsorted(kernels.start_ns, wanted)
-    # Kernels of other families may lie between.
-    for step in (0, -1, 1, -2, 2, -3):
-        at = after + step
-        inside = (at >= 0) & (at < len(kernels.start_ns))
-        place = np.clip(at, 0, len(kernels.start_ns) - 1)
-        far = np.abs(kernels.start_ns[place] - wanted)
-        nearer = inside & (far < least) & _alike(operations, rows, kernels, place)
-        best, least = np.where(nearer, place, best), np.where(nearer, far, least)
-    distance_ns = np.where(best == NONE, 0, kernels.start_ns[best] - wanted)
-    return best, distance_ns
+        beside = slice(second, int(end[second]))
+        rival, rival_ns = len(np.unique(row[beside])), round(float(np.median(apart[beside])))
+    # One operation beside many kernels is one.
+    matched = len(np.unique(row[held]))
+    return _Offset(rows, matched, round(float(np.median(apart[held]))), rival, rival_ns)
 
 
 def _line(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:

@@ -22,7 +22,7 @@ from bubbleviz.cli import main
 from bubbleviz.communications import Split, Timing, bus_factor, in_all
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.nccl import find_inputs, measure_communication
-from bubbleviz.nccl_clocks import anchor_of
+from bubbleviz.nccl_anchors import anchor_of
 from bubbleviz.nccl_events import UNKNOWN
 from bubbleviz.nccl_kernels import read_kernels, said_by
 from bubbleviz.nccl_matching import GPU_TOLERANCE_NS, Starts, match
