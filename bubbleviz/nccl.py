@@ -259,7 +259,7 @@ def _with_shared(table: Communications) -> Communications:
 def _gpus(table: Communications, pool: KernelPool) -> tuple[Ints, Ints]:
     """Return the GPU of each operation's kernel, and the number of what that does; -1 none."""
     place_of = np.full(len(pool.start_ns) + 1, NONE, np.int64)
-    for number, (_, first, last) in enumerate(pool.places):
+    for number, (_, first, last, _) in enumerate(pool.places):
         place_of[first:last] = number
     return place_of[table.kernel], np.append(pool.family, NONE)[table.kernel]
 

@@ -18,7 +18,7 @@ from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.communications import Timing
 from bubbleviz.grouping import groups_of
 from bubbleviz.nccl_anchors import Anchor, by_file
-from bubbleviz.nccl_events import UNKNOWN, EventFile, NcclEvents
+from bubbleviz.nccl_events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents
 from bubbleviz.nccl_kernels import Carried, family_of, said_by
 from bubbleviz.nccl_matching import GPU_TOLERANCE_NS, HOST_TOLERANCE_NS, Match, Starts, match
 
@@ -111,14 +111,14 @@ class KernelPool:
     Attributes:
         start_ns: start, in the order of the profiles.
         end_ns: end.
-        places: by profile and place: process id, first kernel, the one after the last.
+        places: by profile and place: process id, first kernel, the one after the last, host.
         family: number of what each does; -1 anything.
         families: these by name.
     """
 
     start_ns: Ints
     end_ns: Ints
-    places: tuple[tuple[int, int, int], ...]
+    places: tuple[tuple[int, int, int, str], ...]
     family: Ints
     families: Mapping[str, int]
 
@@ -138,7 +138,7 @@ def pool_of(profiles: Sequence[Carried], offsets_ns: Sequence[int]) -> KernelPoo
         family.append(np.array(numbers, np.int64)[kernels.name])
         for place, (pid, _) in enumerate(kernels.places):
             first, last = np.searchsorted(kernels.place, [place, place + 1]).tolist()
-            places.append((pid, at + first, at + last))
+            places.append((pid, at + first, at + last, profile.source.host))
         at += len(kernels)
     return KernelPool(
         start_ns=np.concatenate(start),
@@ -201,7 +201,9 @@ def place(files: Sequence[EventFile], pool: KernelPool, anchors: Sequence[Anchor
         own &= events.gpu_start_ns[gpu.rows] != UNKNOWN
         exact = np.where(own, events.gpu_end_ns[gpu.rows] - events.gpu_start_ns[gpu.rows], NONE)
         columns["start_ns"][at], columns["end_ns"][at] = start_ns, end_ns
-        columns["duration_ns"][at] = np.maximum(np.where(own, exact, length_ns), NONE)
+        length_ns = np.where(own, exact, length_ns)
+        possible = (length_ns >= 0) & (length_ns <= LONGEST_NS)
+        columns["duration_ns"][at] = np.where(possible, length_ns, NONE)
         columns["clock"][at], columns["timing"][at] = number, local.timing
     bridge_ns = round(float(np.median(bridges))) if bridges else None
     return Placed(**columns, clocks=tuple(clocks), ambiguous=ambiguous, bridge_ns=bridge_ns)
@@ -273,7 +275,8 @@ def _matched(
 ) -> tuple[tuple[Clock, Ints, Ints, Ints] | None, bool]:
     """Return clock, times and kernels of a GPU's operations, and whether several offsets do.
 
-    Places of the same process come first; a place is one GPU.
+    Places of the same process come first, of these those of a host that the file is named after; a
+    place is one GPU.
     """
     use_gpu = bool((local.gpu_ns != UNKNOWN).any())
     time_ns = local.gpu_ns if use_gpu else local.start_ns
@@ -290,12 +293,13 @@ def _matched(
     length_ns = np.where(exact, local.end_ns[rows] - local.start_ns[rows], NONE)
     wanted = Starts(time_ns[rows], family, length_ns)
     same = [at for at, own in enumerate(pool.places) if own[0] == gpu.pid]
+    same = [at for at in same if f"-{pool.places[at][3]}-" in gpu.label] or same
     best: tuple[Match, int] | None = None
     several = False
     for at in same or range(len(pool.places)):
         if at in taken:
             continue
-        _, first, last = pool.places[at]
+        first, last = pool.places[at][1:3]
         held = slice(first, last)
         kernels = Starts(
             pool.start_ns[held], pool.family[held], pool.end_ns[held] - pool.start_ns[held]

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 #: No time: event files write 0 for it, and relative times begin near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)
-#: Microseconds beyond this (30 years) are no time since a profiler began.
-_MOST_US = 1e15
-#: As much fits into a column.
-_MOST = (1 << 63) - 1
+#: Microseconds beyond this (116 days) are no time since a profiler began, and no operation lasts.
+_MOST_US = 1e13
+LONGEST_NS = 10**16
+#: As much fits into a column; differences of times do up to half of it.
+_MOST, _MOST_NS = (1 << 63) - 1, 1 << 62
 
 #: What a step of a transfer over the network does, in the order in which it does so. A send waits
 #: for room in its buffer, for the GPU to fill it, for the peer's word that it may send, for the
@@ -184,7 +185,7 @@ def number_of(value: int | None) -> int:
 
 def clock_of(value: int | None) -> int:
     """Return a time of a GPU's clock; 0 is none."""
-    return value if value is not None and 0 < value <= _MOST else UNKNOWN
+    return value if value is not None and 0 < value <= _MOST_NS else UNKNOWN
 
 
 #: Times of a row that begin something, and those that end it.

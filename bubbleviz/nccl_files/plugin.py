@@ -185,9 +185,10 @@ def _gather(events: Iterable[Event], columns: Columns) -> None:
         if category not in _CATEGORIES:
             columns.strange += 1
             continue
-        process = processes.get(event.pid)
+        pid = number_of(event.pid)
+        process = processes.get(pid)
         if process is None:
-            process = processes[event.pid] = _Process(event.pid, columns)
+            process = processes[pid] = _Process(pid, columns)
         if event.ph == "b":
             process.begin(event)
         elif event.ph == "e":
