@@ -82,10 +82,10 @@ class Bandwidths:
 def bandwidths_of(found: Communication) -> Bandwidths:
     """Return the bandwidth that each operation achieved."""
     table = found.operations
-    sizes = (*found.ranks, None)
+    sizes, names = (*found.ranks, None), (*table.names, "")
     pairs = groups_of(table.name, table.communicator)
     of_pair = [
-        (in_all(table.names[name], sizes[own]), bus_factor(table.names[name], sizes[own]))
+        (in_all(names[name], sizes[own]), bus_factor(names[name], sizes[own]))
         for name, own in zip(
             table.name[pairs.first].tolist(), table.communicator[pairs.first].tolist(), strict=True
         )

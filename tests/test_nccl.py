@@ -20,7 +20,13 @@ from hypothesis import strategies as st
 from bubbleviz import nccl_report
 from bubbleviz.cli import main
 from bubbleviz.communications import Split, Timing, bus_factor, in_all
-from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError, UsageError
+from bubbleviz.errors import (
+    BubblevizError,
+    InputError,
+    MismatchError,
+    NothingToAnalyseError,
+    UsageError,
+)
 from bubbleviz.nccl import find_inputs, measure_communication
 from bubbleviz.nccl_anchors import anchor_of
 from bubbleviz.nccl_events import UNKNOWN
@@ -369,6 +375,76 @@ def test_the_proxy_profiler_is_matched_by_the_begin_of_its_transfers(tmp_path: P
     assert found.operations.start_ns[:60].tolist() == [s + 50_000_000 for s in starts]
     # What a proxy tells of is no kernel: the profile's stay.
     assert len(found.operations) == 120
+
+
+def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) -> None:
+    """Two hosts run the same process id; both profiles fit, and the names tell which is whose."""
+    starts, paths = uneven(30), []
+    for host in ("b", "a"):
+        file = Plugin(pid=1, lag=EXACT)
+        kernels, calls, ranges = [], [], []
+        for n, start in enumerate(starts):
+            rank = 1 if host == "b" else 0
+            file.add(Op("AllReduce", start, start + 100_000, rank, sequence=n))
+            kernels.append(K(start, start + 100_000, n, ALLREDUCE))
+            calls.append(C(start - 400, start - 300, n))
+            ranges.append(R(start - 500, start - 200, "ncclAllReduce"))
+        paths.append(put(tmp_path, f"trace-{host}-9.txt", file.text()))
+        node = profile(tmp_path, kernels, calls, ranges, hostname=host, name=f"node-{host}.sqlite")
+        paths.append(str(node))
+    found = measure_communication(paths)
+    first = {int(k) // 30 for (k, source) in columns(found, "kernel", "source") if source == 0}
+
+    # Kernels of the first profile, which is host b's, come first.
+    assert first == {0}
+    assert [own.matched for own in found.clocks if own.by == "kernels"] == [30, 30]
+
+
+PLANTED = "".join(
+    [*Plugin().lines, line("AllReduce", "COLL", "b", 0, 1, 5_000, '"CommHash": 1, "Rank": 0')]
+) + line("KernelCh", "GPU", "b", 0, 1, 6_000, '"StartGpuClk": 5, "StopGpuClk": 9')
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, len(PLANTED)),
+            st.integers(0, 8),
+            st.sampled_from(
+                [
+                    "{",
+                    "}",
+                    '"',
+                    "\0",
+                    "nan",
+                    "-1",
+                    "1e400",
+                    "9" * 30,
+                    "null",
+                    "[]",
+                    "{}",
+                    "0",
+                    "1e12",
+                ]
+            ),
+        ),
+        max_size=6,
+    )
+)
+def test_whatever_a_file_holds_it_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, int, str]]
+) -> None:
+    text = PLANTED
+    for at, length, piece in edits:
+        text = text[:at] + piece + text[at + length :]
+    path = put(tmp_path_factory.getbasetemp(), "damaged.txt", text)
+    try:
+        found = measure_communication(path)
+    except BubblevizError:
+        return
+    json.loads(nccl_report.to_json(found))
+    assert nccl_report.to_csv(found).count("\n") == len(found.operations) + 1
 
 
 # Matching, against a plain reference
