@@ -11,6 +11,8 @@ from bubbleviz.nccl_events import EventFile
 
 #: A GPU's clock counts since 1970, a host's since its profiler began.
 _GPU_CLOCK_NS = 10**15
+#: Differences of times do not grow beyond what a column holds.
+_MOST_NS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ def anchor_of(text: str) -> Anchor:
         profile_ns = int(right)
         gpu = event.strip().isdigit() and int(event) >= _GPU_CLOCK_NS
         event_ns = int(event) if gpu else round(float(event) * 1000)
+        if max(abs(event_ns), abs(profile_ns)) > _MOST_NS:
+            raise ValueError
     except (ValueError, OverflowError):
         raise UsageError(
             f"--anchor {text[:60]!r}: give [FILE:]EVENT=PROFILE_NS, where EVENT is a ts of the "

@@ -18,9 +18,16 @@ from bubbleviz.columns import NONE, Ints, Table
 from bubbleviz.communications import Timing
 from bubbleviz.grouping import groups_of
 from bubbleviz.nccl_anchors import Anchor, by_file
-from bubbleviz.nccl_events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents
+from bubbleviz.nccl_events import LONGEST_NS, UNKNOWN, EventFile, Kind, NcclEvents
 from bubbleviz.nccl_kernels import Carried, family_of, said_by
-from bubbleviz.nccl_matching import GPU_TOLERANCE_NS, HOST_TOLERANCE_NS, Match, Starts, match
+from bubbleviz.nccl_matching import (
+    GPU_TOLERANCE_NS,
+    HOST_TOLERANCE_NS,
+    Match,
+    Starts,
+    beside,
+    match,
+)
 
 #: The thread that wrote a file ends its name: ``FILE-host-tid.txt``.
 _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
@@ -105,6 +112,16 @@ class _Gpu:
 
 
 @dataclass(frozen=True)
+class _Found:
+    """A GPU's clock, and its operations' times and kernels once it lies on the profile's."""
+
+    clock: Clock
+    start_ns: Ints
+    end_ns: Ints
+    kernel: Ints
+
+
+@dataclass(frozen=True)
 class KernelPool:
     """Kernels of all profiles, on the report's clock.
 
@@ -121,6 +138,12 @@ class KernelPool:
     places: tuple[tuple[int, int, int, str], ...]
     family: Ints
     families: Mapping[str, int]
+
+    def starts_of(self, place: int) -> Starts:
+        """Return the kernels of a place."""
+        held = slice(*self.places[place][1:3])
+        length_ns = self.end_ns[held] - self.start_ns[held]
+        return Starts(self.start_ns[held], self.family[held], length_ns)
 
 
 def pool_of(profiles: Sequence[Carried], offsets_ns: Sequence[int]) -> KernelPool:
@@ -175,18 +198,17 @@ def place(files: Sequence[EventFile], pool: KernelPool, anchors: Sequence[Anchor
         events = files[gpu.file].events
         local = _local(events, files[gpu.file], gpu.rows)
         bridges += [] if local.bridge_ns is None else [local.bridge_ns]
-        found, several = _matched(events, gpu, local, pool, taken)
-        ambiguous += len(gpu.rows) if several else 0
         at = begin[gpu.file] + gpu.rows
         start_ns, end_ns = local.start_ns, local.end_ns
         if stated[gpu.file]:
-            clock, start_ns, end_ns = _anchored(gpu, local, stated[gpu.file])
+            found: _Found | None = _anchored(events, gpu, local, pool, taken, stated[gpu.file])
+        else:
+            found, several = _matched(events, gpu, local, pool, taken)
+            ambiguous += len(gpu.rows) if several else 0
+        if found is not None:
+            start_ns, end_ns, columns["kernel"][at] = found.start_ns, found.end_ns, found.kernel
             number = len(clocks)
-            clocks.append(clock)
-        elif found is not None:
-            clock, start_ns, end_ns, columns["kernel"][at] = found
-            number = len(clocks)
-            clocks.append(clock)
+            clocks.append(found.clock)
         else:
             # The threads of a process share its profiler's clock.
             path = Path(files[gpu.file].path)
@@ -270,62 +292,64 @@ def _local(events: NcclEvents, file: EventFile, rows: Ints) -> _Local:
     return _Local(start_ns, end_ns, timing.astype(np.int64), gpu_ns, bridge_ns)
 
 
-def _matched(
-    events: NcclEvents, gpu: _Gpu, local: _Local, pool: KernelPool, taken: set[int]
-) -> tuple[tuple[Clock, Ints, Ints, Ints] | None, bool]:
-    """Return clock, times and kernels of a GPU's operations, and whether several offsets do.
+def _places(gpu: _Gpu, pool: KernelPool, taken: set[int]) -> list[int]:
+    """Return the places that can be a GPU: those of its process, else all that are left.
 
-    Places of the same process come first, of these those of a host that the file is named after; a
-    place is one GPU.
+    Of several hosts' equal processes, that of the host that the file is named after.
     """
-    use_gpu = bool((local.gpu_ns != UNKNOWN).any())
-    time_ns = local.gpu_ns if use_gpu else local.start_ns
+    same = [at for at, own in enumerate(pool.places) if own[0] == gpu.pid]
+    same = [at for at in same if f"-{pool.places[at][3]}-" in gpu.label] or same
+    return [at for at in same or range(len(pool.places)) if at not in taken]
+
+
+def _wanted(
+    events: NcclEvents, gpu: _Gpu, local: _Local, pool: KernelPool, time_ns: Ints
+) -> tuple[Ints, Starts]:
+    """Return a GPU's operations that kernels can be, in order of time, and their rows."""
     rows = np.flatnonzero(time_ns != UNKNOWN)
     rows = rows[np.argsort(time_ns[rows], kind="stable")]
     names = [pool.families.get(family_of(name), NONE) for name in events.names]
     family = np.array([*names, NONE], np.int64)[events.name[gpu.rows[rows]]]
-    # A proxy's sends and receives may be of any operation; unlike kernels do not match.
-    known = family >= 0
-    if use_gpu or known.any():
-        rows, family = rows[known], family[known]
-    ended = local.end_ns[rows] != UNKNOWN
-    exact = ended & (local.timing[rows] == Timing.GPU)
+    # A proxy's sends and receives may be of any operation.
+    known = (family >= 0) | (events.kind[gpu.rows[rows]] == Kind.PROXY)
+    rows, family = rows[known], family[known]
+    exact = (local.end_ns[rows] != UNKNOWN) & (local.timing[rows] == Timing.GPU)
     length_ns = np.where(exact, local.end_ns[rows] - local.start_ns[rows], NONE)
-    wanted = Starts(time_ns[rows], family, length_ns)
-    same = [at for at, own in enumerate(pool.places) if own[0] == gpu.pid]
-    same = [at for at in same if f"-{pool.places[at][3]}-" in gpu.label] or same
+    return rows, Starts(time_ns[rows], family, length_ns)
+
+
+def _matched(
+    events: NcclEvents, gpu: _Gpu, local: _Local, pool: KernelPool, taken: set[int]
+) -> tuple[_Found | None, bool]:
+    """Return clock, times and kernels of a GPU's operations, and whether several offsets do."""
+    use_gpu = bool((local.gpu_ns != UNKNOWN).any())
+    rows, wanted = _wanted(events, gpu, local, pool, local.gpu_ns if use_gpu else local.start_ns)
     best: tuple[Match, int] | None = None
     several = False
-    for at in same or range(len(pool.places)):
-        if at in taken:
-            continue
-        first, last = pool.places[at][1:3]
-        held = slice(first, last)
-        kernels = Starts(
-            pool.start_ns[held], pool.family[held], pool.end_ns[held] - pool.start_ns[held]
+    for at in _places(gpu, pool, taken):
+        found = match(
+            wanted, pool.starts_of(at), GPU_TOLERANCE_NS if use_gpu else HOST_TOLERANCE_NS
         )
-        found = match(wanted, kernels, GPU_TOLERANCE_NS if use_gpu else HOST_TOLERANCE_NS)
-        if found is None:
-            continue
-        if not found.clear:
+        if found is not None and not found.clear:
             several = True
-        elif best is None or (found.matched, -found.median_ns) > (
-            best[0].matched,
-            -best[0].median_ns,
+        elif found is not None and (
+            best is None
+            or (found.matched, -found.median_ns) > (best[0].matched, -best[0].median_ns)
         ):
             best = found, at
     if best is None:
         return None, several
     found, at = best
-    if len(same) != 1:
+    # The threads of a process with one GPU write files of their own.
+    if sum(own[0] == gpu.pid for own in pool.places) != 1:
         taken.add(at)
     return _moved(gpu, local, found, rows, pool.places[at][1], use_gpu=use_gpu), False
 
 
 def _moved(
     gpu: _Gpu, local: _Local, found: Match, rows: Ints, first: int, *, use_gpu: bool
-) -> tuple[Clock, Ints, Ints, Ints]:
-    """Return a GPU's clock, starts, ends and kernels, once it lies on the profile's."""
+) -> _Found:
+    """Return a GPU's clock, times and kernels, once it lies on the profile's."""
     back_ns = local.bridge_ns if use_gpu else 0
     start_ns, end_ns = local.start_ns, local.end_ns
     if back_ns is None:
@@ -347,11 +371,46 @@ def _moved(
         found.worst_ns,
         1e6 * found.drift if found.drift else None,
     )
-    return clock, start_ns, end_ns, kernel
+    return _Found(clock, start_ns, end_ns, kernel)
 
 
-def _anchored(gpu: _Gpu, local: _Local, anchors: Sequence[Anchor]) -> tuple[Clock, Ints, Ints]:
-    """Return a GPU's clock, starts and ends, by instants that were stated."""
+def _anchored(
+    events: NcclEvents,
+    gpu: _Gpu,
+    local: _Local,
+    pool: KernelPool,
+    taken: set[int],
+    anchors: Sequence[Anchor],
+) -> _Found:
+    """Return a GPU's clock, times and kernels, by instants that were stated.
+
+    What is left is that between operations and kernels where there are any, else that between
+    the instants.
+    """
+    kernel = np.full(len(gpu.rows), NONE, np.int64)
+    clock, moved = _stated(gpu, local, anchors)
+    if moved is None:
+        none = np.full(len(gpu.rows), UNKNOWN)
+        return _Found(clock, none, none.copy(), kernel)
+    start_ns, end_ns = moved.of(local.start_ns), moved.of(local.end_ns)
+    rows, wanted = _wanted(events, gpu, local, pool, start_ns)
+    best = 0
+    for at in _places(gpu, pool, taken):
+        found, distance_ns = beside(wanted, pool.starts_of(at), HOST_TOLERANCE_NS)
+        hit = found != NONE
+        if int(hit.sum()) > best:
+            best = int(hit.sum())
+            kernel[rows] = np.where(hit, found + pool.places[at][1], NONE)
+            left = np.abs(distance_ns[hit])
+            median_ns, worst_ns = round(float(np.median(left))), int(left.max())
+            clock = replace(
+                clock, matched=best, of=len(rows), median_ns=median_ns, worst_ns=worst_ns
+            )
+    return _Found(clock, start_ns, end_ns, kernel)
+
+
+def _stated(gpu: _Gpu, local: _Local, anchors: Sequence[Anchor]) -> tuple[Clock, Match | None]:
+    """Return the clock that anchors make, and how it lies on the profile's; None if it cannot."""
     from_ns, to_ns = [], []
     for anchor in anchors:
         if anchor.gpu and local.bridge_ns is None:
@@ -359,8 +418,7 @@ def _anchored(gpu: _Gpu, local: _Local, anchors: Sequence[Anchor]) -> tuple[Cloc
         from_ns.append(anchor.event_ns + (local.bridge_ns or 0 if anchor.gpu else 0))
         to_ns.append(anchor.profile_ns)
     if not from_ns:
-        none = np.full(len(gpu.rows), UNKNOWN)
-        return Clock(gpu.label, "own"), none, none.copy()
+        return Clock(gpu.label, "own"), None
     apart = np.array(to_ns) - np.array(from_ns)
     drift = 0.0
     if len(apart) > 1 and len(set(from_ns)) > 1:
@@ -384,4 +442,4 @@ def _anchored(gpu: _Gpu, local: _Local, anchors: Sequence[Anchor]) -> tuple[Cloc
         worst_ns=int(left.max()),
         drift_ppm=1e6 * drift if drift else None,
     )
-    return clock, moved.of(local.start_ns), moved.of(local.end_ns)
+    return clock, moved

@@ -122,6 +122,20 @@ def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | Non
     )
 
 
+def beside(operations: Starts, kernels: Starts, tolerance_ns: int) -> tuple[Ints, Ints]:
+    """Return the kernel beside each operation of the same clock, and how much later it begins.
+
+    Args:
+        operations: as recorded.
+        kernels: as profiled.
+        tolerance_ns: how far apart the two may begin; -1 stands for a kernel farther off.
+    """
+    rows = np.arange(len(operations.start_ns))
+    if len(kernels.start_ns) == 0:
+        return np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
+    return _Line(0, 0, 0.0).nearest(operations, rows, kernels, tolerance_ns)
+
+
 @dataclass(frozen=True)
 class _Offset:
     """The offset that most operations of a block agree on, and the next best.
