@@ -75,8 +75,6 @@ class Placed(Table):
         kernel: row of all kernels of the profiles; -1 none.
         clocks: of the event files.
         ambiguous: operations whose clock several offsets put onto kernels as well.
-        bridge_ns: how far apart, in the median, a GPU's and its host's clock are told to be; None
-            where they never meet.
     """
 
     start_ns: Ints
@@ -87,12 +85,19 @@ class Placed(Table):
     kernel: Ints
     clocks: tuple[Clock, ...] = field(metadata={"shared": True})
     ambiguous: int = field(metadata={"shared": True})
-    bridge_ns: int | None = field(metadata={"shared": True})
 
 
 @dataclass(frozen=True)
 class _Local:
-    """Times of one GPU's operations on its host's clock, and on its own."""
+    """Times of one GPU's operations on its host's clock, and on its own.
+
+    Attributes:
+        start_ns: start on the host's clock.
+        end_ns: end on it.
+        timing: code of :class:`~bubbleviz.communications.Timing`.
+        gpu_ns: start on the GPU's clock.
+        bridge_ns: what the host's clock is ahead of the GPU's; None where they never meet.
+    """
 
     start_ns: Ints
     end_ns: Ints
@@ -191,13 +196,11 @@ def place(files: Sequence[EventFile], pool: KernelPool, anchors: Sequence[Anchor
     stated = by_file(files, anchors)
     clocks: list[Clock] = []
     shared: dict[tuple[str, int], int] = {}
-    bridges: list[int] = []
     ambiguous = 0
     taken: set[int] = set()
     for gpu in _gpus(files):
         events = files[gpu.file].events
         local = _local(events, files[gpu.file], gpu.rows)
-        bridges += [] if local.bridge_ns is None else [local.bridge_ns]
         at = begin[gpu.file] + gpu.rows
         start_ns, end_ns = local.start_ns, local.end_ns
         if stated[gpu.file]:
@@ -227,8 +230,7 @@ def place(files: Sequence[EventFile], pool: KernelPool, anchors: Sequence[Anchor
         possible = (length_ns >= 0) & (length_ns <= LONGEST_NS)
         columns["duration_ns"][at] = np.where(possible, length_ns, NONE)
         columns["clock"][at], columns["timing"][at] = number, local.timing
-    bridge_ns = round(float(np.median(bridges))) if bridges else None
-    return Placed(**columns, clocks=tuple(clocks), ambiguous=ambiguous, bridge_ns=bridge_ns)
+    return Placed(**columns, clocks=tuple(clocks), ambiguous=ambiguous)
 
 
 def _process(pid: int) -> str:
