@@ -15,16 +15,30 @@ from bubbleviz.errors import BubblevizError
 
 if TYPE_CHECKING:
     from bubbleviz.api import analyze, inspect
+    from bubbleviz.host_gaps import gaps
+    from bubbleviz.idle_time import IdleReport
     from bubbleviz.pipelines import Parallel
     from bubbleviz.report import Report, View
 
-__all__ = ["BubblevizError", "Parallel", "Report", "View", "__version__", "analyze", "inspect"]
+__all__ = [
+    "BubblevizError",
+    "IdleReport",
+    "Parallel",
+    "Report",
+    "View",
+    "__version__",
+    "analyze",
+    "gaps",
+    "inspect",
+]
 
 _HOMES = {
+    "IdleReport": "bubbleviz.idle_time",
     "Parallel": "bubbleviz.pipelines",
     "Report": "bubbleviz.report",
     "View": "bubbleviz.report",
     "analyze": "bubbleviz.api",
+    "gaps": "bubbleviz.host_gaps",
     "inspect": "bubbleviz.api",
 }
 

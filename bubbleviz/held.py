@@ -59,6 +59,20 @@ class HeldRanges:
         return all_of.take(rows[touching])
 
 
+def no_calls() -> HeldCalls:
+    """Return the calls of a profile that holds none."""
+    row, start_ns, end_ns, thread = (np.empty(0, np.int64) for _ in range(4))
+    calls = Calls(row, start_ns, end_ns, thread, np.empty(0, np.uint32))
+    return HeldCalls(calls, np.empty(0, np.int32), ())
+
+
+def no_ranges() -> Ranges:
+    """Return the ranges of a profile that holds none."""
+    start_ns, end_ns, thread, end_thread, name_id = (np.empty(0, np.int64) for _ in range(5))
+    start_end, cut = np.empty(0, bool), np.empty(0, bool)
+    return Ranges(start_ns, end_ns, thread, end_thread, start_end, cut, name_id, ())
+
+
 def thread_numbers(pid: Ints, tid: Ints) -> Ints:
     """Return threads as nsys numbers them: (pid << 24) + tid.
 

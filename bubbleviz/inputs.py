@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bubbleviz.errors import InputError
+from bubbleviz.errors import InputError, MismatchError
 from bubbleviz.ordering import natural_key
 from bubbleviz.raw_reports import SUFFIXES
+
+#: The same run of XLA's profiler: what it records, and what is made of that.
+_PLANES, _TRACES = ".xplane.pb", (".trace.json.gz", ".trace.json")
+#: Where JAX and TensorBoard put profiles, below the directory they are told.
+_LOGGED = ("plugins", "profile")
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,18 @@ def find_profiles(paths: Sequence[str]) -> tuple[Found, ...]:
     return tuple(found)
 
 
+def refuse_twins(files: Sequence[str]) -> None:
+    """Raise MismatchError where a file is named twice: what it holds would count twice."""
+    seen: dict[Path, str] = {}
+    for path in files:
+        place = Path(path).resolve()
+        if place in seen:
+            raise MismatchError(
+                f"{seen[place]} and {path}: the same profile twice; give each profile once"
+            )
+        seen[place] = path
+
+
 def _stands_for(path: str) -> list[Found]:
     """Return the files of one path; an OSError is the file system's."""
     if not path:
@@ -61,12 +78,14 @@ def _in_directory(path: str) -> list[str]:
 
     suffixes = tuple(suffix for reader in readers() for suffix in reader.suffixes)
     inside = [str(p) for p in Path(path).iterdir() if p.is_file()]
-    files = [p for p in inside if p.endswith(suffixes)]
+    files = [p for p in inside if p.endswith(suffixes) and not _told_better(p, inside)]
     # A report that was exported already counts once.
     stems = {str(Path(p).with_suffix("")) for p in files}
     files += [
         p for p in inside if p.endswith(SUFFIXES) and str(Path(p).with_suffix("")) not in stems
     ]
+    if not files and (below := _of_jax(path)):
+        return _in_directory(below)
     if not files:
         looked_for = ", ".join(f"*{suffix}" for suffix in (*suffixes, *SUFFIXES))
         raise InputError(
@@ -74,6 +93,27 @@ def _in_directory(path: str) -> list[str]:
             "export with: nsys export --type sqlite REPORT.nsys-rep"
         )
     return sorted(files, key=natural_key)
+
+
+def _told_better(file: str, beside: Sequence[str]) -> bool:
+    """Tell whether a trace of XLA lies beside the planes that it was made of."""
+    stem = next((file[: -len(s)] for s in _TRACES if file.endswith(s)), None)
+    return stem is not None and f"{stem}{_PLANES}" in beside
+
+
+def _of_jax(path: str) -> str | None:
+    """Return the folder of profiles within a directory that JAX or TensorBoard logs to.
+
+    Raises:
+        InputError: there are several.
+    """
+    folder = Path(path, *_LOGGED)
+    runs = sorted((str(p) for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else ())
+    if len(runs) > 1:
+        raise InputError(
+            f"{path}: holds {len(runs)} runs of the profiler; name one, such as {runs[-1]}"
+        )
+    return runs[0] if runs else None
 
 
 def _matches(pattern: str) -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -65,6 +65,10 @@ class Links(Table):
     call: Codes
     range: Codes
     rule: npt.NDArray[np.int8]
+
+    def without_calls(self) -> Links:
+        """Return the links without what tells of launches."""
+        return replace(self, call=np.full(len(self), NONE, np.int32))
 
     def calls_of(self, rows: Codes, calls: CallLog) -> Calls:
         """Return the call of each of some activities, none of which lacks one."""

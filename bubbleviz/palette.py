@@ -43,6 +43,31 @@ CAUSES = {
     "communication": "#ee8f2b",
     "other": "#f5ec7a",
 }
+#: What a device did, and what its host did while it was idle: devices at work are pale, what can
+#: be mended is not. Other activities take the colours behind these, in turn.
+ACTIVITIES = {
+    "compute": "#c6d6f5",
+    "communication": "#f3c99b",
+    "copies": "#bfe3df",
+    "data loading": "#d62f2f",
+    "tracing and compiling": "#7b4fb3",
+    "waiting": "#e6b800",
+    "transfer": "#0f8b8d",
+    "allocation": "#8c564b",
+    "launch": "#ee7f2d",
+    "collective calls": "#b05c00",
+    "optimizer": "#b58900",
+    "CUDA calls": "#6b7a1f",
+    "operators": "#2f6fb5",
+    "Python": "#4b8b3b",
+    "profiler": "#3d4450",
+    "device": "#c2185b",
+    "other device": "#e377c2",
+    "short gaps": "#8d99a6",
+    "untraced": "#5a626c",
+    "unlinked": "#a4a9b1",
+}
+MORE_ACTIVITIES = ("#9a3324", "#4d7c2a", "#6a3d9a", "#a6611a", "#1b5e8c", "#b0527c")
 #: The line along the operations that bound an iteration.
 CRITICAL = "#c2185b"
 #: Ends and middle of the scale of times: faster, usual, slower.

@@ -101,6 +101,8 @@ def _marks_of_parts(
         own = marks[(ranges.thread[marks] == thread) & ordered[marks]]
         inside = named.take(named.thread == thread)
         number[own] = _by_order(ranges.take(own), inside, names.phase[inside.name_id])
+    # What holds not both passes marks nothing, and hides no mark around it.
+    marks = marks[number[marks] >= 0]
     for index in np.unique(rank):
         rows = np.flatnonzero(rank == index)
         threads = np.unique(named.thread[of_range[rows]])

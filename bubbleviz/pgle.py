@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.columns import Bools
-from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
-from bubbleviz.inputs import find_profiles
+from bubbleviz.errors import NothingToAnalyseError, UsageError
+from bubbleviz.inputs import find_profiles, refuse_twins
 from bubbleviz.instruction_costs import (
     Costs,
     ModuleSeen,
@@ -70,7 +70,7 @@ def measure_costs(
         raise UsageError(f"--skip {skip}: no module runs less than never; give 0 or more")
     given = [paths] if isinstance(paths, (str, Path)) else paths
     files = [found.path for found in find_profiles([str(path) for path in given])]
-    _refuse_twins(files)
+    refuse_twins(files)
     told = progress or Unwatched()
     told.files({path: Path(path).stat().st_size for path in files})
     measured = []
@@ -102,18 +102,6 @@ def measure_costs(
             *([] if apart else _shared(samples)),
         ),
     )
-
-
-def _refuse_twins(files: Sequence[str]) -> None:
-    """Raise MismatchError where a file is named twice: its executions would count twice."""
-    seen: dict[Path, str] = {}
-    for path in files:
-        place = Path(path).resolve()
-        if place in seen:
-            raise MismatchError(
-                f"{seen[place]} and {path}: the same profile twice; give each profile once"
-            )
-        seen[place] = path
 
 
 def _measured(path: str, skip: int, jobs: int, watch: Watch, *, keep_export: bool) -> Measured:

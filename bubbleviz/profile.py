@@ -231,6 +231,9 @@ class Profile:
 
     Attributes:
         global_rank: number of the rank in the run, where the file says so and holds one rank.
+        system_calls: calls of the operating system, as ranges; None where they are not recorded.
+        launches_known: whether the calls are a host's own; else they stand for the work itself,
+            and say nothing of when it was launched.
     """
 
     source: Source
@@ -243,6 +246,8 @@ class Profile:
     devices: tuple[Device, ...]
     limitations: tuple[Limitation, ...]
     global_rank: int | None = None
+    system_calls: RangeLog | None = None
+    launches_known: bool = True
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,11 @@ _MODULE = re.compile(
 _OF_MODULE = re.compile(r",hlo_module=([^,]+)(?:,program_id=([0-9]+))?")
 
 _COLLECTIVE = re.compile(
-    r"^(?:(?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
+    r"^(?:(?:(?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
     r"|collective-broadcast|send|recv)\b"
+    # Newer JAX names instructions as its primitives.
+    r"|(?:ppermute|psum(?:_invariant|_scatter)?|pmax|pmin|all_gather(?:_invariant)?|reduce_scatter"
+    r"|(?:ragged_)?all_to_all|pbroadcast)(?:\.[0-9]+)*\Z)"
 )
 _HALF = re.compile(
     r"^(async|(?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"

@@ -35,8 +35,13 @@ class OpenFile(Protocol):
     def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
         """Return how often such names occur in a sample of the ranges."""
 
-    def read(self, globs: Sequence[str]) -> Profile:
-        """Return the profile; its calls can be read while the file is open."""
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+        """Return the profile; its calls can be read while the file is open.
+
+        Args:
+            globs: prefilters of the ranges that are wanted by name.
+            partial: read it all the same where it holds no calls, or no ranges.
+        """
 
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return what the file holds, for a first look."""

@@ -70,13 +70,11 @@ from bubbleviz.profile import (
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step
-from bubbleviz.trace_events import TraceFile, opened_trace
+from bubbleviz.trace_events import TraceFile, made_by_xla, opened_trace
 from bubbleviz.traced import clean
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
 _OLDEST_UTC_NS = 1_262_304_000_000_000_000
-#: What traces of XLA's profiler begin with.
-_XLA = (b'"highres-ticks"', b'"/device:', b'"/host:')
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 _RECORD_AGAIN = (
     "record it again with torch.profiler.profile(activities=[ProfilerActivity.CPU, "
@@ -149,6 +147,7 @@ def _read_whole(file: TraceFile[Event, ExactEvent]) -> _Trace:
         devices=_devices(facts),
         limitations=tuple(notes),
         global_rank=_global_rank(facts),
+        launches_known=counts[KERNEL] + counts[COPY] > 0,
     )
     return _Trace(profile, named.kind, counts)
 
@@ -221,17 +220,26 @@ class KinetoFile:
         fits = _fitting(ranges.names, globs)
         return {n: c for n, c, fit in zip(ranges.names, counts, fits, strict=True) if fit and c}
 
-    def read(self, globs: Sequence[str]) -> Profile:
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
         """Return the profile.
+
+        Args:
+            globs: prefilters of the ranges that are wanted by name.
+            partial: read it all the same where it holds no calls.
 
         Raises:
             ProfileError: it cannot be read.
-            NothingToAnalyseError: neither GPU work nor operators were recorded.
+            NothingToAnalyseError: neither GPU work nor operators were recorded, or no calls.
         """
         whole = self._trace.profile
         if len(whole.activities) == 0:
             raise NothingToAnalyseError(
                 f"{self.file.path}: neither kernels nor operators were recorded; {_RECORD_AGAIN}"
+            )
+        if not partial and not any(map(len, whole.calls.blocks())):
+            raise NothingToAnalyseError(
+                f"{self.file.path}: no CUDA API calls were recorded, so kernels cannot be linked "
+                f"to ranges; {_RECORD_AGAIN}"
             )
         ranges = whole.ranges
         fits = np.array(_fitting(ranges.names, globs), bool)
@@ -283,14 +291,9 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ki
         yield KinetoFile(file)
 
 
-def _recognises(head: bytes) -> bool:
-    """Tell whether a file is JSON, and none that XLA's profiler wrote."""
-    return head.lstrip()[:1] in {b"{", b"["} and not any(mark in head for mark in _XLA)
-
-
 READER = Reader(
     name="kineto",
     suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
-    recognises=_recognises,
+    recognises=lambda head: head.lstrip()[:1] in (b"{", b"[") and not made_by_xla(head),
     open_file=open_file,
 )

@@ -24,6 +24,7 @@ from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, 
 from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Export, connect, number, opened
 from bubbleviz.globs import binds_of, lets_through
 from bubbleviz.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of, kernel_stretches
+from bubbleviz.held import no_calls, no_ranges
 from bubbleviz.model import Limitation
 from bubbleviz.profile import (
     IMPOSSIBLE_NS,
@@ -307,18 +308,37 @@ class _RangeLog:
             first, last = self.export.bounds("range_rows")
             asked = self.scan.stretches("nsys/lasting_ranges", first, last, _RANGE_ROWS, binds)
             found += [_lasting(rows, times, names) for rows in self.scan.rows(asked)]
-        start_ns, end_ns, thread, name_id = np.concatenate(found, axis=1)
-        none = np.zeros(len(thread), bool)
-        return Ranges(
-            start_ns=start_ns.copy(),
-            end_ns=end_ns.copy(),
-            thread=thread.copy(),
-            end_thread=np.full(len(thread), NONE, np.int64),
-            start_end=none,
-            cut=none.copy(),
-            name_id=name_id.copy(),
-            names=tuple(names),
-        )
+        return _plain_ranges(np.concatenate(found, axis=1), names)
+
+
+@dataclass(frozen=True)
+class _SystemCalls:
+    """A :class:`~bubbleviz.profile.RangeLog` of calls of the operating system."""
+
+    export: Export
+
+    def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
+        """Return the calls of some threads that last so long, and touch any of some times."""
+        names: dict[str, int] = {}
+        times = intervals.union(since_ns, until_ns)
+        found = np.empty((4, 0), np.int64)
+        if len(times[0]):
+            binds: Binds = {
+                "shortest": shortest_ns,
+                "threads": json.dumps(threads.tolist()),
+                "since": int(times[0][0]),
+                "until": int(times[1][-1]),
+            }
+            found = _lasting(self.export.rows(query("nsys/system_calls"), binds), times, names)
+        return _plain_ranges(found, names)
+
+
+def _plain_ranges(columns: Ints, names: Mapping[str, int]) -> Ranges:
+    """Return ranges of which no more is known than start, end, thread, and number of the name."""
+    start_ns, end_ns, thread, name_id = (column.copy() for column in columns)
+    none = np.zeros(len(thread), bool)
+    end_thread = np.full(len(thread), NONE, np.int64)
+    return Ranges(start_ns, end_ns, thread, end_thread, none, none.copy(), name_id, tuple(names))
 
 
 def _lasting(
@@ -331,12 +351,16 @@ def _lasting(
         times: a set of times.
         names: numbers of the names so far; new ones are added.
     """
-    told = [row for row in rows if all(isinstance(value, int) for value in row[:3])]
-    numbers = np.array([row[:3] for row in told], np.int64).reshape(-1, 3)
-    before = np.searchsorted(times[1], numbers[:, 0], side="right")
-    inside = np.flatnonzero(before < np.searchsorted(times[0], numbers[:, 1]))
-    name_id = [names.setdefault(str(told[at][3] or ""), len(names)) for at in inside.tolist()]
-    return np.stack((*numbers[inside].T, np.array(name_id, np.int64)))
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    if {type(value) for column in columns[:3] for value in column} - {int}:
+        rows = [row for row in rows if all(isinstance(value, int) for value in row[:3])]
+        columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    numbers = np.array(columns[:3], np.int64)
+    before = np.searchsorted(times[1], numbers[0], side="right")
+    inside = np.flatnonzero(before < np.searchsorted(times[0], numbers[1]))
+    texts = columns[3]
+    name_id = [names.setdefault(str(texts[at] or ""), len(names)) for at in inside.tolist()]
+    return np.stack((*numbers[:, inside], np.array(name_id, np.int64)))
 
 
 @dataclass(frozen=True)
@@ -361,14 +385,20 @@ class NsysFile:
             counts.update(str(row[0]) for row in export.rows(chosen, piece) if row[0] is not None)
         return counts
 
-    def read(self, globs: Sequence[str]) -> Profile:
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
         """Return the profile.
+
+        Args:
+            globs: prefilters of the ranges that are wanted by name.
+            partial: read it all the same where it holds no calls, no ranges, or copies alone.
 
         Raises:
             ProfileError: it cannot be read; SchemaError: it lacks a column that is needed;
             NothingToAnalyseError: kernels, calls or ranges were not recorded.
         """
         export = self.export
+        if partial:
+            return self._what_there_is(globs)
         _refuse_unrecorded(export)
         with step("look up strings"):
             wanted = _wanted(export, globs)
@@ -407,6 +437,37 @@ class NsysFile:
                 *notes,
                 *impossible_times(export.path, {"ranges": strange}),
             ),
+        )
+
+    def _what_there_is(self, globs: Sequence[str]) -> Profile:
+        """Return the profile of an export that may lack calls and ranges.
+
+        Raises:
+            ProfileError: it cannot be read; NothingToAnalyseError: nothing ran on a device.
+        """
+        export = self.export
+        wanted = _wanted(export, globs)
+        with step("read kernels") as rows:
+            activities, notes = activities_of(export, self.scan, wanted.call_names)
+            rows.count = len(activities)
+        if len(activities) == 0:
+            raise NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[KERNEL]}")
+        ranges, strange = no_ranges(), 0
+        if globs and not export.lacks(*_NEEDED["ranges"]):
+            latest_ns = int(activities.end_ns.max())
+            ranges, strange = _ranges(export, self.scan, wanted, lambda: latest_ns)
+        calls = export.has("calls") and export.rows(query("nsys/any_call"))
+        return Profile(
+            source=_source(export),
+            activities=activities,
+            calls=ExportedCalls(export, self.scan) if calls else no_calls(),
+            ranges=ranges,
+            every_range=_RangeLog(export, self.scan),
+            overheads=_overheads(export),
+            threads=_threads(export),
+            devices=_devices(export),
+            limitations=(*notes, *impossible_times(export.path, {"ranges": strange})),
+            system_calls=_SystemCalls(export) if export.has("system_calls") else None,
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:

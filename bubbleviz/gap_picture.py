@@ -1,0 +1,196 @@
+"""The picture of idle time: a strip a device, what it ran, and what its host did meanwhile.
+
+A strip is cut into slices about as wide as a pixel, and each is filled from the top by the shares
+of its time: compute, communication, copies, then what idle time is put down to. Below it lie the
+steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import drawsvg
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.idle_time import IdleReport, RankIdle
+from bubbleviz.page import (
+    MARGIN,
+    WIDTH,
+    Page,
+    box,
+    clean,
+    fitted,
+    percent,
+    px,
+    text_width,
+    ticks,
+)
+from bubbleviz.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
+
+Edges = npt.NDArray[np.floating[Any]]
+#: More strips than this are not drawn.
+MOST = 32
+#: Activities that take less than the longest so many share a colour and a name.
+_TOLD = 9
+#: A smaller share of the time is not worth a place in the legend.
+_NOTHING = 0.0005
+_REST = "everything else"
+_REST_COLOUR = "#d3d8de"
+#: px: height of a strip with few and with many of them, of the steps below, gap, columns beside.
+_STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0, 62.0
+
+
+def draw_gaps(report: IdleReport) -> str:
+    """Return the SVG document of a report."""
+    page = Page("bvg-")
+    count = len(report.ranks)
+    idle = percent(report.idle_ns / report.span_ns if report.span_ns else None)
+    page.title = f"{count} device{'s' * (count != 1)}, idle for {idle} of the time"
+    page.description = "A strip a device; each slice is filled by the shares of its time."
+    page.y += 14
+    page.text(page.title, MARGIN, page.y, 16, font_weight="bold")
+    page.y += 4
+    page.paragraph(
+        "Each slice of a strip is filled from the top by what the device ran, then by what its "
+        "host did while it was idle. Steps lie below. Duty: share of time in which anything ran.",
+        10.5,
+    )
+    page.y += 12
+    ranks = report.ranks[:MOST]
+    colours = _colours(report)
+    size = 11.0
+    labels = [clean(rank.label, 60) for rank in ranks]
+    room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
+    left, right = MARGIN + room, WIDTH - MARGIN - _DUTY
+    origin = {
+        rank.path: min(own.breakdown.start_ns for own in ranks if own.path == rank.path)
+        for rank in ranks
+    }
+    whole_ns = max(rank.breakdown.end_ns - origin[rank.path] for rank in ranks)
+    scale = (right - left) / max(whole_ns, 1)
+    height = _STRIP if len(ranks) <= 8 else _LOW_STRIP
+    page.text("duty", right + 10, page.y - 4, 9.5, ink="quiet")
+    top = page.y
+    for rank, label in zip(ranks, labels, strict=True):
+        start = left + (rank.breakdown.start_ns - origin[rank.path]) * scale
+        _draw_strip(page, rank, start, rank.breakdown.span_ns * scale, height, colours)
+        middle = page.y + height / 2 + 4
+        page.text(fitted(label, size, room - 8), MARGIN, middle, size)
+        page.text(percent(rank.breakdown.duty_cycle), right + 10, middle, size)
+        page.y += height
+        if any(step.name is not None for step in rank.steps):
+            _draw_steps(page, rank, left, origin[rank.path], scale)
+            page.y += _STEPS
+        page.y += _GAP
+    _draw_axis(page, left, right, top, whole_ns)
+    _draw_legend(page, report, colours)
+    if count > MOST:
+        page.paragraph(f"and {count - MOST:,} more devices", 9.5)
+    return page.svg()
+
+
+def _colours(report: IdleReport) -> dict[str, str]:
+    """Return the colour of everything that is told apart."""
+    busy = list(ACTIVITIES)[:3]
+    names = [*busy, *(part.activity for part in report.parts[:_TOLD])]
+    others = iter(MORE_ACTIVITIES * _TOLD)
+    found = {name: ACTIVITIES[name] if name in ACTIVITIES else next(others) for name in names}
+    return {**found, _REST: _REST_COLOUR} if len(report.parts) > _TOLD else found
+
+
+def _draw_strip(
+    page: Page, rank: RankIdle, left: float, width: float, height: float, colours: dict[str, str]
+) -> None:
+    strip = rank.strip
+    of = [name if name in colours else _REST for name in strip.names]
+    told = list(colours)
+    spent = np.zeros((len(told), strip.spent_ns.shape[1]), np.int64)
+    np.add.at(spent, [told.index(name) for name in of], strip.spent_ns)
+    whole = np.maximum(spent.sum(axis=0), 1)
+    # Whole tenths of a pixel, so that what lies beside each other meets.
+    edges = np.rint(np.cumsum(spent, axis=0) / whole * height * 10) / 10
+    step = width / spent.shape[1]
+    for number, name in enumerate(told):
+        low = edges[number - 1] if number else np.zeros(spent.shape[1])
+        path = "".join(
+            box(left + first * step, page.y + over, left + last * step, page.y + under)
+            for first, last, over, under in _runs(low, edges[number])
+        )
+        if path:
+            page.elements.append(drawsvg.Path(path, fill=colours[name]))
+
+
+def _runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, float]]:
+    """Yield (first, last, low, high) of neighbouring slices that are alike, empty ones left out."""
+    change = np.flatnonzero((low[1:] != low[:-1]) | (high[1:] != high[:-1])) + 1
+    bounds = [0, *change.tolist(), len(low)]
+    for first, last in pairwise(bounds):
+        if high[first] > low[first]:
+            yield first, last, float(low[first]), float(high[first])
+
+
+def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: float) -> None:
+    """Draw steps as a band below a strip, with their names where these fit."""
+    boxes: tuple[list[str], list[str]] = ([], [])
+    steps = [step for step in rank.steps if step.name is not None and step.length_ns]
+    reached = left
+    for number, step in enumerate(steps):
+        start = left + (step.start_ns - origin_ns) * scale
+        end = left + (step.end_ns - origin_ns) * scale
+        if end - reached < 0.5:
+            continue
+        boxes[number % 2].append(box(start, page.y + 2, end, page.y + _STEPS))
+        reached = end
+        name = clean(step.name or "", 40)
+        if name and text_width(name, 9) < end - start - 4:
+            middle, line = (start + end) / 2, page.y + _STEPS - 2.5
+            page.text(name, middle, line, 9, ink="quiet", text_anchor="middle")
+    for own, ink in zip(boxes, ("band", "grid"), strict=True):
+        if own:
+            band = drawsvg.Path("".join(own), fill=getattr(LIGHT, ink), class_=f"bv-{ink}")
+            page.elements.insert(0, band)
+
+
+def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int) -> None:
+    marks, unit = ticks(whole_ns, 10)
+    lines = []
+    for time_ns, text in marks:
+        x = left + (right - left) * time_ns / max(whole_ns, 1)
+        lines.append(f"M{px(x)} {px(top)}V{px(page.y - 4)}")
+        page.text(text, x, page.y + 8, 9.5, ink="quiet", text_anchor="middle")
+    grid = {"stroke": LIGHT.grid, "stroke_width": 1, "fill": "none", "class_": "bv-grid"}
+    page.elements.insert(0, drawsvg.Path("".join(lines), **grid))
+    page.text(unit, right + 10, page.y + 8, 9.5, ink="quiet")
+    page.y += 22
+
+
+def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> None:
+    """Draw what colours mean, each with its share of all time."""
+    totals = _totals(report, list(colours))
+    x, line = float(MARGIN), 18.0
+    for name, colour in colours.items():
+        share = totals[name] / report.span_ns if report.span_ns else 0.0
+        if share < _NOTHING:
+            continue
+        text = f"{clean(name, 44)}  {percent(share)}"
+        width = text_width(text, 10.5) + 30
+        if x + width > WIDTH - MARGIN:
+            x, page.y = float(MARGIN), page.y + line
+        page.elements.append(drawsvg.Path(box(x, page.y, x + 12, page.y + 12), fill=colour))
+        page.text(text, x + 17, page.y + 10, 10.5)
+        x += width
+    page.y += line
+
+
+def _totals(report: IdleReport, names: Sequence[str]) -> dict[str, int]:
+    """Return how long each thing took of all ranks together."""
+    totals = dict.fromkeys((*names, _REST), 0)
+    for rank in report.ranks:
+        for name, spent in zip(
+            rank.strip.names, rank.strip.spent_ns.sum(axis=1).tolist(), strict=True
+        ):
+            totals[name if name in names else _REST] += spent
+    return totals

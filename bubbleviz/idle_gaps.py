@@ -1,0 +1,182 @@
+"""Idle gaps: when a device ran nothing, and which part of each gap lies before the next launch.
+
+::
+
+    device     ████████│ gap                        │████
+    host         ...... doing something  │ launch() ...
+                       ├─── host ────────┤├ launch ─┤
+    device     ████████│ gap       │████                    launched long before: "device"
+    host       launch()
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz import intervals
+from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.profile import Activities, Calls
+
+#: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
+#: that is off by 1 us or a slow host up to 20 us; what takes longer waits for something else.
+LATENCY_NS = 20_000
+
+
+@dataclass(frozen=True)
+class Busy:
+    """When a device of a process was busy, and with what.
+
+    Attributes:
+        any_ns: set of times in which anything ran.
+        compute_ns: in which a kernel ran that is no communication.
+        communication_ns: in which a communication kernel ran.
+        copy_ns: in which a copy or fill ran.
+    """
+
+    any_ns: intervals.Intervals
+    compute_ns: intervals.Intervals
+    communication_ns: intervals.Intervals
+    copy_ns: intervals.Intervals
+
+
+@dataclass(frozen=True)
+class Gaps(Table):
+    """Idle gaps of a device, in order.
+
+    Attributes:
+        start_ns: end of the work before.
+        end_ns: start of the work after.
+        before: row of the activities: what ended last before it.
+        after: what began first after it (of several the first row).
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    before: Ints
+    after: Ints
+
+
+@dataclass(frozen=True)
+class Launched(Table):
+    """For each gap, who launched the work after it.
+
+    Attributes:
+        thread: that did; -1 unknown.
+        call_start_ns: when its call began.
+        call_end_ns: when it returned.
+        copies: whether the call copied rather than launched.
+    """
+
+    thread: Ints
+    call_start_ns: Ints
+    call_end_ns: Ints
+    copies: Bools
+
+
+def busy_of(activities: Activities, rows: Ints, communication: Bools) -> Busy:
+    """Return when a device was busy.
+
+    Args:
+        activities: of a profile.
+        rows: those of the device.
+        communication: which names are those of communication kernels.
+    """
+    start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
+    copy = rows >= activities.kernels
+    # The last place is that of copies, which have no name.
+    talks = np.append(communication, False)[activities.name_id[rows]] & ~copy
+
+    def of(some: Bools) -> intervals.Intervals:
+        return intervals.union(start_ns[some], end_ns[some])
+
+    return Busy(intervals.union(start_ns, end_ns), of(~talks & ~copy), of(talks), of(copy))
+
+
+def gaps_of(activities: Activities, rows: Ints) -> Gaps:
+    """Return the gaps between what ran on a device; work that took no time is as if not there."""
+    rows = rows[activities.end_ns[rows] > activities.start_ns[rows]]
+    start_ns = activities.start_ns[rows]
+    if not (start_ns[1:] >= start_ns[:-1]).all():
+        rows = rows[np.argsort(start_ns, kind="stable")]
+    start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
+    latest_ns = np.maximum.accumulate(end_ns)
+    last = np.maximum.accumulate(np.where(end_ns == latest_ns, np.arange(len(rows)), 0))
+    at = np.flatnonzero(start_ns[1:] > latest_ns[:-1])
+    return Gaps(latest_ns[at], start_ns[at + 1], rows[last[at]], rows[at + 1])
+
+
+def launched_by(gaps: Gaps, call: Codes, calls: Calls, kernels: int) -> Launched:
+    """Return who launched the work after each gap.
+
+    Args:
+        gaps: of a device.
+        call: row of the launching call of every activity; -1 unknown.
+        calls: some calls, in order of their rows; others are as unknown.
+        kernels: how many activities are kernels.
+    """
+    row = call[gaps.after].astype(np.int64)
+    none = np.full(len(row), NONE)
+    if len(calls) == 0:
+        return Launched(none, none, none, gaps.after >= kernels)
+    at = np.minimum(np.searchsorted(calls.row, row), len(calls) - 1)
+    known = (row != NONE) & (calls.row[at] == row)
+    thread, start_ns, end_ns = (
+        np.where(known, column[at], NONE) for column in (calls.thread, calls.start_ns, calls.end_ns)
+    )
+    return Launched(thread, start_ns, end_ns, gaps.after >= kernels)
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Where gaps are cut: [start, entered) is the host's, [entered, under_way) the launch's.
+
+    What is left up to the end is the device's.
+
+    Attributes:
+        entered_ns: when the launching call began, inside the gap; its end where that is unknown.
+        under_way_ns: when the work should have started.
+    """
+
+    entered_ns: Ints
+    under_way_ns: Ints
+
+
+def cuts_of(gaps: Gaps, launched: Launched) -> Cuts:
+    """Return where gaps are cut."""
+    known = launched.thread != NONE
+    due_ns = np.maximum(launched.call_end_ns, launched.call_start_ns + LATENCY_NS)
+    entered_ns = np.where(known, launched.call_start_ns, gaps.end_ns)
+    return Cuts(
+        np.clip(entered_ns, gaps.start_ns, gaps.end_ns),
+        np.clip(np.where(known, due_ns, gaps.end_ns), gaps.start_ns, gaps.end_ns),
+    )
+
+
+def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return (row, start_ns, end_ns) of disjoint, ascending intervals, cut at some points.
+
+    Args:
+        start_ns: starts of intervals that are not empty.
+        end_ns: their ends.
+        points_ns: any times.
+    """
+    if len(start_ns) == 0:
+        return np.empty(0, np.int64), start_ns, end_ns
+    row = np.searchsorted(start_ns, points_ns, side="right") - 1
+    held = np.maximum(row, 0)
+    inside = (row >= 0) & (points_ns > start_ns[held]) & (points_ns < end_ns[held])
+    cut_ns = np.unique(points_ns[inside])
+    behind = np.searchsorted(start_ns, cut_ns)
+    begin_ns = np.insert(start_ns, behind, cut_ns)
+    row = np.insert(np.arange(len(start_ns)), behind, behind - 1)
+    last = np.append(row[1:] != row[:-1], True)
+    return row, begin_ns, np.where(last, end_ns[row], np.append(begin_ns[1:], 0))
+
+
+def covered(intervals_ns: intervals.Intervals, start_ns: Ints) -> Bools:
+    """Tell which instants a set holds."""
+    row = np.searchsorted(intervals_ns[0], start_ns, side="right") - 1
+    ends = np.append(intervals_ns[1], NONE)
+    return np.asarray((row >= 0) & (start_ns < ends[row]), bool)

@@ -1,0 +1,201 @@
+"""Writes small files of XLA's profiler: planes in, ``*.xplane.pb`` or trace JSON out.
+
+The messages are described here once more, whole and apart from the reader's, so that what the
+reader leaves out is there, and an independent reading is at hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_FIELDS: Mapping[str, Sequence[tuple[str, int, str]]] = {
+    "XStat": (
+        ("metadata_id", 1, "int64"),
+        ("double_value", 2, "double"),
+        ("uint64_value", 3, "uint64"),
+        ("int64_value", 4, "int64"),
+        ("str_value", 5, "bytes"),
+        ("bytes_value", 6, "bytes"),
+        ("ref_value", 7, "uint64"),
+    ),
+    "XEvent": (
+        ("metadata_id", 1, "int64"),
+        ("offset_ps", 2, "int64"),
+        ("duration_ps", 3, "int64"),
+        ("stats", 4, "XStat*"),
+        ("num_occurrences", 5, "int64"),
+    ),
+    "XLine": (
+        ("id", 1, "int64"),
+        ("name", 2, "bytes"),
+        ("timestamp_ns", 3, "int64"),
+        ("events", 4, "XEvent*"),
+        ("duration_ps", 9, "int64"),
+        ("display_id", 10, "int64"),
+        ("display_name", 11, "bytes"),
+    ),
+    "XEventMetadata": (
+        ("id", 1, "int64"),
+        ("name", 2, "bytes"),
+        ("metadata", 3, "bytes"),
+        ("display_name", 4, "bytes"),
+        ("stats", 5, "XStat*"),
+        ("child_id", 6, "int64*"),
+    ),
+    "XStatMetadata": (("id", 1, "int64"), ("name", 2, "bytes"), ("description", 3, "bytes")),
+    "EventEntry": (("key", 1, "int64"), ("value", 2, "XEventMetadata")),
+    "StatEntry": (("key", 1, "int64"), ("value", 2, "XStatMetadata")),
+    "XPlane": (
+        ("id", 1, "int64"),
+        ("name", 2, "bytes"),
+        ("lines", 3, "XLine*"),
+        ("event_metadata", 4, "EventEntry*"),
+        ("stat_metadata", 5, "StatEntry*"),
+        ("stats", 6, "XStat*"),
+    ),
+    "XSpace": (
+        ("planes", 1, "XPlane*"),
+        ("errors", 2, "bytes*"),
+        ("warnings", 3, "bytes*"),
+        ("hostnames", 4, "bytes*"),
+    ),
+}
+
+
+@cache
+def space_type() -> Any:
+    """Return the message XSpace, whole."""
+    proto = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="planes.proto", package="planes")
+    for message, fields in _FIELDS.items():
+        described = file.message_type.add(name=message)
+        for name, number, kind in fields:
+            plain = kind.rstrip("*")
+            own = described.field.add(name=name, number=number)
+            own.label = proto.LABEL_REPEATED if kind != plain else proto.LABEL_OPTIONAL
+            if plain in _FIELDS:
+                own.type, own.type_name = proto.TYPE_MESSAGE, f".planes.{plain}"
+            else:
+                own.type = getattr(proto, f"TYPE_{plain.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("planes.XSpace"))
+
+
+@dataclass(frozen=True)
+class E:
+    """An event: its kind's name, and nanoseconds after the line's begin."""
+
+    name: str
+    start: float
+    end: float
+    stats: Mapping[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class L:
+    """A line."""
+
+    name: str
+    events: Sequence[E]
+    number: int = 1
+    timestamp: int = 0
+
+
+@dataclass(frozen=True)
+class P:
+    """A plane; ``kinds`` are statistics and display names of kinds of events, by name."""
+
+    name: str
+    lines: Sequence[L] = ()
+    stats: Mapping[str, int | str] = field(default_factory=dict)
+    kinds: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
+    display: Mapping[str, str] = field(default_factory=dict)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+class _Numbers(dict[str, int]):
+    def __missing__(self, key: str) -> int:
+        self[key] = len(self) + 1
+        return self[key]
+
+
+def _add_stats(into: Any, stats: Mapping[str, int | str], names: _Numbers, *, refs: bool) -> None:
+    for name, value in stats.items():
+        own = into.stats.add(metadata_id=names[name])
+        if isinstance(value, int):
+            own.int64_value = value
+        elif refs:
+            own.ref_value = names[value]
+        else:
+            own.str_value = _encoded(value)
+
+
+def space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = True) -> bytes:
+    """Return an XSpace; texts of statistics are told once and referred to, or in place."""
+    whole = space_type()(hostnames=[_encoded(host) for host in hosts])
+    for plane in planes:
+        own = whole.planes.add(name=_encoded(plane.name))
+        kinds, names = _Numbers(), _Numbers()
+        for line in plane.lines:
+            added = own.lines.add(
+                id=line.number, name=_encoded(line.name), timestamp_ns=line.timestamp
+            )
+            for event in line.events:
+                start, end = round(event.start * 1000), round(event.end * 1000)
+                one = added.events.add(
+                    metadata_id=kinds[event.name], offset_ps=start, duration_ps=end - start
+                )
+                _add_stats(one, event.stats, names, refs=refs)
+        for name, number in kinds.items():
+            entry = own.event_metadata.add(key=number)
+            entry.value.id, entry.value.name = number, _encoded(name)
+            entry.value.display_name = _encoded(plane.display.get(name, ""))
+            _add_stats(entry.value, plane.kinds.get(name, {}), names, refs=refs)
+        _add_stats(own, plane.stats, names, refs=refs)
+        for name, number in names.items():
+            entry = own.stat_metadata.add(key=number)
+            entry.value.id, entry.value.name = number, _encoded(name)
+    return bytes(whole.SerializeToString())
+
+
+def trace_json(planes: Sequence[P]) -> bytes:
+    """Return the same as trace events, as XLA's converter writes them: all arguments are texts."""
+    events: list[object] = []
+    for pid, plane in enumerate(planes, 1):
+        events.append(_fact("process_name", plane.name, {"pid": pid}))
+        for tid, line in enumerate(plane.lines, 1):
+            events.append(_fact("thread_name", line.name, {"pid": pid, "tid": tid}))
+    for pid, plane in enumerate(planes, 1):
+        for tid, line in enumerate(plane.lines, 1):
+            for event in line.events:
+                facts = {**plane.kinds.get(event.name, {}), **event.stats}
+                one = {
+                    "ph": "X",
+                    "pid": pid,
+                    "tid": tid,
+                    "ts": (line.timestamp + event.start) / 1000,
+                    "dur": (event.end - event.start) / 1000,
+                    "name": plane.display.get(event.name, event.name),
+                    "args": {name: str(value) for name, value in facts.items()},
+                }
+                events.append(one)
+    whole = {
+        "displayTimeUnit": "ns",
+        "metadata": {"highres-ticks": True},
+        "traceEvents": [*events, {}],
+    }
+    return json.dumps(whole).encode()
+
+
+def _fact(what: str, name: str, of: Mapping[str, int]) -> object:
+    return {"ph": "M", **of, "name": what, "args": {"name": name}}

@@ -1,0 +1,458 @@
+"""XLA's xplane files: planted runs, what counts as work, real files read another way, bad bytes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz import errors
+from bubbleviz.cli import main
+from bubbleviz.conventions import built_in, globs_of
+from bubbleviz.idle import Cause
+from bubbleviz.pgle import measure_costs
+from bubbleviz.profile import Profile, Ranges
+from bubbleviz.readers import reader_of
+from bubbleviz.report import Report
+from bubbleviz.wire import Walk
+from bubbleviz.xspace import planes_of
+from tests.planes import E, L, P, space, space_type
+
+DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nowhere")) / "jax"
+REAL = pytest.mark.skipif(not DATA.is_dir(), reason="needs real profiles (BUBBLEVIZ_DATA)")
+GLOBS = globs_of(tuple(built_in().values()))
+FORWARD, BACKWARD = (
+    "jit(step)/jvp(layer)/dot_general",
+    "jit(step)/transpose(jvp(layer))/dot_general",
+)
+STAGES, MICROBATCHES, STEPS = 4, 6, 3
+T_F, T_B, T_SEND = 10_000, 20_000, 1_000
+
+
+def op(name: str, start: float, end: float, **stats: int | str) -> E:
+    return E(name, start, end, stats)
+
+
+def gpipe(stage: int, begin: int) -> Iterator[tuple[str, str, int, int]]:
+    """Yield name, path, start and end of what one stage runs in a step of GPipe.
+
+    What is received is waited for in a collective-permute, up to the next operation.
+    """
+    unit_f, unit_b = T_F, T_B
+    turn = begin + (STAGES + MICROBATCHES - 1) * unit_f
+    work = [
+        ("fusion.1", FORWARD, begin + (stage + i) * unit_f, unit_f) for i in range(MICROBATCHES)
+    ]
+    work += [
+        ("fusion.2", BACKWARD, turn + (STAGES - 1 - stage + i) * unit_b, unit_b)
+        for i in range(MICROBATCHES)
+    ]
+    last = begin
+    for number, (name, path, start, length) in enumerate(work):
+        yield f"collective-permute.{number}", "", last, max(start, last)
+        end = start + length - T_SEND
+        yield name, path, start, (start + end) // 2
+        yield name.replace("fusion", "dot"), path, (start + end) // 2, end
+        last = end
+
+
+LENGTH = (STAGES + MICROBATCHES - 1) * (T_F + T_B)
+#: Each operation is T_SEND shorter than its turn, and so is the whole.
+BUSY = MICROBATCHES * (T_F + T_B - 2 * T_SEND)
+RATIO = 1 - BUSY / (LENGTH - T_SEND)
+
+
+def tpu(stages: int = STAGES) -> list[P]:
+    planes = []
+    for stage in range(stages):
+        rows = [row for step in range(STEPS) for row in gpipe(stage, 5000 + step * 2 * LENGTH)]
+        ops = [E(name, start, end) for name, _, start, end in rows]
+        modules = [
+            op("jit_step(7)", 5000 + k * 2 * LENGTH, 5000 + k * 2 * LENGTH + LENGTH, run_id=k)
+            for k in range(STEPS)
+        ]
+        steps = [E(str(k + 4), m.start, m.end) for k, m in enumerate(modules)]
+        paths = {name: {"tf_op": f"{path}:"} for name, path, _, _ in rows if path}
+        lines = [
+            L("Steps", steps, 1),
+            L("XLA Modules", modules, 2),
+            L("XLA Ops", ops, 3),
+            L("Framework Ops", ops, 4),
+        ]
+        planes.append(P(f"/device:TPU:{stage}", lines, {"device_type_string": "TPU v5"}, paths))
+    return planes
+
+
+def gpu() -> list[P]:
+    """Return the same on GPUs, launched by a thread for each, in time and in order."""
+    planes, threads = [], []
+    correlation = 0
+    for stage in range(STAGES):
+        kernels, calls = [], []
+        for k in range(STEPS):
+            for number, (name, path, start, end) in enumerate(gpipe(stage, 5000 + k * 2 * LENGTH)):
+                correlation += 1
+                facts: Mapping[str, int | str] = {
+                    "correlation_id": correlation,
+                    "hlo_op": name,
+                    "hlo_module": "jit_step",
+                    "program_id": 7,
+                    **({"name": path, "tf_op": "XlaModule:"} if path else {}),
+                }
+                sends = name.startswith("collective")
+                kernel = "ncclDevKernel_SendRecv(x)" if sends else f"{name}_kernel"
+                kernels.append(E(kernel, start, end, facts))
+                at = 10 + k * 2 * LENGTH + number * 10
+                calls.append(op("cuLaunchKernel", at, at + 5, correlation_id=correlation))
+        lines = [L("Stream #7(Kernel)", kernels, 7), L("XLA Ops", kernels, 8)]
+        planes.append(P(f"/device:GPU:{stage}", lines))
+        threads.append(L(f"launcher {stage}", calls, 100 + stage))
+    return [*planes, P("/host:CPU", threads, {"process_id": 4321})]
+
+
+def written(folder: Path, planes: list[P], name: str = "host0.xplane.pb", **how: Any) -> Path:
+    path = folder / name
+    path.write_bytes(space(planes, ["host0"], **how))
+    return path
+
+
+def profile(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
+    with reader_of(str(path)).open_file(str(path), 1, lambda _: None) as file:
+        return file.read(globs)
+
+
+def read_or_refused(path: Path) -> Profile | None:
+    """Return a profile; None where one sentence that names the file refuses it."""
+    try:
+        return profile(path)
+    except errors.BubblevizError as error:
+        sentence = str(error)
+    assert str(path) in sentence
+    assert "\n" not in sentence
+    return None
+
+
+def named(ranges: Ranges) -> Counter[str]:
+    return Counter(ranges.names[number] for number in ranges.name_id.tolist())
+
+
+def ratios(report: Report) -> list[float | None]:
+    return [own.ratios["schedule"].value for own in report.iterations]
+
+
+@pytest.mark.parametrize("refs", [True, False], ids=["referred", "in place"])
+@pytest.mark.parametrize("planes", [tpu(), gpu()], ids=["TPU", "GPU"])
+def test_a_planted_pipeline_has_its_ratio(planes: list[P], refs: bool, tmp_path: Path) -> None:
+    report = bubbleviz.analyze(written(tmp_path, planes, refs=refs))
+
+    assert report.convention == "jax-xla"
+    assert len(report.ranks) == STAGES
+    assert len(report.iterations) == STEPS
+    assert [round(ratio or 0, 9) for ratio in ratios(report)] == [round(RATIO, 9)] * STEPS
+
+
+def test_without_launches_no_idle_time_is_the_hosts(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(written(tmp_path, tpu()))
+
+    assert len(report.gaps)
+    assert Cause.HOST not in report.gaps.cause
+    assert (report.operations.launched_ns == -1).all()
+    assert [note for note in report.limitations if note.what == "launches"]
+    assert not [
+        note
+        for note in bubbleviz.analyze(written(tmp_path, gpu(), "g.xplane.pb")).limitations
+        if note.what == "launches"
+    ]
+
+
+def test_steps_of_a_tpu_number_iterations(tmp_path: Path) -> None:
+    planes = [replace(p, lines=[line for line in p.lines if "Mod" not in line.name]) for p in tpu()]
+    report = bubbleviz.analyze(written(tmp_path, planes))
+
+    assert [own.name for own in report.iterations] == ["4", "5", "6"]
+
+
+def test_a_loop_counts_by_what_it_runs(tmp_path: Path) -> None:
+    ops = [E("while.1", 0, 100), E("dot.2", 0, 40), E("add.3", 40, 90), E("dot.4", 100, 130)]
+    told = profile(written(tmp_path, [P("/device:TPU:0", [L("XLA Ops", ops)])])).activities
+
+    found = zip(told.name_id.tolist(), told.start_ns.tolist(), told.end_ns.tolist(), strict=True)
+    assert [(told.names[n], start, end) for n, start, end in found] == [
+        ("dot.2", 0, 40),
+        ("add.3", 40, 90),
+        ("dot.4", 100, 130),
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 12), st.integers(0, 6)),
+        max_size=12,
+    )
+)
+def test_leaves_are_what_holds_nothing(rows: list[tuple[int, int]]) -> None:
+    from bubbleviz.xla_planes import Kept, leaves
+
+    start = np.array([s for s, _ in rows], np.int64)
+    end = start + np.array([n for _, n in rows], np.int64)
+    # Only nested or apart, as a stack makes them; equal ones once.
+    spans = list(zip(start.tolist(), end.tolist(), strict=True))
+    if len(set(spans)) < len(spans) or any(a < c < b < d for a, b in spans for c, d in spans):
+        return
+    wide, narrow = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.int32)
+    kept = Kept(start, end, narrow, narrow, narrow, narrow, run=wide, correlation=wide, step=wide)
+    slow = {
+        (a, b) for a, b in spans if not any((a, b) != (c, d) and a <= c < d <= b for c, d in spans)
+    }
+
+    found = leaves(kept)
+    assert {spans[row] for row in found.tolist()} == slow
+    assert (np.diff(start[found]) >= 0).all()
+
+
+def test_derived_lines_of_a_gpu_count_for_nothing(tmp_path: Path) -> None:
+    lines = [
+        L("Stream #3(Kernel)", [E("gemm", 0, 10)], 3),
+        L("Stream #4(MemcpyH2D,Kernel)", [E("MemcpyH2D", 0, 5), E("relu", 5, 6)], 4),
+        *(
+            L(name, [E("gemm", 0, 10)], number)
+            for number, name in enumerate(
+                ("XLA Ops", "XLA Modules", "Steps", "Framework Ops", "Source code"), 10
+            )
+        ),
+    ]
+    found = profile(written(tmp_path, [P("/device:GPU:0", lines)])).activities
+
+    assert (len(found), found.kernels, found.names) == (3, 2, ("gemm", "relu"))
+
+
+def test_transfers_beside_instructions(tmp_path: Path) -> None:
+    lines = [
+        L("XLA Ops", [E("all-gather-start.1", 0, 1), E("dot.2", 1, 9), E("dot.3", 9, 12)], 1),
+        L("Async XLA Ops", [E("all-gather-start.1", 0, 10), E("copy-start.4", 2, 5)], 2),
+    ]
+    found = profile(written(tmp_path, [P("/device:TPU:0", lines)])).activities
+
+    assert (len(found), found.kernels) == (5, 4)
+    assert (found.start_ns[4], found.end_ns[4], found.name_id[4]) == (2, 5, -1)
+
+
+def test_cpus_stand_for_devices(tmp_path: Path) -> None:
+    facts: Mapping[str, int | str] = {"hlo_op": "dot.1", "hlo_module": "jit_f", "run_id": -5}
+    threads = [
+        L("a", [E("dot.1", 0, 10, {**facts, "device_ordinal": 0})], -7),
+        L(
+            "b",
+            [E("dot.1", 2, 12, {**facts, "device_ordinal": 1}), E("end: dot.1", 12, 13)],
+            1 << 40,
+        ),
+    ]
+    found = profile(written(tmp_path, [P("/host:CPU", threads, {"process_id": 9})]))
+
+    assert found.activities.ranks.tolist() == [[9, 0], [9, 1]]
+    assert found.activities.names == ("dot.1",)
+    assert named(found.ranges)["XlaModule:#hlo_module=jit_f#"] == 2
+    assert {note.what for note in found.limitations} >= {"devices", "launches"}
+
+
+def test_what_the_host_did_is_kept(tmp_path: Path) -> None:
+    threads = [L("python", [op("train", 0, 90_000, step_num=3), E("F0", 10, 80_000)], 5)]
+    planes = [*tpu(), P("/host:CPU", threads)]
+    found = profile(written(tmp_path, planes))
+    thread = next(t.thread for t in found.threads if t.name == "python")
+    whole = np.array([0]), np.array([1_000_000])
+    lasting = found.every_range.lasting(20_000, np.array([thread]), *whole)
+
+    assert named(lasting) == {"train": 1, "train#step_num=3#": 1, "F0": 1}
+
+
+def test_launches_of_one_thread_tell_executions(tmp_path: Path) -> None:
+    facts: Mapping[str, int | str] = {"hlo_module": "m", "program_id": 2}
+    ops = ["a", "a", "b", "a", "b"]
+    kernels = [
+        E("k", n * 10, n * 10 + 5, {**facts, "hlo_op": o, "correlation_id": n})
+        for n, o in enumerate(ops)
+    ]
+    calls = [op("cuLaunchKernel", n * 2, n * 2 + 1, correlation_id=n) for n in range(len(ops))]
+    planes = [
+        P("/device:GPU:0", [L("Stream #1(Kernel)", kernels)]),
+        P("/host:CPU", [L("t", calls, 4)]),
+    ]
+    ranges = profile(written(tmp_path, planes)).ranges
+    modules = ranges.take(np.array(["XlaModule" in ranges.names[n] for n in ranges.name_id]))
+    assert sorted(zip(modules.start_ns, modules.end_ns, strict=True)) == [(0, 5), (6, 9)]
+
+    told = L("other", [E("m:XLA GPU module", 0, 3.5), E("m:XLA GPU module", 3.5, 10)], 9)
+    planes[1] = P("/host:CPU", [L("t", calls, 4), told])
+    ranges = profile(written(tmp_path, planes)).ranges
+    modules = ranges.take(np.array(["XlaModule" in ranges.names[n] for n in ranges.name_id]))
+    assert sorted(zip(modules.start_ns, modules.end_ns, strict=True)) == [(0, 3), (4, 9)]
+
+
+def test_costs_of_instructions(tmp_path: Path) -> None:
+    costs = measure_costs(written(tmp_path, tpu()), skip=0)
+
+    found = {own.name: own for own in costs.instructions}
+    assert found["fusion.1"].cost_us == (T_F - T_SEND) / 2000
+    assert found["fusion.1"].executions == STAGES * STEPS * MICROBATCHES
+    assert found["collective-permute.3"].collective
+    assert [module.label for module in costs.modules] == ["jit_step(7)"]
+
+
+def test_times_are_cut_to_nanoseconds(tmp_path: Path) -> None:
+    ops = [E("a", 1.9, 2.7), E("b", 2.7, 3.2)]
+    plane = P("/device:TPU:0", [L("XLA Ops", ops, timestamp=100)])
+    found = profile(written(tmp_path, [plane])).activities
+
+    assert list(zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True)) == [
+        (101, 102),
+        (102, 103),
+    ]
+
+
+def test_times_in_utc_count_from_the_start(tmp_path: Path) -> None:
+    utc = 1_750_000_000_000_000_000
+    lines = [L("XLA Ops", [E("a", 5, 9)], timestamp=utc + 100)]
+    plain = profile(written(tmp_path, [P("/device:TPU:0", lines)]))
+    told = P("Task Environment", (), {"profile_start_time": utc, "secret": "token"})
+    known = profile(written(tmp_path, [P("/device:TPU:0", lines), told], "b.xplane.pb"))
+
+    assert (plain.source.session_utc_ns, plain.activities.start_ns[0]) == (utc + 100, 5)
+    assert (known.source.session_utc_ns, known.activities.start_ns[0]) == (utc, 105)
+
+
+def test_nothing_recorded_is_said(tmp_path: Path) -> None:
+    for planes in ([P("/host:CPU")], [P("/device:TPU:0", [L("XLA Ops", [])])]):
+        with pytest.raises(errors.NothingToAnalyseError, match="no kernel and no instruction"):
+            bubbleviz.analyze(written(tmp_path, planes))
+
+
+SMALL = [
+    P("/host:CPU", [L("t", [op("x", 0, 9, correlation_id=1), E("y" * 300, 1, 2)], 3)]),
+    replace(tpu(1)[0], lines=[L("XLA Ops", [E("fusion.1", 0, 5), E("fusion.2", 5, 9)])]),
+]
+
+
+def test_a_file_cut_anywhere_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
+    whole, path = space(SMALL, ["h"]), tmp_path / "cut.xplane.pb"
+    counts = []
+    for length in range(1, len(whole) + 1):
+        path.write_bytes(whole[:length])
+        found = read_or_refused(path)
+        if found is None:
+            counts.append(0)
+            continue
+        counts.append(len(found.activities))
+        cut = [note for note in found.limitations if "cut short" in note.what]
+        assert cut or len(found.activities) == 2
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, 2)
+    assert 1 in counts
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 1 << 30), st.integers(1, 255))
+def test_damaged_bytes_give_one_sentence(tmp_path_factory: Any, at: int, change: int) -> None:
+    content = bytearray(space(SMALL, ["h"]))
+    content[at % len(content)] ^= change
+    path = tmp_path_factory.getbasetemp() / "damaged.xplane.pb"
+    path.write_bytes(content)
+    read_or_refused(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<script>alert(1)</script>",
+        "a\nb",
+        "=1+1",
+        "x" * 10_000,
+        "nul\0",
+        "\udcff\udcfe",
+        "a,hlo_op=#",
+    ],
+)
+def test_hostile_names(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planes = tpu()
+    ops = [*planes[0].lines[2].events, E(name, 9 * LENGTH, 9 * LENGTH + 9)]
+    planes[0] = replace(planes[0], lines=[*planes[0].lines[:2], L("XLA Ops", ops, 3)])
+    path = written(tmp_path, planes)
+    outputs = [f"--{kind}={tmp_path / f'x.{kind}'}" for kind in ("svg", "csv", "json", "text")]
+
+    assert main(["analyze", str(path), *outputs]) == 0
+    assert main(["inspect", str(path)]) == 0
+    assert main(["pgle", str(path), "-o", str(tmp_path / "c.pbtxt")]) == 0
+    assert "<script" not in (tmp_path / "x.svg").read_text()
+    assert "\0" not in capsys.readouterr().out
+
+
+def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
+    """Return the count and the sum of durations (ps) of every line, by protobuf alone."""
+    whole = space_type().FromString(path.read_bytes())
+    return {
+        (plane.name.decode(), line.name.decode()): (
+            len(line.events),
+            sum(event.duration_ps for event in line.events),
+        )
+        for plane in whole.planes
+        for line in plane.lines
+    }
+
+
+@REAL
+@pytest.mark.parametrize("name", ["jax_cpu4", "tracelens_jax08_attention"])
+def test_real_files_read_another_way(name: str) -> None:
+    from bubbleviz.xspace import events_of
+
+    path = DATA / f"{name}.xplane.pb"
+    walk = Walk(path.read_bytes())
+    planes, _ = planes_of(walk)
+    found = {}
+    for plane in planes:
+        for line in plane.lines:
+            pieces = list(events_of(walk, line, ()))
+            total = sum(int(piece.duration_ps.sum()) for piece in pieces)
+            found[plane.name, line.name] = (sum(len(piece.kind) for piece in pieces), total)
+
+    assert found == slow_reading(path)
+
+
+@REAL
+def test_a_real_run_on_a_gpu() -> None:
+    found = profile(DATA / "tracelens_jax08_attention.xplane.pb")
+    lines = slow_reading(Path(found.source.path))
+    streams = [own for (_, line), own in lines.items() if line.startswith("Stream")]
+    length_ns = found.activities.end_ns - found.activities.start_ns
+
+    assert found.source.host == "tw003"
+    assert len(found.activities) == sum(count for count, _ in streams) == 105
+    assert math.isclose(int(length_ns.sum()), sum(ps for _, ps in streams) / 1000, abs_tol=105)
+    assert found.activities.ranks.tolist() == [[0, 0]]
+    modules = sum(n for name, n in named(found.ranges).items() if name.startswith("XlaModule"))
+    told = sum(n for name, n in named(found.ranges).items() if name.endswith(":XLA GPU module"))
+    assert modules == told == 81
+
+
+@REAL
+def test_a_real_run_on_cpus() -> None:
+    found = profile(DATA / "jax_cpu4.xplane.pb")
+
+    assert found.activities.ranks.tolist() == [[4279, device] for device in range(4)]
+    assert Counter(np.array(found.activities.names)[found.activities.name_id].tolist()) == {
+        "ppermute.3": 12,
+        "wrapped_tanh": 12,
+        "ynn_fusion": 12,
+        "ynn_fusion.1": 12,
+    }
+    assert named(found.ranges)["XlaModule:#hlo_module=jit_f,program_id=6#"] == 12
+    assert {f"train#step_num={n}#" for n in range(3)} <= set(named(found.ranges))
