@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz import annotate
-from bubbleviz.annotate import ranges, wrapping
+from bubbleviz.annotate import ranges, recorders, wrapping
 from bubbleviz.conventions import built_in, recognise, understand
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.phases import COUNTED, Phase
@@ -35,7 +35,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 FAKES = Path(__file__).parent / "fakes"
 
 
-class Recorder(ranges.Recorders):
+class Recorder(recorders.Recorders):
     """What was open when something opened: one line a range, indented by those around it."""
 
     def __init__(self) -> None:
@@ -324,8 +324,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeTorch]:
         nvtx.pop_range = lambda: torch.log.append("package pop")  # type: ignore[attr-defined]  # a stand-in
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "nvtx", nvtx if package else None)
-        ranges._of_package.cache_clear()
-        monkeypatch.setattr(ranges, "_recorders", ranges.Recorders())
+        recorders._of_package.cache_clear()
+        monkeypatch.setattr(ranges, "_recorders", recorders.Recorders())
         return torch
 
     return load
@@ -693,3 +693,47 @@ def test_pytorchs_pipelines_run_in_the_order_that_it_planned(name: str, trained:
 
 def _counting(first: str, count: int) -> list[str]:
     return [str(int(first) + step) for step in range(count)]
+
+
+# --- DeepSpeed and Megatron-Core, for real
+
+
+FRAMEWORKS = {
+    "deepspeed": ("deepspeed", [], "1f1b"),
+    "megatron": ("megatron", [], "1f1b"),
+    "megatron, interleaved": ("megatron", ["--chunks", "2"], "interleaved-1f1b"),
+}
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_other_frameworks_run_in_the_order_of_their_schedule(name: str, tmp_path: Path) -> None:
+    framework, options, schedule = FRAMEWORKS[name]
+    python = _python_with_torch()
+    there = subprocess.run(
+        [python, "-c", f"import {'megatron.core' if framework == 'megatron' else framework}"],
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    if there.returncode:
+        pytest.skip(f"{python} has no {framework}")
+    script = CHECKOUT / "scripts" / "record_frameworks.py"
+    done = subprocess.run(
+        [python, str(script), framework, *options, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+    report = bubbleviz.analyze([tmp_path / "rank0.json", tmp_path / "rank1.json"])
+
+    assert report.convention == "bubbleviz"
+    assert report.schedule is not None
+    assert (report.schedule.name, report.schedule.exact) == (schedule, True)
+    assert [(i.name, i.complete, i.microbatches) for i in report.iterations] == [
+        ("1", True, 4),
+        ("2", True, 4),
+    ]
+    assert [rank.stage for rank in report.ranks] == [0, 1]

@@ -1,23 +1,15 @@
-"""Ranges under our own names, given to whatever records at the moment.
-
-That is NVTX, for Nsight Systems (through PyTorch where it was built for GPUs, else through the
-package ``nvtx`` where it is installed), and PyTorch's profiler while it records. Where both do,
-both get the range.
-
-A range costs what asking them costs: without a recorder PyTorch is asked whether its profiler is
-on, and NVTX is called, which returns at once in a process that no tool has entered.
-"""
+"""Ranges under our own names, given to whatever records at the moment."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from bubbleviz.annotate.recorders import Recorders
 from bubbleviz.errors import UsageError
 
 #: The phases of bubbleviz/phases.py, which needs no import here; a test holds them together.
@@ -28,94 +20,6 @@ PHASES = (
 _PREFIX = "bubbleviz:"
 _WORDS = ("mb", "chunk", "stage", "sequence", "mb2", "chunk2", "stage2")
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-class Recorders:
-    """Whatever records in this process. Found when the first range opens after PyTorch is loaded.
-
-    PyTorch is never imported from here: a script that has not loaded it records nothing with it.
-    """
-
-    def __init__(self) -> None:
-        self._push: Callable[[str], object] | None = None
-        self._pop: Callable[[], object] | None = None
-        self._profiling: Callable[[], bool] = _never
-        self._record: Callable[[str], Any] | None = None
-        self._settled = False
-
-    def open(self, name: str) -> tuple[Any, ...]:
-        """Open a range on this thread, and return what :meth:`close` needs."""
-        if not self._settled:
-            self._settle()
-        pushed = None
-        if self._push is not None:
-            pushed = self._pushed(name)
-        if self._profiling() and self._record is not None:
-            recorded = self._record(name)
-            recorded.__enter__()
-            return pushed, recorded
-        return (pushed,)
-
-    def close(self, opened: tuple[Any, ...]) -> None:
-        """Close a range on the thread that opened it."""
-        if len(opened) == 2:
-            opened[1].__exit__(None, None, None)
-        if opened[0] is not None:
-            opened[0]()
-
-    def _pushed(self, name: str) -> Callable[[], object] | None:
-        """Push an NVTX range, and return what pops it; None where this process has no NVTX."""
-        try:
-            self._push(name)  # type: ignore[misc]  # the caller has seen that it is not None
-        except RuntimeError:
-            # PyTorch without NVTX says so when it is called, not before.
-            self._push, self._pop = _of_package()
-            return None
-        return self._pop
-
-    def _settle(self) -> None:
-        """Look for PyTorch and NVTX among the modules that the script has loaded."""
-        torch = sys.modules.get("torch")
-        cuda = getattr(torch, "cuda", None)
-        if torch is None or not hasattr(torch, "profiler") or not hasattr(cuda, "nvtx"):
-            self._push, self._pop = _of_package()
-            return  # It may be loaded, or finish loading, later.
-        if torch.version.cuda or torch.version.hip:
-            self._push, self._pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
-        else:
-            self._push, self._pop = _of_package()
-        self._profiling = _asking(torch)
-        self._record = torch.profiler.record_function
-        self._settled = True
-
-
-def _never() -> bool:
-    return False
-
-
-@functools.cache
-def _of_package() -> tuple[Callable[[str], object] | None, Callable[[], object] | None]:
-    """Return push and pop of the package ``nvtx``, where it is installed."""
-    try:
-        nvtx = importlib.import_module("nvtx")
-    except ImportError:
-        return None, None
-    push, pop = getattr(nvtx, "push_range", None), getattr(nvtx, "pop_range", None)
-    return (push, pop) if push and pop else (None, None)
-
-
-def _asking(torch: Any) -> Callable[[], bool]:
-    """Return what tells whether PyTorch's profiler records on this thread.
-
-    Under ``emit_nvtx`` it does not: what it would record goes to NVTX, where the range is anyway.
-    """
-    autograd = torch.autograd
-    enabled: Callable[[], bool] = autograd._profiler_enabled
-    kind = getattr(torch._C._autograd, "_profiler_type", None)
-    if kind is None:
-        return enabled
-    to_nvtx = torch._C._profiler.ActiveProfilerType.NVTX
-    return lambda: enabled() and kind() != to_nvtx
 
 
 _recorders = Recorders()
