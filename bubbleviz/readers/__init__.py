@@ -79,14 +79,14 @@ def reader_of(path: str) -> Reader:
     head = _head(path)
     if not head:
         raise ProfileError(f"{path}: the file is empty; {EXPORT_AGAIN}")
-    for reader in readers():
-        if reader.recognises(head):
-            return reader
     if format_of(head) is not None:
         raise ProfileError(
             f"{path}: holds events of NCCL's own profiler, not a profile of a run; look at them "
             "with bubbleviz nccl, alone or together with profiles"
         )
+    for reader in readers():
+        if reader.recognises(head):
+            return reader
     raise ProfileError(
         f"{path}: not an SQLite database (or an encrypted one), nor a trace of PyTorch or XLA; "
         f"{EXPORT_AGAIN}"
