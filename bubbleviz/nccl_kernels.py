@@ -175,8 +175,8 @@ def _of_pytorch(profile: Profile, told: Collectives, kernels: Kernels, rows: Int
     called = called_of(told, rows, kernels.name, says)
     bare = int((~np.isin(rows, told.kernel)).sum())
     because = (
-        f"{profile.source.path}: their names alone tell what they did; older versions of PyTorch "
-        "do not write it, and none does of CUDA graphs and of batched sends and receives"
+        f"{profile.source.path}: their names alone tell what they did; PyTorch tells it of what "
+        "it launched while it recorded, but not in a CUDA graph or a batch of sends and receives"
     )
     note = Limitation("kernels of NCCL of which no collective is told", because, bare)
     return Carried(
