@@ -3,25 +3,34 @@
 The operator ``record_param_comms`` says what it does; kernels that it launched say it again, and
 share its ``External id`` (torch/csrc/distributed/c10d/ParamCommsUtils.hpp, torch/csrc/profiler/
 util.cpp ``saveNcclMeta``, libkineto/src/output_json.cpp). What a kernel lacks, as older versions
-write none of it and none writes the root, its operator tells.
+write none of it and none writes the root, its operator tells. Of a batch of sends and receives
+(``batch_isend_irecv``) the end launches one kernel, that belongs to no operator::
+
+    operators   send  recv
+    calls                   cudaLaunchKernelExC
+    kernel                        ├─ SendRecv ─┤    of both
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE
+from bubbleviz.columns import NONE, Ints
+from bubbleviz.grouping import looked_up
 from bubbleviz.kineto_events import (
     CORRELATION,
     DEVICE,
     EXTERNAL,
     KERNEL,
+    NAME,
     OPERATOR,
+    OWNER,
     START,
+    Collective,
     CollectiveArgs,
     Gathered,
     Rows,
@@ -36,6 +45,8 @@ _CUT = "..."
 #: Operations whose ``Rank`` is that of the root, or of the peer; else it is one's own.
 _ROOTED = frozenset(("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"))
 _COLUMNS = Collectives.column_names()
+#: Kernels that carry out sends and receives; AMD's say nothing.
+_PASSES = re.compile(r"^(?:void )?nccl\w*?(?:SendRecv|Generic)")
 _PASSING = {"send": "target", "recv": "origin"}
 
 
@@ -49,12 +60,13 @@ class _World:
 
 
 def collectives_of(
-    work: Rows, gathered: Gathered, base_ns: int, facts: Mapping[str, object]
+    work: Rows, called: Rows, gathered: Gathered, base_ns: int, facts: Mapping[str, object]
 ) -> Collectives:
     """Return what kernels carry out.
 
     Args:
         work: kernels, then copies; their rows are those of the profile's activities.
+        called: CUDA API calls.
         gathered: what the events tell.
         base_ns: what ``work`` counts from.
         facts: what the document says beside its events.
@@ -85,7 +97,62 @@ def collectives_of(
         first, second = args or operator, operator or args
         if first is not None and second is not None:
             table.add(kernel, (number, device), first, second)
+    for kernel, told in _batched(work, called, gathered, base_ns, kernels):
+        table.add(kernel, (told.external, int(work[DEVICE][kernel])), told.args, told.args)
     return table.made()
+
+
+def _batched(
+    work: Rows, called: Rows, gathered: Gathered, base_ns: int, told: Ints
+) -> Iterator[tuple[int, Collective]]:
+    """Yield kernels of batches of sends and receives, with each of these.
+
+    Args:
+        work: kernels, then copies.
+        called: CUDA API calls.
+        gathered: what the events tell.
+        base_ns: what ``work`` counts from.
+        told: kernels of which something is told.
+    """
+    used = {*work[EXTERNAL][told].tolist()}
+    waiting = [
+        own
+        for own in gathered.collectives
+        if own.kind == OPERATOR and own.external not in used and _is_passing(own.args)
+    ]
+    if not waiting:
+        return
+    texts = gathered.names.all()
+    passing = np.array([_PASSES.search(text) is not None for text in texts], bool)
+    graph = np.array(["GraphLaunch" in text for text in texts], bool)
+    bare = np.flatnonzero((work.kind == KERNEL) & passing[work[NAME]])
+    kernels = np.union1d(bare, told)
+    calls = np.flatnonzero((called[CORRELATION] >= 0) & ~graph[called[NAME]])
+    ids = called[CORRELATION][calls]
+    call = looked_up([ids], calls, [work[CORRELATION][kernels]])
+    kernels, call = kernels[call != NONE], call[call != NONE]
+    launches = zip(called[OWNER][call].tolist(), called[START][call].tolist(), strict=True)
+    events: list[tuple[int, int, int, Collective | int]] = [
+        (owner, start_ns, 1, kernel)
+        for (owner, start_ns), kernel in zip(launches, kernels.tolist(), strict=True)
+    ]
+    events += [(own.owner, own.end_ns - base_ns, 0, own) for own in waiting]
+    known = {*told.tolist()}
+    batch: list[Collective] = []
+    for owner, _, _, own in sorted(events, key=lambda event: event[:3]):
+        if isinstance(own, Collective):
+            if batch and batch[0].owner != owner:
+                batch = []
+            batch.append(own)
+            continue
+        if own not in known and batch and batch[0].owner == owner:
+            yield from ((own, one) for one in batch)
+        # What was launched on its own ends a batch, too: none is open then.
+        batch = []
+
+
+def _is_passing(args: CollectiveArgs) -> bool:
+    return isinstance(args.collective, str) and args.collective in _PASSING
 
 
 class _Table:

@@ -88,14 +88,18 @@ COLLECTIVE_MARK = b'"Collective name"'
 _NO_ARGS = Args()
 #: Columns of what is gathered.
 OWNER, START, END, NAME, CORRELATION, DEVICE, EXTERNAL = range(7)
+#: Those kept of a collective, in its order.
+_OF_COLLECTIVE = (OWNER, START, END, CORRELATION, EXTERNAL)
 
 
 @dataclass(frozen=True)
 class Collective:
-    """An event that says what a collective does: its kind, start, and arguments."""
+    """An event that says what a collective does: its kind, owner, times, and arguments."""
 
     kind: int
+    owner: int
     start_ns: int
+    end_ns: int
     correlation: int
     external: int
     args: CollectiveArgs
@@ -137,8 +141,9 @@ class Gathered:
             for row, event in enumerate(events):
                 args = event.args
                 if isinstance(args, CollectiveArgs) and args.collective is not None:
-                    start_ns, *ids = columns[[START, CORRELATION, EXTERNAL], row].tolist()
-                    self.collectives.append(Collective(kind, start_ns, ids[0], ids[1], args))
+                    owner, start_ns, end_ns, *ids = columns[_OF_COLLECTIVE, row].tolist()
+                    own = Collective(kind, owner, start_ns, end_ns, ids[0], ids[1], args)
+                    self.collectives.append(own)
 
     def _columns(self, events: Sequence[Event | ExactEvent]) -> Ints:
         args = [event.args or _NO_ARGS for event in events]

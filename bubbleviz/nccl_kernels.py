@@ -176,7 +176,7 @@ def _of_pytorch(profile: Profile, told: Collectives, kernels: Kernels, rows: Int
     bare = int((~np.isin(rows, told.kernel)).sum())
     because = (
         f"{profile.source.path}: their names alone tell what they did; PyTorch tells it of what "
-        "it launched while it recorded, but not in a CUDA graph or a batch of sends and receives"
+        "it launched while it recorded, but not in CUDA graphs and other batches than sends"
     )
     note = Limitation("kernels of NCCL of which no collective is told", because, bare)
     return Carried(

@@ -45,7 +45,7 @@ def stretches(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Collectives(Table):
-    """What kernels carry out, as PyTorch tells it: one row a kernel; -1 is none.
+    """What kernels carry out, as PyTorch tells it: a row for each kernel of each; -1 is none.
 
     Attributes:
         kernel: row of the activities.

@@ -60,9 +60,9 @@ def launched(
     ]
 
 
-def operator(number: int, args: dict[str, Any]) -> dict[str, Any]:
+def operator(number: int, args: dict[str, Any], start: float = 1) -> dict[str, Any]:
     own = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 9, "tid": 9}
-    return {**own, "ts": 1, "dur": 1, "args": {"External id": 100 + number, **args}}
+    return {**own, "ts": start, "dur": 1, "args": {"External id": 100 + number, **args}}
 
 
 def write(folder: Path, rank: int, events: Events, /, host: str = "h", **world: Any) -> str:
@@ -264,6 +264,49 @@ def test_sends_meet_the_receives_of_their_peers(tmp_path: Path) -> None:
         (1, 0, 4000, 0),
     ]
     assert [own.ranks for own in groups(found)] == [(4, 6)]
+
+
+def exchange(rank: int, start: float, call: str = "cudaLaunchKernelExC") -> Events:
+    """Return a batch: a send to the other of two ranks, and a receive from it."""
+    pair = {"Group size": 2, "Process Group Ranks": "[0, 1]", "Rank": 1 - rank}
+    kernel = launched(7, start, 100, {}, SENDRECV)
+    kernel[0]["name"] = call
+    del kernel[1]["args"]["External id"]
+    return [
+        operator(1, told("send", 1000, **pair, **{"Dst Rank": 1 - rank}), start - 20),
+        operator(2, told("recv", 500, **pair, **{"Src Rank": 1 - rank}), start - 15),
+        *kernel,
+    ]
+
+
+def test_a_batch_of_sends_and_receives_shares_a_kernel(tmp_path: Path) -> None:
+    step = {"ph": "X", "cat": "user_annotation", "name": "s", "pid": 9, "tid": 9, "ts": 0, "dur": 9}
+    paths = [write(tmp_path, rank, [step, *exchange(rank, 100 + 30 * rank)]) for rank in range(2)]
+    found = measure_communication(paths)
+
+    names = [found.operations.names[name] for name in found.operations.name.tolist()]
+    assert names == ["Send", "Recv"] * 2
+    assert rows(found, "rank", "peer", "bytes", "waiting_ns", "shared") == [
+        (0, 1, 4000, 30_000, 2),
+        (0, 1, 2000, 30_000, 2),
+        (1, 0, 4000, 0, 2),
+        (1, 0, 2000, 0, 2),
+    ]
+
+
+@pytest.mark.parametrize("how", ["graph", "another thread", "an operation between", "later"])
+def test_a_kernel_of_no_batch_is_given_none(tmp_path: Path, how: str) -> None:
+    events = exchange(0, 100, "cudaGraphLaunch" if how == "graph" else "cudaLaunchKernelExC")
+    if how == "another thread":
+        events[2]["tid"] = 10
+    elif how == "an operation between":
+        events += launched(8, 96, 2, told("allreduce", 1))
+        events[-2]["ts"] = 90
+    elif how == "later":
+        events[0]["ts"] = events[1]["ts"] = 200
+    found = measure_communication(write(tmp_path, 0, events))
+
+    assert [own for own in rows(found, "bytes") if own != (4,)] == [(-1,)]
 
 
 def test_groups_of_one_name_and_other_ranks_are_two(tmp_path: Path) -> None:

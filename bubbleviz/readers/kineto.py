@@ -130,7 +130,7 @@ def _read_whole(file: TraceFile[Event, ExactEvent]) -> _Trace:
             },
         ),
     ]
-    collectives = collectives_of(work, gathered, base_ns, facts)
+    collectives = collectives_of(work, called, gathered, base_ns, facts)
     if len(work):
         called, more = with_operators(work, called, named, file.path)
         notes.extend(more)
