@@ -39,7 +39,7 @@ from bubbleviz.process_groups import Collectives, Group
 from bubbleviz.traced import Texts, clean
 
 #: More elements, or ranks, than there are.
-_MOST_ELEMENTS, _MOST_RANKS = 1 << 55, 1 << 24
+_MOST_ELEMENTS, _MOST_RANKS = 1 << 55, 1 << 20
 _NUMBER = re.compile(r"-?\d+")
 _CUT = "..."
 #: Operations whose ``Rank`` is that of the root, or of the peer; else it is one's own.
@@ -155,6 +155,10 @@ def _is_passing(args: CollectiveArgs) -> bool:
     return isinstance(args.collective, str) and args.collective in _PASSING
 
 
+#: The place in its group of each rank.
+_Places = Mapping[int, int]
+
+
 class _Table:
     """Rows of collectives, one by one: they are few."""
 
@@ -162,6 +166,7 @@ class _Table:
         self._world = world
         self._names = Texts()
         self._groups: dict[Group, int] = {}
+        self._known: dict[str, tuple[int, _Places]] = {}
         self._operations: dict[tuple[int, int], int] = {}
         self._rows: list[tuple[int, ...]] = []
 
@@ -171,9 +176,7 @@ class _Table:
         """Add a kernel; ``launched`` is External id and device, ``operator`` what launched it."""
         name = _text(_either(args, operator, "collective"))
         datatype = _text(_either(args, operator, "datatype"))
-        group = self._group(args, operator)
-        ranks = group.ranks
-        at = {rank: place for place, rank in enumerate(ranks)}
+        group, at = self._group(args, operator)
         of_operator = _whole(operator.rank, _MOST_RANKS)
         rank, peer, root = at.get(self._world.rank, NONE), NONE, NONE
         if name in _PASSING:
@@ -192,7 +195,7 @@ class _Table:
                 kernel,
                 number,
                 self._names.number(name),
-                NONE if not (group.name or ranks) else self._numbered(group),
+                group,
                 _whole(_either(args, operator, "elements_in"), _MOST_ELEMENTS),
                 _whole(_either(args, operator, "elements_out"), _MOST_ELEMENTS),
                 self._names.number(datatype) if datatype else NONE,
@@ -204,21 +207,31 @@ class _Table:
             )
         )
 
-    def _numbered(self, group: Group) -> int:
-        return self._groups.setdefault(group, len(self._groups))
+    def _group(self, args: CollectiveArgs, operator: CollectiveArgs) -> tuple[int, _Places]:
+        """Return the number of a group, -1 where nothing is told of it, and its ranks' places."""
+        fields = ("group", "size", "ranks", "description")
+        told = [_either(args, operator, field) for field in fields]
+        # Most kernels are of few groups, and a group may have thousands of ranks.
+        key = repr((*told, operator.start, operator.stride))
+        if key not in self._known:
+            group = self._made_group(operator, *told)
+            told_of = group.name or group.ranks
+            number = self._groups.setdefault(group, len(self._groups)) if told_of else NONE
+            self._known[key] = number, {rank: at for at, rank in enumerate(group.ranks)}
+        return self._known[key]
 
-    def _group(self, args: CollectiveArgs, operator: CollectiveArgs) -> Group:
-        name = _text(_either(args, operator, "group"))
-        size = max(_whole(_either(args, operator, "size"), _MOST_RANKS), 0)
-        told = _either(args, operator, "ranks")
-        ranks = _members(told, size)
-        ranks = ranks or self._of_document(name, size) or _stepping(operator, told, size)
+    def _made_group(
+        self, operator: CollectiveArgs, name: object, size: object, told: object, described: object
+    ) -> Group:
+        count = max(_whole(size, _MOST_RANKS), 0)
+        ranks = _members(told, count) or self._of_document(_text(name), count)
+        ranks = ranks or _stepping(operator, told, count)
         return Group(
-            name=name,
+            name=_text(name),
             told="" if ranks else _text(told),
             ranks=ranks,
-            size=size or len(ranks),
-            description=_text(_either(args, operator, "description")),
+            size=count or len(ranks),
+            description=_text(described),
         )
 
     def _of_document(self, name: str, size: int) -> tuple[int, ...]:

@@ -30,7 +30,10 @@ class Group:
     @property
     def label(self) -> str:
         """The group for people: name, description and ranks."""
+        step = self.ranks[1] - self.ranks[0] if len(self.ranks) > 2 else 1
         told = f"[{stretches(self.ranks)}]" if self.ranks else self.told
+        if step > 1 and self.ranks == tuple(range(self.ranks[0], self.ranks[-1] + 1, step)):
+            told = f"[{self.ranks[0]}-{self.ranks[-1]} by {step}]"
         return " ".join(part for part in (self.name, self.description, told) if part)
 
 

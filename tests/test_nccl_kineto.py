@@ -382,6 +382,22 @@ def test_the_group_of_all_ranks_needs_no_list(tmp_path: Path) -> None:
 # Outputs
 
 
+@pytest.mark.parametrize(
+    ("ranks", "label"),
+    [
+        ((), "tp"),
+        ((3,), "tp [3]"),
+        ((0, 8), "tp [0,8]"),
+        ((0, 8, 16), "tp [0-16 by 8]"),
+        ((0, 1, 4, 5), "tp [0-1,4-5]"),
+        ((0, 8, 17), "tp [0,8,17]"),
+        ((5, 3, 1), "tp [5,3,1]"),
+    ],
+)
+def test_a_group_is_named_with_its_ranks(ranks: tuple[int, ...], label: str) -> None:
+    assert Group("tp", "", ranks, len(ranks)).label == label
+
+
 def test_groups_are_told_in_every_output(tmp_path: Path) -> None:
     events = launched(1, 100, 1000, told("allreduce", 1000))
     found = measure_communication(write(tmp_path, 0, events))
