@@ -23,6 +23,7 @@ from bubbleviz.call_notes import CallNotes
 from bubbleviz.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.host_activities import (
     DEVICE,
+    FRAME,
     KNOWN,
     LAUNCH,
     OTHER_DEVICE,
@@ -33,7 +34,7 @@ from bubbleviz.host_activities import (
     UNTRACED,
     Reading,
 )
-from bubbleviz.host_timeline import Doings, Stretches, told
+from bubbleviz.host_timeline import Doings, Stretches, collapsed, told
 from bubbleviz.idle_gaps import Gaps, Launched, covered, cuts_of, split
 from bubbleviz.profile import Activities, CallLog, Calls, Ranges
 
@@ -90,12 +91,13 @@ def host_of(
     names = log.names(others.row)
     of_call = {name: reading.call(name) for name in set(names)}
     of_range = [reading.of(name) for name in ranges.names]
+    ranged = _doings(
+        ranges,
+        np.array([numbers.of(name) for name, _ in of_range], np.int64)[ranges.name_id],
+        np.array([strength for _, strength in of_range], np.int64)[ranges.name_id],
+    )
     return Host(
-        ranges=_doings(
-            ranges,
-            np.array([numbers.of(name) for name, _ in of_range], np.int64)[ranges.name_id],
-            np.array([strength for _, strength in of_range], np.int64)[ranges.name_id],
-        ),
+        ranges=collapsed(ranged, FRAME),
         calls=_doings(
             others,
             np.array([numbers.of(of_call[name][0]) for name in names], np.int64),

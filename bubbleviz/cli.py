@@ -13,6 +13,7 @@ from bubbleviz._version import __version__
 from bubbleviz.commands.compare import compare
 from bubbleviz.commands.gaps import gaps
 from bubbleviz.commands.gate import gate
+from bubbleviz.commands.nccl import nccl
 from bubbleviz.commands.pgle import pgle
 from bubbleviz.commands.simulate import simulate
 from bubbleviz.commands.view import view
@@ -312,6 +313,7 @@ app.command(epilog="Example: bubbleviz compare before.json after.json")(compare)
 app.command(epilog="Example: bubbleviz view node*.sqlite")(view)
 app.command(epilog="Example: bubbleviz pgle node*.sqlite -o costs.pbtxt")(pgle)
 app.command(epilog="Example: bubbleviz gaps trace.json.gz")(gaps)
+app.command(epilog="Example: bubbleviz nccl trace-*.txt node*.sqlite --csv operations.csv")(nccl)
 app.command(epilog="Example: bubbleviz gate report.json --max-bubble schedule=0.12")(gate)
 
 

@@ -40,6 +40,24 @@ class Doings(Table):
     strength: Ints
 
 
+def collapsed(doings: Doings, strength: int) -> Doings:
+    """Return the same with what is so strong united on each thread, if it is all one activity.
+
+    Frames of Python lie a hundred deep, and all tell the same.
+    """
+    alike = doings.strength == strength
+    one = doings.take(alike)
+    if len(one) == 0 or (one.activity != one.activity[0]).any():
+        return doings
+    threads, of = np.unique(one.thread, return_inverse=True)
+    group, start_ns, end_ns = intervals.group_union(of, len(threads), one.start_ns, one.end_ns)
+    activity, strengths = (
+        np.full(len(group), value) for value in (one.activity[0], np.int64(strength))
+    )
+    united = Doings(threads[group], start_ns, end_ns, activity, strengths)
+    return joined((doings.take(~alike), united))
+
+
 @dataclass(frozen=True)
 class Stretches(Table):
     """Stretches of time, those of one owner disjoint.

@@ -31,10 +31,10 @@ from bubbleviz.kinds import Kinds, matching
 from bubbleviz.link import link
 from bubbleviz.model import Limitation
 from bubbleviz.profile import (
-    PID_MASK,
     Activities,
     Profile,
     Ranges,
+    Thread,
     impossible_times,
     pid_of,
     process_of,
@@ -45,6 +45,8 @@ from bubbleviz.steps import Steps, frequent_names, steps_of
 _COPY = "copy or fill"
 #: Steps are no shorter than this part of a device's time.
 _SHORTEST_STEP = 20_000
+#: What XLA's profiler names the thread that runs the program, whose number it does not tell.
+_PYTHON = re.compile(r"(?:python[0-9.]*|main(?:[ _]?thread)?)\Z", re.IGNORECASE)
 #: Of the ranges around an example the innermost are told, so many.
 _WHERE = 6
 
@@ -182,8 +184,8 @@ def _idle(devices: Sequence[_Device]) -> dict[int, intervals.Intervals]:
 
 def _threads(profile: Profile, launched: Iterable[Launched]) -> Ints:
     """Return the threads that tell of gaps: those that launch, and main ones."""
-    processes = np.unique(profile.activities.ranks[:, 0])
-    main = (processes << 24) + (processes & PID_MASK)
+    processes = np.unique(profile.activities.ranks[:, 0]).tolist()
+    main = np.array([_main(process, profile.threads) for process in processes], np.int64)
     return np.setdiff1d(np.concatenate((main, *(own.thread for own in launched))), [NONE])
 
 
@@ -258,7 +260,7 @@ def _named(ranges: Ranges, left_out: Set[str]) -> Ranges:
 def _rank(device: _Device, read: _Read, asked: Asked) -> RankIdle:
     profile, launched = read.profile, read.launched[device.rank]
     lead = _lead(launched.thread[~device.short])
-    others = [lead, *(own for own in [_main(device.process)] if own != lead)]
+    others = [lead, *(own for own in [_main(device.process, profile.threads)] if own != lead)]
     some = np.unique(np.append(launched.thread, others))
     held = profile.overheads.take(profile.overheads.process == device.process)
     found = attribute(
@@ -304,9 +306,12 @@ def _of(process: int) -> tuple[int | None, ...]:
     return (pid_of(process), None)
 
 
-def _main(process: int) -> int:
-    """Return the first thread of a process."""
-    return (process << 24) + pid_of(process)
+def _main(process: int, threads: Iterable[Thread]) -> int:
+    """Return the main thread of a process: its first one, or else one named as Python's is."""
+    first = (process << 24) + pid_of(process)
+    own = {one.thread: one.name for one in threads if one.thread >> 24 == process}
+    named = sorted(thread for thread, name in own.items() if _PYTHON.match(name))
+    return named[0] if named and first not in own else first
 
 
 def _lead(threads: Ints) -> int:

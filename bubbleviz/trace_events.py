@@ -23,8 +23,9 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
-from typing import IO, Generic, TypeVar, get_args
+from typing import IO, Any, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -85,6 +86,7 @@ class ExactEvent(msgspec.Struct, gc=False):
 EventT = TypeVar("EventT", bound=Event)
 ExactT = TypeVar("ExactT", bound=ExactEvent)
 StructT = TypeVar("StructT", bound=msgspec.Struct)
+_Told = tuple[str, str, Any, type[msgspec.Struct] | None]
 
 
 class TraceFile(Generic[EventT, ExactT]):
@@ -285,16 +287,32 @@ def _lenient(found: object, kind: type[StructT]) -> StructT | None:
     if not isinstance(found, dict):
         return None
     values = {}
-    for told in msgspec.structs.fields(kind):
-        value = found.get(told.encode_name)
-        inner = next((t for t in get_args(told.type) if _is_struct(t)), None)
+    for name, encoded, of_type, inner in _fields(kind):
+        value = found.get(encoded)
         try:
-            values[told.name] = (
-                _lenient(value, inner) if inner else msgspec.convert(value, told.type, strict=False)
+            values[name] = (
+                _lenient(value, inner) if inner else msgspec.convert(value, of_type, strict=False)
             )
         except msgspec.ValidationError:
             continue
     return kind(**values)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[_Told, ...]:
+    """Return name, name in JSON, type, and struct if it is one, of each field of a struct.
+
+    To look into the types takes a millisecond, as long as to read hundreds of events.
+    """
+    return tuple(
+        (
+            told.name,
+            told.encode_name,
+            told.type,
+            next(filter(_is_struct, get_args(told.type)), None),
+        )
+        for told in msgspec.structs.fields(kind)
+    )
 
 
 def _is_struct(kind: object) -> bool:

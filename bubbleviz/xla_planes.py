@@ -23,11 +23,11 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Ints, Table, joined
+from bubbleviz.columns import NONE, Codes, Ints, Table, joined
 from bubbleviz.grouping import groups_of
 from bubbleviz.profile import possible
 
-_DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})\Z")
+_DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
 _STREAM = re.compile(r"Stream #")
 #: What a line of a device is; everything else there is derived from these.
 _LINES = {"XLA Ops": "OPS", "Async XLA Ops": "ASYNC", "XLA Modules": "MODULES", "Steps": "STEPS"}
@@ -152,13 +152,13 @@ class Kept(Table):
 
     start_ns: Ints
     end_ns: Ints
-    name: npt.NDArray[np.int32]
-    label: npt.NDArray[np.int32]
-    line: npt.NDArray[np.int32]
-    device: npt.NDArray[np.int32]
-    run: Ints
-    correlation: Ints
-    step: Ints
+    name: Codes
+    label: Codes
+    line: Codes
+    device: Codes
+    run: Codes
+    correlation: Codes
+    step: Codes
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ class Spans(Table):
 
     start_ns: Ints
     end_ns: Ints
-    name: npt.NDArray[np.int32]
-    line: npt.NDArray[np.int32]
+    name: Codes
+    line: Codes
 
 
 @dataclass(frozen=True)
@@ -273,10 +273,11 @@ class Collector:
             self._keep(role.name, events, line, device)
 
     def _add_host(self, line: int, events: Events) -> None:
-        lasts = events.end_ns > events.start_ns
-        row = np.full(int(lasts.sum()), line, np.int32)
-        name = events.name[lasts].astype(np.int32)
-        self._spans.append(Spans(events.start_ns[lasts], events.end_ns[lasts], name, row))
+        # Launches are calls, which are told apart from what threads did.
+        lasts = (events.end_ns > events.start_ns) & (events.correlation == NONE)
+        did = events.take(lasts)
+        row = _narrow(np.full(len(did), line, np.int64))
+        self._spans.append(Spans(did.start_ns, did.end_ns, _narrow(did.name), row))
         for key, chosen in (
             ("launches", events.correlation != NONE),
             ("host ops", (events.op != NONE) & (events.device != NONE)),
@@ -290,25 +291,25 @@ class Collector:
         kept = Kept(
             start_ns=events.start_ns.copy(),
             end_ns=events.end_ns.copy(),
-            name=events.name.astype(np.int32),
-            label=self._labelled(events),
-            line=np.full(len(events), line, np.int32),
-            device=device.astype(np.int32),
-            run=events.run.copy(),
-            correlation=events.correlation.copy(),
-            step=events.step.copy(),
+            name=_narrow(events.name),
+            label=_narrow(self._labelled(events)),
+            line=_narrow(np.full(len(events), line, np.int64)),
+            device=_narrow(device),
+            run=_narrow(events.run),
+            correlation=_narrow(events.correlation),
+            step=_narrow(events.step),
         )
         self._kept.setdefault(key, []).append(kept)
 
-    def _labelled(self, events: Events) -> npt.NDArray[np.int32]:
+    def _labelled(self, events: Events) -> Ints:
         """Return the number of each event's label; -1 where it names no instruction."""
-        label = np.full(len(events), NONE, np.int32)
+        label = np.full(len(events), NONE, np.int64)
         told = np.flatnonzero((events.op != NONE) | (events.module != NONE))
         columns = [getattr(events, name)[told] for name in ("op", "path", "module", "program")]
         groups = groups_of(*columns)
         rows = zip(*(column[groups.first].tolist() for column in columns), strict=True)
         numbers = [self._labels.setdefault(row, len(self._labels)) for row in rows]
-        label[told] = np.array(numbers, np.int32)[groups.of_row]
+        label[told] = np.array(numbers, np.int64)[groups.of_row]
         return label
 
     def done(self) -> Planes:
@@ -336,25 +337,20 @@ class Collector:
         return joined([_no_kept(), *self._kept.pop(key, [])])
 
 
+def _narrow(codes: Ints) -> Codes:
+    """Return identifiers in as few bits as they need: what is said of no event takes a byte."""
+    low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
+    return codes.astype(np.min_scalar_type(min(low, -1 - high)))
+
+
 def _no_kept() -> Kept:
-    wide, narrow = (np.empty(0, np.int64) for _ in range(5)), np.empty(0, np.int32)
-    start_ns, end_ns, run, correlation, step = wide
-    return Kept(
-        start_ns,
-        end_ns,
-        narrow,
-        narrow,
-        narrow,
-        narrow,
-        run=run,
-        correlation=correlation,
-        step=step,
-    )
+    time_ns, code = np.empty(0, np.int64), np.empty(0, np.int8)
+    return Kept(time_ns, time_ns, *[code] * 7)
 
 
 def _no_spans() -> Spans:
-    wide, narrow = np.empty(0, np.int64), np.empty(0, np.int32)
-    return Spans(wide, wide, narrow, narrow)
+    time_ns, code = np.empty(0, np.int64), np.empty(0, np.int8)
+    return Spans(time_ns, time_ns, code, code)
 
 
 def copies(names: Sequence[str]) -> npt.NDArray[np.bool_]:

@@ -58,15 +58,17 @@ def test_the_python_examples_run_one_after_the_other(
     assert iterations.startswith("{'name': '0', 'bubble_ratio_schedule': 0.2727")
 
 
-def test_the_convention_example_is_one(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
-    file = tmp_path / "mine.toml"
-    file.write_text(example, encoding="utf-8")
+def test_the_examples_of_conventions_are_some(tmp_path: Path) -> None:
+    examples = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        file = tmp_path / "mine.toml"
+        file.write_text(example, encoding="utf-8")
 
-    convention = bubbleviz.conventions.load_convention(file)
+        convention = bubbleviz.conventions.load_convention(file)
 
-    names = bubbleviz.conventions.understand(convention.examples, convention)
-    assert (names.phase >= 0).all()
+        names = bubbleviz.conventions.understand(convention.examples, convention)
+        assert (names.phase >= 0).all()
 
 
 def test_the_picture_is_current() -> None:

@@ -21,10 +21,11 @@ from bubbleviz.cli import main
 from bubbleviz.conventions import built_in, globs_of
 from bubbleviz.idle import Cause
 from bubbleviz.pgle import measure_costs
-from bubbleviz.profile import Profile, Ranges
+from bubbleviz.profile import Profile, Ranges, is_main
 from bubbleviz.readers import reader_of
 from bubbleviz.report import Report
 from bubbleviz.wire import Walk
+from bubbleviz.xla_planes import device_of
 from bubbleviz.xspace import planes_of
 from tests.planes import E, L, P, space, space_type
 
@@ -182,6 +183,53 @@ def test_steps_of_a_tpu_number_iterations(tmp_path: Path) -> None:
     assert [own.name for own in report.iterations] == ["4", "5", "6"]
 
 
+def test_steps_hold_where_modules_have_one_pass_each(tmp_path: Path) -> None:
+    planes = []
+    for plane in tpu():
+        steps, modules, *rest = plane.lines
+        half = [
+            E(f"jit_{name}({number})", m.start + share + 1, m.start + share + LENGTH // 3 - 10)
+            for m in modules.events
+            for number, (name, share) in enumerate((("forward", 0), ("backward", LENGTH // 3)))
+        ]
+        planes.append(replace(plane, lines=[steps, L("XLA Modules", half, 2), *rest]))
+    report = bubbleviz.analyze(written(tmp_path, planes))
+
+    assert [own.name for own in report.iterations] == ["4", "5", "6"]
+    assert [round(ratio or 0, 9) for ratio in ratios(report)] == [round(RATIO, 9)] * STEPS
+
+
+def test_hosts_of_one_run_are_put_together(tmp_path: Path) -> None:
+    utc = 1_750_000_000_000_000_000
+    for host in range(2):
+        planes = [
+            replace(plane, name=f"/device:TPU:{number}")
+            for number, plane in enumerate(tpu()[2 * host : 2 * host + 2])
+        ]
+        told = P("Task Environment", (), {"profile_start_time": utc})
+        path = tmp_path / f"h{host}.xplane.pb"
+        path.write_bytes(space([*planes, told], [f"h{host}"]))
+    report = bubbleviz.analyze(tmp_path)
+
+    assert [rank.host for rank in report.ranks] == ["h0", "h0", "h1", "h1"]
+    assert [round(ratio or 0, 9) for ratio in ratios(report)] == [round(RATIO, 9)] * STEPS
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("/device:GPU:3", 3),
+        ("/device:GPU:12 (NVIDIA H100)", 12),
+        ("/device:TPU:0", 0),
+        ("/device:TPU:0 SparseCore 1", None),
+        ("/device:CUSTOM:Megascale Trace", None),
+        ("/host:CPU", None),
+    ],
+)
+def test_planes_of_devices(name: str, number: int | None) -> None:
+    assert device_of(name) == number
+
+
 def test_a_loop_counts_by_what_it_runs(tmp_path: Path) -> None:
     ops = [E("while.1", 0, 100), E("dot.2", 0, 40), E("add.3", 40, 90), E("dot.4", 100, 130)]
     told = profile(written(tmp_path, [P("/device:TPU:0", [L("XLA Ops", ops)])])).activities
@@ -273,6 +321,7 @@ def test_what_the_host_did_is_kept(tmp_path: Path) -> None:
     whole = np.array([0]), np.array([1_000_000])
     lasting = found.every_range.lasting(20_000, np.array([thread]), *whole)
 
+    assert is_main(thread)
     assert named(lasting) == {"train": 1, "train#step_num=3#": 1, "F0": 1}
 
 
@@ -297,6 +346,29 @@ def test_launches_of_one_thread_tell_executions(tmp_path: Path) -> None:
     ranges = profile(written(tmp_path, planes)).ranges
     modules = ranges.take(np.array(["XlaModule" in ranges.names[n] for n in ranges.name_id]))
     assert sorted(zip(modules.start_ns, modules.end_ns, strict=True)) == [(0, 3), (4, 9)]
+
+
+def test_scopes_can_name_microbatches(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    naming = tmp_path / "scopes.toml"
+    example = next(
+        t for t in readme.split("```toml\n")[1:] if t.startswith('name = "scopes"')
+    ).partition("```")[0]
+    naming.write_text(example, encoding="utf-8")
+    ops: list[E] = []
+    paths: dict[str, dict[str, int | str]] = {}
+    for number in range(4):
+        for name, path in (("f", f"jvp(mb{number})"), ("b", f"transpose(jvp(mb{number}))")):
+            at = 100 * number + (500 if name == "b" else 0)
+            ops += [E(f"{name}.{number}", at, at + 40), E(f"{name}x.{number}", at + 40, at + 90)]
+            paths |= {own.name: {"tf_op": f"jit(step)/{path}/dot:"} for own in ops[-2:]}
+    plane = P("/device:TPU:0", [L("XLA Ops", ops)], {}, paths)
+    report = bubbleviz.analyze(written(tmp_path, [plane]), convention=naming)
+
+    table = report.operations
+    assert sorted(zip(table.microbatch, table.start_ns, table.end_ns, strict=True)) == sorted(
+        (number, at, at + 90) for number in range(4) for at in (100 * number, 100 * number + 500)
+    )
 
 
 def test_costs_of_instructions(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.nccl_files import format_of
 from bubbleviz.progress import Watch
 from bubbleviz.registry import discover
 
@@ -78,6 +79,11 @@ def reader_of(path: str) -> Reader:
     head = _head(path)
     if not head:
         raise ProfileError(f"{path}: the file is empty; {EXPORT_AGAIN}")
+    if format_of(head) is not None:
+        raise ProfileError(
+            f"{path}: holds events of NCCL's own profiler, not a profile of a run; look at them "
+            "with bubbleviz nccl, alone or together with profiles"
+        )
     for reader in readers():
         if reader.recognises(head):
             return reader

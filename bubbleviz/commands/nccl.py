@@ -1,0 +1,80 @@
+"""``bubbleviz nccl``: what NCCL moved, between whom, how fast, and who waited."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bubbleviz.terminal import complain, pass_on, progress_bars, show
+
+
+def nccl(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="Event files of NCCL's profiler plugin or of its older proxy profiler, profiles "
+            "(.sqlite, .nsys-rep) of the same run, or both; or directories of them."
+        ),
+    ],
+    csv: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write one row an operation; - for standard output."),
+    ] = None,
+    json: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write totals for programs; - for standard output."),
+    ] = None,
+    anchor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[FILE:]EVENT=NS",
+            help="Put an event file on the first profile's clock: EVENT, a ts of the file (us) or "
+            "a StartGpuClk, was at NS there; two give the drift, too.",
+        ),
+    ] = None,
+    keep_export: Annotated[
+        bool, typer.Option("--keep-export", help="Keep the exports made of .nsys-rep reports.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Replace outputs that exist.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Threads on a profile.")
+    ] = None,
+) -> None:
+    """Show what NCCL moved, between whom and how fast, and how long ranks waited for others.
+
+    Event files come from NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
+    """
+    from bubbleviz.nccl import find_inputs, measure_communication
+    from bubbleviz.outputs import check_outputs, encoded, write_outputs
+
+    named = [file for file in (csv, json) if file is not None]
+    inputs = find_inputs(files)
+    check_outputs(named, inputs, force=force)
+    from bubbleviz import nccl_report
+    from bubbleviz.crew import cores
+
+    with progress_bars() as bars:
+        found = measure_communication(
+            files,
+            anchors=anchor or (),
+            keep_export=keep_export,
+            jobs=jobs or cores(),
+            progress=bars,
+        )
+    contents = {}
+    if csv is not None:
+        contents[csv] = encoded(nccl_report.to_csv(found))
+    if json is not None:
+        contents[json] = encoded(nccl_report.to_json(found))
+    to_stdout = contents.pop("-", None)
+    check_outputs(list(contents), inputs, force=force)
+    write_outputs(contents, force=force)
+    for sentence in nccl_report.warnings(found.limitations):
+        complain(sentence, 0)
+    if to_stdout is not None:
+        pass_on(to_stdout)
+    else:
+        show(nccl_report.parts(found))

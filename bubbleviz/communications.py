@@ -1,0 +1,129 @@
+"""Communications: what each rank did in each communication operation, on one clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from bubbleviz.columns import Ints, Table
+
+#: How many bytes an element has (``ncclDataType_t`` of nccl.h).
+SIZES = {
+    **dict.fromkeys(("ncclInt8", "ncclChar", "ncclUint8"), 1),
+    **dict.fromkeys(("ncclFloat8e4m3", "ncclFloat8e5m2"), 1),
+    **dict.fromkeys(("ncclFloat16", "ncclHalf", "ncclBfloat16"), 2),
+    **dict.fromkeys(("ncclInt32", "ncclInt", "ncclUint32", "ncclFloat32", "ncclFloat"), 4),
+    **dict.fromkeys(("ncclInt64", "ncclUint64", "ncclFloat64", "ncclDouble"), 8),
+}
+#: Operations in which each of n ranks hands in, or takes, what is counted: n times as much in all.
+_EACH = frozenset(("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter"))
+
+
+def in_all(name: str, ranks: int | None) -> int | None:
+    """Return how many times an operation's counted bytes move in all; None where unknown."""
+    return ranks if name in _EACH else 1
+
+
+def bus_factor(name: str, ranks: int | None) -> float | None:
+    """Return by what bandwidth is multiplied to compare with that of the hardware.
+
+    From nccl-tests, ``doc/PERFORMANCE.md``: 2(n-1)/n of an all-reduce, (n-1)/n of what each of n
+    ranks has a part in, else 1. None where the number of ranks is unknown and counts.
+    """
+    if name == "AllReduce":
+        return None if not ranks else 2 * (ranks - 1) / ranks
+    if name in _EACH:
+        return None if not ranks else (ranks - 1) / ranks
+    return 1.0
+
+
+class Timing(IntEnum):
+    """What tells when an operation ran."""
+
+    #: Only that it was taken up.
+    LAUNCH = 0
+    #: The proxy thread, that serves the network.
+    PROXY = 1
+    #: The host, which saw the kernel begin and end.
+    HOST = 2
+    #: The GPU's clock.
+    GPU = 3
+    #: A kernel of a profile.
+    KERNEL = 4
+
+
+class Split(IntEnum):
+    """How waiting and moving were told apart."""
+
+    UNKNOWN = 0
+    #: Until the last member of the operation began, it waited.
+    MEMBERS = 1
+    #: As the proxy thread tells of its steps.
+    PROXY = 2
+    #: As ``MEMBERS``, where order alone tells the members.
+    ORDER = 3
+
+
+@dataclass(frozen=True)
+class Communications(Table):
+    """One row an operation of a rank; -1 is "none" in identifiers, ``UNKNOWN`` in times.
+
+    Attributes:
+        source: row of the files read.
+        kind: code of :class:`~bubbleviz.nccl_events.Kind`.
+        pid: the process.
+        name: row of ``names``.
+        communicator: row of ``communicators``.
+        rank: in the communicator.
+        peer: rank that it sends to or receives from.
+        root: rank that it starts from or ends at.
+        sequence: number among the communicator's operations of this name.
+        count: elements.
+        datatype: row of ``names``.
+        bytes: that the rank hands in, or takes.
+        algorithm: row of ``names``.
+        protocol: row of ``names``.
+        channels: over which it runs.
+        clock: row of the clocks; start and end are comparable where that one is placed.
+        start_ns: start.
+        end_ns: end.
+        duration_ns: from start to end, which can be known where these are not; -1 unknown.
+        timing: code of :class:`Timing`.
+        kernel: row of the profiles' kernels; operations of one kernel share its times.
+        shared: how many operations share these times.
+        state_ns: shape (rows, states), as of :class:`~bubbleviz.nccl_events.NcclEvents`.
+        waiting_ns: of the duration, what it waited for others; -1 unknown.
+        moving_ns: the rest of it; -1 unknown.
+        split: code of :class:`Split`.
+        names: names of operations, datatypes, algorithms and protocols.
+        communicators: NCCL's hashes of them.
+    """
+
+    source: Ints
+    kind: Ints
+    pid: Ints
+    name: Ints
+    communicator: Ints
+    rank: Ints
+    peer: Ints
+    root: Ints
+    sequence: Ints
+    count: Ints
+    datatype: Ints
+    bytes: Ints
+    algorithm: Ints
+    protocol: Ints
+    channels: Ints
+    clock: Ints
+    start_ns: Ints
+    end_ns: Ints
+    duration_ns: Ints
+    timing: Ints
+    kernel: Ints
+    shared: Ints
+    state_ns: Ints
+    waiting_ns: Ints
+    moving_ns: Ints
+    split: Ints
+    names: tuple[str, ...] = field(metadata={"shared": True})
+    communicators: tuple[int, ...] = field(metadata={"shared": True})

@@ -1,0 +1,299 @@
+"""NCCL: what each rank did in each communication operation. It never prints."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Ints, joined
+from bubbleviz.communications import Communications
+from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError
+from bubbleviz.grouping import groups_of
+from bubbleviz.inputs import find_profiles
+from bubbleviz.nccl_anchors import Anchor, anchor_of
+from bubbleviz.nccl_clocks import Clock, KernelPool, Placed, place, pool_of
+from bubbleviz.nccl_events import UNKNOWN, EventFile, Kind
+from bubbleviz.nccl_files import format_of, head_of, read_events
+from bubbleviz.nccl_kernels import Carried, read_kernels
+from bubbleviz.nccl_limitations import limitations_of
+from bubbleviz.nccl_members import instances_of, paired_by_order, placed_by_ends, split
+from bubbleviz.nccl_rows import Numbers, of_events, of_kernels
+from bubbleviz.nccl_totals import Communication, FileRead
+from bubbleviz.ordering import natural_key
+from bubbleviz.progress import Progress, Unwatched
+from bubbleviz.raw_reports import SUFFIXES
+from bubbleviz.readers import readers
+
+_SQLITE = b"SQLite format 3\0"
+
+
+def measure_communication(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    anchors: Sequence[str] = (),
+    keep_export: bool = False,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Communication:
+    """Return what ranks did in communication operations, by event files of NCCL and by profiles.
+
+    Args:
+        paths: event files and profiles of one run, told apart by what they hold; a directory
+            stands for those in it, a pattern for its matches.
+        anchors: instants on an event file's and the first profile's clock, as
+            ``[FILE:]EVENT=PROFILE_NS``.
+        keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
+        jobs: how many threads read a profile.
+        progress: is told how far it is.
+
+    Raises:
+        BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
+    """
+    stated = [anchor_of(text) for text in anchors]
+    given = [paths] if isinstance(paths, (str, Path)) else paths
+    files = find_inputs([str(path) for path in given])
+    told = progress or Unwatched()
+    told.files({path: Path(path).stat().st_size for path in files})
+    recorded: list[EventFile] = []
+    profiles: list[Carried] = []
+    for path in files:
+        watch = partial(told.read, path)
+        if is_event_file(path):
+            recorded.append(read_events(path, watch))
+        else:
+            profiles.append(read_kernels(path, jobs, watch, keep_export=keep_export))
+        watch(1.0)
+    return put_together(recorded, profiles, stated)
+
+
+def find_inputs(paths: Sequence[str]) -> list[str]:
+    """Return the event files and profiles that paths stand for.
+
+    Raises:
+        InputError: a path that does not exist, or leads to neither.
+        MismatchError: a file is named twice.
+    """
+    found: list[str] = []
+    for path in paths:
+        if path and Path(path).is_dir():
+            found += _in_directory(path)
+        else:
+            found += [file.path for file in find_profiles([path])]
+    if not found:
+        raise InputError("no file given; name event files of NCCL, profiles, or both")
+    seen: dict[Path, str] = {}
+    for path in found:
+        place_ = Path(path).resolve()
+        if place_ in seen:
+            raise MismatchError(
+                f"{seen[place_]} and {path}: the same file twice; give each file once"
+            )
+        seen[place_] = path
+    return found
+
+
+def _in_directory(path: str) -> list[str]:
+    suffixes = tuple(suffix for reader in readers() for suffix in reader.suffixes)
+    inside = [str(own) for own in Path(path).iterdir() if own.is_file()]
+    exports = [own for own in inside if own.endswith(suffixes) and not is_event_file(own)]
+    # A report that was exported already counts once.
+    stems = {str(Path(own).with_suffix("")) for own in exports}
+    reports = [
+        own
+        for own in inside
+        if own.endswith(SUFFIXES) and str(Path(own).with_suffix("")) not in stems
+    ]
+    events = [own for own in inside if own not in {*exports, *reports} and is_event_file(own)]
+    found = sorted([*exports, *reports, *events], key=natural_key)
+    if not found:
+        raise InputError(
+            f"{path}: the directory holds neither an event file of NCCL nor a profile; name files"
+        )
+    return found
+
+
+def is_event_file(path: str) -> bool:
+    """Tell whether a file is an event file of NCCL, by its first bytes.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    head = head_of(path)
+    return not head.startswith(_SQLITE) and format_of(head) is not None
+
+
+def put_together(
+    recorded: Sequence[EventFile], profiles: Sequence[Carried], anchors: Sequence[Anchor] = ()
+) -> Communication:
+    """Return what ranks did, from what files tell of it.
+
+    Raises:
+        NothingToAnalyseError: nothing communicated.
+        UsageError: an anchor names no file.
+    """
+    own, offsets_ns, hosts = _profile_clocks(profiles)
+    pool = pool_of(profiles, offsets_ns)
+    placed = place(recorded, pool, anchors)
+    names, communicators = Numbers[str](), Numbers[int]()
+    tables = []
+    begin = 0
+    for source, file in enumerate(recorded):
+        part = placed.take(slice(begin, begin + len(file.events)))
+        tables.append(of_events(source, file.events, part, len(own), names, communicators))
+        begin += len(file.events)
+    carried_out = [table.kernel[table.kind != Kind.PROXY] for table in tables]
+    taken = np.concatenate([np.empty(0, np.int64), *carried_out])
+    at = 0
+    for number, profile in enumerate(profiles):
+        table = of_kernels(len(recorded) + number, profile, pool, at, number, names, communicators)
+        tables.append(table.take(~np.isin(table.kernel, taken)))
+        at += len(profile.kernels)
+    if sum(map(len, tables)) == 0:
+        where = [file.path for file in recorded] + [own.source.path for own in profiles]
+        raise NothingToAnalyseError(
+            f"{where[0]}: no communication operation of NCCL was recorded; record events with "
+            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx"
+        )
+    table = replace(
+        joined([replace(t, names=(), communicators=()) for t in tables]),
+        names=names.values,
+        communicators=communicators.values,
+    )
+    clocks, base = _bases(placed, own, hosts, profiles)
+    waits = _proxy_times(recorded, len(table))
+    instance = instances_of(table)
+    table, clocks = placed_by_ends(table, instance, clocks, base)
+    compared = [0 if clock.placed else 1 + number for number, clock in enumerate(clocks)]
+    in_order = paired_by_order(table, *_gpus(table, pool))
+    table = split(_with_shared(table), instance, in_order, compared, *waits)
+    ranks = _sizes(table, profiles)
+    return Communication(
+        operations=table,
+        ranks=ranks,
+        clocks=clocks,
+        files=_files(recorded, profiles, table),
+        limitations=tuple(
+            limitations_of(recorded, profiles, table, placed, clocks, instance, ranks)
+        ),
+    )
+
+
+def _profile_clocks(
+    profiles: Sequence[Carried],
+) -> tuple[list[Clock], list[int], list[int]]:
+    """Return the clock of each profile, what to add to its times, and a number of its host."""
+    clocks: list[Clock] = []
+    offsets_ns: list[int] = []
+    hosts: dict[str, int] = {}
+    of_profile: list[int] = []
+    for number, profile in enumerate(profiles):
+        source, first = profile.source, profiles[0].source
+        of_profile.append(hosts.setdefault(source.host, len(hosts)))
+        label = Path(source.path).name
+        same = source.host == first.host
+        steady = (source.session_clock_ns, first.session_clock_ns)
+        utc = (source.session_utc_ns, first.session_utc_ns)
+        if number == 0:
+            offsets_ns.append(0)
+            clocks.append(Clock(label, "reference"))
+        elif same and None not in steady:
+            offsets_ns.append((steady[0] or 0) - (steady[1] or 0))
+            clocks.append(Clock(label, "reference"))
+        elif None not in utc:
+            offsets_ns.append((utc[0] or 0) - (utc[1] or 0))
+            clocks.append(Clock(label, "reference" if same else "utc"))
+        else:
+            offsets_ns.append(0)
+            # Nothing tells how its times lie to those of the others, on its host or not.
+            of_profile[-1] = hosts.setdefault(f"{source.host}\0{number}", len(hosts))
+            clocks.append(Clock(label, "own"))
+    return clocks, offsets_ns, of_profile
+
+
+def _bases(
+    placed: Placed,
+    own: Sequence[Clock],
+    hosts: Sequence[int],
+    profiles: Sequence[Carried],
+) -> tuple[tuple[Clock, ...], list[int]]:
+    """Return the clocks of profiles, then of event files, and what each one ticks with.
+
+    The first profile's host is 0; without a profile what is anchored is, or the first file.
+    """
+    ends = np.cumsum([len(profile.kernels) for profile in profiles])
+    base = list(hosts)
+    free = itertools.count(max(hosts, default=0) + 1)
+    clocks = list(own)
+    stated = any(clock.by == "anchor" for clock in placed.clocks)
+    for number, clock in enumerate(placed.clocks):
+        held = placed.kernel[(placed.clock == number) & (placed.kernel != NONE)]
+        if clock.by == "anchor":
+            base.append(0)
+        elif len(held):
+            base.append(hosts[int(np.searchsorted(ends, held[0], side="right"))])
+        elif not clocks and not stated:
+            clock = replace(clock, by="reference")  # noqa: PLW2901 - as it is kept
+            base.append(0)
+        else:
+            base.append(next(free))
+        clocks.append(clock)
+    return tuple(clocks), base
+
+
+def _with_shared(table: Communications) -> Communications:
+    """Return the operations with how many have the same kernel, or the same times."""
+    shared = np.ones(len(table), np.int64)
+    timed = np.flatnonzero((table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN))
+    if len(timed):
+        columns = (table.clock, table.kernel, table.start_ns, table.end_ns)
+        groups = groups_of(*(column[timed] for column in columns))
+        shared[timed] = np.bincount(groups.of_row)[groups.of_row]
+    return replace(table, shared=shared)
+
+
+def _gpus(table: Communications, pool: KernelPool) -> tuple[Ints, Ints]:
+    """Return the GPU of each operation's kernel, and the number of what that does; -1 none."""
+    place_of = np.full(len(pool.start_ns) + 1, NONE, np.int64)
+    for number, (_, first, last, _) in enumerate(pool.places):
+        place_of[first:last] = number
+    return place_of[table.kernel], np.append(pool.family, NONE)[table.kernel]
+
+
+def _proxy_times(recorded: Sequence[EventFile], count: int) -> tuple[Ints, Ints]:
+    """Return of each operation how long its proxy waits for the peer, and how long data moves."""
+    found = []
+    for name in ("peer_wait_ns", "transfer_ns"):
+        told = [getattr(file.events, name) for file in recorded]
+        column = np.concatenate([np.empty(0, np.int64), *told])
+        found.append(np.concatenate((column, np.zeros(count - len(column), np.int64))))
+    return found[0], found[1]
+
+
+def _sizes(table: Communications, profiles: Sequence[Carried]) -> tuple[int | None, ...]:
+    """Return how many ranks each communicator has: as told, else as seen; None for one alone."""
+    told = {own: ranks for profile in profiles for own, ranks in profile.ranks}
+    seen = np.zeros(len(table.communicators), np.int64)
+    held = table.communicator != NONE
+    for column in (table.rank, table.peer):
+        np.maximum.at(seen, table.communicator[held], column[held] + 1)
+    return tuple(
+        told.get(own) or (ranks if ranks > 1 else None)
+        for own, ranks in zip(table.communicators, seen.tolist(), strict=True)
+    )
+
+
+def _files(
+    recorded: Sequence[EventFile], profiles: Sequence[Carried], table: Communications
+) -> tuple[FileRead, ...]:
+    rows = np.bincount(table.source, minlength=len(recorded) + len(profiles)).tolist()
+    seen = [(file.path, file.format, file.seen) for file in recorded]
+    seen += [(own.source.path, own.source.format, ()) for own in profiles]
+    return tuple(
+        FileRead(path, kind, count, events)
+        for (path, kind, events), count in zip(seen, rows, strict=True)
+    )

@@ -1,0 +1,142 @@
+r"""The proxy profiler of NCCL before 2.26: ``NCCL_PROXY_PROFILE``, compiled in with PROFILE_PROXY.
+
+One id is one step of one transfer of a proxy thread (``src/misc/profiler.cc``); ``pid`` is its
+channel, -1 for what the thread does for no transfer::
+
+    "Send-3-0"      b          to rank 3, step 0; args: opCount, proxyOpIndex
+      "BufferWait"  b e        waits for room, then
+      "GPUWait"     b e        for the GPU to fill it, then
+      "SendWait"    b e        for the network to have sent
+    "Send-3-0"      e
+
+What has one ``opCount`` (the communicator's count of operations), direction and peer is one row.
+Times are microseconds since the first event. A fork of NCCL tells bytes and the collective, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from bubbleviz.nccl_events import STATES, Columns, Kind, number_of, time_of
+from bubbleviz.nccl_files import Format
+from bubbleviz.nccl_lines import Arguments, Event
+
+_STEP = re.compile(r"(Send|Recv)-(\d+)-(\d+)")
+_STATES = {
+    ("Send", "BufferWait"): STATES.index("SendBufferWait"),
+    ("Send", "GPUWait"): STATES.index("SendGpuWait"),
+    ("Send", "SendWait"): STATES.index("SendWait"),
+    ("Recv", "BufferWait"): STATES.index("RecvBufferWait"),
+    ("Recv", "RecvWait"): STATES.index("RecvWait"),
+    ("Recv", "FlushWait"): STATES.index("RecvFlushWait"),
+    ("Recv", "GPUWait"): STATES.index("RecvGpuWait"),
+}
+_CONTROL = frozenset(("Sleep", "Idle", "Append"))
+_HEAD = re.compile(
+    rb'"name"\s*:\s*"(?:(?:Send|Recv)-\d+-\d+|BufferWait|GPUWait|FlushWait|Sleep|Idle|Append)"'
+    rb'\s*,\s*"cat"\s*:\s*"NET"'
+)
+_NOTHING = Arguments()
+
+
+class _Steps:
+    """Steps that are open, and the rows they belong to."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._rows: dict[tuple[int, str, int], int] = {}
+        self._open: dict[int, tuple[int, str, int, int]] = {}
+        self._states: dict[tuple[int, str], int] = {}
+        self._loose: dict[tuple[int, str], int] = {}
+        self._bytes: dict[tuple[int, int, int | None], int] = {}
+        self._whole: dict[int, int] = {}
+
+    def take(self, event: Event) -> None:
+        """Take an event."""
+        step = _STEP.fullmatch(event.name)
+        begins = event.ph == "b"
+        if step is not None:
+            direction, peer = step[1], number_of(int(step[2][:18]))
+            self._begin(event, direction, peer) if begins else self._end(event)
+        elif event.name in _CONTROL:
+            self._pair(self._loose, event, begins=begins)
+        elif begins:
+            self._states[event.id, event.name] = time_of(event.ts)
+        else:
+            self._state(event)
+
+    def close(self) -> None:
+        """Count what is open at the end of the file."""
+        self._columns.unfinished += len(self._open) + len(self._states) + len(self._loose)
+
+    def _begin(self, event: Event, direction: str, peer: int) -> None:
+        columns, told = self._columns, event.args or _NOTHING
+        count = number_of(told.operation_count)
+        key = count, direction, peer
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = columns.add(
+                kind=Kind.PROXY,
+                name=columns.name(direction),
+                peer=peer,
+                sequence=count,
+                # What it is part of, where a fork tells it, as AllReduce-3.
+                algorithm=columns.name(event.part_of),
+                host_start_ns=time_of(event.ts),
+            )
+        start_ns = time_of(event.ts)
+        columns.widen(row, "proxy", start_ns, start_ns)
+        columns.step(row)
+        self._open[event.id] = row, direction, event.pid, start_ns
+        if event.bytes is not None:
+            # Each step of a transfer tells the bytes of the whole.
+            part = row, event.pid, told.proxy_operation
+            before = self._bytes.get(part, 0)
+            self._bytes[part] = max(number_of(event.bytes), 0)
+            self._whole[row] = self._whole.get(row, 0) + self._bytes[part] - before
+            columns.put(row, "payload", number_of(self._whole[row]))
+
+    def _end(self, event: Event) -> None:
+        held = self._open.pop(event.id, None)
+        if held is None:
+            self._columns.unbegun += 1
+            return
+        end_ns = time_of(event.ts)
+        self._columns.widen(held[0], "proxy", held[3], end_ns)
+
+    def _state(self, event: Event) -> None:
+        start_ns = self._states.pop((event.id, event.name), None)
+        held = self._open.get(event.id)
+        if start_ns is None or held is None:
+            self._columns.unbegun += start_ns is None
+            return
+        state = _STATES.get((held[1], event.name))
+        if state is not None:
+            self._columns.state(held[0], state, start_ns, time_of(event.ts))
+
+    def _pair(self, begun: dict[tuple[int, str], int], event: Event, *, begins: bool) -> None:
+        if begins:
+            begun[event.id, event.name] = 0
+        elif begun.pop((event.id, event.name), None) is None:
+            self._columns.unbegun += 1
+
+
+def _gather(events: Iterable[Event], columns: Columns) -> None:
+    steps = _Steps(columns)
+    for event in events:
+        columns.seen[event.cat] += 1
+        if event.cat in {"NET", "COL"}:
+            if event.cat == "NET":
+                steps.take(event)
+        else:
+            columns.strange += 1
+    steps.close()
+
+
+FORMAT = Format(
+    name="proxy profiler",
+    order=2,
+    recognises=lambda head: bool(_HEAD.search(head)),
+    gather=_gather,
+)

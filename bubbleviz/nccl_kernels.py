@@ -1,0 +1,354 @@
+"""NCCL's kernels of a profile, and the operations that they carry out.
+
+An operation is a call of NCCL's interface, that has an NVTX range. Alone it launches its kernel
+itself; inside a group the outermost ``ncclGroupEnd`` launches the kernels of all::
+
+    ncclGroupStart  ncclSend  ncclRecv  ncclGroupEnd
+                                        └─ one kernel: SendRecv, of both
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.grouping import groups_of, looked_up
+from bubbleviz.link import link
+from bubbleviz.model import Limitation
+from bubbleviz.nccl_payloads import Payloads, read_payloads
+from bubbleviz.profile import Profile, Ranges, Source, pid_of, process_of
+from bubbleviz.progress import Watch, unwatched
+from bubbleviz.readers import reader_of
+from bubbleviz.record import export_of
+
+#: Ranges that NCCL's interface opens.
+GLOBS = ("nccl[A-Z]*",)
+_OPERATION = re.compile(
+    r"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Bcast|Reduce|Send|Recv|All[Tt]oAllv?|Gather|"
+    r"Scatter)(?:Config)?"
+)
+_GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
+_KERNEL = re.compile(r"^(?:void )?nccl")
+_FAMILY = re.compile(r"nccl\w*?Kernel_?([A-Z][A-Za-z]*)")
+#: Operations that kernels named SendRecv carry out.
+_PASSING = frozenset(("Send", "Recv", "SendRecv", "AlltoAll", "AllToAll", "Gather", "Scatter"))
+_ALGORITHM = re.compile(r"_(TREE|RING|COLLNET_DIRECT|COLLNET_CHAIN|NVLS_TREE|NVLS|PAT)(?=_|\(|$)")
+_PROTOCOL = re.compile(r"_(LL128|LL|SIMPLE)(?=_|\(|$)")
+
+
+def family_of(name: str) -> str:
+    """Return what kernels carry out an operation of this name; operations that pass, share one."""
+    name = {"Bcast": "Broadcast"}.get(name, name)
+    return "SendRecv" if name in _PASSING else name
+
+
+def said_by(kernel: str) -> tuple[str, str, str]:
+    """Return operation, algorithm and protocol as a kernel's name tells them; "" unknown."""
+    operation = _FAMILY.search(kernel)
+    algorithm, protocol = _ALGORITHM.search(kernel), _PROTOCOL.search(kernel)
+    told = operation[1] if operation else ""
+    return (
+        "" if told == "Generic" else told,
+        algorithm[1] if algorithm else "",
+        protocol[1] if protocol else "",
+    )
+
+
+@dataclass(frozen=True)
+class Kernels(Table):
+    """NCCL's kernels: by (place, start).
+
+    Attributes:
+        start_ns: start on the device.
+        end_ns: end on the device.
+        place: row of ``places``.
+        name: row of ``names``.
+        names: of kernels.
+        places: process id and number of the device.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    place: Ints
+    name: Ints
+    names: tuple[str, ...] = field(metadata={"shared": True})
+    places: tuple[tuple[int, int], ...] = field(metadata={"shared": True})
+
+
+@dataclass(frozen=True)
+class Called(Table):
+    """Operations of kernels, as ranges tell them; -1 is none.
+
+    Attributes:
+        first: the first kernel that carries it out.
+        last: the last one.
+        name: row of ``names``.
+        communicator: row of ``communicators``.
+        bytes: of the message.
+        peer: rank that it goes to or comes from.
+        root: rank that it starts from or ends at.
+        rank: own rank.
+        names: of operations.
+        communicators: NCCL's hashes.
+    """
+
+    first: Ints
+    last: Ints
+    name: Ints
+    communicator: Ints
+    bytes: Ints
+    peer: Ints
+    root: Ints
+    rank: Ints
+    names: tuple[str, ...] = field(metadata={"shared": True})
+    communicators: tuple[int, ...] = field(metadata={"shared": True})
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a profile tells of NCCL.
+
+    Attributes:
+        source: the profile.
+        kernels: that ran.
+        called: operations that they carried out.
+        ranks: how many each communicator has, by its hash.
+        without: calls whose kernels were not found.
+        limitations: what could not be told.
+    """
+
+    source: Source
+    kernels: Kernels
+    called: Called
+    ranks: tuple[tuple[int, int], ...]
+    without: int
+    limitations: tuple[Limitation, ...]
+
+
+def read_kernels(
+    path: str, jobs: int = 1, watch: Watch = unwatched, *, keep_export: bool = False
+) -> Carried:
+    """Return NCCL's kernels of a profile, with what its ranges tell of them.
+
+    Raises:
+        ProfileError: it cannot be read.
+    """
+    with export_of(path, keep=keep_export) as export:
+        reader = reader_of(export)
+        with reader.open_file(export, jobs, watch) as file:
+            found = partial(_carried, file.read(GLOBS))
+            # Payloads are a matter of nsys; other profiles have none.
+            if reader.name == "nsys":
+                payloads, notes = read_payloads(export)
+                return found(payloads if len(payloads) else None, notes)
+            return found(None, ())
+
+
+def _carried(profile: Profile, payloads: Payloads | None, notes: tuple[Limitation, ...]) -> Carried:
+    activities = profile.activities
+    of_nccl = np.array([bool(_KERNEL.search(name)) for name in activities.names], bool)
+    rows = np.flatnonzero(of_nccl[activities.name_id[: activities.kernels]])
+    order = np.lexsort((activities.start_ns[rows], activities.rank[rows]))
+    rows = rows[order]
+    used, name = np.unique(activities.name_id[rows], return_inverse=True)
+    kernels = Kernels(
+        start_ns=activities.start_ns[rows],
+        end_ns=activities.end_ns[rows],
+        place=activities.rank[rows].astype(np.int64),
+        name=name.reshape(-1).astype(np.int64),
+        names=tuple(activities.names[number] for number in used.tolist()),
+        places=tuple((pid_of(process), device) for process, device in activities.ranks.tolist()),
+    )
+    ranges = profile.ranges
+    linked = link(
+        activities,
+        profile.calls,
+        ranges,
+        np.full(len(ranges), NONE, np.int64),
+        profile.threads,
+        (),
+        cross_thread=False,
+    )
+    held = linked.links.range[rows].astype(np.int64)
+    called, without = _called(ranges, kernels, held, payloads)
+    bare = int((held == NONE).sum())
+    loose = Limitation(
+        "kernels of NCCL outside its ranges",
+        f"{profile.source.path}: their names alone tell what they did; record NVTX ranges, and "
+        "with --cuda-graph-trace=node where CUDA graphs are used",
+        bare,
+    )
+    return Carried(
+        source=profile.source,
+        kernels=kernels,
+        called=called,
+        ranks=_sizes(payloads),
+        without=without,
+        limitations=(*(notes if len(rows) else ()), *([loose] if bare else [])),
+    )
+
+
+def _sizes(payloads: Payloads | None) -> tuple[tuple[int, int], ...]:
+    if payloads is None:
+        return ()
+    told = (payloads.communicator >= 0) & (payloads.ranks > 0)
+    pairs = zip(payloads.communicator[told].tolist(), payloads.ranks[told].tolist(), strict=True)
+    return tuple({payloads.communicators[own]: ranks for own, ranks in pairs}.items())
+
+
+def _called(
+    ranges: Ranges, kernels: Kernels, held: Ints, payloads: Payloads | None
+) -> tuple[Called, int]:
+    """Return the operations that have kernels, and how many have none.
+
+    Args:
+        ranges: of NCCL.
+        kernels: that ran.
+        held: range of each kernel.
+        payloads: what ranges carry.
+    """
+    matches = [_OPERATION.fullmatch(name) for name in ranges.names]
+    names = tuple(dict.fromkeys(match[1] for match in matches if match is not None))
+    of_name = np.array([NONE if m is None else names.index(m[1]) for m in matches], np.int64)
+    name = of_name[ranges.name_id] if len(of_name) else np.empty(0, np.int64)
+    group = _groups(ranges)
+    rows = np.flatnonzero(name != NONE)
+    rows = rows[np.lexsort((ranges.start_ns[rows], ranges.thread[rows]))]
+    families = tuple(
+        dict.fromkeys([*map(family_of, names), *(family_of(said_by(n)[0]) for n in kernels.names)])
+    )
+    of_operation = np.array([families.index(family_of(n)) for n in names], np.int64)
+    of_kernel = np.array(
+        [families.index(family_of(said_by(n)[0])) for n in kernels.names], np.int64
+    )
+    told = np.flatnonzero(held != NONE)
+    family = of_operation[name[rows]]
+    first, last = _shared_out(
+        (group[rows], family), (group[held[told]], of_kernel[kernels.name[told]])
+    )
+    # Of a kernel that tells nothing, the group alone says what it carries out.
+    rest = np.flatnonzero(first == NONE)
+    first[rest], last[rest] = _shared_out((group[rows[rest]],), (group[held[told]],))
+    found = first != NONE
+    rows, first, last = rows[found], told[first[found]], told[last[found]]
+    carried = _carrying(ranges, rows, payloads)
+    rank = _ranks(ranges, rows, kernels, first, payloads, carried)
+    columns = {
+        column: getattr(payloads, column)[carried] if payloads is not None else carried
+        for column in ("communicator", "bytes", "peer", "root")
+    }
+    missing = carried == NONE
+    columns = {key: np.where(missing, NONE, column) for key, column in columns.items()}
+    communicators = () if payloads is None else payloads.communicators
+    called = Called(
+        first=first,
+        last=last,
+        name=name[rows],
+        rank=rank,
+        **columns,
+        names=names,
+        communicators=communicators,
+    )
+    return called, int((~found).sum())
+
+
+def _groups(ranges: Ranges) -> Ints:
+    """Return the group that each range is in; those outside of all have one for themselves."""
+    kinds = {_GROUP_START: 1, _GROUP_END: -1}
+    of_name = np.array([kinds.get(name, 0) for name in ranges.names], np.int64)
+    group = np.arange(len(ranges))
+    if len(ranges) == 0 or not of_name.any():
+        return group
+    order = np.lexsort((ranges.start_ns, ranges.thread))
+    step = of_name[ranges.name_id[order]]
+    thread = ranges.thread[order]
+    depth = np.zeros(len(order), np.int64)
+    for number in np.unique(thread).tolist():
+        own = np.flatnonzero(thread == number)
+        total = np.cumsum(step[own])
+        # A capture may begin inside a group.
+        depth[own] = total - np.minimum(np.minimum.accumulate(total), 0)
+    before = depth - step
+    opens = (step > 0) & (before == 0)
+    inside = (depth > 0) | ((step < 0) & (before > 0))
+    place = np.maximum.accumulate(np.where(opens, np.arange(len(order)), 0))
+    group[order[inside]] = order[place[inside]]
+    return group
+
+
+def _shared_out(wanted: tuple[Ints, ...], given: tuple[Ints, ...]) -> tuple[Ints, Ints]:
+    """Return the first and last of those given with the same key that each wanted one gets.
+
+    Those of one key are shared out in order: one each, or several, or several to one.
+    """
+    count = len(wanted[0])
+    first, last = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64)
+    if count == 0 or len(given[0]) == 0:
+        return first, last
+    key = groups_of(*(np.concatenate(pair) for pair in zip(wanted, given, strict=True))).of_row
+    own, theirs = key[:count], key[count:]
+    size = int(key.max()) + 1
+    asked, there = np.bincount(own, minlength=size), np.bincount(theirs, minlength=size)
+    order = np.argsort(own, kind="stable")
+    begin = np.cumsum(asked) - asked
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count) - begin[own[order]]
+    has = np.flatnonzero(there[own] > 0)
+    n, k, j = asked[own[has]], there[own[has]], place[has]
+    sorted_given = np.argsort(theirs, kind="stable")
+    offset = (np.cumsum(there) - there)[own[has]]
+    low = j * k // n
+    high = np.maximum(low, (j + 1) * k // n - 1)
+    first[has], last[has] = sorted_given[offset + low], sorted_given[offset + high]
+    return first, last
+
+
+def _carrying(ranges: Ranges, rows: Ints, payloads: Payloads | None) -> Ints:
+    """Return the payload of some ranges; -1 none."""
+    if payloads is None:
+        return np.full(len(rows), NONE, np.int64)
+    keys = payloads.start_ns, payloads.thread
+    wanted = ranges.start_ns[rows], ranges.thread[rows]
+    return looked_up(keys, np.arange(len(payloads)), wanted)
+
+
+def _ranks(
+    ranges: Ranges,
+    rows: Ints,
+    kernels: Kernels,
+    first: Ints,
+    payloads: Payloads | None,
+    carried: Ints,
+) -> Ints:
+    """Return the own rank of some operations, from the payload of their communicator's begin."""
+    if payloads is None:
+        return np.full(len(rows), NONE, np.int64)
+    begun = np.flatnonzero((payloads.rank >= 0) & (payloads.communicator >= 0))
+    communicator = np.where(carried == NONE, NONE, payloads.communicator[carried])
+    device = np.array([own for _, own in kernels.places], np.int64)[kernels.place[first]]
+    process = process_of(ranges.thread[rows])
+    keys = process_of(payloads.thread[begun]), payloads.communicator[begun]
+    with_device = (*keys, payloads.device[begun])
+    found = np.full(len(rows), NONE, np.int64)
+    for key, wanted in (
+        (keys, (process, communicator)),
+        (with_device, (process, communicator, device)),
+    ):
+        rank = _the_one(key, payloads.rank[begun], wanted)
+        found = np.where(rank != NONE, rank, found)
+    return np.where(communicator == NONE, NONE, found)
+
+
+def _the_one(keys: tuple[Ints, ...], values: Ints, wanted: tuple[Ints, ...]) -> Ints:
+    """Return the value of each wanted key; -1 where there is none, or several."""
+    groups = groups_of(*keys)
+    low = np.full(len(groups), np.iinfo(np.int64).max)
+    high = np.full(len(groups), NONE, np.int64)
+    np.minimum.at(low, groups.of_row, values)
+    np.maximum.at(high, groups.of_row, values)
+    only = np.where(low == high, high, NONE)
+    return looked_up([key[groups.first] for key in keys], only, wanted)

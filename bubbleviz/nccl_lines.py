@@ -1,0 +1,212 @@
+"""Lines of NCCL's event files: objects found in bytes that need not be JSON as a whole.
+
+NCCL prints its events one a line, with ``fprintf``, into an array that it may never close::
+
+    [
+    {"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, ..., "args": {"Count": 262144}},
+    {}]
+
+Older versions print pointers and datatypes bare (``"Stream": 0x5020``,
+``"datatype": ncclFloat32``), a job that is killed leaves a line cut, and a file may have been
+indented, or put on one line, since. So objects are looked for, whatever stands between them; what
+cannot be read is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import msgspec
+
+#: What is read at a time, and the most that an object may take.
+BLOCK = 1 << 20
+#: Objects that are looked at anew because a string may hold a brace.
+_ANEW, _AROUND = 10_000, 4096
+
+# An object holds others, four deep in all, each after a colon: what follows a line that was cut
+# begins with a brace after something else.
+_INNER = rb"\{[^{}]*\}"
+for _ in range(3):
+    _INNER = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _INNER + rb"[^{}]*)*\}"
+_OBJECT = re.compile(_INNER)
+_TEXT = rb'"(?:[^"\\\n]|\\.)*"'
+_INNER = rb'\{(?:[^{}"]|' + _TEXT + rb")*\}"
+for _ in range(3):
+    _INNER = rb'\{(?:[^{}"]|' + _TEXT + rb"|(?:(?<=:)|(?<=: ))" + _INNER + rb")*\}"
+#: The same where braces in strings do not count.
+_STRINGS = re.compile(_INNER)
+#: Strings, that stay as they are; values without quotes; commas before an end.
+_REPAIR = re.compile(
+    rb'(?P<text>"(?:[^"\\]|\\.)*")'
+    rb"|(?P<colon>:\s*)(?:(?P<none>[-+]?(?:nan|inf)\w*(?:\([^)]*\))?)"
+    rb"|(?P<bare>0x[0-9A-Fa-f]+|\(nil\)|[A-Za-z_][\w.]*))(?=\s*[,}\]])"
+    rb"|(?P<comma>,)(?=\s*[}\]])"
+)
+_WORDS = (b"true", b"false", b"null")
+#: Bytes that no string of JSON may hold.
+_CONTROL = bytes.maketrans(bytes(range(32)), b" " * 32)
+#: Quotes as word processors and web pages have them.
+_QUOTES = re.compile("|".join("\u201c\u201d\u201e").encode())
+#: What a list of events may stand in.
+_LIST = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
+
+
+#: What NCCL calls the fields of an event's ``args``.
+_ARGUMENTS = {
+    "sequence": "SeqNum",
+    "communicator": "CommHash",
+    "rank": "Rank",
+    "peer": "Peer",
+    "count": "Count",
+    "datatype": "Datatype",
+    "call_count": "count",
+    "call_datatype": "datatype",
+    "algorithm": "Algorithm",
+    "protocol": "Protocol",
+    "channels": "nChannels",
+    "most_channels": "nMaxChannels",
+    "gpu_start": "StartGpuClk",
+    "gpu_end": "StopGpuClk",
+    "gpu_us": "duration_gpu_us",
+    "operation_count": "opCount",
+    "proxy_operation": "proxyOpIndex",
+}
+
+
+class Arguments(msgspec.Struct, gc=False, rename=_ARGUMENTS):
+    """What an event says of itself; what it does not say is None."""
+
+    sequence: int | None = None
+    communicator: int | None = None
+    rank: int | None = None
+    peer: int | None = None
+    count: int | None = None
+    datatype: str | None = None
+    call_count: int | None = None
+    call_datatype: str | None = None
+    root: int | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
+    strategy: str | None = None
+    channels: int | None = None
+    most_channels: int | None = None
+    gpu_start: int | None = None
+    gpu_end: int | None = None
+    gpu_us: float | None = None
+    operation_count: int | None = None
+    proxy_operation: int | None = None
+
+
+class Event(msgspec.Struct, gc=False, rename={"bytes": "totalbytes", "part_of": "collectiveName"}):
+    """One object of a file: the begin (``ph`` "b") or end ("e") of something.
+
+    Attributes:
+        name: what it is.
+        cat: its category.
+        ph: "b" or "e".
+        id: pairs its begin with its end, in some way.
+        pid: the process; a channel in files of the proxy profiler.
+        tid: no thread: always 1.
+        ts: microseconds since the profiler began; 0 and None are unknown.
+        args: what it says of itself.
+        bytes: of a transfer, in a fork of NCCL.
+        part_of: the collective that a transfer is part of, in the same fork.
+    """
+
+    name: str = ""
+    cat: str = ""
+    ph: str = ""
+    id: int = 0
+    pid: int = 0
+    tid: int = 0
+    ts: float | None = None
+    args: Arguments | None = None
+    bytes: int | None = None
+    part_of: str | None = None
+
+
+_DECODE = msgspec.json.Decoder(Event, strict=False).decode
+
+
+class Objects:
+    """The events of a file, as they come.
+
+    Attributes:
+        unreadable: objects, or pieces of one, that are no event.
+        read: bytes so far.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._anew = _ANEW
+        self.unreadable = 0
+        self.read = 0
+
+    def blocks(self) -> Iterator[list[Event]]:
+        """Yield the events in the order of the file, some at a time."""
+        rest = b""
+        while block := self._file.read(BLOCK):
+            self.read += len(block)
+            rest = rest + block
+            found, end = self._found(rest)
+            rest = rest[end:]
+            if len(rest) > 2 * BLOCK:
+                self.unreadable += 1
+                rest = rest[-_AROUND:]
+            yield found
+        if b"{" in rest:
+            self.unreadable += 1
+
+    def _found(self, text: bytes) -> tuple[list[Event], int]:
+        """Return the events in some bytes, and where what may be the begin of one more starts."""
+        found: list[Event] = []
+        at = 0
+        while (match := _OBJECT.search(text, at)) is not None:
+            begin, end = match.span()
+            if (cut := text.count(b"{", at, begin)) > 0:
+                self.unreadable += cut - len(_LIST.findall(text, at, begin))
+            event = _event(text[begin:end])
+            if event is None:
+                event, end = self._looked_at_anew(text, max(at, begin - _AROUND), end)
+            at = end
+            if event is None or not event.ph:
+                # The file's end is an empty object.
+                self.unreadable += text[begin + 1 : end - 1].strip() != b""
+            else:
+                found.append(event)
+        return found, at
+
+    def _looked_at_anew(self, text: bytes, low: int, end: int) -> tuple[Event | None, int]:
+        """Return the event whose strings may hold braces around a match, and where it ends."""
+        if self._anew > 0:
+            self._anew -= 1
+            match = _STRINGS.search(text, low, min(end + _AROUND, len(text)))
+            if match is not None and match.end() >= end:
+                return _event(match[0]), match.end()
+        return None, end
+
+
+def _event(text: bytes) -> Event | None:
+    """Return an object as an event, repaired if need be; None where it is none."""
+    try:
+        return _DECODE(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    straight = _QUOTES.sub(b'"', text.decode("utf-8", "replace").encode().translate(_CONTROL))
+    try:
+        return _DECODE(_REPAIR.sub(_repaired, straight))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _repaired(match: re.Match[bytes]) -> bytes:
+    if match["text"] is not None:
+        return match["text"]
+    if match["comma"] is not None:
+        return b""
+    if match["none"] is not None:
+        return match["colon"] + b"null"
+    bare = match["bare"]
+    return match["colon"] + (bare if bare in _WORDS else b'"' + bare + b'"')

@@ -1,0 +1,259 @@
+"""Matching: which kernel of a profile is which recorded operation, and what lies between clocks.
+
+Both tell of the same kernels in the same order, each on its own clock, and either may lack some.
+The offset is where the most differences kernel start - operation start agree::
+
+    operations  |  |     |  |  |        differences   ..:  .   :|:.  . :
+    kernels        |  |     |  |  |                             └─ densest
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.nccl_events import UNKNOWN
+
+#: Operations that are looked at together, and how many such blocks are.
+_BLOCK, _BLOCKS = 64, 8
+#: A GPU's clock tells when the work of a channel began: within this of the kernel that does it.
+GPU_TOLERANCE_NS = 20_000
+#: A host tells of it later, by what its thread slept.
+HOST_TOLERANCE_NS = 1_000_000
+#: Kernels last as long as their work, but for this share and time.
+_LONGER, _LONGER_NS = 0.25, 50_000
+#: An offset counts if it matches so many times what the next best one does, among the operations
+#: looked at or among all. Less is chance, or a run that repeats itself.
+_CLEARLY, _CLEARLY_OF_ALL = 1.5, 1.25
+#: A drift is fitted from so many pairs, over so long; it must be worth as much.
+_PAIRS, _SPAN_NS, _WORTH = 16, 1_000_000_000, 0.5
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Where things begin on some clock: columns of one length.
+
+    Attributes:
+        start_ns: start of each, ascending.
+        family: number of what it does; -1 for anything.
+        length_ns: how long it lasts; -1 unknown.
+    """
+
+    start_ns: Ints
+    family: Ints
+    length_ns: Ints
+
+
+@dataclass(frozen=True)
+class Match:
+    """A clock put onto another: t becomes t + offset_ns + round((t - middle_ns) drift).
+
+    Attributes:
+        offset_ns: what is added.
+        middle_ns: where that is exact.
+        drift: what is added by time.
+        kernel: the kernel of each operation; -1 none.
+        matched: operations that have one.
+        median_ns: median distance between operations and their kernels, after that.
+        worst_ns: the largest one.
+        clear: whether no other offset does nearly as well, or none is left over on either side.
+    """
+
+    offset_ns: int
+    middle_ns: int
+    drift: float
+    kernel: Ints
+    matched: int
+    median_ns: int
+    worst_ns: int
+    clear: bool
+
+    def of(self, time_ns: Ints) -> Ints:
+        """Return times on the other clock; unknown ones stay so."""
+        known = time_ns != UNKNOWN
+        since = np.where(known, time_ns - self.middle_ns, 0)
+        moved = since + (self.middle_ns + self.offset_ns) + np.rint(since * self.drift).astype(int)
+        return np.where(known, moved, UNKNOWN)
+
+
+def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
+    """Return the offset that puts most operations onto kernels; None where none puts any.
+
+    Args:
+        operations: as recorded.
+        kernels: as profiled.
+        tolerance_ns: how far apart the two may tell that one thing began.
+    """
+    count = len(operations.start_ns)
+    if count == 0 or len(kernels.start_ns) == 0:
+        return None
+    found: _Offset | None = None
+    for begin in _begins(count):
+        rows = np.arange(begin, min(begin + _BLOCK, count))
+        own = _densest(operations, rows, kernels, tolerance_ns)
+        if own is not None and (found is None or own.matched > found.matched):
+            found = own
+    if found is None:
+        return None
+    line = _followed(operations, kernels, found, tolerance_ns)
+    kernel, distance_ns = line.nearest(operations, np.arange(count), kernels, tolerance_ns)
+    far_ns = np.abs(distance_ns[kernel != NONE])
+    clear = found.matched >= _CLEARLY * found.rival
+    if not clear:
+        other = replace(line, offset_ns=found.rival_ns)
+        rival = int(
+            (other.nearest(operations, np.arange(count), kernels, tolerance_ns)[0] >= 0).sum()
+        )
+        able = kernels.family < 0
+        able |= np.isin(kernels.family, operations.family) | bool((operations.family < 0).any())
+        whole = len(far_ns) == count and len(np.unique(kernel)) == int(able.sum())
+        clear = whole or len(far_ns) >= _CLEARLY_OF_ALL * rival
+    return Match(
+        offset_ns=line.offset_ns,
+        middle_ns=line.middle_ns,
+        drift=line.drift,
+        kernel=kernel,
+        matched=len(far_ns),
+        median_ns=round(float(np.median(far_ns))) if len(far_ns) else 0,
+        worst_ns=int(far_ns.max(initial=0)),
+        clear=clear,
+    )
+
+
+def beside(operations: Starts, kernels: Starts, tolerance_ns: int) -> tuple[Ints, Ints]:
+    """Return the kernel beside each operation of the same clock, and how much later it begins.
+
+    Args:
+        operations: as recorded.
+        kernels: as profiled.
+        tolerance_ns: how far apart the two may begin; -1 stands for a kernel farther off.
+    """
+    rows = np.arange(len(operations.start_ns))
+    if len(kernels.start_ns) == 0:
+        return np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
+    return _Line(0, 0, 0.0).nearest(operations, rows, kernels, tolerance_ns)
+
+
+@dataclass(frozen=True)
+class _Offset:
+    """The offset that most operations of a block agree on, and the next best.
+
+    Attributes:
+        rows: the block.
+        matched: how many of its operations agree.
+        offset_ns: what they agree on.
+        rival: how many agree on the next best one.
+        rival_ns: that one.
+    """
+
+    rows: Ints
+    matched: int
+    offset_ns: int
+    rival: int
+    rival_ns: int
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A clock against another: as of :class:`Match`."""
+
+    offset_ns: int
+    middle_ns: int
+    drift: float
+
+    def nearest(
+        self, operations: Starts, rows: Ints, kernels: Starts, tolerance_ns: int
+    ) -> tuple[Ints, Ints]:
+        """Return the kernel nearest to each operation, -1 none, and how much later it begins."""
+        start_ns = operations.start_ns[rows]
+        since_ns = start_ns - self.middle_ns
+        wanted = start_ns + self.offset_ns + np.rint(since_ns * self.drift).astype(np.int64)
+        best = np.full(len(rows), NONE, np.int64)
+        least = np.full(len(rows), tolerance_ns + 1, np.int64)
+        after = np.searchsorted(kernels.start_ns, wanted)
+        # Kernels of other families may lie between.
+        for step in (0, -1, 1, -2, 2, -3):
+            at = after + step
+            inside = (at >= 0) & (at < len(kernels.start_ns))
+            place = np.clip(at, 0, len(kernels.start_ns) - 1)
+            far = np.abs(kernels.start_ns[place] - wanted)
+            nearer = inside & (far < least) & _alike(operations, rows, kernels, place)
+            best, least = np.where(nearer, place, best), np.where(nearer, far, least)
+        return best, np.where(best == NONE, 0, kernels.start_ns[best] - wanted)
+
+
+def _followed(operations: Starts, kernels: Starts, found: _Offset, tolerance_ns: int) -> _Line:
+    """Return the line through a block's offset, followed from there to all operations."""
+    rows, count = found.rows, len(operations.start_ns)
+    line = _Line(found.offset_ns, int(operations.start_ns[rows[len(rows) // 2]]), 0.0)
+    low, high = int(rows[0]), int(rows[-1]) + 1
+    while True:
+        own = np.arange(low, high)
+        kernel, distance_ns = line.nearest(operations, own, kernels, tolerance_ns)
+        hit = kernel != NONE
+        if hit.any():
+            since_ns = operations.start_ns[own[hit]] - line.middle_ns
+            moved_ns, drift = _line(since_ns, distance_ns[hit], line.drift)
+            line = replace(line, offset_ns=line.offset_ns + moved_ns, drift=drift)
+        if low == 0 and high == count:
+            return line
+        more = high - low
+        low, high = max(low - more, 0), min(high + more, count)
+
+
+def _begins(count: int) -> list[int]:
+    """Return where blocks of operations begin: few, and spread over all."""
+    if count <= _BLOCK:
+        return [0]
+    return sorted({int(at) for at in np.linspace(0, count - _BLOCK, _BLOCKS)})
+
+
+def _alike(operations: Starts, row: Ints, kernels: Starts, kernel: Ints) -> Bools:
+    """Tell which operations a kernel can be: of one family, and about as long."""
+    own, theirs = operations.family[row], kernels.family[kernel]
+    length_ns, lasts_ns = operations.length_ns[row], kernels.length_ns[kernel]
+    room_ns = _LONGER * lasts_ns + _LONGER_NS
+    fits = (length_ns < 0) | (np.abs(lasts_ns - length_ns) <= room_ns)
+    return np.asarray(fits & ((own == theirs) | (own < 0) | (theirs < 0)), bool)
+
+
+def _densest(operations: Starts, rows: Ints, kernels: Starts, tolerance_ns: int) -> _Offset | None:
+    """Return the offset on which most operations of a block agree; None where no kernel is one."""
+    kernel = np.arange(len(kernels.start_ns))
+    row, kernel = np.repeat(rows, len(kernel)), np.tile(kernel, len(rows))
+    alike = _alike(operations, row, kernels, kernel)
+    apart = kernels.start_ns[kernel[alike]] - operations.start_ns[row[alike]]
+    order = np.argsort(apart, kind="stable")
+    apart, row = apart[order], row[alike][order]
+    if len(apart) == 0:
+        return None
+    end = np.searchsorted(apart, apart + tolerance_ns, side="right")
+    count = end - np.arange(len(apart))
+    spread = apart[end - 1] - apart
+    # Of windows with as many, the one in which they agree best.
+    first = int(np.lexsort((spread, -count))[0])
+    held = slice(first, int(end[first]))
+    rival, rival_ns = 0, 0
+    others = np.abs(apart - apart[first]) > 2 * tolerance_ns
+    if others.any():
+        second = int(np.flatnonzero(others)[np.argmax(count[others])])
+        beside = slice(second, int(end[second]))
+        rival, rival_ns = len(np.unique(row[beside])), round(float(np.median(apart[beside])))
+    # One operation beside many kernels is one.
+    matched = len(np.unique(row[held]))
+    return _Offset(rows, matched, round(float(np.median(apart[held]))), rival, rival_ns)
+
+
+def _line(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:
+    """Return what to add to an offset, and the drift, so that distances vanish."""
+    flat = float(np.median(distance_ns))
+    span = int(since_ns.max() - since_ns.min())
+    if len(since_ns) < _PAIRS or span < _SPAN_NS:
+        return round(flat), drift
+    slope, begin = np.polyfit(since_ns.astype(float), distance_ns.astype(float), 1)
+    left = np.median(np.abs(distance_ns - (begin + slope * since_ns)))
+    if left > _WORTH * np.median(np.abs(distance_ns - flat)):
+        return round(flat), drift
+    return round(float(begin)), drift + float(slope)

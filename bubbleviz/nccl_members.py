@@ -1,0 +1,234 @@
+"""Members: which operations of several ranks are one, and who waited for whom.
+
+The members of a collective have one communicator, name and sequence number; where no number is
+told they are counted. The k-th send from one rank to another belongs to the k-th receive of it.
+Data moves once the last member has begun::
+
+    rank 0   ├─ waiting ─┼─ moving ─┤
+    rank 1               ├─ moving ─┤
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Ints
+from bubbleviz.communications import Communications, Split, Timing
+from bubbleviz.grouping import groups_of
+from bubbleviz.nccl_clocks import Clock
+from bubbleviz.nccl_events import UNKNOWN, Kind
+
+_FIRST = int(np.iinfo(np.int64).min)
+#: Of k-th kernels, the share that must run at one time.
+_TOGETHER = 0.95
+
+
+def instances_of(table: Communications) -> Ints:
+    """Return a number for each operation that its members share; -1 where they are unknown."""
+    send = np.array([name == "Send" for name in (*table.names, "")], bool)[table.name]
+    passing = send | np.array([name == "Recv" for name in (*table.names, "")], bool)[table.name]
+    passing &= table.kind != Kind.PROXY
+    known = (table.communicator != NONE) & (table.rank != NONE)
+    known &= ~passing | (table.peer != NONE)
+    rows = np.flatnonzero(known)
+    instance = np.full(len(table), NONE, np.int64)
+    if len(rows) == 0:
+        return instance
+    p2p, sends = passing[rows], send[rows]
+    rank, peer = table.rank[rows], table.peer[rows]
+    one = np.where(p2p, np.where(sends, rank, peer), NONE)
+    other = np.where(p2p, np.where(sends, peer, rank), NONE)
+    name = np.where(p2p, NONE, table.name[rows])
+    sequence = np.where(p2p, NONE, table.sequence[rows])
+    counted = _counted(table, rows, name, one, other, sequence)
+    number = groups_of(table.communicator[rows], name, one, other, sequence, counted).of_row
+    # A rank is in it once; a file that wraps its sequence numbers, or a rank seen twice, is not
+    # told apart.
+    members = groups_of(number, rank, np.where(p2p, sends, 0).astype(np.int64))
+    twice = np.bincount(members.of_row)[members.of_row] > 1
+    bad = np.unique(number[twice])
+    instance[rows] = np.where(np.isin(number, bad), NONE, number)
+    return instance
+
+
+def _counted(
+    table: Communications, rows: Ints, name: Ints, one: Ints, other: Ints, sequence: Ints
+) -> Ints:
+    """Return which one each is of those with the same key on its rank, by time; numbered: 0."""
+    send = np.array([n == "Send" for n in (*table.names, "")], np.int64)[table.name[rows]]
+    # Where the start is unknown the order of the file tells.
+    start = np.where(table.start_ns[rows] == UNKNOWN, _FIRST, table.start_ns[rows])
+    own = groups_of(
+        table.communicator[rows], table.rank[rows], name, one, other, sequence, send
+    ).of_row
+    order = np.lexsort((rows, start, own))
+    begin = np.searchsorted(own[order], own[order])
+    counted = np.empty(len(rows), np.int64)
+    counted[order] = np.arange(len(rows)) - begin
+    return counted
+
+
+def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
+    """Return a number for each kernel that others share by their order alone; -1 none.
+
+    For exports that tell no communicators. The k-th kernels of a family are taken for one
+    operation where all GPUs ran as many of them, and each k-th ran at one time on all.
+
+    Args:
+        table: operations.
+        place: the GPU of each; -1 unknown.
+        family: number of what its kernel does; -1 unknown.
+    """
+    number = np.full(len(table), NONE, np.int64)
+    asked = (table.kernel != NONE) & (table.communicator == NONE) & (table.kind == Kind.KERNEL)
+    rows = np.flatnonzero(asked & (place != NONE) & (family != NONE))
+    if len(rows) == 0:
+        return number
+    kernels = groups_of(table.kernel[rows])
+    one = rows[kernels.first]
+    order = one[np.lexsort((table.start_ns[one], place[one], family[one]))]
+    each = groups_of(family[order], place[order])
+    begin = np.searchsorted(each.of_row, each.of_row)
+    nth = np.arange(len(order)) - begin
+    found = np.full(len(one), NONE, np.int64)
+    at = np.empty(len(table), np.int64)
+    at[one] = np.arange(len(one))
+    used = 0
+    for own in np.unique(family[order]).tolist():
+        held = family[order] == own
+        counts = np.bincount(each.of_row[held])
+        counts = counts[counts > 0]
+        if len(counts) < 2 or len(np.unique(counts)) > 1:
+            continue
+        low = np.full(int(counts[0]), _FIRST)
+        high = np.full(int(counts[0]), np.iinfo(np.int64).max)
+        np.maximum.at(low, nth[held], table.start_ns[order[held]])
+        np.minimum.at(high, nth[held], table.end_ns[order[held]])
+        if (low < high).mean() >= _TOGETHER:
+            found[at[order[held]]] = np.where((low < high)[nth[held]], used + nth[held], NONE)
+            used += int(counts[0])
+    number[rows] = found[kernels.of_row]
+    return number
+
+
+def placed_by_ends(
+    table: Communications, instance: Ints, clocks: Sequence[Clock], base: Sequence[int]
+) -> tuple[Communications, tuple[Clock, ...]]:
+    """Put clocks on the reference by the ends of operations that they have in common.
+
+    No member of a collective is done long before another, and no receive before its send: ends
+    of one operation are taken for one instant. What is left is told of each clock.
+
+    Args:
+        table: operations, each on its own clock.
+        instance: of each.
+        clocks: these.
+        base: the clock that each one ticks with; 0 is the reference.
+    """
+    known = (instance != NONE) & (table.end_ns != UNKNOWN)
+    rows = np.flatnonzero(known)
+    of_clock = np.array(base, np.int64)
+    group = of_clock[table.clock[rows]] if len(rows) else rows
+    end_ns = table.end_ns.copy()
+    start_ns = table.start_ns.copy()
+    result = list(clocks)
+    done = {0}
+    rest = set(of_clock.tolist()) - done
+    size = int(instance.max(initial=NONE)) + 1
+    while rest and size:
+        total, count = np.zeros(size), np.zeros(size, np.int64)
+        there = np.isin(group, sorted(done))
+        low = int(end_ns[rows].min()) if len(rows) else 0
+        np.add.at(total, instance[rows[there]], (end_ns[rows[there]] - low).astype(float))
+        np.add.at(count, instance[rows[there]], 1)
+        best: tuple[int, int, Ints] | None = None
+        for number in sorted(rest):
+            own = rows[(group == number) & (count[instance[rows]] > 0)]
+            if len(own) and (best is None or len(own) > best[0]):
+                mean = total[instance[own]] / count[instance[own]]
+                apart = np.rint(mean - (end_ns[own] - low)).astype(np.int64)
+                best = len(own), number, apart
+        if best is None:
+            break
+        matched, number, apart = best
+        move = round(float(np.median(apart)))
+        mine = of_clock[table.clock] == number
+        start_ns = np.where(mine & (start_ns != UNKNOWN), start_ns + move, start_ns)
+        end_ns = np.where(mine & (end_ns != UNKNOWN), end_ns + move, end_ns)
+        left = np.abs(apart - move)
+        for place in np.flatnonzero(of_clock == number).tolist():
+            if clocks[place].by not in {"own", "utc"}:
+                continue
+            result[place] = replace(
+                clocks[place],
+                by="operations",
+                matched=matched,
+                of=int((group == number).sum()),
+                median_ns=round(float(np.median(left))),
+                worst_ns=int(left.max()),
+            )
+        done.add(number)
+        rest.remove(number)
+    return replace(table, start_ns=start_ns, end_ns=end_ns), tuple(result)
+
+
+def split(
+    table: Communications,
+    instance: Ints,
+    in_order: Ints,
+    placed: Sequence[int],
+    peer_wait_ns: Ints,
+    transfer_ns: Ints,
+) -> Communications:
+    """Return the operations with their time split into waiting and moving.
+
+    Args:
+        table: operations.
+        instance: of each.
+        in_order: of each whose order alone tells it; -1 none.
+        placed: a number for each clock, equal for those whose times compare.
+        peer_wait_ns: of each, as its proxy thread tells; -1 unknown.
+        transfer_ns: likewise.
+    """
+    waiting = np.full(len(table), NONE, np.int64)
+    how = np.full(len(table), Split.UNKNOWN, np.int64)
+    together = np.array(placed, np.int64)[table.clock] if len(table) else table.clock
+    for number, kind in ((instance, Split.MEMBERS), (in_order, Split.ORDER)):
+        wait_ns = _until_the_last(table, number, together)
+        told = (wait_ns >= 0) & (how == Split.UNKNOWN)
+        waiting[told], how[told] = wait_ns[told], kind
+    alone = (how == Split.UNKNOWN) & (table.duration_ns >= 0) & (peer_wait_ns + transfer_ns > 0)
+    waiting = np.where(alone, np.minimum(peer_wait_ns, table.duration_ns), waiting)
+    how = np.where(alone, Split.PROXY, how)
+    whole = (waiting >= 0) & (table.duration_ns >= 0)
+    moving = np.where(whole, table.duration_ns - waiting, NONE)
+    return replace(table, waiting_ns=waiting, moving_ns=moving, split=how.astype(np.int64))
+
+
+def _until_the_last(table: Communications, number: Ints, together: Ints) -> Ints:
+    """Return how long each operation ran before its last member began; -1 where none is known.
+
+    It can be known where the end is not.
+    """
+    wait_ns = np.full(len(table), NONE, np.int64)
+    # When an operation was taken up tells nothing of when its kernel began.
+    ran = (table.start_ns != UNKNOWN) & (table.timing != Timing.LAUNCH)
+    rows = np.flatnonzero((number != NONE) & ran)
+    if len(rows) == 0:
+        return wait_ns
+    by = groups_of(number[rows], together[rows])
+    latest, earliest = np.full(len(by), _FIRST), np.full(len(by), np.iinfo(np.int64).max)
+    np.maximum.at(latest, by.of_row, table.start_ns[rows])
+    # Rows of one kernel are one member.
+    np.minimum.at(earliest, by.of_row, np.where(table.kernel[rows] < 0, -rows, table.kernel[rows]))
+    most = np.full(len(by), _FIRST)
+    np.maximum.at(most, by.of_row, np.where(table.kernel[rows] < 0, -rows, table.kernel[rows]))
+    told = (most > earliest)[by.of_row]
+    length_ns = table.duration_ns[rows]
+    late_ns = latest[by.of_row] - table.start_ns[rows]
+    late_ns = np.where(length_ns < 0, late_ns, np.minimum(late_ns, length_ns))
+    wait_ns[rows[told]] = np.maximum(late_ns[told], 0)
+    return wait_ns

@@ -1,0 +1,15 @@
+-- What NVTX ranges carry as bytes (extended payloads), in some rows, in the export's order.
+--
+-- requires: NVTX_EVENTS(start, globalTid, binaryData)
+SELECT
+    carrying.start AS start_ns,  -- when the range was pushed or started
+    COALESCE(carrying.globalTid, -1) AS thread,  -- thread that opened it
+    CASE TYPEOF(carrying.binaryData)
+        WHEN 'blob' THEN HEX(carrying.binaryData)
+        ELSE CAST(carrying.binaryData AS TEXT)
+    END AS payload  -- in hexadecimal digits
+FROM NVTX_EVENTS AS carrying
+WHERE
+    carrying.rowid BETWEEN :first AND :last
+    AND carrying.binaryData IS NOT NULL
+ORDER BY carrying.rowid

@@ -1,0 +1,162 @@
+"""Writes event files as NCCL's profilers print them: operations in, text out.
+
+Times are nanoseconds of a true clock; each process adds its own begin, and each GPU its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+def line(
+    name: str,
+    category: str,
+    phase: str,
+    number: int,
+    pid: int,
+    ns: int | None,
+    arguments: str | None = None,
+) -> str:
+    """Return one event as ``print_event.cc`` prints it; time None is 0."""
+    told = "" if arguments is None else f', "args": {{{arguments}}}'
+    time = 0.0 if ns is None else ns / 1000
+    return (
+        f'{{"name": "{name}", "cat": "{category}", "ph": "{phase}", "id": {number}, '
+        f'"pid": {pid}, "tid": 1, "ts": {time:f}{told}}},\n'
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a transfer over the network: states with their bounds, one after the other."""
+
+    states: tuple[str, ...]
+    bounds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Op:
+    """A communication operation of one rank, by the true clock."""
+
+    name: str
+    start: int
+    end: int | None
+    rank: int = 0
+    count: int = 1 << 20
+    sequence: int = 0
+    peer: int | None = None
+    communicator: int = 0xFEEDFACECAFEBEEF
+    algorithm: str = "RING"
+    protocol: str = "SIMPLE"
+    channels: int = 2
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass
+class Plugin:
+    """A file of the profiler plugin.
+
+    Attributes:
+        begin: when the profiler began, on the true clock.
+        gpu: what the GPU's clock is ahead of the true one.
+        lag: how much later the host sees a kernel begin, by channel.
+        valid: whether pointers and datatypes stand in quotes, as since NCCL 2.28.
+        gpu_clock: whether kernels tell the GPU's clock (version 4 of the interface on).
+    """
+
+    pid: int = 100
+    begin: int = 0
+    gpu: int = 1_700_000_000_000_000_000
+    lag: tuple[int, ...] = (900, 300)
+    valid: bool = True
+    gpu_clock: bool = True
+    lines: list[str] = field(default_factory=lambda: ["[\n"])
+    number: int = 0
+    step: int = 0
+
+    def add(self, op: Op) -> None:
+        """Write one operation, in a group of its own."""
+        pid, number = self.pid, self.number
+        self.number += 1
+        taken = op.start - self.begin - 5_000
+        kind = "COLL" if op.peer is None else "P2P"
+        quote = '"' if self.valid else ""
+        call = f'"count": {op.count}, "datatype": {quote}ncclFloat32{quote}, '
+        call += '"root": 0, ' if op.peer is None else ""
+        call += f'"GraphCaptured": 0, "Stream": {quote}0x5020{quote}'
+        told = f'"CommHash": {op.communicator}, "Rank": {op.rank}, '
+        if op.peer is None:
+            told = f'"SeqNum": {op.sequence}, {told}"Count": {op.count}, '
+            told += f'"Datatype": "ncclFloat32", "Algorithm": "{op.algorithm}", '
+            told += f'"Protocol": "{op.protocol}", "nChannels": {op.channels}'
+        else:
+            told += f'"Peer": {op.peer}, "Count": {op.count}, "Datatype": "ncclFloat32", '
+            told += f'"nChannels": {op.channels}'
+        group = '"groupApiId": 0, "groupDepth": 1'
+        self._line("Group API", "GROUP_API", "b", number, taken, group)
+        self._line(op.name, f"{kind}_API", "b", number, None, call)
+        self._line(op.name, kind, "b", number, taken + 1_000, told)
+        for channel in range(op.channels):
+            self._channel(op, channel)
+        self._line(op.name, kind, "e", number, taken + 3_000)
+        self._line(op.name, f"{kind}_API", "e", number, taken + 4_000)
+        self._line("Group API", "GROUP_API", "e", number, taken + 4_500)
+        assert pid == self.pid
+
+    def _channel(self, op: Op, channel: int) -> None:
+        seen = op.start - self.begin + self.lag[channel % len(self.lag)]
+        clock = ""
+        if self.gpu_clock:
+            stop = 0 if op.end is None else op.end + self.gpu - 100 * channel
+            clock = f', "StartGpuClk": {op.start + self.gpu + 10 * channel}, "StopGpuClk": {stop}'
+        self._line("KernelCh", "GPU", "b", 0, seen, f'"Channel": {channel}{clock}')
+        for own in op.steps if channel == 0 else ():
+            self._proxy(own)
+        ended = None if op.end is None else op.end - self.begin + 700
+        self._line("KernelCh", "GPU", "e", 0, ended)
+
+    def _proxy(self, own: Step) -> None:
+        first, last = own.bounds[0] - self.begin, own.bounds[-1] - self.begin
+        name = "ProgressSend" if own.states[0].startswith("Send") else "ProgressRecv"
+        told = '"Channel": 0, "Peer": 1, "Steps": 1, "ChunkSize": 1, "transSize": 1'
+        self._line(name, "PROXY", "b", self.step, first, told)
+        for state, begin, end in zip(own.states, own.bounds, own.bounds[1:], strict=False):
+            self._line(state, "NET", "b", self.step, begin - self.begin, '"Step": 0')
+            self._line(state, "NET", "e", self.step, end - self.begin)
+        self._line(name, "PROXY", "e", self.step, last)
+        self.step += 1
+
+    def _line(
+        self, name: str, cat: str, phase: str, number: int, ns: int | None, told: str | None = None
+    ) -> None:
+        self.lines.append(line(name, cat, phase, number, self.pid, ns, told))
+
+    def text(self, *, closed: bool = True) -> str:
+        """Return the file."""
+        return "".join(self.lines) + ("{}]\n" if closed else "")
+
+
+def proxy_file(transfers: Sequence[tuple[str, int, int, tuple[int, ...]]]) -> str:
+    """Return a file of the old proxy profiler.
+
+    Args:
+        transfers: direction, peer, count of operations, and bounds of the states in ns.
+    """
+    states = {
+        "Send": ("BufferWait", "GPUWait", "SendWait"),
+        "Recv": ("BufferWait", "RecvWait", "FlushWait", "GPUWait"),
+    }
+    lines = ["[\n"]
+    for number, (direction, peer, count, bounds) in enumerate(transfers):
+        name = f"{direction}-{peer}-0"
+        told = f' "opCount": {count}, "proxyOpIndex":3 '
+        lines.append(line(name, "NET", "b", number, 0, bounds[0], told))
+        for state, begin, end in zip(states[direction], bounds, bounds[1:], strict=False):
+            lines.append(line(state, "NET", "b", number, 0, begin))
+            lines.append(line(state, "NET", "e", number, 0, end))
+        lines.append(line(name, "NET", "e", number, 0, bounds[-1]))
+    number = len(transfers)
+    lines.append(line("Sleep", "NET", "b", number, -1, 5))
+    lines.append(line("Sleep", "NET", "e", number, -1, 6))
+    return "".join(lines) + "{} ]\n"

@@ -1,0 +1,476 @@
+"""Event files of NCCL: planted ones with known truth, damaged ones, and the two real ones."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bubbleviz.errors import InputError, ProfileError
+from bubbleviz.nccl_events import STATES, UNKNOWN, EventFile, Kind
+from bubbleviz.nccl_files import format_of, formats, read_events
+from bubbleviz.nccl_lines import BLOCK, Event, Objects
+from bubbleviz.readers import reader_of
+from tests.nccl_writing import Op, Plugin, Step, line, proxy_file
+
+HASH = 0xFEEDFACECAFEBEEF
+SEND = Step(("SendGpuWait", "SendPeerWait", "SendWait"), (60_000, 61_000, 64_000, 69_000))
+RECEIVE = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (60_500, 66_000, 66_500, 70_000))
+
+
+def events_of(text: bytes) -> tuple[list[Event], int]:
+    """Return the events of some bytes, and how many objects are none."""
+    objects = Objects(io.BytesIO(text))
+    return [event for block in objects.blocks() for event in block], objects.unreadable
+
+
+def written(folder: Path, text: str | bytes, name: str = "trace-host-7.txt") -> str:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+def read(folder: Path, text: str | bytes) -> EventFile:
+    return read_events(written(folder, text))
+
+
+def plugin(*ops: Op, valid: bool = True, gpu_clock: bool = True) -> Plugin:
+    file = Plugin(begin=10_000, valid=valid, gpu_clock=gpu_clock)
+    for op in ops:
+        file.add(op)
+    return file
+
+
+TWO = (
+    Op("AllReduce", 60_000, 90_000, steps=(SEND, RECEIVE)),
+    Op("Send", 100_000, 130_000, rank=0, peer=3, count=10),
+)
+
+
+# Nothing
+
+
+@pytest.mark.parametrize("text", ["", "[\n{}]\n", "[", "{}", "[]", "\0" * 100, "{" * 100])
+def test_a_file_without_events_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match="no event file of NCCL"):
+        read(tmp_path, text)
+
+
+def test_nothing_has_no_events() -> None:
+    assert events_of(b"") == ([], 0)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_events(str(tmp_path / "none.txt"))
+
+
+# What is told
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_all_that_is_told_of_an_operation_is_read(tmp_path: Path, valid: bool) -> None:
+    file = read(tmp_path, plugin(*TWO, valid=valid).text())
+    events = file.events
+
+    assert file.format == "profiler plugin"
+    assert (file.unreadable, file.unfinished, file.unbegun, file.repeated) == (0, 0, 0, 0)
+    assert events.communicators == (HASH,)
+    assert [events.names[n] for n in events.name.tolist()] == ["AllReduce", "Send"]
+    assert events.kind.tolist() == [Kind.COLLECTIVE, Kind.POINT_TO_POINT]
+    assert events.peer.tolist() == [-1, 3]
+    # A root of an all-reduce says nothing.
+    assert events.root.tolist() == [-1, -1]
+    assert events.sequence.tolist() == [0, -1]
+    assert events.count.tolist() == [1 << 20, 10]
+    assert events.names[events.algorithm[0]] == "RING"
+    assert events.names[events.protocol[0]] == "SIMPLE"
+    assert (events.host_start_ns - 10_000 + 20_000).tolist() == [56_000, 96_000]
+
+
+def test_times_of_the_gpu_are_the_first_and_the_last_of_its_channels(tmp_path: Path) -> None:
+    events = read(tmp_path, plugin(*TWO).text()).events
+    ahead = Plugin().gpu
+
+    assert (events.gpu_start_ns - ahead).tolist() == [60_000, 100_000]
+    assert (events.gpu_end_ns - ahead).tolist() == [90_000, 130_000]
+    # The second channel is seen first.
+    assert (events.kernel_start_ns + 10_000).tolist() == [60_300, 100_300]
+
+
+def test_states_of_steps_are_summed_and_united(tmp_path: Path) -> None:
+    events = read(tmp_path, plugin(*TWO).text()).events
+    told = dict(zip(STATES, events.state_ns[0].tolist(), strict=True))
+
+    assert told == {
+        "SendBufferWait": 0,
+        "SendGpuWait": 1_000,
+        "SendPeerWait": 3_000,
+        "SendWait": 5_000,
+        "RecvBufferWait": 0,
+        "RecvWait": 5_500,
+        "RecvFlushWait": 500,
+        "RecvGpuWait": 3_500,
+    }
+    # Data moves in 64,000 to 69,000; peers are waited for in 60,500 to 66,000.
+    assert events.transfer_ns.tolist() == [5_000, 0]
+    assert events.peer_wait_ns.tolist() == [3_500, 0]
+    assert events.steps.tolist() == [2, 0]
+    assert (events.proxy_start_ns[0] + 10_000, events.proxy_end_ns[0] + 10_000) == (60_000, 70_000)
+
+
+def test_a_time_of_0_is_none(tmp_path: Path) -> None:
+    text = plugin(Op("AllReduce", 60_000, None)).text()
+    events = read(
+        tmp_path, re.sub(r'("name": "AllReduce", .*"ts": )[\d.]+', r"\g<1>0.000000", text)
+    )
+
+    assert events.events.host_start_ns.tolist() == [UNKNOWN]
+    assert events.events.gpu_end_ns.tolist() == [UNKNOWN]
+    assert events.events.kernel_end_ns.tolist() == [UNKNOWN]
+
+
+def test_a_call_without_an_operation_is_told(tmp_path: Path) -> None:
+    call = '"count": 7, "datatype": "ncclInt8", "root": 2, "GraphCaptured": 1, "Stream": "(nil)"'
+    text = line("Broadcast", "COLL_API", "b", 0, 1, None, call)
+    events = read(tmp_path, text + line("Broadcast", "COLL_API", "e", 0, 1, 5_000)).events
+
+    assert events.kind.tolist() == [Kind.CALL]
+    assert (events.count.tolist(), events.root.tolist()) == ([7], [2])
+
+
+def test_a_collective_of_copy_engines_has_the_time_of_the_gpu(tmp_path: Path) -> None:
+    told = '"eventId": 1, "count": 64, "datatype": "ncclInt8", "strategy": "MC", '
+    told += '"start_ts_cpu": 5.0, "stop_ts_cpu": 9.0, "duration_cpu_us": 4.0'
+    text = line("AllGather", "CE_COLL", "b", 0, 1, 5_000, told + ', "duration_gpu_us": 30')
+    sync = '"eventId": 1, "type": "Ready", "strategy": "MC", "nRanks": 8'
+    text += line("CeSync", "CE_SYNC", "b", 0, 1, 5_000, sync) + line(
+        "CeSync", "CE_SYNC", "e", 0, 1, 6_000
+    )
+    events = read(tmp_path, text + line("AllGather", "CE_COLL", "e", 0, 1, 9_000)).events
+
+    assert events.kind.tolist() == [Kind.COPY_ENGINE]
+    assert (events.kernel_end_ns - events.kernel_start_ns).tolist() == [30_000]
+
+
+def test_every_category_that_is_documented_is_known(tmp_path: Path) -> None:
+    categories = (
+        *("GROUP_API", "GROUP", "KERNEL_LAUNCH", "COLL_API", "P2P_API", "COLL", "P2P", "GPU"),
+        *("PROXY", "NET", "NET_IB", "NET_SOCK", "CE_COLL", "CE_SYNC", "CE_BATCH"),
+    )
+    text = "".join(
+        line("x", own, "b", 0, 1, 5, "") + line("x", own, "e", 0, 1, 9) for own in categories
+    )
+    file = read(tmp_path, text)
+
+    assert file.strange == 0
+    assert dict(file.seen) == dict.fromkeys(categories, 2)
+    assert read(tmp_path, text + line("x", "NEW", "b", 0, 1, 5)).strange == 1
+
+
+def test_what_the_profiler_prints_twice_counts_once(tmp_path: Path) -> None:
+    body = "".join(plugin(*TWO).lines[1:])
+    file = read(tmp_path, "[\n" + body + body)
+
+    assert (len(file.events), file.repeated) == (2, 2)
+    assert file.bridges.row.tolist() == [0, 0, 1, 1]
+
+
+def test_two_equal_operations_without_times_are_two(tmp_path: Path) -> None:
+    text = line("AllReduce", "COLL", "b", 0, 1, None, '"Count": 1') * 2
+
+    assert len(read(tmp_path, text).events) == 2
+
+
+def test_processes_of_one_file_are_kept_apart(tmp_path: Path) -> None:
+    one, two = plugin(TWO[0]).lines[1:], plugin(TWO[0]).lines[1:]
+    mixed = [
+        own
+        for pair in zip(one, (t.replace('"pid": 100', '"pid": 200') for t in two), strict=True)
+        for own in pair
+    ]
+    events = read(tmp_path, "[\n" + "".join(mixed)).events
+
+    assert events.pid.tolist() == [100, 200]
+    assert events.transfer_ns.tolist() == [5_000, 5_000]
+
+
+# The old proxy profiler
+
+
+def test_transfers_of_the_proxy_profiler_are_rows_by_operation_and_peer(tmp_path: Path) -> None:
+    text = proxy_file(
+        [
+            ("Send", 1, 4, (1_000, 2_000, 4_000, 9_000)),
+            ("Recv", 3, 4, (1_000, 3_000, 8_000, 8_500, 9_500)),
+            ("Send", 1, 4, (3_000, 5_000, 6_000, 12_000)),
+            ("Send", 1, 5, (20_000, 20_000, 20_000, 30_000)),
+        ]
+    )
+    file = read(tmp_path, text)
+    events = file.events
+
+    assert file.format == "proxy profiler"
+    assert (file.unreadable, file.unfinished, file.unbegun) == (0, 0, 0)
+    assert [events.names[n] for n in events.name.tolist()] == ["Send", "Recv", "Send"]
+    assert events.peer.tolist() == [1, 3, 1]
+    assert events.sequence.tolist() == [4, 4, 5]
+    assert events.steps.tolist() == [2, 1, 1]
+    assert events.proxy_start_ns.tolist() == [1_000, 1_000, 20_000]
+    assert events.proxy_end_ns.tolist() == [12_000, 9_500, 30_000]
+    assert events.state_ns[0, STATES.index("SendBufferWait")] == 1_000 + 2_000
+    assert events.state_ns[1, STATES.index("RecvFlushWait")] == 500
+    # Sends wait for the network in 4,000 to 9,000 and 6,000 to 12,000.
+    assert events.transfer_ns.tolist() == [8_000, 500, 10_000]
+
+
+def test_a_fork_tells_bytes_and_collective(tmp_path: Path) -> None:
+    told = '"args": { "opCount": 1, "proxyOpIndex":3 }, "chunkSize": 5, "totalSteps": 2, '
+    told += '"collectiveName": "AllReduce-3" , "totalbytes": 640 ,  "proto": 2}'
+    text = "".join(
+        line("Send-1-0", "NET", "b", number, 0, 5_000).replace("}", f", {told}")
+        + line("Send-1-0", "NET", "e", number, 0, 9_000)
+        for number in range(2)
+    )
+    events = read(tmp_path, text).events
+
+    assert events.payload.tolist() == [640]
+    assert events.names[events.algorithm[0]] == "AllReduce-3"
+
+
+# Damage
+
+SMALL = plugin(Op("AllReduce", 60_000, 90_000, channels=1, steps=(SEND,)), valid=False).text()
+
+
+def test_a_file_cut_at_any_byte_gives_the_events_before(tmp_path: Path) -> None:
+    text = SMALL.encode()
+    whole = [at for at in range(len(text)) if text[at : at + 3] == b"},\n"]
+    before = 0
+    for cut in range(len(text)):
+        found, unreadable = events_of(text[:cut])
+        assert len(found) == sum(at < cut for at in whole)
+        assert unreadable <= 2
+        before = max(before, len(found))
+        path = written(tmp_path, text[:cut])
+        if format_of(text[:cut]) is None:
+            assert before < 2
+        else:
+            assert len(read_events(path).events) <= 1
+    assert before == len(whole)
+
+
+def test_a_proxy_file_cut_at_any_byte_is_read() -> None:
+    text = proxy_file([("Send", 1, 4, (1_000, 2_000, 4_000, 9_000))]).encode()
+    counts = [len(events_of(text[:cut])[0]) for cut in range(len(text) + 1)]
+
+    assert counts == sorted(counts)
+    assert counts[-1] == 10
+
+
+def test_a_file_of_a_killed_job_ends_in_the_middle(tmp_path: Path) -> None:
+    text = plugin(*TWO).text(closed=False)
+    file = read(tmp_path, text[: text.index('"SendWait"') + 40])
+
+    assert len(file.events) == 1
+    assert file.unreadable == 1
+    assert file.unfinished > 0
+    assert file.events.transfer_ns.tolist() == [0]
+
+
+EVENTS = [
+    line("AllReduce", "COLL", "b", 0, 1, 5_000, '"Count": 5, "Datatype": "ncclInt8"').strip(),
+    line("x{y}", "GPU", "e", 0, 1, 7_000).strip(),
+    line("Recv", "P2P_API", "b", 0, 1, None, '"datatype": ncclFloat32, "Stream": 0x5f').strip(),
+]
+#: What holds no brace can stand anywhere between events.
+GARBAGE = st.lists(
+    st.one_of(
+        st.binary(max_size=20).map(lambda raw: raw.replace(b"{", b"").replace(b"}", b"")),
+        st.sampled_from(
+            [b",", b"\n", b"]", b"[", b"\0" * 9, b"{}", b'"args": ', b"\xff\xfe", b'"']
+        ),
+    ),
+    max_size=4,
+).map(b"".join)
+
+
+@given(st.lists(st.tuples(st.sampled_from(EVENTS), GARBAGE), max_size=12))
+def test_events_survive_whatever_stands_between_them(parts: list[tuple[str, bytes]]) -> None:
+    found, _ = events_of(b"".join(own.encode() + b"\n" + junk + b"\n" for own, junk in parts))
+
+    assert [event.cat for event in found] == [json_of(own)["cat"] for own, _ in parts]
+
+
+def json_of(text: str) -> dict[str, object]:
+    quoted = re.sub(r": (ncclFloat32|0x\w+)", r': "\1"', text.rstrip(","))
+    found: dict[str, object] = json.loads(quoted)
+    return found
+
+
+@given(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=8), st.data())
+def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(lines) - 1))
+    cut = data.draw(st.integers(1, len(lines[at]) - 3))
+    kept = [*lines[:at], lines[at][:cut], *lines[at + 1 :]]
+    found, unreadable = events_of("\n".join(kept).encode())
+    rest = [json_of(own)["cat"] for number, own in enumerate(lines) if number != at]
+
+    assert [event.cat for event in found] == rest
+    assert unreadable >= 1
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        '"Stream": 0x5020000567d0',
+        '"Stream": (nil)',
+        '"Stream": nan, "a": -nan, "b": inf',
+        '"datatype": ncclFloat32,',
+        '"a": "\\"x: y,\\"", "b": ncclInt8',
+        '"a": "\x01\t", "b": 3',
+        "“a”: 1",
+        '"a": {"b": {"step": 1}}',
+    ],
+)
+def test_what_older_versions_print_is_repaired(told: str) -> None:
+    found, unreadable = events_of(line("x", "COLL", "b", 3, 1, 5_000, told).encode())
+
+    assert (len(found), unreadable) == (1, 0)
+    assert (found[0].id, found[0].ts) == (3, 5.0)
+
+
+def test_the_same_events_in_any_layout_of_json(tmp_path: Path) -> None:
+    text = plugin(*TWO).text()
+    parsed = json.loads(text)
+    expected = read(tmp_path, text).events
+    for layout in (
+        json.dumps(parsed),
+        json.dumps(parsed, indent=4),
+        json.dumps(parsed, separators=(",", ":")),
+        json.dumps({"traceEvents": parsed, "displayTimeUnit": "ns"}),
+        text.replace("\n", "\r\n"),
+        text.replace("[\n", "").replace("},\n", "}\n"),
+        gzip.compress(text.encode()),
+    ):
+        file = read(tmp_path, layout)
+        assert (file.unreadable, file.unfinished) == (0, 0)
+        for name in expected.column_names():
+            assert np.array_equal(getattr(file.events, name), getattr(expected, name)), name
+
+
+def test_a_gzipped_file_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    body = "".join(plugin(*TWO).text() * 200)
+    packed = gzip.compress(body.encode())
+
+    assert read(tmp_path, packed[: len(packed) // 2]).unreadable >= 1
+
+
+def test_objects_lie_across_blocks() -> None:
+    text = EVENTS[0].encode() + b"\n"
+    count = 3 * BLOCK // len(text)
+    found, unreadable = events_of(text * count)
+
+    assert (len(found), unreadable) == (count, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"{" * 300_000, b'{"a": ' * 60_000, b"{x}" * 50_000, b'{"a":"' * 60_000, b"y" * 4_000_000],
+)
+def test_garbage_of_any_length_is_no_event(text: bytes) -> None:
+    found, _ = events_of(text)
+
+    assert found == []
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 63, (1 << 64) - 1, 1 << 70, -(1 << 63)])
+def test_numbers_of_any_size_fit_or_are_none(tmp_path: Path, value: int) -> None:
+    told = ", ".join(
+        f'"{own}": {value}'
+        for own in ("SeqNum", "CommHash", "Rank", "Count", "nChannels", "StartGpuClk")
+    )
+    text = line("AllReduce", "COLL", "b", 0, 1, 5_000, told)
+    text += line("KernelCh", "GPU", "b", 0, 1, 6_000, told)
+    events = read(tmp_path, text + line("AllReduce", "COLL", "e", 0, 1, 10**30)).events
+
+    assert events.rank.tolist() == [-1]
+    assert events.communicators == (value & ((1 << 64) - 1),)
+    assert events.gpu_start_ns.tolist() == [UNKNOWN]
+    assert events.host_end_ns.tolist() == [UNKNOWN]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.permutations(list(range(14))), st.integers(0, 14))
+def test_lines_in_any_order_are_read(order: list[int], keep: int) -> None:
+    lines = plugin(Op("AllReduce", 60_000, 90_000, channels=1, steps=(SEND,))).lines[1:15]
+    found, unreadable = events_of("".join(lines[n] for n in order[:keep]).encode())
+
+    assert (len(found), unreadable) == (keep, 0)
+
+
+# What is what
+
+
+def test_formats_are_found_in_their_order() -> None:
+    assert [own.name for own in formats()] == ["profiler plugin", "proxy profiler"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclKernel", "ts": 1}]}',
+        '{"traceEvents": [{"ph": "b", "cat": "gpu_user_annotation", "name": "nccl:all_reduce"}]}',
+        '{"displayTimeUnit": "ns", "traceEvents": [{"ph": "M", "name": "process_name"}]}',
+    ],
+)
+def test_traces_of_others_are_none(text: str) -> None:
+    assert format_of(text.encode()) is None
+
+
+@pytest.mark.parametrize("text", [SMALL, proxy_file([("Send", 1, 4, (1, 2, 3, 4))])])
+def test_analysis_names_the_command_that_reads_them(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ProfileError, match="bubbleviz nccl"):
+        reader_of(written(tmp_path, text))
+
+
+# Real files
+
+DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "data")) / "nccl"
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder with nccl/")
+def test_the_trace_of_nccls_readme() -> None:
+    file = read_events(str(DATA / "nccl_readme_v5.jsonlines"))
+    events = file.events
+
+    assert (sum(count for _, count in file.seen), file.unreadable) == (43, 0)
+    # The page leaves the middle out, so that four begins and four ends lack the other.
+    assert (file.unfinished, file.unbegun) == (4, 4)
+    assert (len(events), events.count[0], events.channels[0]) == (1, 262_144, 2)
+    assert events.gpu_end_ns[0] - events.gpu_start_ns[0] == 8_159_232
+    assert events.state_ns[0].tolist() == [0, 98_004, 10_336, 0, 0, 687_011, 190_797, 583_791]
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder with nccl/")
+def test_a_real_ring_of_sends_and_receives() -> None:
+    file = read_events(str(DATA / "pha-z_sendrecv_v5.jsonlines"))
+    events = file.events
+
+    # Six lines were shortened by hand, and tell no phase.
+    assert (sum(count for _, count in file.seen), file.unreadable) == (370, 6)
+    assert (file.unfinished, file.unbegun, file.repeated) == (0, 0, 0)
+    assert events.communicators == (12_715_772_615_376_301_750,)
+    assert list(zip(events.rank.tolist(), events.peer.tolist(), strict=True)) == [
+        *((0, 1), (0, 3), (1, 2), (1, 0), (2, 3), (2, 1), (3, 0), (3, 2))
+    ]
+    assert events.gpu_end_ns.tolist() == [UNKNOWN] * 8
+    assert len(file.bridges) == 128
