@@ -48,7 +48,8 @@ def draw_gaps(report: IdleReport) -> str:
     page = Page("bvg-")
     count = len(report.ranks)
     idle = percent(report.idle_ns / report.span_ns if report.span_ns else None)
-    page.title = f"{count} device{'s' * (count != 1)}, idle for {idle} of the time"
+    part = "" if report.window is None else f", in {report.window} alone"
+    page.title = f"{count} device{'s' * (count != 1)}, idle for {idle} of the time{part}"
     page.description = "A strip a device; each slice is filled by the shares of its time."
     page.y += 14
     page.text(page.title, MARGIN, page.y, 16, font_weight="bold")

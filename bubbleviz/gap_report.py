@@ -102,8 +102,9 @@ def parts(report: IdleReport, top: int) -> Iterator[RenderableType]:
 def _headline(report: IdleReport) -> str:
     idle = report.idle_ns / report.span_ns if report.span_ns else None
     count = len(report.ranks)
+    part = "" if report.window is None else f", in {report.window} alone"
     return (
-        f"{count} device{'s' * (count != 1)}, idle for {percent(idle)} of the time\n"
+        f"{count} device{'s' * (count != 1)}, idle for {percent(idle)} of the time{part}\n"
         f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\nspan: {DEFINITIONS['span']}.\n"
         "span = compute + exposed communication + exposed copies + idle."
     )
@@ -270,6 +271,7 @@ def json_text(report: IdleReport, top: int) -> str:
         "bubbleviz": __version__,
         "definitions": DEFINITIONS,
         "shortest_ns": report.shortest_ns,
+        "window": report.window,
         "span_ns": report.span_ns,
         "idle_ns": report.idle_ns,
         "advice": advice(report),

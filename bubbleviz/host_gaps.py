@@ -19,6 +19,7 @@ from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.readers import reader_of
 from bubbleviz.record import export_of
 from bubbleviz.steps import pattern_of
+from bubbleviz.window import Window
 
 #: A device whose queue is full goes from one kernel to the next in 0.6 to 2.6 us (seen on A100 and
 #: H100); no gap so short is the host's.
@@ -31,6 +32,7 @@ def gaps(
     step: str | None = None,
     shortest_us: float = SHORTEST_US,
     activities: str | Path | None = None,
+    window: Window | None = None,
     keep_export: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -42,6 +44,8 @@ def gaps(
         step: name of the ranges that are steps, or a regex on the whole name; told if not given.
         shortest_us: shorter gaps are summed as short ones.
         activities: a TOML file with names of one's own.
+        window: the part of the run to look at, of steps by their numbers, or of time on each
+            profile's own clock; None for all.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         jobs: how many threads read a profile.
         progress: is told how far it is.
@@ -57,6 +61,7 @@ def gaps(
         step=None if step is None else pattern_of(step),
         activities=known if activities is None else known.extended(activities),
         kinds=default_kinds(),
+        window=window,
     )
     given = [paths] if isinstance(paths, (str, Path)) else paths
     files = [found.path for found in find_profiles([str(path) for path in given])]
@@ -71,7 +76,8 @@ def gaps(
         ranks.extend(found)
         limitations.extend(lost)
         watch(1.0)
-    return _report(_labelled(ranks), asked.activities, asked.shortest_ns, limitations)
+    report = _report(_labelled(ranks), asked.activities, asked.shortest_ns, limitations)
+    return replace(report, window=None if window is None else window.text)
 
 
 def _of_profile(

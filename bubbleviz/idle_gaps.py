@@ -40,6 +40,15 @@ class Busy:
     communication_ns: intervals.Intervals
     copy_ns: intervals.Intervals
 
+    def within(self, low_ns: int, high_ns: int) -> Busy:
+        """Return when it was busy between two instants."""
+        return Busy(
+            intervals.within(self.any_ns, low_ns, high_ns),
+            intervals.within(self.compute_ns, low_ns, high_ns),
+            intervals.within(self.communication_ns, low_ns, high_ns),
+            intervals.within(self.copy_ns, low_ns, high_ns),
+        )
+
 
 @dataclass(frozen=True)
 class Gaps(Table):
@@ -56,6 +65,11 @@ class Gaps(Table):
     end_ns: Ints
     before: Ints
     after: Ints
+
+    def within(self, low_ns: int, high_ns: int) -> Gaps:
+        """Return what of the gaps lies between two instants."""
+        start_ns, end_ns = (np.clip(own, low_ns, high_ns) for own in (self.start_ns, self.end_ns))
+        return Gaps(start_ns, end_ns, self.before.copy(), self.after.copy()).take(end_ns > start_ns)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from bubbleviz.attribution import (
 from bubbleviz.call_notes import GRAIN_NS, CallNotes, notes_of
 from bubbleviz.columns import NONE, Bools, Ints, joined
 from bubbleviz.conventions import plain
-from bubbleviz.errors import NothingToAnalyseError, UsageError
+from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.held import no_ranges
 from bubbleviz.host_activities import SHORT, UNLINKED, UNTRACED, HostActivities, Reading
 from bubbleviz.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched_by
@@ -40,6 +40,7 @@ from bubbleviz.profile import (
     process_of,
 )
 from bubbleviz.steps import Steps, frequent_names, steps_of
+from bubbleviz.window import Window
 
 #: What work is called that has no name.
 _COPY = "copy or fill"
@@ -60,12 +61,14 @@ class Asked:
         step: names of the ranges that are steps; None to tell them.
         activities: what hosts do, by name.
         kinds: what kernels are, by name.
+        window: the part of the run that is looked at; None for all of it.
     """
 
     shortest_ns: int
     step: re.Pattern[str] | None
     activities: HostActivities
     kinds: Kinds
+    window: Window | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class _Device:
         busy: when it was.
         gaps: all of them.
         short: which are short.
+        span_ns: from the start of its first work to the end of its last, inside the window.
     """
 
     rank: int
@@ -85,11 +89,17 @@ class _Device:
     busy: Busy
     gaps: Gaps
     short: Bools
+    span_ns: tuple[int, int]
 
-    @property
-    def span_ns(self) -> tuple[int, int]:
-        """From the start of its first work to the end of its last."""
-        return int(self.busy.any_ns[0][0]), int(self.busy.any_ns[1][-1])
+    def within(self, low_ns: int, high_ns: int, shortest_ns: int) -> _Device | None:
+        """Return the device between two instants; None where that is none of its span."""
+        low_ns, high_ns = max(low_ns, self.span_ns[0]), min(high_ns, self.span_ns[1])
+        if high_ns <= low_ns:
+            return None
+        gaps = self.gaps.within(low_ns, high_ns)
+        short = np.asarray(gaps.end_ns - gaps.start_ns < shortest_ns, bool)
+        busy = self.busy.within(low_ns, high_ns)
+        return _Device(self.rank, self.process, busy, gaps, short, (low_ns, high_ns))
 
 
 @dataclass(frozen=True)
@@ -126,8 +136,56 @@ def ranks_of(profile: Profile, asked: Asked) -> tuple[tuple[RankIdle, ...], tupl
             f"{profile.source.path}: no kernel or copy took any time; profile the training itself"
         )
     read, lost = _read(profile, devices, asked)
+    if asked.window is not None:
+        low_ns, high_ns = _extent(profile, asked.window, read.steps)
+        cut = [device.within(low_ns, high_ns, asked.shortest_ns) for device in devices]
+        devices = tuple(device for device in cut if device is not None)
+        if not devices:
+            raise NothingToAnalyseError(
+                f"{profile.source.path}: no device has any work in --window {asked.window.text}; "
+                "give another, or none"
+            )
+        steps = {process: own.within(low_ns, high_ns) for process, own in read.steps.items()}
+        read, lost = _read(profile, devices, asked, steps)
     found = tuple(_rank(device, read, asked) for device in devices)
     return found, (*profile.limitations, *lost, *_untold(read, found))
+
+
+def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tuple[int, int]:
+    """Return the start and end of a window on the profile's clock.
+
+    Raises:
+        InputError: no step lies in it.
+    """
+    if window.times_ns is not None:
+        return window.times_ns
+    numbers = [number for own in steps.values() for number in own.numbers()]
+    tables = tuple(steps.values())
+    start_ns, end_ns = (
+        np.concatenate([getattr(own, column) for own in tables])
+        for column in ("start_ns", "end_ns")
+    )
+    try:
+        held = window.holds(numbers, start_ns, end_ns)
+    except InputError as error:
+        raise InputError(f"{profile.source.path}: {error}") from error
+    return int(start_ns[held].min()), int(end_ns[held].max())
+
+
+def window_extent(profile: Profile, asked: Asked) -> tuple[int, int]:
+    """Return the start and end of the window that is asked for, on the profile's clock.
+
+    Raises:
+        InputError: no step lies in it.
+        NothingToAnalyseError: no work took any time.
+    """
+    if asked.window is None or asked.window.times_ns is not None:
+        return (0, 1 << 62) if asked.window is None else asked.window.times_ns or (0, 1 << 62)
+    devices = tuple(_devices(profile.activities, asked))
+    if not devices:
+        raise NothingToAnalyseError(f"{profile.source.path}: no kernel or copy took any time")
+    read, _ = _read(profile, devices, asked)
+    return _extent(profile, asked.window, read.steps)
 
 
 def _devices(activities: Activities, asked: Asked) -> Iterator[_Device]:
@@ -138,11 +196,15 @@ def _devices(activities: Activities, asked: Asked) -> Iterator[_Device]:
         if len(busy.any_ns[0]):
             gaps = gaps_of(activities, rows)
             short = np.asarray(gaps.end_ns - gaps.start_ns < asked.shortest_ns, bool)
-            yield _Device(rank, process, busy, gaps, short)
+            span_ns = int(busy.any_ns[0][0]), int(busy.any_ns[1][-1])
+            yield _Device(rank, process, busy, gaps, short, span_ns)
 
 
 def _read(
-    profile: Profile, devices: Sequence[_Device], asked: Asked
+    profile: Profile,
+    devices: Sequence[_Device],
+    asked: Asked,
+    steps: Mapping[int, Steps] | None = None,
 ) -> tuple[_Read, tuple[Limitation, ...]]:
     none = np.empty(0, np.int64)
     linked = link(
@@ -162,7 +224,7 @@ def _read(
     launched = {own.rank: launched_by(own.gaps, call, notes.calls, kernels) for own in devices}
     threads = _threads(profile, launched.values())
     reading, numbers = asked.activities.reading(), ActivityNumbers()
-    steps = _steps(profile, devices, threads, reading, asked)
+    steps = _steps(profile, devices, threads, reading, asked) if steps is None else steps
     ranges = _telling(profile, idle, threads, steps, asked)
     host = host_of(ranges, notes, profile.calls, reading, numbers)
     lost = {"CUDA API calls": linked.impossible}

@@ -250,6 +250,7 @@ class IdleReport:
         advice: what may help, by activity.
         meaning: of activities.
         limitations: what could not be told.
+        window: the part of the run that was looked at, as it was asked for; None for all.
     """
 
     ranks: tuple[RankIdle, ...]
@@ -258,6 +259,7 @@ class IdleReport:
     advice: Mapping[str, str]
     meaning: Mapping[str, str]
     limitations: tuple[Limitation, ...]
+    window: str | None = None
 
     @property
     def idle_ns(self) -> int:

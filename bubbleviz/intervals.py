@@ -68,6 +68,13 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
     return union(points[:-1][keep], points[1:][keep])
 
 
+def within(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
+    """Return what of a set lies in [low, high)."""
+    start_ns, end_ns = (np.clip(column, low_ns, max(low_ns, high_ns)) for column in intervals)
+    real = end_ns > start_ns
+    return start_ns[real], end_ns[real]
+
+
 def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
     """Return for each window [low, high] how much of it the set covers.
 

@@ -24,10 +24,12 @@ from bubbleviz.nccl_limitations import limitations_of
 from bubbleviz.nccl_members import instances_of, paired_by_order, placed_by_ends, split
 from bubbleviz.nccl_rows import Numbers, of_events, of_kernels
 from bubbleviz.nccl_totals import Communication, FileRead
+from bubbleviz.nccl_window import extent_of, within
 from bubbleviz.ordering import natural_key
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.raw_reports import SUFFIXES
 from bubbleviz.readers import readers
+from bubbleviz.window import Window
 
 _SQLITE = b"SQLite format 3\0"
 
@@ -36,6 +38,7 @@ def measure_communication(
     paths: str | Path | Sequence[str | Path],
     *,
     anchors: Sequence[str] = (),
+    window: Window | None = None,
     keep_export: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -47,6 +50,8 @@ def measure_communication(
             stands for those in it, a pattern for its matches.
         anchors: instants on an event file's and the first profile's clock, as
             ``[FILE:]EVENT=PROFILE_NS``.
+        window: the part of the run to tell of, of iterations as the first profile names them, or
+            of time on its clock; None for all.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         jobs: how many threads read a profile.
         progress: is told how far it is.
@@ -68,7 +73,10 @@ def measure_communication(
         else:
             profiles.append(read_kernels(path, jobs, watch, keep_export=keep_export))
         watch(1.0)
-    return put_together(recorded, profiles, stated)
+    found = put_together(recorded, profiles, stated)
+    if window is None:
+        return found
+    return within(found, window, extent_of(window, [own.source.path for own in profiles]))
 
 
 def find_inputs(paths: Sequence[str]) -> list[str]:

@@ -87,8 +87,10 @@ def summary(found: Communication) -> str:
     told = [own.bytes for own in totals_of(found) if own.bytes is not None]
     size = f"{sum(told) / 1e6:,.3f} MB" if told else "unknown bytes"
     count = len(found.operations)
+    part = "" if found.window is None else f"{found.window} alone: "
     return (
-        "".join(lines) + f"{count:,} operations in {len(found.ranks):,} communicators, {size}; "
+        "".join(lines)
+        + f"{part}{count:,} operations in {len(found.ranks):,} communicators, {size}; "
         f"{busy_ns(found) / 1e6:,.3f} ms in all, what runs in one kernel once\n"
     )
 
@@ -256,6 +258,7 @@ def to_json(found: Communication) -> str:
             {"id": communicator_text(own), "ranks": ranks, **_group(own)}
             for own, ranks in zip(table.communicators, found.ranks, strict=True)
         ],
+        "window": found.window,
         "operations": len(table),
         "busy_ns": busy_ns(found),
         "totals": [

@@ -55,6 +55,7 @@ class Communication:
         clocks: that ``operations.clock`` refers to; the first is the report's.
         files: that were read.
         limitations: what could not be told.
+        window: the part of the run that is told of, as it was asked for; None for all.
     """
 
     operations: Communications
@@ -62,6 +63,7 @@ class Communication:
     clocks: tuple[Clock, ...]
     files: tuple[FileRead, ...]
     limitations: tuple[Limitation, ...]
+    window: str | None = None
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,17 @@ class Steps(Table):
     names: tuple[str, ...] = field(metadata={"shared": True})
     by: str = field(metadata={"shared": True})
 
+    def numbers(self) -> tuple[str, ...]:
+        """Return the number of each step: the last in its name, else its place, from 0."""
+        told = [_NUMBER.findall(self.names[name])[-1:] for name in self.name_id.tolist()]
+        return tuple(
+            str(int(own[0][:_DIGITS])) if own else str(place) for place, own in enumerate(told)
+        )
+
+    def within(self, low_ns: int, high_ns: int) -> Steps:
+        """Return the steps that share time with [low, high)."""
+        return self.take((self.end_ns > low_ns) & (self.start_ns < high_ns))
+
 
 def pattern_of(text: str) -> re.Pattern[str]:
     """Return what ``--step`` looks for: the name itself, or a regex on the whole name.

@@ -120,4 +120,5 @@ def _nanoseconds(number: str | None, unit: str | None, default: int) -> int:
     if number is None or unit is None:
         return default
     whole, _, part = number.partition(".")
-    return int(whole) * _UNIT_NS[unit] + int(part.ljust(9, "0")) * _UNIT_NS[unit] // 10**9
+    exact_ns = int(whole) * _UNIT_NS[unit] + int(part.ljust(9, "0")) * _UNIT_NS[unit] // 10**9
+    return min(exact_ns, _EVER)

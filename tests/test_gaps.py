@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
@@ -10,7 +11,7 @@ import os
 import sqlite3
 from collections import Counter, defaultdict
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +38,7 @@ from bubbleviz.host_activities import default_activities
 from bubbleviz.idle_gaps import gaps_of, split
 from bubbleviz.idle_time import IdleReport, RankIdle
 from bubbleviz.profile import Activities
+from bubbleviz.window import window_of
 from tests.building import C, K, M, R, T, global_id, profile
 from tests.kineto import traces_of
 
@@ -785,6 +787,54 @@ def test_steps_add_up(world: _World, lengths: list[int], begin: int) -> None:
 
     for rank in report.ranks:
         add_up(rank)
+
+
+def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -> None:
+    kernels, calls, ranges = _train([f"step {n}" for n in range(3, 8)], [100, 200, 60, 40, 80])
+    file = profile(tmp_path, kernels, calls, ranges)
+    whole = only(bubbleviz.gaps(file))
+
+    report = bubbleviz.gaps(file, window=window_of("iteration:4-5"))
+
+    rank = only(report)
+    assert rank.steps == whole.steps[1:3]
+    assert (rank.breakdown.start_ns, rank.breakdown.end_ns) == (100 * US, 360 * US)
+    assert json.loads(gap_report.json_text(report, 5))["window"] == "iteration:4-5"
+    add_up(rank)
+
+
+def test_a_window_without_anything_is_refused(tmp_path: Path) -> None:
+    kernels, calls, ranges = _train(["step 1", "step 2"], [100, 200])
+    file = profile(tmp_path, kernels, calls, ranges)
+
+    with pytest.raises(InputError, match=r"iteration:7: .* the capture holds 1 to 2"):
+        bubbleviz.gaps(file, window=window_of("iteration:7"))
+    with pytest.raises(NothingToAnalyseError, match="no device has any work in --window time:1s-"):
+        bubbleviz.gaps(file, window=window_of("time:1s-"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(_worlds(), st.integers(1, 200))
+def test_two_windows_make_the_whole(world: _World, cut: int) -> None:
+    if all(a == b for a, b, *_ in world.kernels):
+        return
+    ranges = [(start, end, 1, "ProfilerStep#1") for start, end in [(-200, 400)]]
+    with TemporaryDirectory() as folder:
+        file = _write(Path(folder), replace(world, ranges=world.ranges + ranges))
+        whole = bubbleviz.gaps(file, shortest_us=0)
+        halves = []
+        for text in (f"time:-{cut}us", f"time:{cut}us-"):
+            with contextlib.suppress(NothingToAnalyseError):
+                halves.append(bubbleviz.gaps(file, shortest_us=0, window=window_of(text)))
+
+    assert sum(half.idle_ns for half in halves) == whole.idle_ns
+    assert sum(half.span_ns for half in halves) == whole.span_ns
+    totals: Counter[str] = Counter()
+    for half in halves:
+        for rank in half.ranks:
+            add_up(rank)
+        totals.update({part.activity: part.idle_ns for part in half.parts})
+    assert totals == {part.activity: part.idle_ns for part in whole.parts}
 
 
 def test_of_equal_ranges_the_later_tells(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from bubbleviz.nccl_events import UNKNOWN
 from bubbleviz.nccl_kernels import read_kernels, said_by
 from bubbleviz.nccl_matching import GPU_TOLERANCE_NS, Starts, match
 from bubbleviz.nccl_totals import Communication, totals_of
+from bubbleviz.window import window_of
 from tests.building import C, K, R, global_id, profile
 from tests.nccl_writing import Op, Plugin, Step, line, proxy_file
 
@@ -131,6 +132,52 @@ def test_bytes_and_bandwidths_are_those_of_nccl_tests(tmp_path: Path) -> None:
     # 2 (n - 1) / n of two ranks is 1.
     assert total[0].bus_gbps == pytest.approx((4 << 20) / 500_000)
     assert total[0].moving_gbps == pytest.approx((4 << 20) / 500_000)
+
+
+# A part of the run
+
+
+def steps(folder: Path, count: int = 5) -> Path:
+    """Write a profile of steps of 1 ms, in each an all-reduce of NCCL after a kernel."""
+    kernels, calls, ranges = [], [], []
+    for number in range(count):
+        begin = 1_000_000 * number
+        ranges.append(R(begin, begin + 1_000_000, f"ProfilerStep#{number + 3}"))
+        for part, (name, at) in enumerate((("gemm", 100_000), (ALLREDUCE, 500_000))):
+            own = 2 * number + part + 1
+            calls.append(C(begin + 10_000 * own % 7, begin + 20_000 + part, own))
+            kernels.append(K(begin + at, begin + at + 300_000, own, name))
+    return profile(folder, kernels, calls, ranges)
+
+
+def test_windows_of_time_make_the_whole(tmp_path: Path) -> None:
+    file = steps(tmp_path)
+    whole = columns(measure_communication(file), "start_ns", "end_ns")
+
+    parts = [
+        columns(measure_communication(file, window=window_of(text)), "start_ns", "end_ns")
+        for text in ("time:-2.5ms", "time:2.5ms-3500001ns", "time:3500001ns-")
+    ]
+
+    assert [len(part) for part in parts] == [2, 2, 1]
+    assert [row for part in parts for row in part] == whole
+
+
+def test_a_window_of_iterations_is_that_of_the_profile(tmp_path: Path) -> None:
+    found = measure_communication(steps(tmp_path), window=window_of("iteration:4-5"))
+
+    assert columns(found, "start_ns") == [(1_500_000,), (2_500_000,)]
+    assert nccl_report.summary(found).splitlines()[-1].startswith("iteration:4-5 alone: 2 oper")
+    assert json.loads(nccl_report.to_json(found))["window"] == "iteration:4-5"
+
+
+def test_windows_that_hold_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"iteration:9: .* the capture holds 3 to 7"):
+        measure_communication(steps(tmp_path), window=window_of("iteration:9"))
+    with pytest.raises(NothingToAnalyseError, match=r"begins in it; .* from 0.000500 s"):
+        measure_communication(tmp_path, window=window_of("time:9s-"))
+    with pytest.raises(UsageError, match="event files tell no iterations"):
+        measure_communication(ring(tmp_path)[0], window=window_of("iteration:1"))
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
 import bubbleviz
 import bubbleviz.conventions
+from bubbleviz.cli import app
 from bubbleviz.conventions import built_in
 from bubbleviz.renderers import renderers
 from bubbleviz.renderers.svg import RENDERER
@@ -77,3 +79,32 @@ def test_the_picture_is_current() -> None:
     drawn = RENDERER.render(report, View())
 
     assert drawn == (ROOT / "fixtures" / "1f1b.svg").read_text(encoding="utf-8")
+
+
+GUIDES = sorted((ROOT / "bubbleviz" / "guides").glob("*.md"))
+_COMMAND = re.compile(r"^\s+(bubbleviz .*)$", re.MULTILINE)
+_INLINE = re.compile(r"`(bubbleviz [^`]*)`")
+
+
+def test_every_guide_is_named() -> None:
+    assert GUIDES
+    for guide in GUIDES:
+        assert f"](bubbleviz/guides/{guide.name})" in README
+
+
+@pytest.mark.parametrize("file", [ROOT / "README.md", *GUIDES], ids=lambda file: file.name)
+def test_commands_and_options_of_examples_exist(file: Path) -> None:
+    text = file.read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group's
+    examples = [*_COMMAND.findall(text), *_INLINE.findall(text)]
+
+    assert examples
+    for example in examples:
+        words = example.split("#")[0].split()
+        if len(words) < 2 or "=" in words[1]:
+            continue
+        command = commands[words[1]]
+        known = {option for parameter in command.params for option in parameter.opts}
+        known |= {option for parameter in command.params for option in parameter.secondary_opts}
+        used = {word.strip("'\",.)").split("=")[0] for word in words if word.startswith("-")}
+        assert used - {"-", "--help"} <= known, example

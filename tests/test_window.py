@@ -80,6 +80,7 @@ def analysed(folder: Path, window: str | None = None) -> Report:
         ("time:2s-", None, (2_000_000_000, 1 << 62)),
         ("time:-2s", None, (0, 2_000_000_000)),
         ("time:-", None, (0, 1 << 62)),
+        ("time:1s-999999999999s", None, (1_000_000_000, 1 << 62)),
     ],
 )
 def test_windows_are_written(

@@ -28,6 +28,9 @@ _recorders = Recorders()
 class Range:
     """A range; a context manager, and a decorator of functions that shall run under it.
 
+    One that is kept may be entered again, in one thread at a time; a decorated function has a range
+    for each call.
+
     Attributes:
         name: as it is recorded.
     """

@@ -56,6 +56,14 @@ def gaps(
     top: Annotated[
         int, typer.Option(min=1, metavar="N", help="Rows of tables, and longest gaps in the JSON.")
     ] = 12,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="iteration:A-B|time:A-B",
+            help="Look at a part of the run only: at steps by their numbers, as iteration:5-8, or "
+            "at time, as time:1.5s-3s.",
+        ),
+    ] = None,
     keep_export: Annotated[
         bool, typer.Option("--keep-export", help="Keep the exports made of .nsys-rep reports.")
     ] = False,
@@ -73,7 +81,9 @@ def gaps(
     """
     from bubbleviz.inputs import find_profiles
     from bubbleviz.outputs import check_outputs, encoded, write_outputs
+    from bubbleviz.window import window_of
 
+    part = None if window is None else window_of(window)
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if activities is None else [activities]
     outputs = [file for file in (json, csv, svg) if file is not None]
@@ -88,6 +98,7 @@ def gaps(
             step=step,
             shortest_us=shortest,
             activities=activities,
+            window=part,
             keep_export=keep_export,
             jobs=jobs or cores(),
             progress=bars,

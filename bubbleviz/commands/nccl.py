@@ -33,6 +33,15 @@ def nccl(
             "a StartGpuClk, was at NS there; two give the drift, too.",
         ),
     ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="iteration:A-B|time:A-B",
+            help="Tell of operations that begin in a part of the run: in iterations, as "
+            "iteration:5-8 (a profile tells these), or at times of the report's clock, as "
+            "time:1.5s-3s.",
+        ),
+    ] = None,
     keep_export: Annotated[
         bool, typer.Option("--keep-export", help="Keep the exports made of .nsys-rep reports.")
     ] = False,
@@ -49,7 +58,9 @@ def nccl(
     """
     from bubbleviz.nccl import find_inputs, measure_communication
     from bubbleviz.outputs import check_outputs, encoded, write_outputs
+    from bubbleviz.window import window_of
 
+    part = None if window is None else window_of(window)
     named = [file for file in (csv, json) if file is not None]
     inputs = find_inputs(files)
     check_outputs(named, inputs, force=force)
@@ -60,6 +71,7 @@ def nccl(
         found = measure_communication(
             files,
             anchors=anchor or (),
+            window=part,
             keep_export=keep_export,
             jobs=jobs or cores(),
             progress=bars,
