@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bubbleviz.clocks import machines_of, session_clocks
 from bubbleviz.columns import NONE, Ints, joined
 from bubbleviz.communications import Communications
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError
@@ -194,33 +195,18 @@ def put_together(
 def _profile_clocks(
     profiles: Sequence[Carried],
 ) -> tuple[list[Clock], list[int], list[int]]:
-    """Return the clock of each profile, what to add to its times, and a number of its host."""
+    """Return the clock of each profile, what to add to its times, and a number of its machine."""
+    sources = [profile.source for profile in profiles]
+    machines = machines_of(sources)
+    offsets_ns = [session.offset_ns for session in session_clocks(sources, machines)]
     clocks: list[Clock] = []
-    offsets_ns: list[int] = []
-    hosts: dict[str, int] = {}
-    of_profile: list[int] = []
-    for number, profile in enumerate(profiles):
-        source, first = profile.source, profiles[0].source
-        of_profile.append(hosts.setdefault(source.host, len(hosts)))
-        label = Path(source.path).name
-        same = source.host == first.host
-        steady = (source.session_clock_ns, first.session_clock_ns)
-        utc = (source.session_utc_ns, first.session_utc_ns)
-        if number == 0:
-            offsets_ns.append(0)
-            clocks.append(Clock(label, "reference"))
-        elif same and None not in steady:
-            offsets_ns.append((steady[0] or 0) - (steady[1] or 0))
-            clocks.append(Clock(label, "reference"))
-        elif None not in utc:
-            offsets_ns.append((utc[0] or 0) - (utc[1] or 0))
-            clocks.append(Clock(label, "reference" if same else "utc"))
-        else:
-            offsets_ns.append(0)
-            # Nothing tells how its times lie to those of the others, on its host or not.
-            of_profile[-1] = hosts.setdefault(f"{source.host}\0{number}", len(hosts))
-            clocks.append(Clock(label, "own"))
-    return clocks, offsets_ns, of_profile
+    for source, machine in zip(sources, machines, strict=True):
+        anchor = sources[machines.index(machine)]
+        timed = None not in (anchor.session_utc_ns, sources[0].session_utc_ns)
+        by = "reference" if machine == machines[0] else "utc" if timed else "own"
+        clocks.append(Clock(Path(source.path).name, by))
+    numbers = {machine: number for number, machine in enumerate(dict.fromkeys(machines))}
+    return clocks, offsets_ns, [numbers[machine] for machine in machines]
 
 
 def _bases(

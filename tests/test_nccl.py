@@ -452,6 +452,51 @@ def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) 
     assert [own.matched for own in found.clocks if own.by == "kernels"] == [30, 30]
 
 
+@pytest.mark.parametrize(
+    ("host", "second", "placed_by", "starts_ns"),
+    [
+        # Another session of one machine: its steady clock tells, whatever NTP did to UTC.
+        ("a", (2_500_000_000, 3_000_000_000), "reference", 2_000_000_000),
+        # Its steady clock began a day later: another machine, or another boot, of this name.
+        ("a", (2_000_000_000, 900_000_000_000_000), "utc", 1_000_000_000),
+        ("b", (2_000_000_000, 3_000_000_000), "utc", 1_000_000_000),
+        ("a", (None, 900_000_000_000_000), "reference", 899_999_000_000_000),
+        ("b", (None, 3_000_000_000), "own", 0),
+        ("a", (2_000_000_000, None), "reference", 1_000_000_000),
+        ("a", (None, None), "own", 0),
+    ],
+)
+def test_profiles_share_a_clock_as_they_do_elsewhere(
+    tmp_path: Path,
+    host: str,
+    second: tuple[int | None, int | None],
+    placed_by: str,
+    starts_ns: int,
+) -> None:
+    """Of one hostname, but switched on at other times, are two machines."""
+    paths = []
+    for number, (name, (utc_ns, steady_ns)) in enumerate(
+        (("a", (1_000_000_000, 1_000_000_000)), (host, second))
+    ):
+        kernels = [K(1_000, 2_000, 1, ALLREDUCE, pid=number + 1)]
+        calls = [C(500, 600, 1, pid=number + 1)]
+        path = profile(
+            tmp_path, kernels, calls, [R(0, 5, "F0")], hostname=name, name=f"{number}.sqlite"
+        )
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("ALTER TABLE TARGET_INFO_SESSION_START_TIME ADD COLUMN systemClockNs")
+            db.execute(
+                "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = ?, systemClockNs = ?",
+                (utc_ns, steady_ns),
+            )
+            db.commit()
+        paths.append(str(path))
+    found = measure_communication(paths)
+
+    assert [clock.by for clock in found.clocks] == ["reference", placed_by]
+    assert columns(found, "start_ns") == [(1_000,), (1_000 + starts_ns,)]
+
+
 PLANTED = "".join(
     [*Plugin().lines, line("AllReduce", "COLL", "b", 0, 1, 5_000, '"CommHash": 1, "Rank": 0')]
 ) + line("KernelCh", "GPU", "b", 0, 1, 6_000, '"StartGpuClk": 5, "StopGpuClk": 9')
