@@ -9,6 +9,7 @@ import os
 import random
 import sqlite3
 import struct
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bubbleviz import nccl_report
+from bubbleviz import nccl_matching, nccl_report
 from bubbleviz.cli import main
 from bubbleviz.communications import Split, Timing, bus_factor, in_all
 from bubbleviz.errors import (
@@ -563,6 +564,72 @@ def test_matching_recovers_an_offset(data: st.DataObject) -> None:
     assert found.offset_ns == offset
     assert found.kernel.tolist() == list(range(count))
     assert (found.matched, found.worst_ns) == (count, 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_densest_offset_is_that_of_all_differences(data: st.DataObject) -> None:
+    """Whatever the pieces; the reference looks at every difference as a window's begin."""
+    times = st.integers(0, 400)
+
+    def drawn(most: int) -> Starts:
+        start = sorted(data.draw(st.lists(times, min_size=1, max_size=most)))
+        family = [data.draw(st.integers(-1, 1)) for _ in start]
+        return Starts(*(np.array(own, np.int64) for own in (start, family, [-1] * len(start))))
+
+    operations, kernels = drawn(12), drawn(20)
+    tolerance = data.draw(st.integers(0, 60))
+    pairs = [
+        (int(there - here), row)
+        for row, (here, own) in enumerate(zip(operations.start_ns, operations.family, strict=True))
+        for there, other in zip(kernels.start_ns, kernels.family, strict=True)
+        if own == other or -1 in (own, other)
+    ]
+
+    def windows(without: int | None) -> list[tuple[int, int, int]]:
+        found = []
+        for begin, _ in pairs:
+            held = [apart for apart, _ in pairs if begin <= apart <= begin + tolerance]
+            if without is None or abs(begin - without) > 2 * tolerance:
+                found.append((-len(held), max(held) - begin, begin))
+        return sorted(found)
+
+    def agreed(begin: int) -> tuple[int, int]:
+        held = [own for own in pairs if begin <= own[0] <= begin + tolerance]
+        return len({row for _, row in held}), round(float(np.median([own for own, _ in held])))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nccl_matching, "_PIECE", data.draw(st.sampled_from((1, 20, 100, 1 << 20))))
+        rows = np.arange(len(operations.start_ns))
+        found = nccl_matching._densest(operations, rows, kernels, tolerance)
+    wanted = windows(None)
+    if not wanted:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.matched, found.offset_ns) == agreed(wanted[0][2])
+    others = windows(wanted[0][2])
+    assert (found.rival, found.rival_ns) == (agreed(others[0][2]) if others else (0, 0))
+
+
+def test_matching_many_takes_little_memory() -> None:
+    """Of a block, all differences to the kernels would be 100 MB for each column of them."""
+    randomly = np.random.default_rng(1)
+    starts = np.cumsum(randomly.integers(100_000, 2_000_000, 200_000))
+    none = np.full(len(starts), -1, np.int64)
+    kept = np.sort(randomly.choice(len(starts), 1_000, replace=False))
+    tracemalloc.start()
+    found = match(
+        Starts(starts[kept] + 10**15, none[kept], none[kept]),
+        Starts(starts, none, none),
+        GPU_TOLERANCE_NS,
+    )
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert found is not None
+    assert found.kernel.tolist() == kept.tolist()
+    assert most < 64 << 20
 
 
 def test_matching_nothing() -> None:
