@@ -27,8 +27,10 @@ HOST_TOLERANCE_NS = 1_000_000
 #: Kernels last as long as their work, but for this share and time.
 _LONGER, _LONGER_NS = 0.25, 50_000
 #: An offset counts if it matches so many times what the next best one does, among the operations
-#: looked at or among all. Less is chance, or a run that repeats itself.
+#: looked at (and half of all), or among all. Less is chance, or a run that repeats itself.
 _CLEARLY, _CLEARLY_OF_ALL = 1.5, 1.25
+#: What chance puts onto kernels, offsets so many tolerances away show.
+_BESIDE = (-7, -3, 3, 7)
 #: A drift is fitted from so many pairs, over so long; it must be worth as much.
 _PAIRS, _SPAN_NS, _WORTH = 16, 1_000_000_000, 0.5
 
@@ -104,12 +106,11 @@ def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | Non
     line = _followed(operations, kernels, found, tolerance_ns)
     kernel, distance_ns = line.nearest(operations, np.arange(count), kernels, tolerance_ns)
     far_ns = np.abs(distance_ns[kernel != NONE])
-    clear = found.matched >= _CLEARLY * found.rival
+    # Of a few dozen operations chance may put some onto kernels, but not most of all.
+    clear = found.matched >= _CLEARLY * found.rival and 2 * len(far_ns) >= count
     if not clear:
-        other = replace(line, offset_ns=found.rival_ns)
-        rival = int(
-            (other.nearest(operations, np.arange(count), kernels, tolerance_ns)[0] >= 0).sum()
-        )
+        others_ns = (found.rival_ns, *(line.offset_ns + far * tolerance_ns for far in _BESIDE))
+        rival = max(_matched(operations, kernels, line, at, tolerance_ns) for at in others_ns)
         able = kernels.family < 0
         able |= np.isin(kernels.family, operations.family) | bool((operations.family < 0).any())
         whole = len(far_ns) == count and len(np.unique(kernel)) == int(able.sum())
@@ -124,6 +125,15 @@ def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | Non
         worst_ns=int(far_ns.max(initial=0)),
         clear=clear,
     )
+
+
+def _matched(
+    operations: Starts, kernels: Starts, line: _Line, offset_ns: int, tolerance_ns: int
+) -> int:
+    """Return how many of all operations another offset puts onto kernels."""
+    rows = np.arange(len(operations.start_ns))
+    other = replace(line, offset_ns=offset_ns)
+    return int((other.nearest(operations, rows, kernels, tolerance_ns)[0] != NONE).sum())
 
 
 def beside(operations: Starts, kernels: Starts, tolerance_ns: int) -> tuple[Ints, Ints]:

@@ -632,6 +632,20 @@ def test_matching_many_takes_little_memory() -> None:
     assert most < 64 << 20
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_what_matches_by_chance_is_not_clear(seed: int) -> None:
+    randomly = np.random.default_rng(seed)
+    one, two = (
+        Starts(np.cumsum(randomly.integers(100_000, 2_000_000, 5_000)), none, none)
+        for none in (np.full(5_000, -1, np.int64),) * 2
+    )
+    found = match(one, two, GPU_TOLERANCE_NS)
+
+    assert found is not None
+    assert found.matched < 500
+    assert not found.clear
+
+
 def test_matching_nothing() -> None:
     empty = Starts(*(np.empty(0, np.int64) for _ in range(3)))
     one = Starts(*(np.array([5], np.int64) for _ in range(3)))
