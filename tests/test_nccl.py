@@ -33,6 +33,7 @@ from bubbleviz.nccl_anchors import anchor_of
 from bubbleviz.nccl_events import UNKNOWN
 from bubbleviz.nccl_kernels import read_kernels, said_by
 from bubbleviz.nccl_matching import GPU_TOLERANCE_NS, Starts, match
+from bubbleviz.nccl_payloads import read_payloads
 from bubbleviz.nccl_totals import Communication, totals_of
 from bubbleviz.window import window_of
 from tests.building import C, K, R, global_id, profile
@@ -812,6 +813,48 @@ def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> Non
     if "SCHEMAS" not in edit:
         assert {own for (own,) in columns(found, "communicator")} == {-1}
         assert notes(found) & {"payloads of NCCL's ranges", "payloads of ranges"}
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["substr(hex, 2)", "'  ' || substr(hex, 3)", "'xy' || substr(hex, 3)", "hex || '0'"]
+)
+def test_payloads_beside_one_that_cannot_be_read_are_read(tmp_path: Path, spoilt: str) -> None:
+    path = passing(tmp_path, "text", "TEXT")
+    whole, _ = read_payloads(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(
+            f"UPDATE NVTX_EVENTS SET binaryData = (SELECT {spoilt} FROM (SELECT binaryData AS hex))"
+            " WHERE start = 320"
+        )
+        db.commit()
+    found, notes = read_payloads(path)
+
+    assert [note.count for note in notes] == [1]
+    kept = np.flatnonzero(whole.start_ns != 320)
+    assert whole.start_ns.tolist() == [10, 100, 320, 340]
+    for name in whole.column_names():
+        assert getattr(found, name).tolist() == getattr(whole, name)[kept].tolist()
+
+
+def test_payloads_stand_in_the_order_of_the_export(tmp_path: Path) -> None:
+    """Lengths and layouts change from one to the next; so do communicators."""
+    drawn = random.Random(3)
+    wanted = [
+        (n, drawn.choice(("reduce", "pass")), HASH - drawn.randint(0, 4), drawn.randint(0, 99))
+        for n in range(200)
+    ]
+    path = profile(
+        tmp_path, [K(1, 2, 1)], [C(1, 2, 1)], [R(n, n + 1, "ncclSend") for n in range(200)]
+    )
+    carrying(path, [(n, "ncclSend", layout, (own, n, end)) for n, layout, own, end in wanted])
+    found, notes = read_payloads(str(path))
+
+    assert not notes
+    assert found.start_ns.tolist() == found.bytes.tolist() == list(range(200))
+    assert found.communicators == tuple(dict.fromkeys(own for *_, own, _ in wanted))
+    assert [found.communicators[n] for n in found.communicator] == [own for *_, own, _ in wanted]
+    peers = [end if layout == "pass" else -1 for _, layout, _, end in wanted]
+    assert found.peer.tolist() == peers
 
 
 def test_layouts_without_offsets_are_aligned(tmp_path: Path) -> None:
