@@ -19,7 +19,7 @@ from bubbleviz.inputs import find_profiles
 from bubbleviz.nccl_anchors import Anchor, anchor_of
 from bubbleviz.nccl_clocks import Clock, KernelPool, Placed, place, pool_of
 from bubbleviz.nccl_events import UNKNOWN, EventFile, Kind
-from bubbleviz.nccl_files import format_of, head_of, read_events
+from bubbleviz.nccl_files import format_of, read_events
 from bubbleviz.nccl_kernels import Carried, read_kernels
 from bubbleviz.nccl_limitations import limitations_of
 from bubbleviz.nccl_members import instances_of, paired_by_order, placed_by_ends, split
@@ -30,9 +30,8 @@ from bubbleviz.ordering import natural_key
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.raw_reports import SUFFIXES
 from bubbleviz.readers import readers
+from bubbleviz.unpacked import head_of
 from bubbleviz.window import Window
-
-_SQLITE = b"SQLite format 3\0"
 
 
 def measure_communication(
@@ -130,10 +129,9 @@ def is_event_file(path: str) -> bool:
     """Tell whether a file is an event file of NCCL, by its first bytes.
 
     Raises:
-        InputError: it cannot be read.
+        ProfileError: it cannot be read.
     """
-    head = head_of(path)
-    return not head.startswith(_SQLITE) and format_of(head) is not None
+    return format_of(head_of(path)) is not None
 
 
 def put_together(
