@@ -103,10 +103,34 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
     paths = ring(tmp_path)
     put(tmp_path, "notes.txt", "nothing of that kind")
 
-    assert find_inputs([str(tmp_path)]) == paths
+    assert [own.path for own in find_inputs([str(tmp_path)])] == paths
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="neither an event file"):
         find_inputs([str(tmp_path / "empty")])
+
+
+def test_profiles_of_a_directory_are_those_of_all_commands(tmp_path: Path) -> None:
+    """A trace of XLA beside its planes, and a report that was exported, count once."""
+    for name in ("host0.xplane.pb", "host0.trace.json.gz", "a.sqlite", "a.nsys-rep", "b.nsys-rep"):
+        put(tmp_path, name, "what it holds is not looked at")
+    # Event files count whatever they are called, and are no export of a report.
+    events = ring(tmp_path, 2, 2)
+    Path(events[0]).rename(tmp_path / "b.pt.trace.json")
+    Path(events[1]).rename(tmp_path / "host0.trace.json")
+    put(tmp_path, "notes.txt", "nothing of that kind")
+
+    found = [(Path(own.path).name, own.format is not None) for own in find_inputs([str(tmp_path)])]
+
+    assert found == [
+        *(("a.sqlite", False), ("b.nsys-rep", False), ("b.pt.trace.json", True)),
+        *(("host0.trace.json", True), ("host0.xplane.pb", False)),
+    ]
+    logged = tmp_path / "logs" / "plugins" / "profile" / "run"
+    logged.mkdir(parents=True)
+    put(logged, "host1.xplane.pb", "planes")
+    assert [Path(own.path).name for own in find_inputs([str(tmp_path / "logs")])] == [
+        "host1.xplane.pb"
+    ]
 
 
 # Waiting and moving, bytes and bandwidth

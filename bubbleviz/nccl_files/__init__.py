@@ -50,16 +50,21 @@ def format_of(head: bytes) -> Format | None:
     return next((own for own in formats() if own.recognises(head)), None)
 
 
-def read_events(path: str, watch: Watch = unwatched) -> EventFile:
+def read_events(path: str, watch: Watch = unwatched, chosen: Format | None = None) -> EventFile:
     """Return the communication operations of an event file.
 
     A file that was cut is read as far as it goes.
+
+    Args:
+        path: of the file.
+        watch: takes what share of it has been read.
+        chosen: its format; None to recognise it.
 
     Raises:
         InputError: it is no event file of NCCL.
         ProfileError: it cannot be read.
     """
-    chosen = format_of(head_of(path))
+    chosen = chosen or format_of(head_of(path))
     if chosen is None:
         raise InputError(
             f"{path}: no event file of NCCL; write one with NCCL_PROFILER_PLUGIN and "
