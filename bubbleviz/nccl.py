@@ -12,7 +12,7 @@ import numpy as np
 
 from bubbleviz.clocks import machines_of, session_clocks
 from bubbleviz.columns import NONE, Ints, joined
-from bubbleviz.communications import Communications
+from bubbleviz.communications import Communications, Communicator
 from bubbleviz.errors import InputError, NothingToAnalyseError
 from bubbleviz.grouping import groups_of
 from bubbleviz.inputs import Beside, find_profiles, refuse_twins
@@ -120,7 +120,7 @@ def put_together(
     own, offsets_ns, hosts = _profile_clocks(profiles)
     pool = pool_of(profiles, offsets_ns)
     placed = place(recorded, pool, anchors)
-    names, communicators = Numbers[str](), Numbers[int]()
+    names, communicators = Numbers[str](), Numbers[Communicator]()
     tables = []
     begin = 0
     for source, file in enumerate(recorded):

@@ -21,6 +21,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from typing import Any, Generic, TypeVar, get_args
@@ -85,6 +86,14 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 _Told = tuple[str, str, Any, type[msgspec.Struct] | None]
 
 
+@dataclass(frozen=True)
+class Rare(Generic[EventT]):
+    """Events that say more than most: what marks a block with some, and what it is decoded to."""
+
+    mark: bytes
+    event: type[EventT]
+
+
 class TraceFile(Generic[EventT, ExactT]):
     """The events of an open file.
 
@@ -95,7 +104,12 @@ class TraceFile(Generic[EventT, ExactT]):
     """
 
     def __init__(
-        self, path: str, chunks: Unpacked, event: type[EventT], exact: type[ExactT]
+        self,
+        path: str,
+        chunks: Unpacked,
+        event: type[EventT],
+        exact: type[ExactT],
+        rare: Rare[EventT] | None,
     ) -> None:
         self.path, self.malformed, self.cut = path, 0, False
         self._unpacked, self._chunks = chunks, iter(chunks)
@@ -104,6 +118,10 @@ class TraceFile(Generic[EventT, ExactT]):
         self._exact = exact
         # What to decode to is known when this runs, and no type checker can follow.
         self._fast_decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
+        self._rare = rare
+        self._rare_decoder = self._fast_decoder
+        if rare is not None:
+            self._rare_decoder = msgspec.json.Decoder(list[rare.event], strict=False)  # type: ignore[name-defined]
         self._exact_decoder = msgspec.json.Decoder(list[exact], strict=False)  # type: ignore[valid-type]
 
     def blocks(self) -> Iterator[Sequence[EventT | ExactT]]:
@@ -194,7 +212,9 @@ class TraceFile(Generic[EventT, ExactT]):
             return None
         block = b"".join((b"[", self._rest[: at + 1], b"]"))
         try:
-            events: Sequence[EventT | ExactT] = self._fast_decoder.decode(block)
+            rare = self._rare is not None and self._rare.mark in block
+            decoder = self._rare_decoder if rare else self._fast_decoder
+            events: Sequence[EventT | ExactT] = decoder.decode(block)
             if _inexact(events):
                 events = self._exact_decoder.decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -321,7 +341,11 @@ def _no_number(_: str) -> None:
 
 @contextmanager
 def opened_trace(
-    path: str, event: type[EventT], exact: type[ExactT], watch: Watch = unwatched
+    path: str,
+    event: type[EventT],
+    exact: type[ExactT],
+    watch: Watch = unwatched,
+    rare: Rare[EventT] | None = None,
 ) -> Iterator[TraceFile[EventT, ExactT]]:
     """Open a file of trace events.
 
@@ -330,9 +354,10 @@ def opened_trace(
         event: what an event is decoded to.
         exact: what it is decoded to where a double would round its times.
         watch: takes what share of the file has been read.
+        rare: events that say more than most.
 
     Raises:
         ProfileError: it cannot be opened.
     """
     with unpacked(path, watch, BLOCK) as chunks:
-        yield TraceFile(path, chunks, event, exact)
+        yield TraceFile(path, chunks, event, exact, rare)
