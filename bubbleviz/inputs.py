@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +25,27 @@ class Found:
     named: bool
 
 
-def find_profiles(paths: Sequence[str]) -> tuple[Found, ...]:
+@dataclass(frozen=True)
+class Beside:
+    """Files that count beside profiles.
+
+    Attributes:
+        name: what one is called.
+        recognises: whether the file of a path is one; it may raise a BubblevizError.
+    """
+
+    name: str
+    recognises: Callable[[str], bool]
+
+
+def find_profiles(paths: Sequence[str], also: Beside | None = None) -> tuple[Found, ...]:
     """Return the files that paths stand for, in the order given.
 
     A directory stands for the profiles in it, a pattern for its matches, both in natural order.
+
+    Args:
+        paths: files, directories and patterns.
+        also: what else in a directory counts.
 
     Raises:
         InputError: a path that does not exist, cannot be looked at, or leads to no profile.
@@ -38,7 +55,7 @@ def find_profiles(paths: Sequence[str]) -> tuple[Found, ...]:
     found: list[Found] = []
     for path in paths:
         try:
-            found.extend(_stands_for(path))
+            found.extend(_stands_for(path, also))
         except OSError as error:
             raise InputError(
                 f"{path}: cannot be looked at ({error.strerror}); check it and its permissions"
@@ -46,24 +63,24 @@ def find_profiles(paths: Sequence[str]) -> tuple[Found, ...]:
     return tuple(found)
 
 
-def refuse_twins(files: Sequence[str]) -> None:
+def refuse_twins(files: Sequence[str], called: str = "profile") -> None:
     """Raise MismatchError where a file is named twice: what it holds would count twice."""
     seen: dict[Path, str] = {}
     for path in files:
         place = Path(path).resolve()
         if place in seen:
             raise MismatchError(
-                f"{seen[place]} and {path}: the same profile twice; give each profile once"
+                f"{seen[place]} and {path}: the same {called} twice; give each {called} once"
             )
         seen[place] = path
 
 
-def _stands_for(path: str) -> list[Found]:
+def _stands_for(path: str, also: Beside | None) -> list[Found]:
     """Return the files of one path; an OSError is the file system's."""
     if not path:
         raise InputError("a path is empty; name a .sqlite file or a directory")
     if Path(path).is_dir():
-        return [Found(file, named=False) for file in _in_directory(path)]
+        return [Found(file, named=False) for file in _in_directory(path, also)]
     if Path(path).exists():
         if not Path(path).is_file():
             raise InputError(f"{path}: neither a file nor a directory; name a profile")
@@ -73,23 +90,27 @@ def _stands_for(path: str) -> list[Found]:
     raise InputError(f"{path}: no such file or directory; check the path")
 
 
-def _in_directory(path: str) -> list[str]:
+def _in_directory(path: str, also: Beside | None) -> list[str]:
     from bubbleviz.readers import readers
 
     suffixes = tuple(suffix for reader in readers() for suffix in reader.suffixes)
     inside = [str(p) for p in Path(path).iterdir() if p.is_file()]
-    files = [p for p in inside if p.endswith(suffixes) and not _told_better(p, inside)]
+    others = [p for p in inside if also is not None and also.recognises(p)]
+    profiles = sorted({*inside} - {*others})
+    files = [p for p in profiles if p.endswith(suffixes) and not _told_better(p, inside)]
     # A report that was exported already counts once.
     stems = {str(Path(p).with_suffix("")) for p in files}
     files += [
-        p for p in inside if p.endswith(SUFFIXES) and str(Path(p).with_suffix("")) not in stems
+        p for p in profiles if p.endswith(SUFFIXES) and str(Path(p).with_suffix("")) not in stems
     ]
+    files += others
     if not files and (below := _of_jax(path)):
-        return _in_directory(below)
+        return _in_directory(below, also)
     if not files:
         looked_for = ", ".join(f"*{suffix}" for suffix in (*suffixes, *SUFFIXES))
+        neither = "no profile" if also is None else f"neither {also.name} nor a profile"
         raise InputError(
-            f"{path}: the directory holds no profile (looked for {looked_for}); "
+            f"{path}: the directory holds {neither} (looked for {looked_for}); "
             "export with: nsys export --type sqlite REPORT.nsys-rep"
         )
     return sorted(files, key=natural_key)
