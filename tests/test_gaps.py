@@ -723,6 +723,8 @@ def test_time_between_steps_is_told_apart(tmp_path: Path) -> None:
         (["ProfilerStep#1", "ProfilerStep#2, op_id = 3"], ["ProfilerStep#1", "ProfilerStep#2"]),
         (["train#step_num=4#", "train#step_num=2#"], ["train#step_num=4#", "train#step_num=2#"]),
         (["train#name=a,step_num=4,b=c#", "x"], ["train#name=a,step_num=4,b=c#"]),
+        (["train #2#step_num=5#", "x"], ["train #2#step_num=5#"]),
+        (["train#step_num=5#, again", "x"], []),
         (["iter_0_7", "iter_0_8"], ["iter_0_7", "iter_0_8"]),
         (["epoch 1 step 9", "epoch 1 step 10"], ["epoch 1 step 9", "epoch 1 step 10"]),
         (["train", "train"], ["train", "train"]),
