@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from bubbleviz.columns import Ints, Table
+from bubbleviz.process_groups import Group
 
+#: NCCL's hash of it, or PyTorch's process group, which has one to itself.
+Communicator = int | Group
 #: How many bytes an element has (``ncclDataType_t`` of nccl.h).
 SIZES = {
     **dict.fromkeys(("ncclInt8", "ncclChar", "ncclUint8"), 1),
@@ -19,6 +22,13 @@ SIZES = {
 _EACH = frozenset(("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter"))
 
 
+def communicator_text(value: Communicator | None) -> str:
+    """Return a communicator's hash as NCCL's log has it, or a group's label; "" unknown."""
+    if isinstance(value, Group):
+        return value.label
+    return "" if value is None else f"0x{value:016x}"
+
+
 def in_all(name: str, ranks: int | None) -> int | None:
     """Return how many times an operation's counted bytes move in all; None where unknown."""
     return ranks if name in _EACH else 1
@@ -28,11 +38,12 @@ def bus_factor(name: str, ranks: int | None) -> float | None:
     """Return by what bandwidth is multiplied to compare with that of the hardware.
 
     From nccl-tests, ``doc/PERFORMANCE.md``: 2(n-1)/n of an all-reduce, (n-1)/n of what each of n
-    ranks has a part in, else 1. None where the number of ranks is unknown and counts.
+    ranks has a part in (about that where parts differ, in an AlltoAllv), else 1. None where the
+    number of ranks is unknown and counts.
     """
     if name == "AllReduce":
         return None if not ranks else 2 * (ranks - 1) / ranks
-    if name in _EACH:
+    if name in _EACH or name == "AlltoAllv":
         return None if not ranks else (ranks - 1) / ranks
     return 1.0
 
@@ -96,7 +107,7 @@ class Communications(Table):
         moving_ns: the rest of it; -1 unknown.
         split: code of :class:`Split`.
         names: names of operations, datatypes, algorithms and protocols.
-        communicators: NCCL's hashes of them.
+        communicators: NCCL's hashes of them, or PyTorch's groups.
     """
 
     source: Ints
@@ -126,4 +137,4 @@ class Communications(Table):
     moving_ns: Ints
     split: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
-    communicators: tuple[int, ...] = field(metadata={"shared": True})
+    communicators: tuple[Communicator, ...] = field(metadata={"shared": True})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,28 +34,75 @@ _CATEGORIES = {
 }
 
 
-class _Args(msgspec.Struct, gc=False):
+class Args(msgspec.Struct, gc=False):
+    """Arguments of events, as far as they are used."""
+
     correlation: int | None = None
     device: int | None = None
     external: int | None = msgspec.field(default=None, name="External id")
     name: str | None = None
 
 
+class CollectiveArgs(Args, gc=False):
+    """The same with those of collectives, whatever they hold."""
+
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    elements_in: Any = msgspec.field(default=None, name="In msg nelems")
+    elements_out: Any = msgspec.field(default=None, name="Out msg nelems")
+    split: Any = msgspec.field(default=None, name="In split size")
+    datatype: Any = msgspec.field(default=None, name="dtype")
+    group: Any = msgspec.field(default=None, name="Process Group Name")
+    description: Any = msgspec.field(default=None, name="Process Group Description")
+    ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    size: Any = msgspec.field(default=None, name="Group size")
+    start: Any = msgspec.field(default=None, name="Global rank start")
+    stride: Any = msgspec.field(default=None, name="Global rank stride")
+    rank: Any = msgspec.field(default=None, name="Rank")
+    origin: Any = msgspec.field(default=None, name="Src Rank")
+    target: Any = msgspec.field(default=None, name="Dst Rank")
+    sequence: Any = msgspec.field(default=None, name="Seq")
+
+
 class Event(trace_events.Event, gc=False):
     """An event with the arguments that are used."""
 
-    args: _Args | None = None
+    args: Args | None = None
+
+
+class CollectiveEvent(Event, gc=False):
+    """The same with the arguments of collectives, which take a quarter longer to read."""
+
+    args: CollectiveArgs | None = None
 
 
 class ExactEvent(trace_events.ExactEvent, gc=False):
     """The same, with its times as they are written."""
 
-    args: _Args | None = None
+    args: CollectiveArgs | None = None
 
 
-_NO_ARGS = _Args()
+#: Blocks with this hold events of collectives.
+COLLECTIVE_MARK = b'"Collective name"'
+
+
+_NO_ARGS = Args()
 #: Columns of what is gathered.
 OWNER, START, END, NAME, CORRELATION, DEVICE, EXTERNAL = range(7)
+#: Those kept of a collective, in its order.
+_OF_COLLECTIVE = (OWNER, START, END, CORRELATION, EXTERNAL)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An event that says what a collective does: its kind, owner, times, and arguments."""
+
+    kind: int
+    owner: int
+    start_ns: int
+    end_ns: int
+    correlation: int
+    external: int
+    args: CollectiveArgs
 
 
 @dataclass
@@ -65,6 +113,7 @@ class Gathered:
     owners: Owners = field(default_factory=Owners)
     threads: dict[int, str] = field(default_factory=dict)
     blocks: dict[int, list[Ints]] = field(default_factory=lambda: defaultdict(list))
+    collectives: list[Collective] = field(default_factory=list)
     untimed: int = 0
 
     def add(self, events: Sequence[Event | ExactEvent]) -> None:
@@ -80,7 +129,21 @@ class Gathered:
             elif event.ph == "M" and event.name == "thread_name" and event.args is not None:
                 self.threads[self.owners.number(event)] = event.args.name or ""
         for kind, own_events in kinds.items():
-            self.blocks[kind].append(self._columns(own_events))
+            columns = self._columns(own_events)
+            self.blocks[kind].append(columns)
+            if kind in (KERNEL, OPERATOR):
+                self._add_collectives(kind, own_events, columns)
+
+    def _add_collectives(
+        self, kind: int, events: Sequence[Event | ExactEvent], columns: Ints
+    ) -> None:
+        if isinstance(events[0], CollectiveEvent | ExactEvent):
+            for row, event in enumerate(events):
+                args = event.args
+                if isinstance(args, CollectiveArgs) and args.collective is not None:
+                    owner, start_ns, end_ns, *ids = columns[_OF_COLLECTIVE, row].tolist()
+                    own = Collective(kind, owner, start_ns, end_ns, ids[0], ids[1], args)
+                    self.collectives.append(own)
 
     def _columns(self, events: Sequence[Event | ExactEvent]) -> Ints:
         args = [event.args or _NO_ARGS for event in events]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints, joined
-from bubbleviz.communications import Communications
+from bubbleviz.communications import Communications, Communicator
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError
 from bubbleviz.grouping import groups_of
 from bubbleviz.inputs import find_profiles
@@ -147,7 +147,7 @@ def put_together(
     own, offsets_ns, hosts = _profile_clocks(profiles)
     pool = pool_of(profiles, offsets_ns)
     placed = place(recorded, pool, anchors)
-    names, communicators = Numbers[str](), Numbers[int]()
+    names, communicators = Numbers[str](), Numbers[Communicator]()
     tables = []
     begin = 0
     for source, file in enumerate(recorded):

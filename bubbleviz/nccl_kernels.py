@@ -16,10 +16,14 @@ from functools import partial
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.communications import Communicator
 from bubbleviz.grouping import groups_of, looked_up
 from bubbleviz.link import link
 from bubbleviz.model import Limitation
+from bubbleviz.nccl_called import Called
+from bubbleviz.nccl_collectives import called_of, sizes_of
 from bubbleviz.nccl_payloads import Payloads, read_payloads
+from bubbleviz.process_groups import Collectives
 from bubbleviz.profile import Profile, Ranges, Source, pid_of, process_of
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import reader_of
@@ -80,35 +84,6 @@ class Kernels(Table):
 
 
 @dataclass(frozen=True)
-class Called(Table):
-    """Operations of kernels, as ranges tell them; -1 is none.
-
-    Attributes:
-        first: the first kernel that carries it out.
-        last: the last one.
-        name: row of ``names``.
-        communicator: row of ``communicators``.
-        bytes: of the message.
-        peer: rank that it goes to or comes from.
-        root: rank that it starts from or ends at.
-        rank: own rank.
-        names: of operations.
-        communicators: NCCL's hashes.
-    """
-
-    first: Ints
-    last: Ints
-    name: Ints
-    communicator: Ints
-    bytes: Ints
-    peer: Ints
-    root: Ints
-    rank: Ints
-    names: tuple[str, ...] = field(metadata={"shared": True})
-    communicators: tuple[int, ...] = field(metadata={"shared": True})
-
-
-@dataclass(frozen=True)
 class Carried:
     """What a profile tells of NCCL.
 
@@ -116,7 +91,7 @@ class Carried:
         source: the profile.
         kernels: that ran.
         called: operations that they carried out.
-        ranks: how many each communicator has, by its hash.
+        ranks: how many each communicator has.
         without: calls whose kernels were not found.
         limitations: what could not be told.
     """
@@ -124,7 +99,7 @@ class Carried:
     source: Source
     kernels: Kernels
     called: Called
-    ranks: tuple[tuple[int, int], ...]
+    ranks: tuple[tuple[Communicator, int], ...]
     without: int
     limitations: tuple[Limitation, ...]
 
@@ -163,6 +138,8 @@ def _carried(profile: Profile, payloads: Payloads | None, notes: tuple[Limitatio
         names=tuple(activities.names[number] for number in used.tolist()),
         places=tuple((pid_of(process), device) for process, device in activities.ranks.tolist()),
     )
+    if profile.collectives is not None:
+        return _of_pytorch(profile, profile.collectives, kernels, rows)
     ranges = profile.ranges
     linked = link(
         activities,
@@ -189,6 +166,26 @@ def _carried(profile: Profile, payloads: Payloads | None, notes: tuple[Limitatio
         ranks=_sizes(payloads),
         without=without,
         limitations=(*(notes if len(rows) else ()), *([loose] if bare else [])),
+    )
+
+
+def _of_pytorch(profile: Profile, told: Collectives, kernels: Kernels, rows: Ints) -> Carried:
+    """Return what a trace of PyTorch tells; ``rows`` are the kernels' activities."""
+    says = tuple(said_by(name)[0] for name in kernels.names)
+    called = called_of(told, rows, kernels.name, says)
+    bare = int((~np.isin(rows, told.kernel)).sum())
+    because = (
+        f"{profile.source.path}: their names alone tell what they did; PyTorch tells it of what "
+        "it launched while it recorded, but not in CUDA graphs and other batches than sends"
+    )
+    note = Limitation("kernels of NCCL of which no collective is told", because, bare)
+    return Carried(
+        source=profile.source,
+        kernels=kernels,
+        called=called,
+        ranks=sizes_of(told),
+        without=0,
+        limitations=(note,) if bare else (),
     )
 
 
@@ -250,6 +247,7 @@ def _called(
         name=name[rows],
         rank=rank,
         **columns,
+        **{column: np.full(len(rows), NONE) for column in ("sequence", "count", "datatype")},
         names=names,
         communicators=communicators,
     )

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,14 +13,16 @@ import numpy as np
 from bubbleviz._version import __version__
 from bubbleviz.cells import clean, milliseconds, ruled, shortened, titled
 from bubbleviz.columns import NONE, Ints
-from bubbleviz.communications import Split, Timing
+from bubbleviz.communications import Split, Timing, communicator_text
 from bubbleviz.nccl_events import STATES, UNKNOWN, Kind
 from bubbleviz.nccl_totals import bandwidths_of, busy_ns, totals_of
+from bubbleviz.process_groups import stretches
 from bubbleviz.renderers.csv import inert
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from bubbleviz.communications import Communicator
     from bubbleviz.model import Limitation
     from bubbleviz.nccl_clocks import Clock
     from bubbleviz.nccl_totals import Communication, Floats, Total
@@ -56,8 +57,8 @@ _BY = {
 }
 #: What the numbers mean; they stand below the table and in the JSON.
 DEFINITIONS = (
-    "n: ranks of the communicator, as NCCL's ranges in a profile tell, else the highest that was "
-    "seen and one",
+    "n: ranks of the communicator, as NCCL's ranges or PyTorch's groups tell, else the "
+    "highest that was seen and one",
     "bytes: elements times their size, as one rank hands in or takes them (an AllGather's: of one "
     "rank's part)",
     "waiting: from a rank's own start to the start of the operation's last member; where no other "
@@ -73,11 +74,6 @@ DEFINITIONS = (
 def warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
     """Return a sentence for each limitation."""
     return tuple(f"limitation: {own.what} ({own.count:,}): {own.because}" for own in limitations)
-
-
-def communicator_text(value: int | None) -> str:
-    """Return a communicator's hash as NCCL's log has it; "" unknown."""
-    return "" if value is None else f"0x{value:016x}"
 
 
 def summary(found: Communication) -> str:
@@ -123,10 +119,10 @@ def parts(found: Communication) -> Iterator[RenderableType]:
 def _cells(own: Total) -> tuple[str, ...]:
     how = "/".join(part for part in (own.algorithm, own.protocol) if part)
     return (
-        communicator_text(own.communicator) or "-",
+        shortened(clean(communicator_text(own.communicator), None), _NAME) or "-",
         "-" if own.ranks is None else f"{own.ranks:,}",
         shortened(clean(own.name, None), _NAME),
-        shortened(_stretches(own.peers), _NAME // 2) or "-",
+        shortened(stretches(own.peers), _NAME // 2) or "-",
         shortened(clean(how, None), _NAME // 2) or "-",
         f"{own.operations:,}",
         "-" if own.bytes is None else f"{own.bytes / 1e6:,.3f}",
@@ -138,15 +134,6 @@ def _cells(own: Total) -> tuple[str, ...]:
             for value in (own.algorithm_gbps, own.bus_gbps, own.moving_gbps)
         ),
     )
-
-
-def _stretches(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as ``0-3,5``."""
-    told = []
-    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        own = [number for _, number in run]
-        told.append(str(own[0]) if len(own) == 1 else f"{own[0]}-{own[-1]}")
-    return ",".join(told)
 
 
 def _clock_parts(clocks: Sequence[Clock]) -> Iterator[RenderableType]:
@@ -192,7 +179,9 @@ def to_csv(found: Communication) -> str:
         _looked_up(table.source, [inert(file.path) for file in found.files]),
         [_KINDS[Kind(code)] for code in table.kind.tolist()],
         _numbers(table.pid),
-        _looked_up(table.communicator, [communicator_text(own) for own in table.communicators]),
+        _looked_up(
+            table.communicator, [inert(communicator_text(own)) for own in table.communicators]
+        ),
         _numbers(table.rank),
         _looked_up(table.name, names),
         *(_numbers(c) for c in (table.peer, table.root, table.sequence, table.count)),
@@ -216,6 +205,14 @@ def to_csv(found: Communication) -> str:
     writer.writerow((*COLUMNS, *(f"{name}_ns" for name in STATES)))
     writer.writerows(zip(*columns, strict=True))
     return out.getvalue()
+
+
+def _group(communicator: Communicator) -> dict[str, object]:
+    if isinstance(communicator, int):
+        return {}
+    members = list(communicator.ranks) or None
+    told = {"name": communicator.name, "description": communicator.description or None}
+    return {"group": {**told, "members": members}}
 
 
 def _numbers(column: Ints, none: int = NONE) -> list[object]:
@@ -258,7 +255,7 @@ def to_json(found: Communication) -> str:
             for own in found.clocks
         ],
         "communicators": [
-            {"id": communicator_text(own), "ranks": ranks}
+            {"id": communicator_text(own), "ranks": ranks, **_group(own)}
             for own, ranks in zip(table.communicators, found.ranks, strict=True)
         ],
         "window": found.window,

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints
-from bubbleviz.communications import SIZES, Communications, Timing
+from bubbleviz.communications import SIZES, Communications, Communicator, Timing
 from bubbleviz.nccl_clocks import KernelPool, Placed
 from bubbleviz.nccl_events import STATES, Kind, NcclEvents
 from bubbleviz.nccl_kernels import Carried, said_by
@@ -41,7 +41,7 @@ def of_events(
     placed: Placed,
     clocks: int,
     names: Numbers[str],
-    communicators: Numbers[int],
+    communicators: Numbers[Communicator],
 ) -> Communications:
     """Return a file's operations as rows; clocks of profiles come before those of files."""
     name = names.of(events.names)
@@ -89,7 +89,7 @@ def of_kernels(
     at: int,
     clock: int,
     names: Numbers[str],
-    communicators: Numbers[int],
+    communicators: Numbers[Communicator],
 ) -> Communications:
     """Return a profile's operations as rows: those of ranges, then kernels without any.
 
@@ -115,6 +115,7 @@ def of_kernels(
     algorithm, protocol = (
         np.where(unknown[part][of_name], NONE, by_kernel[part][of_name]) for part in (1, 2)
     )
+    named = names.of(called.names)
     none = np.full(len(bare), NONE, np.int64)
     start_ns, end_ns = pool.start_ns[at + first], pool.end_ns[at + last]
     places = np.array([pid for pid, _ in kernels.places] or [0], np.int64)
@@ -124,18 +125,16 @@ def of_kernels(
         source=np.full(rows, source, np.int64),
         kind=np.full(rows, Kind.KERNEL, np.int64),
         pid=places[kernels.place[first]],
-        name=np.concatenate(
-            (names.of(called.names)[called.name], by_kernel[0][kernels.name[bare]])
-        ),
+        name=np.concatenate((named[called.name], by_kernel[0][kernels.name[bare]])),
         communicator=np.concatenate(
             (communicators.of(called.communicators)[called.communicator], none)
         ),
         rank=np.concatenate((called.rank, none)),
         peer=np.concatenate((called.peer, none)),
         root=np.concatenate((called.root, none)),
-        sequence=empty,
-        count=empty.copy(),
-        datatype=empty.copy(),
+        sequence=np.concatenate((called.sequence, none)),
+        count=np.concatenate((called.count, none)),
+        datatype=np.concatenate((named[called.datatype], none)),
         bytes=np.concatenate((called.bytes, none)),
         algorithm=algorithm,
         protocol=protocol,
@@ -148,7 +147,7 @@ def of_kernels(
         kernel=at + first,
         shared=np.ones(rows, np.int64),
         state_ns=np.zeros((rows, len(STATES)), np.int64),
-        waiting_ns=empty.copy(),
+        waiting_ns=empty,
         moving_ns=empty.copy(),
         split=np.zeros(rows, np.int64),
         names=(),

@@ -11,7 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.columns import NONE, Ints
-from bubbleviz.communications import Communications, bus_factor, in_all
+from bubbleviz.communications import (
+    Communications,
+    Communicator,
+    bus_factor,
+    communicator_text,
+    in_all,
+)
 from bubbleviz.grouping import groups_of
 from bubbleviz.nccl_events import UNKNOWN
 
@@ -107,7 +113,7 @@ class Total:
     """Operations of one communicator, name, peer, algorithm and protocol, put together.
 
     Attributes:
-        communicator: NCCL's hash; None unknown.
+        communicator: NCCL's hash, or PyTorch's group; None unknown.
         ranks: how many ranks it has; None unknown.
         name: of the operations.
         peers: ranks that they went to or came from, or the root.
@@ -124,7 +130,7 @@ class Total:
         moving_gbps: the same of the bus, while data moves.
     """
 
-    communicator: int | None
+    communicator: Communicator | None
     ranks: int | None
     name: str
     peers: tuple[int, ...]
@@ -151,7 +157,7 @@ def totals_of(found: Communication) -> tuple[Total, ...]:
             _totals(found),
             key=lambda own: (
                 -(own.duration_ns or 0),
-                own.communicator or 0,
+                communicator_text(own.communicator),
                 own.name,
                 own.algorithm,
                 own.protocol,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bubbleviz.columns import Bools, Codes, Ints, Table
 from bubbleviz.model import Limitation
+from bubbleviz.process_groups import Collectives
 
 PID_MASK = 0xFFFFFF
 
@@ -234,6 +235,7 @@ class Profile:
         system_calls: calls of the operating system, as ranges; None where they are not recorded.
         launches_known: whether the calls are a host's own; else they stand for the work itself,
             and say nothing of when it was launched.
+        collectives: what kernels of communication carry out; None where the format never tells.
     """
 
     source: Source
@@ -248,6 +250,7 @@ class Profile:
     global_rank: int | None = None
     system_calls: RangeLog | None = None
     launches_known: bool = True
+    collectives: Collectives | None = None
 
 
 @dataclass(frozen=True)

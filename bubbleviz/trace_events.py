@@ -22,6 +22,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -89,6 +90,14 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 _Told = tuple[str, str, Any, type[msgspec.Struct] | None]
 
 
+@dataclass(frozen=True)
+class Rare(Generic[EventT]):
+    """Events that say more than most: what marks a block with some, and what it is decoded to."""
+
+    mark: bytes
+    event: type[EventT]
+
+
 class TraceFile(Generic[EventT, ExactT]):
     """The events of an open file.
 
@@ -99,7 +108,12 @@ class TraceFile(Generic[EventT, ExactT]):
     """
 
     def __init__(
-        self, path: str, unpacked: Unpacked, event: type[EventT], exact: type[ExactT]
+        self,
+        path: str,
+        unpacked: Unpacked,
+        event: type[EventT],
+        exact: type[ExactT],
+        rare: Rare[EventT] | None,
     ) -> None:
         self.path, self.malformed, self.cut = path, 0, False
         self._unpacked, self._chunks = unpacked, iter(unpacked)
@@ -108,6 +122,10 @@ class TraceFile(Generic[EventT, ExactT]):
         self._exact = exact
         # What to decode to is known when this runs, and no type checker can follow.
         self._fast_decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
+        self._rare = rare
+        self._rare_decoder = self._fast_decoder
+        if rare is not None:
+            self._rare_decoder = msgspec.json.Decoder(list[rare.event], strict=False)  # type: ignore[name-defined]
         self._exact_decoder = msgspec.json.Decoder(list[exact], strict=False)  # type: ignore[valid-type]
 
     def blocks(self) -> Iterator[Sequence[EventT | ExactT]]:
@@ -198,7 +216,9 @@ class TraceFile(Generic[EventT, ExactT]):
             return None
         block = b"".join((b"[", self._rest[: at + 1], b"]"))
         try:
-            events: Sequence[EventT | ExactT] = self._fast_decoder.decode(block)
+            rare = self._rare is not None and self._rare.mark in block
+            decoder = self._rare_decoder if rare else self._fast_decoder
+            events: Sequence[EventT | ExactT] = decoder.decode(block)
             if _inexact(events):
                 events = self._exact_decoder.decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -325,7 +345,11 @@ def _no_number(_: str) -> None:
 
 @contextmanager
 def opened_trace(
-    path: str, event: type[EventT], exact: type[ExactT], watch: Watch = unwatched
+    path: str,
+    event: type[EventT],
+    exact: type[ExactT],
+    watch: Watch = unwatched,
+    rare: Rare[EventT] | None = None,
 ) -> Iterator[TraceFile[EventT, ExactT]]:
     """Open a file of trace events.
 
@@ -334,6 +358,7 @@ def opened_trace(
         event: what an event is decoded to.
         exact: what it is decoded to where a double would round its times.
         watch: takes what share of the file has been read.
+        rare: events that say more than most.
 
     Raises:
         ProfileError: it cannot be opened.
@@ -341,7 +366,7 @@ def opened_trace(
     try:
         with Path(path).open("rb") as file:
             unpacked = Unpacked(file, Path(path).stat().st_size, watch)
-            yield TraceFile(path, unpacked, event, exact)
+            yield TraceFile(path, unpacked, event, exact, rare)
     except OSError as error:
         raise ProfileError(
             f"{path}: cannot be read ({error.strerror or error}); copy it again"

@@ -31,9 +31,11 @@ from bubbleviz.columns import Ints
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.globs import lets_through
 from bubbleviz.held import HeldRanges
+from bubbleviz.kineto_collectives import collectives_of
 from bubbleviz.kineto_events import (
     ANNOTATION,
     CALL,
+    COLLECTIVE_MARK,
     COPY,
     END,
     KERNEL,
@@ -42,6 +44,7 @@ from bubbleviz.kineto_events import (
     OWNER,
     PYTHON,
     START,
+    CollectiveEvent,
     Event,
     ExactEvent,
     Gathered,
@@ -70,7 +73,7 @@ from bubbleviz.profile import (
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step
-from bubbleviz.trace_events import TraceFile, made_by_xla, opened_trace
+from bubbleviz.trace_events import Rare, TraceFile, made_by_xla, opened_trace
 from bubbleviz.traced import clean
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
@@ -127,6 +130,7 @@ def _read_whole(file: TraceFile[Event, ExactEvent]) -> _Trace:
             },
         ),
     ]
+    collectives = collectives_of(work, called, gathered, base_ns, facts)
     if len(work):
         called, more = with_operators(work, called, named, file.path)
         notes.extend(more)
@@ -148,6 +152,7 @@ def _read_whole(file: TraceFile[Event, ExactEvent]) -> _Trace:
         limitations=tuple(notes),
         global_rank=_global_rank(facts),
         launches_known=counts[KERNEL] + counts[COPY] > 0,
+        collectives=collectives,
     )
     return _Trace(profile, named.kind, counts)
 
@@ -287,7 +292,8 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ki
     Raises:
         ProfileError: it cannot be opened.
     """
-    with opened_trace(path, Event, ExactEvent, watch) as file:
+    rare = Rare[Event](COLLECTIVE_MARK, CollectiveEvent)
+    with opened_trace(path, Event, ExactEvent, watch, rare) as file:
         yield KinetoFile(file)
 
 

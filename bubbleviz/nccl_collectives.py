@@ -1,0 +1,115 @@
+"""Collectives as PyTorch tells them, in the terms of NCCL: names, bytes, communicators."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from bubbleviz.columns import NONE, Ints
+from bubbleviz.grouping import groups_of
+from bubbleviz.nccl_called import Called
+from bubbleviz.process_groups import Collectives, Group
+
+#: How many bytes an element has (``ScalarType`` of c10/core/ScalarType.h).
+SIZES = {
+    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8", "Bits8"), 1),
+    **dict.fromkeys(("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("Float8_e8m0fnu", "Float4_e2m1fn_x2"), 1),
+    **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16", "Bits16"), 2),
+    **dict.fromkeys(("Int", "UInt32", "Float", "QInt32", "ComplexHalf"), 4),
+    **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+#: What PyTorch adds to an operation's name (ProcessGroupNCCL.cpp) says how it was called alone.
+_ADDED = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
+_NAMES = {
+    "allreduce": "AllReduce",
+    "all_reduce": "AllReduce",
+    "allgather": "AllGather",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "all_to_all": "AlltoAll",
+    "all_to_allv": "AlltoAllv",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "send": "Send",
+    "recv": "Recv",
+}
+#: Operations whose parts one rank takes, and does not hand in.
+_TAKING = frozenset(("ReduceScatter", "Scatter", "Recv"))
+
+
+def operation_of(name: str) -> str:
+    """Return what NCCL calls an operation of PyTorch; "" where it has none such."""
+    return _NAMES.get(_ADDED.sub("", name), "")
+
+
+def called_of(told: Collectives, rows: Ints, kernel_names: Ints, names: tuple[str, ...]) -> Called:
+    """Return the operations that kernels of NCCL carry out.
+
+    Args:
+        told: what kernels carry out.
+        rows: activity of each kernel of NCCL, distinct, in the order of their table.
+        kernel_names: row of ``names`` of each.
+        names: what the kernels' names say they do; "" unknown.
+    """
+    order = np.argsort(rows)
+    place = np.searchsorted(rows[order], told.kernel)
+    held = np.flatnonzero(np.isin(told.kernel, rows))
+    own, kernel = told.take(held), order[place[held]]
+    operations = groups_of(own.operation)
+    first, last = np.full(len(operations), len(rows)), np.full(len(operations), NONE)
+    np.minimum.at(first, operations.of_row, kernel)
+    np.maximum.at(last, operations.of_row, kernel)
+    in_time = np.argsort(first, kind="stable")
+    first, last = first[in_time], last[in_time]
+    own = own.take(operations.first[in_time])
+    texts = [operation_of(name) for name in own.names]
+    plain = np.array([name == "AlltoAll" for name in texts], bool)
+    known = (*dict.fromkeys((*filter(None, texts), "AlltoAllv", *filter(None, names))),)
+    number = {name: place for place, name in enumerate(known)}
+    of_text = np.array([number.get(name, NONE) for name in texts], np.int64)
+    of_kernel = np.array([number.get(name, NONE) for name in names], np.int64)
+    name = of_text[own.name]
+    name = np.where(plain[own.name] & (own.uneven > 0), number["AlltoAllv"], name)
+    counted = _counted(own, name, known)
+    size = np.array([*(SIZES.get(text, NONE) for text in own.names), NONE], np.int64)[own.datatype]
+    of_bytes = np.where((counted >= 0) & (size > 0), counted * size, NONE)
+    name = np.where(name == NONE, of_kernel[kernel_names[first]], name)
+    datatypes = len(known)
+    return Called(
+        first=first,
+        last=last,
+        name=np.where(name == NONE, datatypes + own.name, name),
+        communicator=own.group,
+        bytes=of_bytes,
+        peer=own.peer,
+        root=own.root,
+        rank=own.rank,
+        sequence=own.sequence,
+        count=counted,
+        datatype=np.where(own.datatype == NONE, NONE, datatypes + own.datatype),
+        names=(*known, *own.names),
+        communicators=own.groups,
+    )
+
+
+def _counted(own: Collectives, name: Ints, known: tuple[str, ...]) -> Ints:
+    """Return the elements of each operation, as NCCL counts them; -1 unknown.
+
+    What NCCL counts is one rank's part: of what goes to all of them, a share.
+    """
+    taken = np.array([*(text in _TAKING for text in known), False], bool)[name]
+    shared = np.array([*(text == "AlltoAll" for text in known), False], bool)[name]
+    counted = np.where(taken, own.elements_out, own.elements_in)
+    ranks = np.array([*(group.size for group in own.groups), 0], np.int64)[own.group]
+    share = np.where((ranks > 0) & (counted >= 0), counted // np.maximum(ranks, 1), NONE)
+    return np.where(name == NONE, NONE, np.where(shared, share, counted))
+
+
+def sizes_of(told: Collectives) -> tuple[tuple[Group, int], ...]:
+    """Return how many ranks each group has."""
+    return tuple((group, group.size) for group in told.groups if group.size)

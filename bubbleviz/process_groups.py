@@ -1,0 +1,83 @@
+"""Process groups of PyTorch, and the collectives that its profiler tells of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from bubbleviz.columns import Ints, Table
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group (``torch.distributed.new_group``): its communicator, to whoever is in it.
+
+    Attributes:
+        name: of the group; "" unknown. Groups of other ranks may have the same one.
+        told: its ranks as they are written where not all are known; "" else.
+        ranks: the members' numbers in the run, in order; empty where not all are known.
+        size: how many there are; 0 unknown.
+        description: of the group, as ``default_pg``; "" unknown.
+    """
+
+    name: str
+    told: str = ""
+    ranks: tuple[int, ...] = ()
+    size: int = 0
+    description: str = field(default="", compare=False)
+
+    @property
+    def label(self) -> str:
+        """The group for people: name, description and ranks."""
+        step = self.ranks[1] - self.ranks[0] if len(self.ranks) > 2 else 1
+        told = f"[{stretches(self.ranks)}]" if self.ranks else self.told
+        if step > 1 and self.ranks == tuple(range(self.ranks[0], self.ranks[-1] + 1, step)):
+            told = f"[{self.ranks[0]}-{self.ranks[-1]} by {step}]"
+        return " ".join(part for part in (self.name, self.description, told) if part)
+
+
+def stretches(numbers: Sequence[int]) -> str:
+    """Return numbers as ``0-3,5``, in their order."""
+    told = []
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        own = [number for _, number in run]
+        told.append(str(own[0]) if len(own) == 1 else f"{own[0]}-{own[-1]}")
+    return ",".join(told)
+
+
+@dataclass(frozen=True)
+class Collectives(Table):
+    """What kernels carry out, as PyTorch tells it: a row for each kernel of each; -1 is none.
+
+    Attributes:
+        kernel: row of the activities.
+        operation: number that the kernels of one operation share.
+        name: row of ``names``.
+        group: row of ``groups``.
+        elements_in: that the rank hands in.
+        elements_out: that it takes.
+        datatype: row of ``names``.
+        uneven: 1 where the ranks' parts differ in size; else 0.
+        rank: own, in the group.
+        peer: rank in the group that it goes to or comes from.
+        root: rank in the group that it starts from or ends at.
+        sequence: number among the group's operations.
+        names: of operations and datatypes, as PyTorch has them.
+        groups: the groups.
+    """
+
+    kernel: Ints
+    operation: Ints
+    name: Ints
+    group: Ints
+    elements_in: Ints
+    elements_out: Ints
+    datatype: Ints
+    uneven: Ints
+    rank: Ints
+    peer: Ints
+    root: Ints
+    sequence: Ints
+    names: tuple[str, ...] = field(metadata={"shared": True})
+    groups: tuple[Group, ...] = field(metadata={"shared": True})

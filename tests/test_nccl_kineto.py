@@ -1,0 +1,507 @@
+"""Communication as PyTorch's profiler tells it: planted traces with known bytes and bandwidths."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bubbleviz import nccl_report
+from bubbleviz.errors import BubblevizError
+from bubbleviz.nccl import measure_communication
+from bubbleviz.nccl_collectives import operation_of
+from bubbleviz.nccl_totals import Communication, Total, totals_of
+from bubbleviz.process_groups import Group
+
+Events = list[dict[str, Any]]
+KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+GENERIC = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
+SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+WORLD = "[0, 1, 2, 3]"
+
+
+def told(name: str, elements: int, **more: Any) -> dict[str, Any]:
+    """Return what PyTorch says of a collective of four ranks, four bytes an element."""
+    return {
+        "Collective name": name,
+        "In msg nelems": elements,
+        "Out msg nelems": elements,
+        "Group size": 4,
+        "dtype": "Float",
+        "In split size": "[]",
+        "Out split size": "[]",
+        "Process Group Name": "0",
+        "Process Group Description": "default_pg",
+        "Process Group Ranks": WORLD,
+        **more,
+    }
+
+
+def launched(
+    number: int, start: float, dur: float, args: dict[str, Any], name: str = GENERIC
+) -> Events:
+    """Return a call and the kernel that it launched, in microseconds."""
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": 9, "tid": 9}
+    work = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7}
+    own = {"External id": 100 + number, "device": 0, "stream": 7, "correlation": number}
+    return [
+        {**call, "ts": start - 5, "dur": 2, "args": {"correlation": number}},
+        {**work, "ts": start, "dur": dur, "args": {**own, **args}},
+    ]
+
+
+def operator(number: int, args: dict[str, Any], start: float = 1) -> dict[str, Any]:
+    own = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 9, "tid": 9}
+    return {**own, "ts": start, "dur": 1, "args": {"External id": 100 + number, **args}}
+
+
+def write(folder: Path, rank: int, events: Events, /, host: str = "h", **world: Any) -> str:
+    info = {"backend": "nccl", "rank": rank, "world_size": 4} | world
+    document = {
+        "schemaVersion": 1,
+        "host_name": host,
+        "distributedInfo": info,
+        "baseTimeNanoseconds": 1_700_000_000_000_000_000,
+        "traceEvents": events,
+    }
+    path = folder / f"rank{rank}.pt.trace.json"
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def rows(found: Communication, *names: str) -> list[tuple[Any, ...]]:
+    table = found.operations
+    return list(zip(*(getattr(table, name).tolist() for name in names), strict=True))
+
+
+def groups(found: Communication) -> list[Group]:
+    return [own for own in found.operations.communicators if isinstance(own, Group)]
+
+
+def only(found: Communication) -> Total:
+    (total,) = totals_of(found)
+    return total
+
+
+def measured(folder: Path, args: dict[str, Any], name: str = GENERIC) -> Total:
+    """Return the total of one operation that takes a millisecond on rank 0."""
+    return only(measure_communication(write(folder, 0, launched(1, 100, 1000, args, name))))
+
+
+# Bytes and bandwidths
+
+
+@pytest.mark.parametrize(
+    ("name", "took", "gave", "operation", "size", "algorithm", "bus"),
+    [
+        # What one rank hands in or takes, in bytes; then 10^9 bytes a second over 1 ms.
+        ("allreduce", 1000, 1000, "AllReduce", 4000, 0.004, 0.006),
+        ("allreduce_coalesced", 1000, 1000, "AllReduce", 4000, 0.004, 0.006),
+        ("_allgather_base", 1000, 4000, "AllGather", 4000, 0.016, 0.012),
+        ("all_gather", 1000, 4000, "AllGather", 4000, 0.016, 0.012),
+        ("allgather_into_tensor_coalesced", 1000, 4000, "AllGather", 4000, 0.016, 0.012),
+        ("_reduce_scatter_base", 4000, 1000, "ReduceScatter", 4000, 0.016, 0.012),
+        ("reduce_scatter_tensor_coalesced", 4000, 1000, "ReduceScatter", 4000, 0.016, 0.012),
+        ("all_to_all", 4000, 4000, "AlltoAll", 4000, 0.016, 0.012),
+        ("all_to_allv", 4000, 3000, "AlltoAllv", 16000, 0.016, 0.012),
+        ("broadcast", 1000, 1000, "Broadcast", 4000, 0.004, 0.004),
+        ("_broadcast_oop", 1000, 1000, "Broadcast", 4000, 0.004, 0.004),
+        ("reduce", 1000, 1000, "Reduce", 4000, 0.004, 0.004),
+        ("gather", 1000, 4000, "Gather", 4000, 0.016, 0.012),
+        ("scatter", 4000, 1000, "Scatter", 4000, 0.016, 0.012),
+        ("send", 1000, 1000, "Send", 4000, 0.004, 0.004),
+        ("recv", 1000, 1000, "Recv", 4000, 0.004, 0.004),
+    ],
+)
+def test_bytes_are_counted_as_nccl_counts_them(
+    tmp_path: Path,
+    name: str,
+    took: int,
+    gave: int,
+    operation: str,
+    size: int,
+    algorithm: float,
+    bus: float,
+) -> None:
+    total = measured(tmp_path, told(name, took, **{"Out msg nelems": gave}))
+
+    assert (total.name, total.bytes, total.ranks) == (operation, size, 4)
+    assert total.algorithm_gbps == pytest.approx(algorithm)
+    assert total.bus_gbps == pytest.approx(bus)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "size"),
+    [("BFloat16", 2), ("Half", 2), ("Long", 8), ("Byte", 1), ("Float8_e4m3fn", 1), ("Bool", 1)],
+)
+def test_datatypes_have_their_sizes(tmp_path: Path, datatype: str, size: int) -> None:
+    assert measured(tmp_path, told("allreduce", 10, dtype=datatype)).bytes == 10 * size
+
+
+def test_of_an_unknown_datatype_the_elements_are_known(tmp_path: Path) -> None:
+    path = write(tmp_path, 0, launched(1, 100, 1000, told("allreduce", 10, dtype="Float3")))
+    found = measure_communication(path)
+
+    assert rows(found, "count", "bytes") == [(10, -1)]
+    assert found.operations.names[found.operations.datatype[0]] == "Float3"
+    assert (only(found).bytes, only(found).algorithm_gbps) == (None, None)
+
+
+def test_parts_that_differ_make_an_all_to_all_one_of_vectors(tmp_path: Path) -> None:
+    args = told("all_to_all", 4000, **{"In split size": "[1000, 500, 1500, 1000]"})
+    assert measured(tmp_path, args).name == "AlltoAllv"
+    args["In split size"] = "[1000, 1000, 1000, 1000]"
+    assert measured(tmp_path, args).name == "AlltoAll"
+
+
+def test_what_nccl_has_no_name_for_is_named_by_its_kernel(tmp_path: Path) -> None:
+    barrier = told("barrier", 0)
+    assert measured(tmp_path, barrier, KERNEL).name == "AllReduce"
+    total = measured(tmp_path, barrier)
+    assert (total.name, total.bytes) == ("barrier", None)
+
+
+def test_names_lose_what_pytorch_adds() -> None:
+    assert operation_of("_allgather_base") == "AllGather"
+    assert operation_of("all_reduce_barrier") == "AllReduce"
+    assert operation_of("wait") == operation_of("") == ""
+
+
+# Kernels and operators
+
+
+def test_nothing_told_leaves_the_kernels_names(tmp_path: Path) -> None:
+    found = measure_communication(write(tmp_path, 0, launched(1, 100, 10, {}, KERNEL)))
+
+    assert (only(found).name, only(found).communicator, only(found).bytes) == (
+        "AllReduce",
+        None,
+        None,
+    )
+    assert "kernels of NCCL of which no collective is told" in {n.what for n in found.limitations}
+
+
+def test_what_kernels_lack_their_operators_tell(tmp_path: Path) -> None:
+    args = told("broadcast", 10, Rank=2)
+    path = write(tmp_path, 1, [operator(1, args), *launched(1, 100, 10, {})])
+    found = measure_communication(path)
+
+    assert rows(found, "rank", "root", "bytes") == [(1, 2, 40)]
+    assert only(found).peers == (2,)
+
+
+def test_kernels_of_one_operator_are_one_operation(tmp_path: Path) -> None:
+    args = told("allreduce", 10)
+    first, second = launched(1, 100, 10, args, KERNEL), launched(2, 120, 10, args, KERNEL)
+    second[1]["args"]["External id"] = 101
+    copy = launched(3, 140, 10, args, "at::native::elementwise_kernel")
+    copy[1]["args"]["External id"] = 101
+    found = measure_communication(write(tmp_path, 0, [*first, *second, *copy]))
+
+    assert rows(found, "duration_ns", "bytes") == [(30_000, 40)]
+
+
+def test_operations_come_in_the_order_of_their_kernels(tmp_path: Path) -> None:
+    events = [
+        event
+        for number, start in ((1, 300), (2, 100), (3, 200))
+        for event in launched(number, start, 10, told("allreduce", number))
+    ]
+    found = measure_communication(write(tmp_path, 0, events))
+    assert rows(found, "count") == [(2,), (3,), (1,)]
+
+
+# Members
+
+
+def test_members_are_told_by_their_number_and_wait_for_the_last(tmp_path: Path) -> None:
+    """Rank 1 begins each operation 40 us late; its capture lacks the first one."""
+    pair = {"Group size": 2, "Process Group Ranks": "[0, 1]"}
+    paths = []
+    for rank in range(2):
+        events = []
+        for number in range(rank, 5):
+            start = 1000 * (number + 1) + 40 * rank
+            args = told("allreduce", 1000, **pair, Seq=number)
+            events += launched(number, start, 500 - 40 * rank, args)
+        anchor = {"ph": "X", "cat": "user_annotation", "name": "step", "pid": 9, "tid": 9}
+        paths.append(write(tmp_path, rank, [*events, {**anchor, "ts": 0, "dur": 9000}]))
+    found = measure_communication(paths)
+
+    waits = rows(found, "rank", "sequence", "waiting_ns", "moving_ns")
+    assert waits == [
+        (0, 0, -1, -1),
+        *((0, number, 40_000, 460_000) for number in range(1, 5)),
+        *((1, number, 0, 460_000) for number in range(1, 5)),
+    ]
+    assert only(found).moving_gbps == pytest.approx(4000 / 460_000)
+
+
+def test_sends_meet_the_receives_of_their_peers(tmp_path: Path) -> None:
+    """Ranks 4 and 6 of the run are ranks 0 and 1 of their group."""
+    pair = {"Group size": 2, "Process Group Ranks": "[4, 6]", "Process Group Name": "17"}
+    send = told("send", 1000, **pair, **{"Dst Rank": 6})
+    recv = told("recv", 1000, **pair, **{"Src Rank": 4})
+    step = {"ph": "X", "cat": "user_annotation", "name": "s", "pid": 9, "tid": 9, "ts": 0, "dur": 9}
+    paths = [
+        write(tmp_path, 4, [step, *launched(1, 100, 80, send, SENDRECV)], world_size=8),
+        write(tmp_path, 6, [step, *launched(1, 130, 50, recv, SENDRECV)], world_size=8),
+    ]
+    found = measure_communication(paths)
+
+    assert rows(found, "rank", "peer", "bytes", "waiting_ns") == [
+        (0, 1, 4000, 30_000),
+        (1, 0, 4000, 0),
+    ]
+    assert [own.ranks for own in groups(found)] == [(4, 6)]
+
+
+def exchange(rank: int, start: float, call: str = "cudaLaunchKernelExC") -> Events:
+    """Return a batch: a send to the other of two ranks, and a receive from it."""
+    pair = {"Group size": 2, "Process Group Ranks": "[0, 1]", "Rank": 1 - rank}
+    kernel = launched(7, start, 100, {}, SENDRECV)
+    kernel[0]["name"] = call
+    del kernel[1]["args"]["External id"]
+    return [
+        operator(1, told("send", 1000, **pair, **{"Dst Rank": 1 - rank}), start - 20),
+        operator(2, told("recv", 500, **pair, **{"Src Rank": 1 - rank}), start - 15),
+        *kernel,
+    ]
+
+
+def test_a_batch_of_sends_and_receives_shares_a_kernel(tmp_path: Path) -> None:
+    step = {"ph": "X", "cat": "user_annotation", "name": "s", "pid": 9, "tid": 9, "ts": 0, "dur": 9}
+    paths = [write(tmp_path, rank, [step, *exchange(rank, 100 + 30 * rank)]) for rank in range(2)]
+    found = measure_communication(paths)
+
+    names = [found.operations.names[name] for name in found.operations.name.tolist()]
+    assert names == ["Send", "Recv"] * 2
+    assert rows(found, "rank", "peer", "bytes", "waiting_ns", "shared") == [
+        (0, 1, 4000, 30_000, 2),
+        (0, 1, 2000, 30_000, 2),
+        (1, 0, 4000, 0, 2),
+        (1, 0, 2000, 0, 2),
+    ]
+
+
+@pytest.mark.parametrize("how", ["graph", "another thread", "an operation between", "later"])
+def test_a_kernel_of_no_batch_is_given_none(tmp_path: Path, how: str) -> None:
+    events = exchange(0, 100, "cudaGraphLaunch" if how == "graph" else "cudaLaunchKernelExC")
+    if how == "another thread":
+        events[2]["tid"] = 10
+    elif how == "an operation between":
+        events += launched(8, 96, 2, told("allreduce", 1))
+        events[-2]["ts"] = 90
+    elif how == "later":
+        events[0]["ts"] = events[1]["ts"] = 200
+    found = measure_communication(write(tmp_path, 0, events))
+
+    assert [own for own in rows(found, "bytes") if own != (4,)] == [(-1,)]
+
+
+def test_groups_of_one_name_and_other_ranks_are_two(tmp_path: Path) -> None:
+    paths = []
+    for rank in range(4):
+        ranks = "[0, 1]" if rank < 2 else "[2, 3]"
+        args = told("allreduce", 10, **{"Group size": 2, "Process Group Ranks": ranks})
+        args["Process Group Name"] = "tp"
+        paths.append(write(tmp_path, rank, launched(1, 100, 10, args)))
+    found = measure_communication(paths)
+
+    assert [own.ranks for own in groups(found)] == [(0, 1), (2, 3)]
+    assert rows(found, "communicator", "rank") == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert found.ranks == (2, 2)
+
+
+def test_without_a_host_ends_of_operations_place_the_clocks(tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path, rank, launched(1, 100, 50, told("allreduce", 10)), host="")
+        for rank in range(2)
+    ]
+    found = measure_communication(paths)
+    assert [clock.by for clock in found.clocks] == ["reference", "operations"]
+
+
+# Ranks of groups
+
+
+@pytest.mark.parametrize(
+    ("ranks", "more", "expected"),
+    [
+        ("[0, 8, 16, ..., 504]", {}, range(0, 512, 8)),
+        ("[0, 8, 16, ...]", {"Global rank start": 0, "Global rank stride": 8}, range(0, 512, 8)),
+        ([0, 1], {"Group size": 2}, range(2)),
+        # What cannot be told is not made up.
+        ("[0, 8, 16, ...]", {}, ()),
+        ("[0, 8, 17, ..., 504]", {}, ()),
+        ("[0, 8, 16, ..., 505]", {}, ()),
+        ("[0, 8]", {}, ()),
+        ("[0, 0]", {"Group size": 2}, ()),
+        ("", {}, ()),
+    ],
+)
+def test_a_cut_list_of_ranks_is_made_whole_where_it_can_be(
+    tmp_path: Path, ranks: object, more: dict[str, Any], expected: range | tuple[int, ...]
+) -> None:
+    args = told("allreduce", 10, **{"Group size": 64, "Process Group Ranks": ranks} | more)
+    events = [operator(1, args), *launched(1, 100, 10, args)]
+    found = measure_communication(write(tmp_path, 8, events, world_size=512))
+
+    (group,) = groups(found)
+    assert group.ranks == tuple(expected)
+    assert found.ranks == (args["Group size"],)
+    assert rows(found, "rank") == [(list(expected).index(8) if 8 in expected else -1,)]
+
+
+def test_the_document_tells_the_ranks_of_groups(tmp_path: Path) -> None:
+    args = told("allreduce", 10, **{"Group size": 3, "Process Group Ranks": "[5, ...]"})
+    config = [{"pg_name": "0", "pg_size": 3, "ranks": [5, 9, 2]}, {"pg_name": 1, "ranks": "x"}, 7]
+    path = write(tmp_path, 9, launched(1, 100, 10, args), pg_config=config)
+    found = measure_communication(path)
+
+    assert [own.ranks for own in groups(found)] == [(5, 9, 2)]
+    assert rows(found, "rank") == [(1,)]
+
+
+def test_the_group_of_all_ranks_needs_no_list(tmp_path: Path) -> None:
+    args = told("allreduce", 10, **{"Process Group Ranks": "[0, ...]"})
+    found = measure_communication(write(tmp_path, 3, launched(1, 100, 10, args)))
+    assert (groups(found)[0].ranks, rows(found, "rank")) == ((0, 1, 2, 3), [(3,)])
+
+
+# Outputs
+
+
+@pytest.mark.parametrize(
+    ("ranks", "label"),
+    [
+        ((), "tp"),
+        ((3,), "tp [3]"),
+        ((0, 8), "tp [0,8]"),
+        ((0, 8, 16), "tp [0-16 by 8]"),
+        ((0, 1, 4, 5), "tp [0-1,4-5]"),
+        ((0, 8, 17), "tp [0,8,17]"),
+        ((5, 3, 1), "tp [5,3,1]"),
+    ],
+)
+def test_a_group_is_named_with_its_ranks(ranks: tuple[int, ...], label: str) -> None:
+    assert Group("tp", "", ranks, len(ranks)).label == label
+
+
+def test_groups_are_told_in_every_output(tmp_path: Path) -> None:
+    events = launched(1, 100, 1000, told("allreduce", 1000))
+    found = measure_communication(write(tmp_path, 0, events))
+
+    label = "0 default_pg [0-3]"
+    (row,) = csv.DictReader(io.StringIO(nccl_report.to_csv(found)))
+    assert (row["communicator"], row["datatype"], row["count"]) == (label, "Float", "1000")
+    (own,) = json.loads(nccl_report.to_json(found))["communicators"]
+    group = {"name": "0", "description": "default_pg", "members": [0, 1, 2, 3]}
+    assert own == {"id": label, "ranks": 4, "group": group}
+
+
+@pytest.mark.parametrize("text", ["=1+1", "a\nb\0c", "<script>", "x" * 10_000, "\ud800"])
+def test_hostile_names_are_inert(tmp_path: Path, text: str) -> None:
+    keys = ("Collective name", "dtype", "Process Group Name", "Process Group Ranks")
+    args = told("allreduce", 10, **dict.fromkeys(keys, text))
+    found = measure_communication(write(tmp_path, 0, launched(1, 100, 10, args)))
+
+    out = nccl_report.to_csv(found)
+    out.encode()
+    assert "\0" not in out
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert not any(cell.startswith("=") for cell in row.values())
+    nccl_report.to_json(found).encode()
+    assert list(nccl_report.parts(found))
+
+
+_ANY = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=4)
+    | st.sampled_from(
+        ["[0, 1]", "[0, ..., 3]", "[-1]", "allreduce", "send", "all_to_all", "Float"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=4,
+)
+_KEYS = (*told("", 0), "Src Rank", "Dst Rank", "Seq", "Rank", "External id", "Global rank start")
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+)
+@given(
+    odd=st.dictionaries(st.sampled_from((*_KEYS, "Global rank stride")), _ANY, max_size=6),
+    of_operator=st.dictionaries(st.sampled_from(_KEYS), _ANY, max_size=4),
+    world=st.dictionaries(st.sampled_from(("rank", "world_size", "pg_config")), _ANY),
+    group=st.dictionaries(st.sampled_from(("pg_name", "pg_size", "ranks")), _ANY),
+)
+def test_whatever_a_trace_says_of_collectives_it_is_read(
+    tmp_path: Path,
+    odd: dict[str, Any],
+    of_operator: dict[str, Any],
+    world: dict[str, Any],
+    group: dict[str, Any],
+) -> None:
+    events = [operator(1, told("allreduce", 3) | of_operator)]
+    events += launched(1, 100, 10, told("all_to_all", 5) | odd)
+    events += launched(2, 200, 10, told("allreduce", 5))
+    path = write(tmp_path, 0, events, **{"pg_config": [group], **world})
+
+    with contextlib.suppress(BubblevizError):
+        found = measure_communication(path)
+        assert len(found.operations) == 2
+        json.loads(nccl_report.to_json(found))
+        nccl_report.to_csv(found).encode()
+        assert list(nccl_report.parts(found))
+
+
+# Real traces
+
+
+DATA = os.environ.get("BUBBLEVIZ_DATA")
+SIZES = {"Float": 4, "Long": 8, "BFloat16": 2}
+NAMES = {"allreduce": "AllReduce", "broadcast": "Broadcast"}
+
+
+@pytest.mark.skipif(not DATA, reason="BUBBLEVIZ_DATA is not set")
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("hta_nccl_data.json.gz", 2), ("tracelens_resnet_act_checkpoint.json.gz", 8)],
+)
+def test_real_traces_tell_what_a_plain_reader_finds(name: str, ranks: int) -> None:
+    path = Path(str(DATA)) / "kineto" / name
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    plain = [e for e in events if e.get("cat") == "kernel" and "Collective name" in e["args"]]
+    count: Counter[str] = Counter()
+    size: Counter[str] = Counter()
+    time: Counter[str] = Counter()
+    for event in plain:
+        args = event["args"]
+        own = NAMES[args["Collective name"]]
+        count[own] += 1
+        size[own] += args["In msg nelems"] * SIZES[args["dtype"]]
+        time[own] += round(event["dur"] * 1000)
+
+    found = measure_communication(str(path))
+
+    totals = [total for total in totals_of(found) if total.communicator is not None]
+    assert {total.name: total.operations for total in totals} == dict(count)
+    assert {total.name: total.bytes for total in totals} == dict(size)
+    for total in totals:
+        assert total.ranks == ranks
+        assert total.algorithm_gbps == pytest.approx(size[total.name] / time[total.name], rel=1e-3)
+    assert [group.ranks for group in groups(found)] == [tuple(range(ranks))]
