@@ -901,7 +901,7 @@ def test_the_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFi
     assert told["schema"] == "bubbleviz.gaps/1"
     assert set(told) == {
         *("schema", "bubbleviz", "definitions", "shortest_ns", "span_ns", "idle_ns", "advice"),
-        *("activities", "meanings", "ranks", "limitations"),
+        *("activities", "meanings", "ranks", "limitations", "window"),
     }
     (rank,) = told["ranks"]
     assert rank["idle_ns"] == sum(own["idle_ns"] for own in rank["activities"])
