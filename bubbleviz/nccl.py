@@ -14,7 +14,7 @@ from bubbleviz.columns import NONE, Ints, joined
 from bubbleviz.communications import Communications, Communicator
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError
 from bubbleviz.grouping import groups_of
-from bubbleviz.inputs import find_profiles
+from bubbleviz.inputs import find_profiles, profiles_among
 from bubbleviz.nccl_anchors import Anchor, anchor_of
 from bubbleviz.nccl_clocks import Clock, KernelPool, Placed, place, pool_of
 from bubbleviz.nccl_events import UNKNOWN, EventFile, Kind
@@ -28,7 +28,6 @@ from bubbleviz.nccl_window import extent_of, within
 from bubbleviz.ordering import natural_key
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.raw_reports import SUFFIXES
-from bubbleviz.readers import readers
 from bubbleviz.window import Window
 
 _SQLITE = b"SQLite format 3\0"
@@ -106,18 +105,10 @@ def find_inputs(paths: Sequence[str]) -> list[str]:
 
 
 def _in_directory(path: str) -> list[str]:
-    suffixes = tuple(suffix for reader in readers() for suffix in reader.suffixes)
     inside = [str(own) for own in Path(path).iterdir() if own.is_file()]
-    exports = [own for own in inside if own.endswith(suffixes) and not is_event_file(own)]
-    # A report that was exported already counts once.
-    stems = {str(Path(own).with_suffix("")) for own in exports}
-    reports = [
-        own
-        for own in inside
-        if own.endswith(SUFFIXES) and str(Path(own).with_suffix("")) not in stems
-    ]
-    events = [own for own in inside if own not in {*exports, *reports} and is_event_file(own)]
-    found = sorted([*exports, *reports, *events], key=natural_key)
+    events = [own for own in inside if not own.endswith(SUFFIXES) and is_event_file(own)]
+    profiles = profiles_among([own for own in inside if own not in set(events)])
+    found = sorted([*profiles, *events], key=natural_key)
     if not found:
         raise InputError(
             f"{path}: the directory holds neither an event file of NCCL nor a profile; name files"
