@@ -157,10 +157,12 @@ class TraceFile(Generic[EventT, ExactT]):
 
     def _read_tail(self) -> None:
         """Read what stands behind the list; where that is endless, it is not kept."""
-        found = [self._tail]
+        found, length = [self._tail], len(self._tail)
         for chunk in self._chunks:
-            found = [*found, chunk] if sum(map(len, found)) < _LONGEST else [b""]
-        self._tail = b"".join(found)
+            length += len(chunk)
+            if length <= _LONGEST:
+                found.append(chunk)
+        self._tail = b"".join(found) if length <= _LONGEST else b""
 
     def limitations(self) -> tuple[Limitation, ...]:
         """Return what of the file could not be read, once all blocks were."""
