@@ -255,7 +255,9 @@ def test_an_endless_tail_is_dropped_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_events, "_LONGEST", 200)
-    content = b'{"head": 1, "traceEvents": [{"ph": "X"}], "more": "' + b"x" * 2000 + b'", "last": 2}'
+    content = (
+        b'{"head": 1, "traceEvents": [{"ph": "X"}], "more": "' + b"x" * 2000 + b'", "last": 2}'
+    )
 
     events, file = _of(tmp_path, content)
 
