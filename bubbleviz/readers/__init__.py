@@ -41,7 +41,15 @@ class OpenFile(Protocol):
 
         Args:
             globs: prefilters of the ranges that are wanted by name.
-            partial: read it all the same where it holds no calls, or no ranges.
+            partial: read it all the same where it lacks calls, ranges, or kernels beside copies.
+                What it lacks is empty then, which is no limitation yet: whoever asked knows what
+                follows. There is work in any case. Where calls stand for the work itself
+                (``launches_known`` is false), a limitation says that launches, or what ran on a
+                GPU, are not told, whether partial or not.
+
+        Raises:
+            NothingToAnalyseError: nothing ran; or, without ``partial``, any of these lacks that an
+                analysis needs.
         """
 
     def inspect(self, globs: Sequence[str]) -> Contents:
