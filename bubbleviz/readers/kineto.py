@@ -76,11 +76,17 @@ from bubbleviz.profile import (
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step
-from bubbleviz.trace_events import Rare, TraceFile, made_by_xla, opened_trace
+from bubbleviz.trace_events import Rare, TraceFile, is_json, opened_trace
 from bubbleviz.traced import clean
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
 _OLDEST_UTC_NS = 1_262_304_000_000_000_000
+#: What the profiler says of the document, and the categories that it alone gives events.
+_MARKS = re.compile(
+    rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:'
+    rb'|"cat"\s*:\s*"(?:cpu_op|user_annotation|python_function|cuda_runtime|cuda_driver|'
+    rb'gpu_mem(?:cpy|set)|kernel|ac2g|Operator|Runtime|Kernel)"'
+)
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 #: Calls that make a device do something.
 _LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*(?:Launch|Memcpy|Memset)")
@@ -348,6 +354,8 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ki
 READER = Reader(
     name="kineto",
     suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
-    recognises=lambda head: head.lstrip()[:1] in (b"{", b"[") and not made_by_xla(head),
+    recognises=lambda head: is_json(head) and _MARKS.search(head) is not None,
     open_file=open_file,
+    # What was filtered or put together by hand may hold none of them.
+    may_be=is_json,
 )
