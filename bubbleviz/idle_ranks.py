@@ -23,7 +23,15 @@ from bubbleviz.columns import NONE, Bools, Ints, joined
 from bubbleviz.conventions import plain
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.held import no_ranges
-from bubbleviz.host_activities import SHORT, UNLINKED, UNTRACED, HostActivities, Reading
+from bubbleviz.host_activities import (
+    DEVICE,
+    KNOWN,
+    SHORT,
+    UNLINKED,
+    UNTRACED,
+    HostActivities,
+    Reading,
+)
 from bubbleviz.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched_by
 from bubbleviz.idle_parts import by_step, main_activity, parts_of, step_at, strip_of
 from bubbleviz.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
@@ -31,6 +39,7 @@ from bubbleviz.kinds import Kinds, matching
 from bubbleviz.link import link
 from bubbleviz.model import Limitation
 from bubbleviz.profile import (
+    DEVICE_THREAD,
     Activities,
     Profile,
     Ranges,
@@ -48,6 +57,9 @@ _COPY = "copy or fill"
 _SHORTEST_STEP = 20_000
 #: What XLA's profiler names the thread that runs the program, whose number it does not tell.
 _PYTHON = re.compile(r"(?:python[0-9.]*|main(?:[ _]?thread)?)\Z", re.IGNORECASE)
+#: What XLA runs on a device, and what is said where a device's own thread tells of it.
+_XLA = re.compile(r"(?:XlaModule|Thunk):#")
+_ON_DEVICE = "a module runs on the device"
 #: Of the ranges around an example the innermost are told, so many.
 _WHERE = 6
 
@@ -225,7 +237,8 @@ def _read(
     threads = _threads(profile, launched.values())
     reading, numbers = asked.activities.reading(), ActivityNumbers()
     steps = _steps(profile, devices, threads, reading, asked) if steps is None else steps
-    ranges = _telling(profile, idle, threads, steps, asked)
+    ranges = _of_devices(_telling(profile, idle, threads, steps, asked), profile.threads)
+    reading.known[_ON_DEVICE] = DEVICE, KNOWN
     host = host_of(ranges, notes, profile.calls, reading, numbers)
     lost = {"CUDA API calls": linked.impossible}
     return (
@@ -294,6 +307,21 @@ def _telling(
         before = np.searchsorted(until, ranges.start_ns[rows], side="right")
         keep[rows] = before < np.searchsorted(since, ranges.end_ns[rows])
     return _named(ranges.take(keep), {name for own in steps.values() for name in own.names})
+
+
+def _of_devices(ranges: Ranges, threads: Iterable[Thread]) -> Ranges:
+    """Return ranges in which those that lie on a device's own thread say that it was at work.
+
+    There, modules and instructions that a trace tells in the device's time are no host's doing.
+    """
+    own = [one.thread for one in threads if one.name.startswith(DEVICE_THREAD)]
+    there = np.isin(ranges.thread, own)
+    if not there.any():
+        return ranges
+    works = np.array([_XLA.match(name) is not None for name in ranges.names], bool)
+    name_id = np.where(there, len(ranges.names), ranges.name_id)
+    kept = ~there | works[ranges.name_id]
+    return replace(ranges, name_id=name_id, names=(*ranges.names, _ON_DEVICE)).take(kept)
 
 
 def _together(found: Sequence[Ranges]) -> Ranges:
@@ -451,7 +479,8 @@ def _example(
     at_ns = min(time_ns, int(launched.call_start_ns[gap])) if called else time_ns
     threads = [int(launched.thread[gap]), *others] if called else []
     found = (names_around(read.ranges, thread, at_ns, at_ns) for thread in threads)
-    where = next((names for names in found if names), ())
+    told = (tuple(name for name in names if name != _ON_DEVICE) for names in found)
+    where = next((names for names in told if names), ())
     before, after = (
         _COPY if name == NONE else activities.names[name]
         for name in (

@@ -62,8 +62,13 @@ def by_file(files: Sequence[EventFile], anchors: Sequence[Anchor]) -> list[list[
     """Return the anchors of each file.
 
     Raises:
-        UsageError: an anchor names none.
+        UsageError: an anchor names none, or none of several.
     """
+    if len(files) > 1 and any(anchor.file is None for anchor in anchors):
+        raise UsageError(
+            f"--anchor: there are {len(files)} event files, each with a clock of its own; say "
+            "which, as FILE:EVENT=NS"
+        )
     stated: list[list[Anchor]] = [[] for _ in files]
     for anchor in anchors:
         own = [

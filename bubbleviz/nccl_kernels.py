@@ -125,7 +125,7 @@ def read_kernels(
 def _of_export(path: str, jobs: int, watch: Watch) -> Carried:
     reader = reader_of(path)
     with reader.open_file(path, jobs, watch) as file:
-        found = partial(_carried, file.read(GLOBS))
+        found = partial(_carried, file.read(GLOBS, partial=True))
         # Payloads are a matter of nsys; other profiles have none.
         if reader.name == "nsys":
             payloads, notes = read_payloads(path)

@@ -41,6 +41,8 @@ def is_main(thread: int) -> bool:
     return tid_of(thread) == pid_of(thread >> 24)
 
 
+#: How threads are named that stand for a device and are none of a host's.
+DEVICE_THREAD = "XLA on device"
 #: The correlation id of what no call launched; ids have 32 bits.
 UNCORRELATED = (1 << 32) - 1
 #: Times beyond this (36 years) are no times; CUPTI is known to write such rows.

@@ -309,7 +309,8 @@ def _lenient(found: object, kind: type[StructT]) -> StructT | None:
             values[name] = (
                 _lenient(value, inner) if inner else msgspec.convert(value, of_type, strict=False)
             )
-        except msgspec.ValidationError:
+        # Half a surrogate pair is text to JSON, and to nobody else.
+        except (msgspec.ValidationError, UnicodeEncodeError):
             continue
     return kind(**values)
 

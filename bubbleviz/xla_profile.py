@@ -14,6 +14,7 @@ from bubbleviz.globs import lets_through
 from bubbleviz.held import HeldRanges, thread_numbers
 from bubbleviz.model import Limitation
 from bubbleviz.profile import (
+    DEVICE_THREAD,
     PID_MASK,
     Contents,
     Device,
@@ -194,7 +195,7 @@ def held(
     work = replace(work, named=named)
     lines = (line.name for line in planes.lines)
     threads = [Thread(*pair) for pair in zip(host.tolist(), lines, strict=True)]
-    own = [Thread(t, f"XLA on device {d}") for d, t in placed.device_thread.items()]
+    own = [Thread(t, f"{DEVICE_THREAD} {d}") for d, t in placed.device_thread.items()]
     notes = [*limitations, *_notes(source.path, planes, work)]
     return Held(
         source=source,

@@ -42,6 +42,7 @@ from bubbleviz.profile import Activities
 from bubbleviz.window import window_of
 from tests.building import C, K, M, R, T, global_id, profile
 from tests.kineto import traces_of
+from tests.planes import E, L, P, space
 
 US = 1000
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -323,6 +324,30 @@ def test_where_threads_have_made_up_numbers_the_main_one_is_known_by_its_name(
     inherited = told(T(77, "python3.11", 8), T(8, "python3.11", 8))
     assert inherited == {"untraced": 20, "host: mine": 50, "launch": 20}
     assert told(T(77, "pythonic", 8)) == inherited
+
+
+def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(
+    tmp_path: Path,
+) -> None:
+    ops = [
+        E("fusion.1", 0, 40 * US),
+        E("fusion.2", 50 * US, 90 * US),
+        E("fusion.1", 300 * US, 340 * US),
+    ]
+    modules = [E("jit_step(1)", 0, 100 * US), E("jit_step(1)", 290 * US, 350 * US)]
+    device = P("/device:TPU:0", [L("XLA Modules", modules, 1), L("XLA Ops", ops, 2)])
+    host = P("/host:CPU", [L("python", [E("DataLoader", 120 * US, 280 * US)], 5)])
+    file = tmp_path / "a.xplane.pb"
+    file.write_bytes(space([device, host]))
+
+    rank = only(bubbleviz.gaps(file))
+
+    # 40 to 50, 90 to 100 and 290 to 300 lie inside a module; 100 to 120 and 280 to 290 in nothing.
+    assert spent(rank) == {"device": 30, "data loading": 160, "untraced": 30}
+    assert all(
+        "module runs" not in where for p in rank.parts if p.example for where in p.example.where
+    )
+    add_up(rank)
 
 
 def test_devices_of_a_process_are_told_apart(tmp_path: Path) -> None:

@@ -182,6 +182,8 @@ def test_the_last_event_of_a_killed_job_is_told_to_be_lost(tmp_path: Path) -> No
         (b'{"ph":"X","name":7,"ts":"x","pid":[1]}', "ac", 0),
         (b'{"ph":"X","name":"b","args":{"correlation":"x"}}', "abc", 0),
         (b'{"ph":"X","name":"b","args":[1]}', "abc", 0),
+        (b'{"ph":"X","name":"b","args":{"correlation":"3\xea"}}', "abc", 0),
+        (b'{"ph":"X","name":"b","ts":"1\\udcea"}', "abc", 0),
         (b"17", "ac", 1),
         (b"null", "ac", 1),
         (b",", "ac", 0),

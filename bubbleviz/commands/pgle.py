@@ -19,8 +19,8 @@ def pgle(
     profiles: Annotated[
         list[str],
         typer.Argument(
-            help="Nsight Systems exports (.sqlite) or reports (.nsys-rep) of one JAX run on GPUs, "
-            "or directories of them."
+            help="Profiles of one JAX run, or directories of them: Nsight Systems exports "
+            "(.sqlite) or reports (.nsys-rep), profiles of XLA (.xplane.pb, .trace.json.gz)."
         ),
     ],
     output: Annotated[
@@ -49,8 +49,8 @@ def pgle(
         str,
         typer.Option(
             metavar="max|median|mean|min|pNN",
-            help="How executions on devices become one cost; the default is the percentile that "
-            "JAX takes.",
+            help="How executions on devices become one cost; the default is a percentile that "
+            "JAX takes over profiling runs, of each the mean.",
         ),
     ] = "p90",
     aggregate_collectives: Annotated[
