@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ class Input:
     """A file to read, and the format of its events of NCCL; None of a profile."""
 
     path: str
-    format: Format | None
+    format: Format[Any] | None
 
 
 def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
@@ -94,7 +95,7 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
     """
     if not paths:
         raise InputError("no file given; name event files of NCCL, profiles, or both")
-    formats: dict[str, Format | None] = {}
+    formats: dict[str, Format[Any] | None] = {}
 
     def recognises(path: str) -> bool:
         if path not in formats:
