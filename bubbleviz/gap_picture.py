@@ -15,7 +15,7 @@ import drawsvg
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.idle_time import IdleReport, RankIdle
+from bubbleviz.idle_time import BUSY, IdleReport, RankIdle
 from bubbleviz.page import (
     MARGIN,
     WIDTH,
@@ -95,8 +95,7 @@ def draw_gaps(report: IdleReport) -> str:
 
 def _colours(report: IdleReport) -> dict[str, str]:
     """Return the colour of everything that is told apart."""
-    busy = list(ACTIVITIES)[:3]
-    names = [*busy, *(part.activity for part in report.parts[:_TOLD])]
+    names = [*BUSY, *(part.activity for part in report.parts[:_TOLD])]
     others = iter(MORE_ACTIVITIES * _TOLD)
     found = {name: ACTIVITIES[name] if name in ACTIVITIES else next(others) for name in names}
     return {**found, _REST: _REST_COLOUR} if len(report.parts) > _TOLD else found

@@ -12,9 +12,7 @@ from bubbleviz.columns import NONE, Codes, Ints
 from bubbleviz.grouping import groups_of
 from bubbleviz.idle_gaps import split
 from bubbleviz.idle_time import (
-    COMPUTE,
-    EXPOSED_COMMUNICATION,
-    EXPOSED_COPY,
+    BUSY,
     Example,
     Part,
     StepIdle,
@@ -156,7 +154,7 @@ def strip_of(
     for part in parts:
         own = found.activity == numbers[part.activity]
         sets.append((found.start_ns[own], found.end_ns[own]))
-    names = (COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY, *(part.activity for part in parts))
+    names = (*BUSY, *(part.activity for part in parts))
     return Strip(
         names, np.stack([intervals.measure_within(own, edges[:-1], edges[1:]) for own in sets])
     )

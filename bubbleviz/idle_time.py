@@ -188,6 +188,7 @@ class Chunks(Table):
 
 #: What a device did in a strip, before the activities of its host.
 COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = "compute", "communication", "copies"
+BUSY = (COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY)
 
 
 @dataclass(frozen=True)

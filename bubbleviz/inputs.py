@@ -11,11 +11,6 @@ from bubbleviz.errors import InputError, MismatchError
 from bubbleviz.ordering import natural_key
 from bubbleviz.raw_reports import SUFFIXES
 
-#: The same run of XLA's profiler: what it records, and what is made of that.
-_PLANES, _TRACES = ".xplane.pb", (".trace.json.gz", ".trace.json")
-#: Where JAX and TensorBoard put profiles, below the directory they are told.
-_LOGGED = ("plugins", "profile")
-
 
 @dataclass(frozen=True)
 class Found:
@@ -90,46 +85,67 @@ def _stands_for(path: str, also: Beside | None) -> list[Found]:
     raise InputError(f"{path}: no such file or directory; check the path")
 
 
-def _in_directory(path: str, also: Beside | None) -> list[str]:
+def profiles_among(files: Sequence[str]) -> list[str]:
+    """Return the files that profiles are known to end like, those that tell a run again left out.
+
+    Args:
+        files: of one directory.
+    """
     from bubbleviz.readers import readers
 
-    suffixes = tuple(suffix for reader in readers() for suffix in reader.suffixes)
-    inside = [str(p) for p in Path(path).iterdir() if p.is_file()]
-    others = [p for p in inside if also is not None and also.recognises(p)]
-    profiles = sorted({*inside} - {*others})
-    files = [p for p in profiles if p.endswith(suffixes) and not _told_better(p, inside)]
-    # A report that was exported already counts once.
-    stems = {str(Path(p).with_suffix("")) for p in files}
-    files += [
-        p for p in profiles if p.endswith(SUFFIXES) and str(Path(p).with_suffix("")) not in stems
-    ]
-    files += others
-    if not files and (below := _of_jax(path)):
-        return _in_directory(below, also)
-    if not files:
-        looked_for = ", ".join(f"*{suffix}" for suffix in (*suffixes, *SUFFIXES))
-        neither = "no profile" if also is None else f"neither {also.name} nor a profile"
-        raise InputError(
-            f"{path}: the directory holds {neither} (looked for {looked_for}); "
-            "export with: nsys export --type sqlite REPORT.nsys-rep"
+    better = [(s, r.told_better_by) for r in readers() for s in r.suffixes if r.told_better_by]
+    there = set(files)
+    again = {
+        file
+        for file in files
+        for suffix, others in better
+        if file.endswith(suffix)
+        and any(
+            f"{file.removesuffix(suffix)}{other}" in there for other in others if other != suffix
         )
-    return sorted(files, key=natural_key)
+    }
+    found = [file for file in files if file.endswith(_suffixes()) and file not in again]
+    # A report that was exported already counts once.
+    stems = {str(Path(file).with_suffix("")) for file in found}
+    reports = [file for file in files if file.endswith(SUFFIXES)]
+    return [*found, *(own for own in reports if str(Path(own).with_suffix("")) not in stems)]
 
 
-def _told_better(file: str, beside: Sequence[str]) -> bool:
-    """Tell whether a trace of XLA lies beside the planes that it was made of."""
-    stem = next((file[: -len(s)] for s in _TRACES if file.endswith(s)), None)
-    return stem is not None and f"{stem}{_PLANES}" in beside
+def _suffixes() -> tuple[str, ...]:
+    """Return the endings of files that are read as they are."""
+    from bubbleviz.readers import readers
+
+    return tuple(suffix for reader in readers() for suffix in reader.suffixes)
 
 
-def _of_jax(path: str) -> str | None:
-    """Return the folder of profiles within a directory that JAX or TensorBoard logs to.
+def _in_directory(path: str, also: Beside | None) -> list[str]:
+    inside = [str(own) for own in Path(path).iterdir() if own.is_file()]
+    others = [own for own in inside if also is not None and also.recognises(own)]
+    files = [*profiles_among([own for own in inside if own not in others]), *others]
+    if files:
+        return sorted(files, key=natural_key)
+    below = _run_below(path)
+    if below is not None:
+        return _in_directory(below, also)
+    looked_for = ", ".join(f"*{suffix}" for suffix in (*_suffixes(), *SUFFIXES))
+    neither = "no profile" if also is None else f"neither {also.name} nor a profile"
+    raise InputError(
+        f"{path}: the directory holds {neither} (looked for {looked_for}); "
+        "export with: nsys export --type sqlite REPORT.nsys-rep"
+    )
+
+
+def _run_below(path: str) -> str | None:
+    """Return the folder of a run's profiles within a directory that a tool logs to; None for none.
 
     Raises:
         InputError: there are several.
     """
-    folder = Path(path, *_LOGGED)
-    runs = sorted((str(p) for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else ())
+    from bubbleviz.readers import readers
+
+    known = dict.fromkeys(reader.folder for reader in readers() if reader.folder)
+    folders = [Path(path, own) for own in known]
+    runs = sorted(str(p) for own in folders if own.is_dir() for p in own.iterdir() if p.is_dir())
     if len(runs) > 1:
         raise InputError(
             f"{path}: holds {len(runs)} runs of the profiler; name one, such as {runs[-1]}"

@@ -15,11 +15,11 @@ from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.executions import Thunks, thunks_of
 from bubbleviz.grouping import groups_of
-from bubbleviz.kinds import Kinds, matching
+from bubbleviz.kinds import Kinds, default_kinds, matching
 from bubbleviz.link import Links, Rule, link
 from bubbleviz.model import Limitation
 from bubbleviz.profile import Profile, Ranges, impossible_times
-from bubbleviz.thunks import Kind, Said, collectives, what_is_said
+from bubbleviz.thunks import Kind, Said, what_is_said
 
 #: How the names of calls begin that launch CUDA graphs.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
@@ -186,7 +186,7 @@ def _work(profile: Profile, links: Links, thunks: Thunks, kinds: Kinds) -> _Work
 def _samples(work: _Work, thunks: Thunks, said: Said) -> Samples:
     thunk = work.thunk[work.groups_first]
     instruction = thunks.instruction[thunk]
-    moves = collectives(said.instructions)
+    moves = matching(said.instructions, default_kinds().communication)
     moves[thunks.instruction[work.thunk[work.communication]]] = True
     return Samples(
         instruction=instruction,

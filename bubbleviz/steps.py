@@ -1,9 +1,9 @@
 """Steps: which ranges of a process are its iterations, pipeline or not.
 
 First that fits: what the user says; names that a convention knows to mark iterations
-(``ProfilerStep#3``, ``iter_0_7``), or JAX (``train#step_num=3#``); a family of names that count up,
-do not overlap and cover half of the device's time (``step 7``); one name that repeats and covers
-four fifths of it. Of families that cover about as much the one with most ranges is taken:
+(``ProfilerStep#3``, ``iter_0_7``, ``train#step_num=3#``); a family of names that count up, do not
+overlap and cover half of the device's time (``step 7``); one name that repeats and covers four
+fifths of it. Of families that cover about as much the one with most ranges is taken:
 iterations rather than epochs.
 """
 
@@ -28,8 +28,6 @@ from bubbleviz.suggestion import folded
 _COUNTED, _REPEATED = 0.5, 0.8
 #: What covers less than the best by so much is no worse.
 _ABOUT = 0.1
-#: ``StepTraceAnnotation("train", step_num=3)`` of JAX, ``Trace`` of TensorFlow.
-_STEP_TRACE = re.compile(r"#(?:[^#]*,)?step_num=[0-9]+[,#]")
 _NUMBER = re.compile(r"[0-9]+")
 #: No iteration has a number of more digits.
 _DIGITS = 18
@@ -104,8 +102,7 @@ def steps_of(
         said = np.array([pattern.fullmatch(name) is not None for name in names], bool)
         return _steps(own.take(said[own.name_id]), "as --step says")
     marks = understand(names, *with_iterations(()))
-    traced = np.array([_STEP_TRACE.search(name) is not None for name in names], bool)
-    marked = np.asarray((marks.iteration >= 0) & (marks.phase < 0), bool) | traced
+    marked = np.asarray((marks.iteration >= 0) & (marks.phase < 0), bool)
     if marked[own.name_id].any():
         return _steps(own.take(marked[own.name_id]), "ranges that name iterations")
     best = _best(own, names, reading, start_ns, end_ns)

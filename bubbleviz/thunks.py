@@ -34,13 +34,6 @@ _MODULE = re.compile(
 )
 _OF_MODULE = re.compile(r",hlo_module=([^,]+)(?:,program_id=([0-9]+))?")
 
-_COLLECTIVE = re.compile(
-    r"^(?:(?:(?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
-    r"|collective-broadcast|send|recv)\b"
-    # Newer JAX names instructions as its primitives.
-    r"|(?:ppermute|psum(?:_invariant|_scatter)?|pmax|pmin|all_gather(?:_invariant)?|reduce_scatter"
-    r"|(?:ragged_)?all_to_all|pbroadcast)(?:\.[0-9]+)*\Z)"
-)
 _HALF = re.compile(
     r"^(async|(?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
     r"|collective-broadcast)-(start|done)\b"
@@ -101,11 +94,6 @@ def what_is_said(names: Sequence[str]) -> Said:
 def module_name(label: str) -> str:
     """Return the name in a module's label, without the number of its program."""
     return re.sub(r"\([0-9]+\)\Z", "", label)
-
-
-def collectives(instructions: Sequence[str]) -> Bools:
-    """Tell which instructions move data between devices, by their names."""
-    return np.array([_COLLECTIVE.match(name) is not None for name in instructions], bool)
 
 
 def loops(instructions: Sequence[str]) -> Bools:

@@ -46,8 +46,6 @@ _INEXACT_US = float(1 << 43)
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
-#: How XLA's profiler calls processes.
-_PLANE = re.compile(rb'"name"\s*:\s*"/(?:device|host):')
 _SPACE = re.compile(r"[\s,]*")
 #: Where an event begins, in files whose events are not all JSON.
 _BEGINS = re.compile(r'(?<=[},\]\s])\{\s*(?:\}|"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:)')
@@ -155,10 +153,12 @@ class TraceFile(Generic[EventT, ExactT]):
 
     def _read_tail(self) -> None:
         """Read what stands behind the list; where that is endless, it is not kept."""
-        found = [self._tail]
+        found, length = [self._tail], len(self._tail)
         for chunk in self._chunks:
-            found = [*found, chunk] if sum(map(len, found)) < _LONGEST else [b""]
-        self._tail = b"".join(found)
+            length += len(chunk)
+            if length <= _LONGEST:
+                found.append(chunk)
+        self._tail = b"".join(found) if length <= _LONGEST else b""
 
     def limitations(self) -> tuple[Limitation, ...]:
         """Return what of the file could not be read, once all blocks were."""
@@ -279,9 +279,9 @@ def _is_cut(text: str, error: Exception) -> bool:
     return error.msg.startswith("Unterminated string") or error.pos >= len(text) - _ENDING
 
 
-def made_by_xla(head: bytes) -> bool:
-    """Tell whether the beginning of a trace shows that XLA's profiler wrote it."""
-    return b'"highres-ticks"' in head or _PLANE.search(head) is not None
+def is_json(head: bytes) -> bool:
+    """Tell whether a file begins as JSON does."""
+    return head.lstrip()[:1] in (b"{", b"[")
 
 
 def _space(text: str, at: int) -> int:

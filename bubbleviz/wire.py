@@ -49,18 +49,23 @@ class Field:
     """A field in a file.
 
     Attributes:
-        number: which field of its message it is.
+        tag: which field of its message it is, and how it is written: number << 3 | kind.
         value: the number, where it is one; else 0.
         begin: where its content begins.
         end: where it ends.
         whole: whether the file goes on so far.
     """
 
-    number: int
+    tag: int
     value: int
     begin: int
     end: int
     whole: bool
+
+    @property
+    def number(self) -> int:
+        """Which field of its message it is."""
+        return self.tag >> 3
 
 
 @dataclass
@@ -110,7 +115,7 @@ class Walk:
             raise MalformedError(f"byte {at} begins no field")
         if tag >> 3 == 0:
             raise MalformedError(f"the field at byte {at} has no number")
-        return Field(tag >> 3, signed(value), begin, min(stop, end), stop <= end)
+        return Field(tag, signed(value), begin, min(stop, end), stop <= end)
 
     def _ended(self, end: int) -> None:
         """Note that the file was cut short; raise MalformedError where it goes on."""
@@ -142,7 +147,7 @@ class Walk:
         while at < end:
             stop = self._over(tag, at, end)
             if stop > at:
-                yield Field(number, 0, at, stop, whole=True)
+                yield Field(tag, 0, at, stop, whole=True)
                 self.release(at, stop)
             else:
                 field = next(self.fields(at, end), None)
@@ -179,7 +184,7 @@ class Walk:
         content = self.content[stretch.begin : stretch.end]
         self.release(stretch.begin, stretch.end)
         places: list[int] = []
-        Walk(content)._over(stretch.number << 3 | _LENGTH, 0, len(content), places)
+        Walk(content)._over(stretch.tag, 0, len(content), places)
         begin, end = np.array(places, np.int64).reshape(-1, 2).T
         return Messages(np.frombuffer(content, np.uint8), begin, end)
 

@@ -27,6 +27,8 @@ from bubbleviz.columns import NONE, Codes, Ints, Table, joined
 from bubbleviz.grouping import groups_of
 from bubbleviz.profile import possible
 
+#: Where JAX and TensorBoard put profiles, below the directory that they are told.
+FOLDER = "plugins/profile"
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
 _STREAM = re.compile(r"Stream #")
 #: What a line of a device is; everything else there is derived from these.

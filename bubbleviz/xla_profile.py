@@ -77,6 +77,7 @@ class Held:
         ranges: all ranges.
         threads: named threads.
         devices: that have a plane.
+        steps: how many steps are told.
         limitations: what is not known.
     """
 
@@ -85,6 +86,7 @@ class Held:
     ranges: EveryRange
     threads: tuple[Thread, ...]
     devices: tuple[Device, ...]
+    steps: int
     limitations: tuple[Limitation, ...]
 
     @property
@@ -145,13 +147,12 @@ class Held:
         activities = self.work.activities
         kept = self.sample(globs)
         copied = len(activities) - activities.kernels
-        steps = sum(count for name, count in kept.items() if "#step_num=" in name)
         counted = (
             ("kernels and instructions", activities.kernels),
             ("copies and fills", copied),
             ("launches", len(self.work.calls.calls) if self.work.launched else None),
             ("instructions and modules named", self.work.instructions),
-            ("steps", steps),
+            ("steps", self.steps),
             ("what the host did", len(self.ranges.did)),
         )
         works = activities.kernels > 0
@@ -201,6 +202,7 @@ def held(
         ranges=EveryRange(named, planes.spans, host),
         threads=tuple(dict.fromkeys((*threads, *(() if work.launched else own)))),
         devices=tuple(Device(None, number, name, None) for number, name in planes.devices),
+        steps=len(planes.steps),
         limitations=tuple(notes),
     )
 

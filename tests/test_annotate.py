@@ -695,6 +695,88 @@ def _counting(first: str, count: int) -> list[str]:
     return [str(int(first) + step) for step in range(count)]
 
 
+_OPTIMIZERS = """
+import threading
+import torch
+from bubbleviz.annotate import ranges
+from bubbleviz.annotate.frameworks import torch_pipelining
+
+class Recorder:
+    depth, lines = 0, []
+    def open(self, name):
+        self.lines.append("  " * self.depth + name.removeprefix("bubbleviz:"))
+        self.depth += 1
+        return (name,)
+    def close(self, opened):
+        self.depth -= 1
+
+class Failing(torch.optim.SGD):
+    fails = False
+    def step(self, closure=None):
+        if self.fails:
+            raise MemoryError
+        return super().step(closure)
+
+def made(kind):
+    return kind([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+def tried(optimizer):
+    try:
+        optimizer.step()
+    except MemoryError:
+        recorder.lines.append("raised")
+
+ranges._recorders = recorder = Recorder()
+early = made(Failing)
+scheduled = made(torch.optim.AdamW)
+torch.optim.lr_scheduler.ConstantLR(scheduled)
+with torch_pipelining.annotate():
+    early.fails = True
+    tried(early)
+    assert recorder.depth == 0
+    early.fails = False
+    early.step()
+    scheduled.step()
+    class Late(Failing):
+        def step(self, closure=None):
+            made(Failing).step()
+            return super().step(closure)
+    late = made(Late)
+    torch.optim.lr_scheduler.ConstantLR(late)
+    late.fails = True
+    tried(late)
+    late.fails = False
+    late.step()
+    thread = threading.Thread(target=tried, args=(early,))
+    early.fails = True
+    thread.start()
+    thread.join()
+    late.step()
+assert recorder.depth == 0
+for optimizer in (scheduled, late, made(torch.optim.SGD)):
+    optimizer.step()
+print(*recorder.lines, sep="\\n")
+"""
+
+
+def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
+    done = subprocess.run(
+        [_python_with_torch(), "-c", _OPTIMIZERS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=CHECKOUT,
+    )
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    raised = ["Optimizer", "raised"]
+    assert done.stdout.splitlines() == [
+        *(*raised, "Optimizer", "Optimizer"),
+        *(*raised, "Optimizer", *raised, "Optimizer"),
+    ]
+
+
 # --- DeepSpeed and Megatron-Core, for real
 
 

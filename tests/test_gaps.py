@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz import call_notes, gap_report
+from bubbleviz import call_notes, gap_picture, gap_report
 from bubbleviz.cli import main
 from bubbleviz.errors import (
     InputError,
@@ -37,6 +37,7 @@ from bubbleviz.gap_picture import draw_gaps
 from bubbleviz.host_activities import default_activities
 from bubbleviz.idle_gaps import gaps_of, split
 from bubbleviz.idle_time import IdleReport, RankIdle
+from bubbleviz.palette import ACTIVITIES
 from bubbleviz.profile import Activities
 from bubbleviz.window import window_of
 from tests.building import C, K, M, R, T, global_id, profile
@@ -367,7 +368,7 @@ def test_without_calls_nothing_is_put_down_to_the_host(tmp_path: Path) -> None:
     assert [own.what for own in report.limitations if "launched" in own.what] == [
         "who launched the work after gaps"
     ]
-    assert gap_report.advice(report).endswith("record the calls of the CUDA API: nsys -t cuda")
+    assert gap_report.advice(report).endswith("ProfilerActivity.CPU and CUDA in PyTorch")
 
 
 def test_short_gaps_are_those_that_are_shorter(tmp_path: Path) -> None:
@@ -659,6 +660,8 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
         ("[[activity]]\nmatch = []", "needs a name"),
         ('[[activity]]\nname = "a"\nmatch = ["("]', "no regular expression"),
         ('[[activity]]\nname = "a"\nmatch = [3]', "must be a list"),
+        ('[[activity]]\nname = "a"\nmatch = "zz"', "must be a list"),
+        ('[[activity]]\nname = "device"\nmatch = ["zz"]', "'device' is what no name tells"),
         ('[[activity]]\nname = "a"\nstrength = 4', "strength must be 0, 1, 2 or 3"),
         ('[[activity]]\nname = "a"\nstrength = true', "strength must be 0, 1, 2 or 3"),
         ('[[activity]]\nname = "a"\ncolour = "red"', "unknown key 'colour'"),
@@ -723,6 +726,8 @@ def test_time_between_steps_is_told_apart(tmp_path: Path) -> None:
         (["ProfilerStep#1", "ProfilerStep#2, op_id = 3"], ["ProfilerStep#1", "ProfilerStep#2"]),
         (["train#step_num=4#", "train#step_num=2#"], ["train#step_num=4#", "train#step_num=2#"]),
         (["train#name=a,step_num=4,b=c#", "x"], ["train#name=a,step_num=4,b=c#"]),
+        (["train #2#step_num=5#", "x"], ["train #2#step_num=5#"]),
+        (["train#step_num=5#, again", "x"], []),
         (["iter_0_7", "iter_0_8"], ["iter_0_7", "iter_0_8"]),
         (["epoch 1 step 9", "epoch 1 step 10"], ["epoch 1 step 9", "epoch 1 step 10"]),
         (["train", "train"], ["train", "train"]),
@@ -899,7 +904,7 @@ def test_the_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFi
     assert told["schema"] == "bubbleviz.gaps/1"
     assert set(told) == {
         *("schema", "bubbleviz", "definitions", "shortest_ns", "span_ns", "idle_ns", "advice"),
-        *("activities", "meanings", "ranks", "limitations"),
+        *("activities", "meanings", "ranks", "limitations", "window"),
     }
     (rank,) = told["ranks"]
     assert rank["idle_ns"] == sum(own["idle_ns"] for own in rank["activities"])
@@ -1097,6 +1102,16 @@ def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     assert texts[0] == "1 device, idle for 25.0 % of the time"
     assert {"step 1", "step 2", "host GPU 0", "75.0 %", "data loading  17.5 %"} <= set(texts)
     assert drawn == draw_gaps(bubbleviz.gaps(tmp_path / "profile.sqlite"))
+
+
+def test_the_order_of_colours_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = bubbleviz.gaps(_planted(tmp_path))
+    drawn = draw_gaps(report)
+    other = dict(reversed(ACTIVITIES.items()))
+
+    monkeypatch.setattr(gap_picture, "ACTIVITIES", other)
+
+    assert draw_gaps(report) == drawn
 
 
 def test_slices_of_a_strip_add_up(tmp_path: Path) -> None:

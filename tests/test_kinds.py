@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bubbleviz.conventions import built_in, understand
 from bubbleviz.kinds import default_kinds, matching
+from bubbleviz.phases import COMMUNICATION
+from bubbleviz.thunks import what_is_said
 
 NAMES = [
     # name, communication, receives, point to point, collective
@@ -25,6 +30,10 @@ NAMES = [
     ("send-done", True, False, True, False),
     ("ppermute.3", True, True, True, False),
     ("psum_invariant", True, False, False, True),
+    ("reduce-scatter.1.clone", True, False, False, True),
+    ("all-reduce-scatter.1", True, False, False, True),
+    ("collective-permute.2.remat3", True, True, True, False),
+    ("all-reduce_fusion.1", False, False, False, False),
     ("all-reduce-fusion", False, False, False, False),
     ("loop_reduce_fusion", False, False, False, False),
 ]
@@ -46,3 +55,44 @@ def test_what_names_tell(
 
     assert talks == communicates
     assert told == [receives, point_to_point, collective]
+
+
+# --- XLA's instructions: told alike, whether they are kernels or ranges
+
+JAX = built_in()["jax-xla"]
+XLA_KERNELS = [r for r in default_kinds().communication if "all-reduce" in r or "psum" in r]
+XLA_RANGES = [
+    p.match.pattern for p in JAX.patterns if p.phase in COMMUNICATION and "hlo_op" in p.glob
+]
+
+
+def of_range(name: str) -> bool:
+    """Tell whether the convention takes a range of this instruction for communication."""
+    return bool(understand([f"Thunk:#hlo_op={name}#"], JAX).phase[0] in COMMUNICATION)
+
+
+def of_kernel(name: str) -> bool:
+    return bool(matching([name], default_kinds().communication)[0])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, *_ in NAMES if "::" not in name and ":" not in name]
+)
+def test_instructions_that_communicate_do_as_ranges_too(name: str) -> None:
+    assert of_range(name) == (of_kernel(name) and "nccl" not in name)
+
+
+def test_there_are_instructions_that_communicate() -> None:
+    assert len(XLA_KERNELS) == len(XLA_RANGES) == 2
+
+
+@given(st.sampled_from(XLA_KERNELS).flatmap(lambda r: st.from_regex(r, fullmatch=True)))
+def test_whatever_kernels_tell_ranges_tell(name: str) -> None:
+    assert of_range(name.removesuffix("\n"))
+
+
+@given(st.sampled_from(XLA_RANGES).flatmap(lambda r: st.from_regex(r, fullmatch=True)))
+def test_whatever_ranges_tell_kernels_tell(text: str) -> None:
+    said = what_is_said([text])
+
+    assert of_kernel(said.instructions[said.instruction[0]])

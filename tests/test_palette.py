@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from bubbleviz.host_activities import default_activities
 from bubbleviz.idle import Cause
-from bubbleviz.palette import CAUSES, MAX_SHADES, shade_of
+from bubbleviz.idle_time import BUSY
+from bubbleviz.palette import ACTIVITIES, CAUSES, MAX_SHADES, shade_of
 
 Matrix = npt.NDArray[np.float64]
 
@@ -74,3 +76,10 @@ def test_one_chunk_has_no_shade_and_many_share_all() -> None:
     many = [shade_of(place, 20) for place in range(20)]
     assert (many[0], many[-1]) == (0, MAX_SHADES - 1)
     assert many == sorted(many)
+
+
+def test_activities_have_the_names_that_are_told() -> None:
+    told = {activity.name for activity in default_activities().all_of}
+
+    assert set(BUSY) <= set(ACTIVITIES)
+    assert set(ACTIVITIES) - set(BUSY) <= told

@@ -249,3 +249,19 @@ def test_a_gzipped_file_that_is_damaged_gives_what_comes_before(tmp_path: Path) 
 
     assert 0 < len(events) < 500
     assert next(note.what for note in file.limitations()) == "what of the trace is damaged"
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_endless_tail_is_dropped_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_events, "_LONGEST", 200)
+    content = (
+        b'{"head": 1, "traceEvents": [{"ph": "X"}], "more": "' + b"x" * 2000 + b'", "last": 2}'
+    )
+
+    events, file = _of(tmp_path, content)
+
+    assert len(events) == 1
+    assert file._tail == b""
+    assert file.facts() == {"head": 1, "traceEvents": []}

@@ -132,5 +132,5 @@ def test_long_numbers_and_long_messages() -> None:
     (field,) = walk.stretches(0, len(content), 4)
     numbers, _ = walk.messages(field).decoded((1, 2), ())
 
-    assert field == Field(4, 0, 0, len(content), whole=True)
+    assert field == Field(4 << 3 | 2, 0, 0, len(content), whole=True)
     assert (numbers[1].tolist(), numbers[2].tolist()) == ([5], [-1])

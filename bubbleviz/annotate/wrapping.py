@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
@@ -195,6 +195,14 @@ def once(framework: str, wrap_all: Callable[[Annotations], None]) -> Annotations
 def always(range_of: Callable[[], Range]) -> Naming:
     """Return the naming that gives every call a range of one kind."""
     return lambda _args, _kwargs: range_of()
+
+
+def subclasses(base: type) -> Iterator[type]:
+    """Yield the classes below a class, each once."""
+    found: dict[type, None] = dict.fromkeys(base.__subclasses__())
+    for kind in list(found):
+        found.update(dict.fromkeys(subclasses(kind)))
+    yield from found
 
 
 def _path(owner: Any) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from bubbleviz.pgle_files import Format
+from bubbleviz.wire import Field, Walk
 
 #: Tags: field number << 3 | wire type (1 is eight bytes, 2 is a length and so many bytes).
 _COSTS, _NAME, _COST_US = 1 << 3 | 2, 1 << 3 | 2, 2 << 3 | 1
-_EIGHT_BYTES, _FOUR_BYTES = 1, 5
-#: A number of 64 bits takes so many bytes at most.
-_LONGEST = 10
 
 
 def write(costs: Mapping[str, float]) -> bytes:
@@ -34,14 +32,23 @@ def read(content: bytes) -> list[tuple[str, float]]:
     Raises:
         ValueError: it is no such message.
     """
-    costs = []
-    for tag, value in _fields(content):
-        if tag != _COSTS:
+    walk, costs = Walk(content), []
+    for told in walk.fields(0, len(content)):
+        if told.tag != _COSTS:
             continue
-        own = dict(_fields(value))
-        name = own.get(_NAME, b"").decode("utf-8", errors="replace")
-        costs.append((name, struct.unpack("<d", own[_COST_US])[0] if _COST_US in own else 0.0))
+        own = {field.tag: field for field in walk.fields(told.begin, told.end)}
+        name = walk.text(own[_NAME]) if _NAME in own else ""
+        costs.append((name, _cost_us(content, own.get(_COST_US))))
+    if walk.cut:
+        raise ValueError("it ends within a field")
     return costs
+
+
+def _cost_us(content: bytes, field: Field | None) -> float:
+    found: float = 0.0
+    if field is not None and field.whole:
+        (found,) = struct.unpack_from("<d", content, field.begin)
+    return found
 
 
 def _varint(number: int) -> bytes:
@@ -51,41 +58,6 @@ def _varint(number: int) -> bytes:
         found.append(number & 0x7F | 1 << 7)
         number >>= 7
     return bytes((*found, number))
-
-
-def _number(content: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place, and the place behind it."""
-    number = 0
-    for place in range(_LONGEST):
-        if at + place >= len(content):
-            raise ValueError(f"it ends within byte {at}")
-        byte = content[at + place]
-        number |= (byte & 0x7F) << 7 * place
-        if byte < 1 << 7:
-            return number, at + place + 1
-    raise ValueError(f"the number at byte {at} has no end")
-
-
-def _fields(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the tag and the bytes of each field."""
-    at = 0
-    while at < len(content):
-        begun = at
-        tag, at = _number(content, at)
-        kind = tag & 7
-        if kind == 0:
-            end = _number(content, at)[1]
-        elif kind == 2:
-            length, at = _number(content, at)
-            end = at + length
-        elif kind in {_EIGHT_BYTES, _FOUR_BYTES}:
-            end = at + (8 if kind == _EIGHT_BYTES else 4)
-        else:
-            raise ValueError(f"byte {begun} begins no field")
-        if end > len(content) or tag >> 3 == 0:
-            raise ValueError(f"the field at byte {begun} is cut short, or has no number")
-        yield tag, content[at:end]
-        at = end
 
 
 FORMAT = Format(".pb", binary=True, write=write, read=read)

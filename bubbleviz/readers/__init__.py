@@ -36,7 +36,15 @@ class OpenFile(Protocol):
 
         Args:
             globs: prefilters of the ranges that are wanted by name.
-            partial: read it all the same where it holds no calls, or no ranges.
+            partial: read it all the same where it lacks calls, ranges, or kernels beside copies.
+                What it lacks is empty then, which is no limitation yet: whoever asked knows what
+                follows. There is work in any case. Where calls stand for the work itself
+                (``launches_known`` is false), a limitation says that launches, or what ran on a
+                GPU, are not told, whether partial or not.
+
+        Raises:
+            NothingToAnalyseError: nothing ran; or, without ``partial``, any of these lacks that an
+                analysis needs.
         """
 
     def inspect(self, globs: Sequence[str]) -> Contents:
@@ -50,14 +58,22 @@ class Reader:
     Attributes:
         name: what reports call it.
         suffixes: endings of the files that a directory is searched for.
-        recognises: whether a file's first 64 KiB (unpacked where it is gzipped) are of this kind.
+        recognises: whether a file's first 64 KiB (unpacked where it is gzipped) are of this kind;
+            no two kinds recognise the same file.
         open_file: opens a path, to be read by so many threads at once; tells how far it is.
+        may_be: likewise, of a file that no reader recognises: whether it may be of this kind.
+        told_better_by: other endings; where a file of the same name with one of these lies
+            beside it in a directory, it is the same run, and that file is read instead.
+        folder: below a directory without profiles, where a tool puts them, a folder a run; "" none.
     """
 
     name: str
     suffixes: tuple[str, ...]
     recognises: Callable[[bytes], bool]
     open_file: Callable[[str, int, Watch], AbstractContextManager[OpenFile]]
+    may_be: Callable[[bytes], bool] = lambda _: False
+    told_better_by: tuple[str, ...] = ()
+    folder: str = ""
 
 
 def readers() -> tuple[Reader, ...]:
@@ -81,6 +97,9 @@ def reader_of(path: str) -> Reader:
         )
     for reader in readers():
         if reader.recognises(head):
+            return reader
+    for reader in readers():
+        if reader.may_be(head):
             return reader
     raise ProfileError(
         f"{path}: not an SQLite database (or an encrypted one), nor a trace of PyTorch or XLA; "

@@ -7,6 +7,7 @@ million events, where ``jax.profiler`` wrote it; the xplane file is to be prefer
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,10 +27,13 @@ from bubbleviz.profile import Contents, Profile, Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step
-from bubbleviz.trace_events import TraceFile, made_by_xla, opened_trace
+from bubbleviz.trace_events import TraceFile, is_json, opened_trace
 from bubbleviz.traced import clean, times_ns
-from bubbleviz.xla_planes import Collector, Events, Role, device_of, path_of, roles_of
+from bubbleviz.xla_planes import FOLDER, Collector, Events, Role, device_of, path_of, roles_of
 from bubbleviz.xla_profile import Held, held
+
+#: How XLA's profiler says how exact its times are, and how it calls processes.
+_MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
 
 
 class _Args(msgspec.Struct, gc=False):
@@ -226,6 +230,8 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Xl
 READER = Reader(
     name="xla-trace",
     suffixes=(".trace.json.gz", ".trace.json"),
-    recognises=lambda head: head.lstrip()[:1] in (b"{", b"[") and made_by_xla(head),
+    recognises=lambda head: is_json(head) and _MARKS.search(head) is not None,
     open_file=open_file,
+    told_better_by=(".xplane.pb",),
+    folder=FOLDER,
 )

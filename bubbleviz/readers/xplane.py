@@ -23,7 +23,17 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step
 from bubbleviz.wire import MalformedError, Walk
-from bubbleviz.xla_planes import FACTS, Collector, Events, Role, Texts, device_of, path_of, roles_of
+from bubbleviz.xla_planes import (
+    FACTS,
+    FOLDER,
+    Collector,
+    Events,
+    Role,
+    Texts,
+    device_of,
+    path_of,
+    roles_of,
+)
 from bubbleviz.xla_profile import Held, held
 from bubbleviz.xspace import Kind, Line, Plane, RawEvents, Stat, events_of, planes_of
 
@@ -329,4 +339,5 @@ READER = Reader(
     suffixes=(".xplane.pb",),
     recognises=_recognises,
     open_file=open_file,
+    folder=FOLDER,
 )

@@ -14,12 +14,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from bubbleviz.annotate.ranges import Range, iteration, phase
-from bubbleviz.annotate.wrapping import Annotations, Args, Kwargs, Naming, always, once
+from bubbleviz.annotate.wrapping import Annotations, Args, Kwargs, Naming, always, once, subclasses
 from bubbleviz.errors import AnnotationError
 
 _CORE = "megatron.core"
@@ -220,14 +220,6 @@ def _wrap_optimizers(to: Annotations) -> None:
     """Name the step of every class of optimizers; of a chain the whole is one."""
     base = to.sought(to.module(f"{_CORE}.optimizer.optimizer"), "MegatronOptimizer")
     to.module(f"{_CORE}.optimizer")
-    for kind in _kinds(base):
+    for kind in subclasses(base):
         if "step" in vars(kind):
             to.wrap(kind, "step", always(lambda: phase("Optimizer")))
-
-
-def _kinds(base: Any) -> Iterator[Any]:
-    """Yield the classes below a class, each once."""
-    found = dict.fromkeys(base.__subclasses__())
-    for kind in list(found):
-        found.update(dict.fromkeys(_kinds(kind)))
-    yield from found

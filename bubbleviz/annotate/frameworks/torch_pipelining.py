@@ -9,13 +9,14 @@ Written for PyTorch 2.5 to 2.13, torch/distributed/pipelining/stage.py and sched
 
 from __future__ import annotations
 
+import gc
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from bubbleviz.annotate.ranges import Range, iteration, phase
-from bubbleviz.annotate.wrapping import UNNAMED, Annotations, Args, Kwargs, always, once
+from bubbleviz.annotate.wrapping import UNNAMED, Annotations, Args, Kwargs, always, once, subclasses
 
 #: What a transfer carries, by the stage's method that lists it.
 _TRANSFERS = {
@@ -57,7 +58,7 @@ def _wrap(to: Annotations) -> None:
     to.wrap(base, "_maybe_compute_loss", of_loss)
     for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
         to.wrap(to.sought(schedules, name), "step", always(iteration))
-    _hook_optimizers(to)
+    _wrap_optimizers(to)
 
 
 def _work(name: str, stage: Any, microbatch: int) -> Range:
@@ -143,20 +144,33 @@ def _transfers(
     return naming
 
 
-def _hook_optimizers(to: Annotations) -> None:
-    """Name the steps of all optimizers of PyTorch, by its own hooks around them."""
-    optimizer = to.module("torch.optim.optimizer")
-    running: list[Range] = []
+def _wrap_optimizers(to: Annotations) -> None:
+    """Name the steps of all optimizers of PyTorch.
 
-    def before(*_: Any) -> None:
-        running.append(phase("Optimizer").__enter__())
+    Its hooks around a step are none for a range: a step that raises never reaches the second one.
+    """
+    base = to.sought(to.module("torch.optim.optimizer"), "Optimizer")
+    begun = to.sought(base, "_patch_step_function")
+    wrapped: set[type] = {base}
 
-    def after(*_: Any) -> None:
-        if running:
-            running.pop().__exit__(None, None, None)
+    def wrap_kinds(kinds: Iterable[type]) -> None:
+        for kind in kinds:
+            if kind not in wrapped and "step" in vars(kind):
+                wrapped.add(kind)
+                to.wrap(kind, "step", always(_step))
 
-    for name, hook in (
-        ("register_optimizer_step_pre_hook", before),
-        ("register_optimizer_step_post_hook", after),
-    ):
-        to.on_removal(to.sought(optimizer, name)(hook).remove)
+    def begins(optimizer: Any) -> None:
+        begun(optimizer)
+        if to.active:
+            wrap_kinds(kind for kind in type(optimizer).__mro__ if issubclass(kind, base))
+
+    wrap_kinds(subclasses(base))
+    # Schedulers of learning rates give an optimizer a step of its own, that holds its class's.
+    for found in gc.get_objects():
+        if issubclass(type(found), base) and "step" in vars(found):
+            to.wrap(found, "step", always(_step))
+    to.replace(base, "_patch_step_function", begins)
+
+
+def _step() -> Range:
+    return phase("Optimizer")

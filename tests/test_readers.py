@@ -1,0 +1,200 @@
+"""What every reader of an input format must hold."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bubbleviz import readers
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.inputs import find_profiles
+from bubbleviz.progress import unwatched
+from bubbleviz.readers import reader_of
+from bubbleviz.unpacked import head_of
+from tests.building import C, K, R, profile
+from tests.kineto import traces_of
+from tests.planes import E, L, P, space, trace_json
+
+KNOWN = {reader.name: reader for reader in readers.readers()}
+PLANES = [
+    P(
+        "/device:GPU:0",
+        [L("Stream #1", [E("gemm", 10, 20, {"correlation_id": 1})], 1)],
+    ),
+    P("/host:CPU", [L("python", [E("train", 0, 50, {"step_num": 3})], 5)]),
+]
+
+
+def planted(folder: Path) -> dict[str, Path]:
+    """Write a file of each kind; return them by their reader."""
+    export = profile(folder, [K(10, 20, 1)], [C(5, 8, 1)], [R(0, 50, "F0")])
+    (trace,) = traces_of(export, folder)
+    planes, made = folder / "host.xplane.pb", folder / "host.trace.json.gz"
+    planes.write_bytes(space(PLANES))
+    made.write_bytes(gzip.compress(trace_json(PLANES)))
+    return {"nsys": export, "kineto": trace, "xplane": planes, "xla-trace": made}
+
+
+def claimed_by(path: Path) -> list[str]:
+    head = head_of(str(path))
+    return [name for name, reader in KNOWN.items() if reader.recognises(head)]
+
+
+def test_every_reader_has_a_planted_file(tmp_path: Path) -> None:
+    assert set(planted(tmp_path)) == set(KNOWN)
+
+
+def test_one_reader_claims_each_file(tmp_path: Path) -> None:
+    for name, path in planted(tmp_path).items():
+        assert claimed_by(path) == [name]
+        assert reader_of(str(path)).name == name
+        assert str(path).endswith(KNOWN[name].suffixes)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"ph": "X", "cat": "cpu_op", "name": "/host:CPU", "ts": 1, "dur": 1},
+        {"ph": "X", "cat": "Kernel", "name": "gemm", "ts": 1, "dur": 1},
+    ],
+)
+def test_categories_alone_tell_a_trace_of_pytorch(event: object, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([event]))
+
+    assert claimed_by(path) == ["kineto"]
+
+
+def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"traceEvents": []}')
+
+    assert claimed_by(path) == []
+    assert reader_of(str(path)).name == "kineto"
+
+
+def test_a_reader_says_itself_what_a_directory_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = replace(
+        KNOWN["nsys"],
+        name="new",
+        suffixes=(".new", ".old"),
+        told_better_by=(".new",),
+        folder="logs/of",
+    )
+    monkeypatch.setattr(readers, "readers", lambda: (*KNOWN.values(), new))
+    run = tmp_path / "logs" / "of" / "run1"
+    run.mkdir(parents=True)
+    for name in ("a.new", "a.old", "b.old", "c.txt"):
+        (run / name).touch()
+
+    found = find_profiles([str(tmp_path)])
+
+    assert [Path(file.path).name for file in found] == ["a.new", "b.old"]
+
+
+# --- what a partial reading must hold
+
+
+def without_calls(folder: Path) -> dict[str, Path]:
+    """Write a file of each kind that tells work, and neither launches nor ranges."""
+    export = profile(folder, [K(10, 20, 1), K(30, 45, 2)], without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
+    trace = folder / "rank0.pt.trace.json"
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
+    times = [{"ts": 0.010, "dur": 0.010}, {"ts": 0.030, "dur": 0.015}]
+    events = [{**kernel, **time, "args": {"device": 0, "stream": 7}} for time in times]
+    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    kernels = [E("gemm", 10, 20), E("gemm", 30, 45)]
+    bare = [P("/device:GPU:0", [L("Stream #1", kernels, 1)])]
+    planes, made = folder / "host.xplane.pb", folder / "host.trace.json.gz"
+    planes.write_bytes(space(bare))
+    made.write_bytes(gzip.compress(trace_json(bare)))
+    return {"nsys": export, "kineto": trace, "xplane": planes, "xla-trace": made}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_partial_reading_has_the_work_and_says_what_stands_for_launches(
+    name: str, tmp_path: Path
+) -> None:
+    path = str(without_calls(tmp_path)[name])
+
+    with KNOWN[name].open_file(path, 1, unwatched) as file:
+        found = file.read((), partial=True)
+        calls = sum(map(len, found.calls.blocks()))
+        everything = found.every_range.lasting(0, *(np.empty(0, np.int64) for _ in range(3)))
+
+    work = found.activities
+    start_ns = work.start_ns - work.start_ns.min()
+    assert sorted(zip(start_ns, work.end_ns - work.start_ns, strict=True)) == [(0, 10), (20, 15)]
+    assert len(found.ranges) == 0
+    assert len(everything) == 0
+    told = {note.what for note in found.limitations}
+    if found.launches_known:
+        assert calls == 0
+    else:
+        assert calls == len(work)
+        assert told & {"launches", "what ran on a GPU"}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_lacks_is_refused_or_stood_in_for_where_it_is_needed(
+    name: str, tmp_path: Path
+) -> None:
+    path = str(without_calls(tmp_path)[name])
+
+    with KNOWN[name].open_file(path, 1, unwatched) as file:
+        try:
+            found = file.read(("*",))
+        except NothingToAnalyseError as error:
+            assert "no CUDA API calls" in str(error) or "no NVTX ranges" in str(error)  # noqa: PT017 - either is right
+        else:
+            assert not found.launches_known
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_without_work_there_is_nothing_even_partially(name: str, tmp_path: Path) -> None:
+    empty = [P("/device:GPU:0"), P("/host:CPU")]
+    content = {
+        "kineto": b'{"schemaVersion": 1, "traceEvents": []}',
+        "xplane": space(empty),
+        "xla-trace": trace_json(empty),
+    }
+    path = tmp_path / "none"
+    if name == "nsys":
+        path = profile(tmp_path)
+    else:
+        path.write_bytes(content[name])
+
+    with (
+        KNOWN[name].open_file(str(path), 1, unwatched) as file,
+        pytest.raises(NothingToAnalyseError),
+    ):
+        file.read((), partial=True)
+
+
+# --- real files
+
+
+DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nonexistent"))
+OF_FOLDER = {
+    "kineto/*.json.gz": "kineto",
+    "jax/*.xplane.pb": "xplane",
+    "jax/*.json.gz": "xla-trace",
+    "nsys/**/*.sqlite": "nsys",
+}
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder")
+@pytest.mark.parametrize("pattern", OF_FOLDER)
+def test_one_reader_claims_each_real_file(pattern: str) -> None:
+    found = sorted(DATA.glob(pattern))
+
+    assert found
+    assert [claimed_by(path) for path in found] == [[OF_FOLDER[pattern]]] * len(found)
