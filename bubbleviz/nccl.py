@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ class Input:
     """A file to read, and the format of its events of NCCL; None of a profile."""
 
     path: str
-    format: Format | None
+    format: Format[Any] | None
 
 
 def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
@@ -94,7 +95,7 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
     """
     if not paths:
         raise InputError("no file given; name event files of NCCL, profiles, or both")
-    formats: dict[str, Format | None] = {}
+    formats: dict[str, Format[Any] | None] = {}
 
     def recognises(path: str) -> bool:
         if path not in formats:
@@ -120,31 +121,7 @@ def put_together(
     own, offsets_ns, hosts = _profile_clocks(profiles)
     pool = pool_of(profiles, offsets_ns)
     placed = place(recorded, pool, anchors)
-    names, communicators = Numbers[str](), Numbers[Communicator]()
-    tables = []
-    begin = 0
-    for source, file in enumerate(recorded):
-        part = placed.take(slice(begin, begin + len(file.events)))
-        tables.append(of_events(source, file.events, part, len(own), names, communicators))
-        begin += len(file.events)
-    carried_out = [table.kernel[table.kind != Kind.PROXY] for table in tables]
-    taken = np.concatenate([np.empty(0, np.int64), *carried_out])
-    at = 0
-    for number, profile in enumerate(profiles):
-        table = of_kernels(len(recorded) + number, profile, pool, at, number, names, communicators)
-        tables.append(table.take(~np.isin(table.kernel, taken)))
-        at += len(profile.kernels)
-    if sum(map(len, tables)) == 0:
-        where = [file.path for file in recorded] + [own.source.path for own in profiles]
-        raise NothingToAnalyseError(
-            f"{where[0]}: no communication operation of NCCL was recorded; record events with "
-            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx"
-        )
-    table = replace(
-        joined([replace(t, names=(), communicators=()) for t in tables]),
-        names=names.values,
-        communicators=communicators.values,
-    )
+    table = _rows(recorded, profiles, pool, placed)
     clocks, base = _bases(placed, own, hosts, profiles)
     waits = _proxy_times(recorded, len(table))
     instance = instances_of(table)
@@ -161,6 +138,41 @@ def put_together(
         limitations=tuple(
             limitations_of(recorded, profiles, table, placed, clocks, instance, ranks)
         ),
+    )
+
+
+def _rows(
+    recorded: Sequence[EventFile], profiles: Sequence[Carried], pool: KernelPool, placed: Placed
+) -> Communications:
+    """Return the operations of event files, then those of profiles that no event tells of.
+
+    Raises:
+        NothingToAnalyseError: there is none.
+    """
+    names, communicators = Numbers[str](), Numbers[Communicator]()
+    tables = []
+    begin = 0
+    for source, file in enumerate(recorded):
+        part = placed.take(slice(begin, begin + len(file.events)))
+        tables.append(of_events(source, file.events, part, len(profiles), names, communicators))
+        begin += len(file.events)
+    carried_out = [table.kernel[table.kind != Kind.PROXY] for table in tables]
+    taken = np.concatenate([np.empty(0, np.int64), *carried_out])
+    at = 0
+    for number, profile in enumerate(profiles):
+        table = of_kernels(len(recorded) + number, profile, pool, at, number, names, communicators)
+        tables.append(table.take(~np.isin(table.kernel, taken)))
+        at += len(profile.kernels)
+    if sum(map(len, tables)) == 0:
+        where = [file.path for file in recorded] + [own.source.path for own in profiles]
+        raise NothingToAnalyseError(
+            f"{where[0]}: no communication operation of NCCL was recorded; record events with "
+            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx"
+        )
+    return replace(
+        joined([replace(t, names=(), communicators=()) for t in tables]),
+        names=names.values,
+        communicators=communicators.values,
     )
 
 

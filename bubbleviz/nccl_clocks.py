@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.communications import Timing
 from bubbleviz.grouping import groups_of
 from bubbleviz.nccl_anchors import Anchor, by_file
@@ -220,17 +220,24 @@ def place(files: Sequence[EventFile], pool: KernelPool, anchors: Sequence[Anchor
                 shared[key] = len(clocks)
                 clocks.append(Clock(f"{path.name} {_process(gpu.pid)}", "own"))
             number = shared[key]
-        known = (start_ns != UNKNOWN) & (end_ns != UNKNOWN)
-        length_ns = np.where(known, end_ns - np.where(known, start_ns, 0), NONE)
-        own = events.gpu_end_ns[gpu.rows] != UNKNOWN
-        own &= events.gpu_start_ns[gpu.rows] != UNKNOWN
-        exact = np.where(own, events.gpu_end_ns[gpu.rows] - events.gpu_start_ns[gpu.rows], NONE)
         columns["start_ns"][at], columns["end_ns"][at] = start_ns, end_ns
-        length_ns = np.where(own, exact, length_ns)
-        possible = (length_ns >= 0) & (length_ns <= LONGEST_NS)
-        columns["duration_ns"][at] = np.where(possible, length_ns, NONE)
+        columns["duration_ns"][at] = _durations(events, gpu.rows, start_ns, end_ns)
         columns["clock"][at], columns["timing"][at] = number, local.timing
     return Placed(**columns, clocks=tuple(clocks), ambiguous=ambiguous)
+
+
+def _durations(events: NcclEvents, rows: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return how long operations took: by the GPU's clock where it saw both ends; -1 unknown."""
+
+    def between(start: Ints, end: Ints) -> tuple[Bools, Ints]:
+        known = (start != UNKNOWN) & (end != UNKNOWN)
+        return known, np.where(known, end - np.where(known, start, 0), NONE)
+
+    _, length_ns = between(start_ns, end_ns)
+    seen, exact_ns = between(events.gpu_start_ns[rows], events.gpu_end_ns[rows])
+    length_ns = np.where(seen, exact_ns, length_ns)
+    possible = (length_ns >= 0) & (length_ns <= LONGEST_NS)
+    return np.where(possible, length_ns, NONE)
 
 
 def _process(pid: int) -> str:

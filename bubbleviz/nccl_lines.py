@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -52,54 +53,14 @@ _QUOTES = re.compile("|".join("\u201c\u201d\u201e").encode())
 _LIST = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
 
 
-#: What NCCL calls the fields of an event's ``args``.
-_ARGUMENTS = {
-    "sequence": "SeqNum",
-    "communicator": "CommHash",
-    "rank": "Rank",
-    "peer": "Peer",
-    "count": "Count",
-    "datatype": "Datatype",
-    "call_count": "count",
-    "call_datatype": "datatype",
-    "algorithm": "Algorithm",
-    "protocol": "Protocol",
-    "channels": "nChannels",
-    "most_channels": "nMaxChannels",
-    "gpu_start": "StartGpuClk",
-    "gpu_end": "StopGpuClk",
-    "gpu_us": "duration_gpu_us",
-    "operation_count": "opCount",
-    "proxy_operation": "proxyOpIndex",
-}
+class Arguments(msgspec.Struct, gc=False):
+    """What an event says of itself; a format's own says what that is."""
 
 
-class Arguments(msgspec.Struct, gc=False, rename=_ARGUMENTS):
-    """What an event says of itself; what it does not say is None."""
-
-    sequence: int | None = None
-    communicator: int | None = None
-    rank: int | None = None
-    peer: int | None = None
-    count: int | None = None
-    datatype: str | None = None
-    call_count: int | None = None
-    call_datatype: str | None = None
-    root: int | None = None
-    algorithm: str | None = None
-    protocol: str | None = None
-    strategy: str | None = None
-    channels: int | None = None
-    most_channels: int | None = None
-    gpu_start: int | None = None
-    gpu_end: int | None = None
-    gpu_us: float | None = None
-    operation_count: int | None = None
-    proxy_operation: int | None = None
-
-
-class Event(msgspec.Struct, gc=False, rename={"bytes": "totalbytes", "part_of": "collectiveName"}):
+class Event(msgspec.Struct, gc=False):
     """One object of a file: the begin (``ph`` "b") or end ("e") of something.
+
+    A format's own adds what else it needs, and ``args``.
 
     Attributes:
         name: what it is.
@@ -109,9 +70,6 @@ class Event(msgspec.Struct, gc=False, rename={"bytes": "totalbytes", "part_of": 
         pid: the process; a channel in files of the proxy profiler.
         tid: no thread: always 1.
         ts: microseconds since the profiler began; 0 and None are unknown.
-        args: what it says of itself.
-        bytes: of a transfer, in a fork of NCCL.
-        part_of: the collective that a transfer is part of, in the same fork.
     """
 
     name: str = ""
@@ -121,28 +79,26 @@ class Event(msgspec.Struct, gc=False, rename={"bytes": "totalbytes", "part_of": 
     pid: int = 0
     tid: int = 0
     ts: float | None = None
-    args: Arguments | None = None
-    bytes: int | None = None
-    part_of: str | None = None
 
 
-_DECODE = msgspec.json.Decoder(Event, strict=False).decode
+EventT = TypeVar("EventT", bound=Event)
 
 
-class Objects:
+class Objects(Generic[EventT]):
     """The events of a file, as they come.
 
     Attributes:
         unreadable: objects, or pieces of one, that are no event.
     """
 
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        """Take the bytes of a file, some at a time."""
+    def __init__(self, chunks: Iterable[bytes], event: type[EventT]) -> None:
+        """Take the bytes of a file, some at a time, and what its events are decoded to."""
         self._chunks = chunks
+        self._decode = msgspec.json.Decoder(event, strict=False).decode
         self._anew = _ANEW
         self.unreadable = 0
 
-    def blocks(self) -> Iterator[list[Event]]:
+    def blocks(self) -> Iterator[list[EventT]]:
         """Yield the events in the order of the file, some at a time."""
         rest = b""
         for chunk in self._chunks:
@@ -156,15 +112,15 @@ class Objects:
         if b"{" in rest:
             self.unreadable += 1
 
-    def _found(self, text: bytes) -> tuple[list[Event], int]:
+    def _found(self, text: bytes) -> tuple[list[EventT], int]:
         """Return the events in some bytes, and where what may be the begin of one more starts."""
-        found: list[Event] = []
+        found: list[EventT] = []
         at = 0
         while (match := _OBJECT.search(text, at)) is not None:
             begin, end = match.span()
             if (cut := text.count(b"{", at, begin)) > 0:
                 self.unreadable += cut - len(_LIST.findall(text, at, begin))
-            event = _event(text[begin:end])
+            event = self._event(text[begin:end])
             if event is None:
                 event, end = self._looked_at_anew(text, max(at, begin - _AROUND), end)
             at = end
@@ -175,27 +131,26 @@ class Objects:
                 found.append(event)
         return found, at
 
-    def _looked_at_anew(self, text: bytes, low: int, end: int) -> tuple[Event | None, int]:
+    def _looked_at_anew(self, text: bytes, low: int, end: int) -> tuple[EventT | None, int]:
         """Return the event whose strings may hold braces around a match, and where it ends."""
         if self._anew > 0:
             self._anew -= 1
             match = _STRINGS.search(text, low, min(end + _AROUND, len(text)))
             if match is not None and match.end() >= end:
-                return _event(match[0]), match.end()
+                return self._event(match[0]), match.end()
         return None, end
 
-
-def _event(text: bytes) -> Event | None:
-    """Return an object as an event, repaired if need be; None where it is none."""
-    try:
-        return _DECODE(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    straight = _QUOTES.sub(b'"', text.decode("utf-8", "replace").encode().translate(_CONTROL))
-    try:
-        return _DECODE(_REPAIR.sub(_repaired, straight))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    def _event(self, text: bytes) -> EventT | None:
+        """Return an object as an event, repaired if need be; None where it is none."""
+        try:
+            return self._decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+        straight = _QUOTES.sub(b'"', text.decode("utf-8", "replace").encode().translate(_CONTROL))
+        try:
+            return self._decode(_REPAIR.sub(_repaired, straight))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
 
 
 def _repaired(match: re.Match[bytes]) -> bytes:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.communications import Communications, Split, Timing
 from bubbleviz.grouping import groups_of
 from bubbleviz.nccl_clocks import Clock
@@ -135,25 +135,13 @@ def placed_by_ends(
     end_ns = table.end_ns.copy()
     start_ns = table.start_ns.copy()
     result = list(clocks)
-    done = {0}
-    rest = set(of_clock.tolist()) - done
-    size = int(instance.max(initial=NONE)) + 1
-    while rest and size:
-        total, count = np.zeros(size), np.zeros(size, np.int64)
-        there = np.isin(group, sorted(done))
-        low = int(end_ns[rows].min()) if len(rows) else 0
-        np.add.at(total, instance[rows[there]], (end_ns[rows[there]] - low).astype(float))
-        np.add.at(count, instance[rows[there]], 1)
-        best: tuple[int, int, Ints] | None = None
-        for number in sorted(rest):
-            own = rows[(group == number) & (count[instance[rows]] > 0)]
-            if len(own) and (best is None or len(own) > best[0]):
-                mean = total[instance[own]] / count[instance[own]]
-                apart = np.rint(mean - (end_ns[own] - low)).astype(np.int64)
-                best = len(own), number, apart
+    rest = set(of_clock.tolist()) - {0}
+    while rest:
+        placed = ~np.isin(group, sorted(rest))
+        best = _nearest_of(group, instance[rows], end_ns[rows], placed)
         if best is None:
             break
-        matched, number, apart = best
+        number, apart = best
         move = round(float(np.median(apart)))
         mine = of_clock[table.clock] == number
         start_ns = np.where(mine & (start_ns != UNKNOWN), start_ns + move, start_ns)
@@ -165,14 +153,44 @@ def placed_by_ends(
             result[place] = replace(
                 clocks[place],
                 by="operations",
-                matched=matched,
+                matched=len(apart),
                 of=int((group == number).sum()),
                 median_ns=round(float(np.median(left))),
                 worst_ns=int(left.max()),
             )
-        done.add(number)
         rest.remove(number)
     return replace(table, start_ns=start_ns, end_ns=end_ns), tuple(result)
+
+
+def _nearest_of(
+    group: Ints, instance: Ints, end_ns: Ints, placed: Bools
+) -> tuple[int, Ints] | None:
+    """Return the clock with most operations in common with those placed; None if none has any.
+
+    Args:
+        group: clock of each end.
+        instance: operation that it is an end of.
+        end_ns: on its clock.
+        placed: whether that is the reference already.
+
+    Returns:
+        The clock, and how much later than on it each of these operations ended on the reference.
+    """
+    if not placed.any():
+        return None
+    # Of two clocks that are years apart, a double holds the small differences alone.
+    size, low = int(instance.max()) + 1, int(end_ns[placed].min())
+    count = np.bincount(instance[placed], minlength=size)
+    total = np.bincount(instance[placed], (end_ns[placed] - low).astype(float), size)
+    common = np.flatnonzero(~placed & (count[instance] > 0))
+    if len(common) == 0:
+        return None
+    clocks, ends = np.unique(group[common], return_counts=True)
+    number = int(clocks[ends.argmax()])
+    own = common[group[common] == number]
+    mean = total[instance[own]] / count[instance[own]]
+    begin = int(end_ns[own].min())
+    return number, np.rint(mean - (end_ns[own] - begin)).astype(np.int64) + (low - begin)
 
 
 def split(

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.nccl_events import STATES, UNKNOWN, EventFile, Kind
 from bubbleviz.nccl_files import format_of, formats, read_events
-from bubbleviz.nccl_lines import BLOCK, Event, Objects
+from bubbleviz.nccl_files.plugin import PluginEvent
+from bubbleviz.nccl_lines import BLOCK, Objects
 from bubbleviz.readers import reader_of
 from tests.nccl_writing import Op, Plugin, Step, line, proxy_file
 
@@ -25,9 +26,9 @@ SEND = Step(("SendGpuWait", "SendPeerWait", "SendWait"), (60_000, 61_000, 64_000
 RECEIVE = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (60_500, 66_000, 66_500, 70_000))
 
 
-def events_of(text: bytes) -> tuple[list[Event], int]:
+def events_of(text: bytes) -> tuple[list[PluginEvent], int]:
     """Return the events of some bytes, and how many objects are none."""
-    objects = Objects(text[at : at + BLOCK] for at in range(0, len(text), BLOCK))
+    objects = Objects((text[at : at + BLOCK] for at in range(0, len(text), BLOCK)), PluginEvent)
     return [event for block in objects.blocks() for event in block], objects.unreadable
 
 
@@ -429,8 +430,17 @@ def test_lines_in_any_order_are_read(order: list[int], keep: int) -> None:
 # What is what
 
 
-def test_formats_are_found_in_their_order() -> None:
-    assert [own.name for own in formats()] == ["profiler plugin", "proxy profiler"]
+@pytest.mark.parametrize("gap", ["", " "])
+def test_a_file_is_of_one_format_alone(gap: str) -> None:
+    steps = [("Send", 1, 4, (1, 2, 3, 4)), ("Recv", 2, 4, (1, 2, 3, 4, 5))]
+    idle = line("Idle", "PROXY", "b", 0, 1, 5_000) + line("Idle", "PROXY", "e", 0, 1, 6_000)
+    for text, name in (
+        (plugin(*TWO).text(), "profiler plugin"),
+        (idle, "profiler plugin"),
+        (proxy_file(steps), "proxy profiler"),
+    ):
+        head = text.replace(": ", f":{gap}").encode()
+        assert [own.name for own in formats() if own.recognises(head)] == [name]
 
 
 @pytest.mark.parametrize(

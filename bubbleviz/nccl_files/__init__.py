@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any, Generic
 
 from bubbleviz.errors import InputError
 from bubbleviz.nccl_events import Columns, EventFile
-from bubbleviz.nccl_lines import BLOCK, Event, Objects
+from bubbleviz.nccl_lines import BLOCK, EventT, Objects
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.registry import discover
 from bubbleviz.unpacked import head_of, unpacked
@@ -21,28 +22,28 @@ _SQLITE = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True)
-class Format:
-    """A kind of event file.
+class Format(Generic[EventT]):
+    """A kind of event file; no file is of two.
 
     Attributes:
         name: what reports call it.
-        order: place among those that are asked.
+        event: what its events are decoded to.
         recognises: whether a file's first 64 KiB are of this kind.
         gather: takes all its events, in their order, and adds rows for what they tell.
     """
 
     name: str
-    order: int
+    event: type[EventT]
     recognises: Callable[[bytes], bool]
-    gather: Callable[[Iterable[Event], Columns], None]
+    gather: Callable[[Iterable[EventT], Columns], None]
 
 
-def formats() -> tuple[Format, ...]:
+def formats() -> tuple[Format[Any], ...]:
     """Return every format."""
     return discover(__name__, "FORMAT", Format)
 
 
-def format_of(head: bytes) -> Format | None:
+def format_of(head: bytes) -> Format[Any] | None:
     """Return the format of a file by its first bytes; None where it is none of these."""
     if head.startswith(_SQLITE):
         # Names in a database may look like anything.
@@ -50,7 +51,9 @@ def format_of(head: bytes) -> Format | None:
     return next((own for own in formats() if own.recognises(head)), None)
 
 
-def read_events(path: str, watch: Watch = unwatched, chosen: Format | None = None) -> EventFile:
+def read_events(
+    path: str, watch: Watch = unwatched, chosen: Format[Any] | None = None
+) -> EventFile:
     """Return the communication operations of an event file.
 
     A file that was cut is read as far as it goes.
@@ -72,7 +75,7 @@ def read_events(path: str, watch: Watch = unwatched, chosen: Format | None = Non
         )
     columns = Columns()
     with unpacked(path, watch, BLOCK) as chunks:
-        objects = Objects(chunks)
+        objects = Objects(chunks, chosen.event)
         chosen.gather(chain.from_iterable(objects.blocks()), columns)
     lost = objects.unreadable + (chunks.damaged or chunks.cut)
     return columns.done(path, chosen.name, lost)

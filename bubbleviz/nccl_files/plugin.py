@@ -54,7 +54,55 @@ _HEAD = re.compile(
     rb'"cat"\s*:\s*"(?:GROUP_API|GROUP|KERNEL_LAUNCH|COLL_API|P2P_API|COLL|P2P|PROXY|CE_COLL)"'
 )
 _PHASE = re.compile(rb'"ph"\s*:\s*"[be]"')
-_NOTHING = Arguments()
+#: What NCCL calls the fields of an event's ``args``.
+_NAMES = {
+    "sequence": "SeqNum",
+    "communicator": "CommHash",
+    "rank": "Rank",
+    "peer": "Peer",
+    "count": "Count",
+    "datatype": "Datatype",
+    "call_count": "count",
+    "call_datatype": "datatype",
+    "algorithm": "Algorithm",
+    "protocol": "Protocol",
+    "channels": "nChannels",
+    "most_channels": "nMaxChannels",
+    "gpu_start": "StartGpuClk",
+    "gpu_end": "StopGpuClk",
+    "gpu_us": "duration_gpu_us",
+}
+
+
+class Told(Arguments, rename=_NAMES):
+    """What an event says of itself; what it does not say is None."""
+
+    sequence: int | None = None
+    communicator: int | None = None
+    rank: int | None = None
+    peer: int | None = None
+    count: int | None = None
+    datatype: str | None = None
+    call_count: int | None = None
+    call_datatype: str | None = None
+    root: int | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
+    strategy: str | None = None
+    channels: int | None = None
+    most_channels: int | None = None
+    gpu_start: int | None = None
+    gpu_end: int | None = None
+    gpu_us: float | None = None
+
+
+class PluginEvent(Event):
+    """A begin or end; ``args`` are what it says of itself."""
+
+    args: Told | None = None
+
+
+_NOTHING = Told()
 
 
 class _Process:
@@ -64,11 +112,11 @@ class _Process:
         self._pid = pid
         self._columns = columns
         self._operation = NONE
-        self._call: Event | None = None
+        self._call: PluginEvent | None = None
         self._begun: dict[tuple[str, str, int], int] = {}
         self._kernel: list[int] = []
 
-    def begin(self, event: Event) -> None:
+    def begin(self, event: PluginEvent) -> None:
         """Take a begin."""
         category, start_ns = event.cat, time_of(event.ts)
         told = event.args or _NOTHING
@@ -84,7 +132,7 @@ class _Process:
             return
         self._begun[category, event.name, event.id] = start_ns
 
-    def end(self, event: Event) -> None:
+    def end(self, event: PluginEvent) -> None:
         """Take an end."""
         category, end_ns = event.cat, time_of(event.ts)
         if category == "GPU":
@@ -110,7 +158,7 @@ class _Process:
         self._flush_call()
         self._columns.unfinished += len(self._begun)
 
-    def _proxy(self, event: Event, start_ns: int, end_ns: int) -> None:
+    def _proxy(self, event: PluginEvent, start_ns: int, end_ns: int) -> None:
         """Take what a proxy thread did for the operation."""
         row = self._operation
         if event.name in _CONTROL:
@@ -122,7 +170,7 @@ class _Process:
             if event.name in {"SendWait", "RecvWait"}:
                 self._columns.step(row)
 
-    def _gpu(self, event: Event, told: Arguments, start_ns: int) -> None:
+    def _gpu(self, event: PluginEvent, told: Told, start_ns: int) -> None:
         """Take a kernel on one channel; ``KernelStep`` are stretches of one."""
         row = self._operation
         if row == NONE:
@@ -133,7 +181,7 @@ class _Process:
             self._columns.widen(row, "kernel", start_ns, UNKNOWN)
             self._columns.bridge(row, gpu_ns, start_ns)
 
-    def _operation_of(self, event: Event, told: Arguments, start_ns: int) -> int:
+    def _operation_of(self, event: PluginEvent, told: Told, start_ns: int) -> int:
         """Return the row of a new operation, which its call may tell more of."""
         columns, call = self._columns, self._call
         of_call = call.args or _NOTHING if call is not None else _NOTHING
@@ -177,7 +225,7 @@ class _Process:
             )
 
 
-def _gather(events: Iterable[Event], columns: Columns) -> None:
+def _gather(events: Iterable[PluginEvent], columns: Columns) -> None:
     processes: dict[int, _Process] = {}
     for event in events:
         category = event.cat
@@ -199,7 +247,7 @@ def _gather(events: Iterable[Event], columns: Columns) -> None:
 
 FORMAT = Format(
     name="profiler plugin",
-    order=1,
+    event=PluginEvent,
     recognises=lambda head: bool(_HEAD.search(head) and _PHASE.search(head)),
     gather=_gather,
 )

@@ -37,7 +37,30 @@ _HEAD = re.compile(
     rb'"name"\s*:\s*"(?:(?:Send|Recv)-\d+-\d+|BufferWait|GPUWait|FlushWait|Sleep|Idle|Append)"'
     rb'\s*,\s*"cat"\s*:\s*"NET"'
 )
-_NOTHING = Arguments()
+
+
+class Told(Arguments, rename={"operation_count": "opCount", "proxy_operation": "proxyOpIndex"}):
+    """What a step says of itself; what it does not say is None."""
+
+    operation_count: int | None = None
+    proxy_operation: int | None = None
+
+
+class ProxyEvent(Event, rename={"bytes": "totalbytes", "part_of": "collectiveName"}):
+    """A begin or end; ``pid`` is its channel.
+
+    Attributes:
+        args: what it says of itself.
+        bytes: of a transfer, in a fork of NCCL.
+        part_of: the collective that a transfer is part of, in the same fork.
+    """
+
+    args: Told | None = None
+    bytes: int | None = None
+    part_of: str | None = None
+
+
+_NOTHING = Told()
 
 
 class _Steps:
@@ -52,7 +75,7 @@ class _Steps:
         self._bytes: dict[tuple[int, int, int | None], int] = {}
         self._whole: dict[int, int] = {}
 
-    def take(self, event: Event) -> None:
+    def take(self, event: ProxyEvent) -> None:
         """Take an event."""
         step = _STEP.fullmatch(event.name)
         begins = event.ph == "b"
@@ -70,7 +93,7 @@ class _Steps:
         """Count what is open at the end of the file."""
         self._columns.unfinished += len(self._open) + len(self._states) + len(self._loose)
 
-    def _begin(self, event: Event, direction: str, peer: int) -> None:
+    def _begin(self, event: ProxyEvent, direction: str, peer: int) -> None:
         columns, told = self._columns, event.args or _NOTHING
         count = number_of(told.operation_count)
         key = count, direction, peer
@@ -97,7 +120,7 @@ class _Steps:
             self._whole[row] = self._whole.get(row, 0) + self._bytes[part] - before
             columns.put(row, "payload", number_of(self._whole[row]))
 
-    def _end(self, event: Event) -> None:
+    def _end(self, event: ProxyEvent) -> None:
         held = self._open.pop(event.id, None)
         if held is None:
             self._columns.unbegun += 1
@@ -105,7 +128,7 @@ class _Steps:
         end_ns = time_of(event.ts)
         self._columns.widen(held[0], "proxy", held[3], end_ns)
 
-    def _state(self, event: Event) -> None:
+    def _state(self, event: ProxyEvent) -> None:
         start_ns = self._states.pop((event.id, event.name), None)
         held = self._open.get(event.id)
         if start_ns is None or held is None:
@@ -115,14 +138,14 @@ class _Steps:
         if state is not None:
             self._columns.state(held[0], state, start_ns, time_of(event.ts))
 
-    def _pair(self, begun: dict[tuple[int, str], int], event: Event, *, begins: bool) -> None:
+    def _pair(self, begun: dict[tuple[int, str], int], event: ProxyEvent, *, begins: bool) -> None:
         if begins:
             begun[event.id, event.name] = 0
         elif begun.pop((event.id, event.name), None) is None:
             self._columns.unbegun += 1
 
 
-def _gather(events: Iterable[Event], columns: Columns) -> None:
+def _gather(events: Iterable[ProxyEvent], columns: Columns) -> None:
     steps = _Steps(columns)
     for event in events:
         columns.seen[event.cat] += 1
@@ -136,7 +159,7 @@ def _gather(events: Iterable[Event], columns: Columns) -> None:
 
 FORMAT = Format(
     name="proxy profiler",
-    order=2,
+    event=ProxyEvent,
     recognises=lambda head: bool(_HEAD.search(head)),
     gather=_gather,
 )
