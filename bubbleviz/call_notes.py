@@ -12,6 +12,7 @@ import numpy as np
 
 from bubbleviz import intervals
 from bubbleviz.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.grouping import found_in
 from bubbleviz.held import no_calls
 from bubbleviz.profile import CallLog, Calls, process_of
 
@@ -50,25 +51,20 @@ def notes_of(
     kept: list[Calls] = []
     count, shortest_ns = 0, GRAIN_NS
     for block in log.blocks():
-        chosen = block.take(_isin(wanted, block.row) | _in_gaps(block, idle, shortest_ns))
+        chosen = block.take(
+            (found_in(wanted, block.row) != NONE) | _in_gaps(block, idle, shortest_ns)
+        )
         kept.append(chosen)
         count += len(chosen)
         while count > _MOST + len(wanted):
             shortest_ns *= 2
             some = joined(kept)
             lasting = some.end_ns - some.start_ns >= shortest_ns
-            kept = [some.take(lasting | _isin(wanted, some.row))]
+            kept = [some.take(lasting | (found_in(wanted, some.row) != NONE))]
             count = len(kept[0])
     calls = joined(kept) if kept else no_calls().calls
     calls = calls.take(np.argsort(calls.row, kind="stable"))
     return CallNotes(calls, _launched(calls, call), shortest_ns)
-
-
-def _isin(ascending: Ints, values: Ints) -> Bools:
-    if len(ascending) == 0:
-        return np.zeros(len(values), bool)
-    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    return np.asarray(ascending[at] == values, bool)
 
 
 def _in_gaps(calls: Calls, idle: Mapping[int, intervals.Intervals], shortest_ns: int) -> Bools:
@@ -87,8 +83,7 @@ def _in_gaps(calls: Calls, idle: Mapping[int, intervals.Intervals], shortest_ns:
 def _launched(calls: Calls, call: Codes) -> Ints:
     """Return an activity that each call launched; -1 none."""
     launched = np.full(len(calls), NONE, np.int64)
-    if len(calls):
-        at = np.minimum(np.searchsorted(calls.row, call), len(calls) - 1)
-        rows = np.flatnonzero(calls.row[at] == call)
-        launched[at[rows]] = rows
+    at = found_in(calls.row, call)
+    rows = np.flatnonzero(at != NONE)
+    launched[at[rows]] = rows
     return launched

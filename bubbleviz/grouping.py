@@ -70,6 +70,14 @@ def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Int
     return table[number[len(values) :]]
 
 
+def found_in(ascending: Ints, values: Ints | Codes) -> Ints:
+    """Return the place of each value among ascending ones; -1 for those that are not there."""
+    if len(ascending) == 0:
+        return np.full(len(values), NONE, np.int64)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.where(ascending[at] == values, at, NONE)
+
+
 class Coding:
     """Numbers distinct values that come in blocks, from 0 in the order in which they come."""
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from bubbleviz import intervals
 from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.grouping import found_in
 from bubbleviz.profile import Activities, Calls
 
 #: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
@@ -131,13 +132,9 @@ def launched_by(gaps: Gaps, call: Codes, calls: Calls, kernels: int) -> Launched
         kernels: how many activities are kernels.
     """
     row = call[gaps.after].astype(np.int64)
-    none = np.full(len(row), NONE)
-    if len(calls) == 0:
-        return Launched(none, none, none, gaps.after >= kernels)
-    at = np.minimum(np.searchsorted(calls.row, row), len(calls) - 1)
-    known = (row != NONE) & (calls.row[at] == row)
+    at = found_in(calls.row, row)
     thread, start_ns, end_ns = (
-        np.where(known, column[at], NONE) for column in (calls.thread, calls.start_ns, calls.end_ns)
+        np.append(column, NONE)[at] for column in (calls.thread, calls.start_ns, calls.end_ns)
     )
     return Launched(thread, start_ns, end_ns, gaps.after >= kernels)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.columns import NONE, Ints
+from bubbleviz.grouping import found_in
 from bubbleviz.held import HeldCalls
 from bubbleviz.kineto_events import (
     ANNOTATION,
@@ -96,8 +97,8 @@ def processes(work: Rows, called: Rows, thread: Ints) -> Ints:
     if len(known) < 2:
         return np.full(len(work), most, np.int64)
     correlation, first = np.unique(called[CORRELATION], return_index=True)
-    at = np.minimum(np.searchsorted(correlation, work[CORRELATION]), len(correlation) - 1)
-    found = (correlation[at] == work[CORRELATION]) & (work[CORRELATION] >= 0)
+    at = found_in(correlation, work[CORRELATION])
+    found = (at != NONE) & (work[CORRELATION] >= 0)
     return np.where(found, process[first[at]], most)
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from bubbleviz.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.containment import Innermost
-from bubbleviz.grouping import groups_of
+from bubbleviz.grouping import found_in, groups_of
 from bubbleviz.held import HeldCalls
 from bubbleviz.kinds import default_kinds, matching
 from bubbleviz.profile import Activities, Calls, Ranges, correlations
@@ -236,8 +236,8 @@ def _launched(placed: Placed, names: Names, ran: Kept, kernels: int, launches: K
     texts = tuple(planes.texts[number] for number in used.tolist())
     # What a call launched says which instruction it was, better than the call itself.
     ids, first = np.unique(ran.correlation, return_index=True)
-    at = np.minimum(np.searchsorted(ids, launches.correlation), len(ids) - 1)
-    hit = ids[at] == launches.correlation
+    at = found_in(ids, launches.correlation)
+    hit = at != NONE
     label = np.where(hit, ran.label[first[at]], launches.label)
     device = np.where(hit, ran.device[first[at]], NONE)
     called = replace(

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.grouping import groups_of
+from bubbleviz.grouping import found_in, groups_of
 
 _VALUES = st.one_of(st.integers(-2, 3), st.sampled_from([-(2**63), 2**63 - 1, 2**40, 2**31]))
 
@@ -27,3 +27,10 @@ def test_numbers_are_places_in_sorted_order(rows: list[tuple[int, ...]]) -> None
     distinct = sorted(set(rows))
     assert groups.of_row.tolist() == [distinct.index(row) for row in rows]
     assert groups.first.tolist() == [rows.index(row) for row in distinct]
+
+
+@given(st.sets(_VALUES), st.lists(_VALUES))
+def test_values_are_found_where_they_stand(known: set[int], values: list[int]) -> None:
+    ascending = sorted(known)
+    at = found_in(np.array(ascending, np.int64), np.array(values, np.int64))
+    assert at.tolist() == [ascending.index(v) if v in known else -1 for v in values]

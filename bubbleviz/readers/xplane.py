@@ -17,6 +17,7 @@ import numpy as np
 
 from bubbleviz.columns import NONE, Ints
 from bubbleviz.errors import ProfileError
+from bubbleviz.grouping import found_in
 from bubbleviz.model import Limitation
 from bubbleviz.profile import Contents, Profile, Source
 from bubbleviz.progress import Watch, unwatched
@@ -149,11 +150,8 @@ class _Numbered:
 
     def rows(self, refs: Ints, name: str) -> Ints:
         """Return the text of each number, as a statistic of that name means it; -1 unknown."""
-        if len(self.numbers) == 0:
-            return np.full(len(refs), NONE, np.int64)
-        at = np.minimum(np.searchsorted(self.numbers, refs), len(self.numbers) - 1)
         texts = self.paths if name == "tf_op" else self.texts
-        return np.where(self.numbers[at] == refs, texts[at], NONE)
+        return np.append(texts, NONE)[found_in(self.numbers, refs)]
 
 
 @dataclass(frozen=True)
@@ -172,11 +170,8 @@ class _Kinds:
 
     def rows(self, kind: Ints) -> Ints:
         """Return the row of each number of a kind."""
-        count = len(self.numbers)
-        if count == 0:
-            return np.zeros(len(kind), np.int64)
-        at = np.minimum(np.searchsorted(self.numbers, kind), count - 1)
-        return np.where(self.numbers[at] == kind, at, count)
+        at = found_in(self.numbers, kind)
+        return np.where(at == NONE, len(self.numbers), at)
 
 
 def _kinds(kinds: Mapping[int, Kind], role: Role, texts: Texts) -> _Kinds:
