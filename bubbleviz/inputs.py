@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bubbleviz.errors import InputError, MismatchError
+from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.ordering import natural_key
 from bubbleviz.raw_reports import SUFFIXES
 
@@ -105,10 +105,23 @@ def profiles_among(files: Sequence[str]) -> list[str]:
         )
     }
     found = [file for file in files if file.endswith(_suffixes()) and file not in again]
+    found += [file for file in files if file not in found and _looks_like_one(file)]
     # A report that was exported already counts once.
     stems = {str(Path(file).with_suffix("")) for file in found}
     reports = [file for file in files if file.endswith(SUFFIXES)]
     return [*found, *(own for own in reports if str(Path(own).with_suffix("")) not in stems)]
+
+
+def _looks_like_one(file: str) -> bool:
+    """Tell whether a file that may be a profile by its ending is one by its first bytes."""
+    from bubbleviz.readers import readers
+    from bubbleviz.unpacked import head_of
+
+    asked = [reader for reader in readers() if file.endswith(reader.maybe or "\0")]
+    try:
+        return bool(asked) and any(reader.recognises(head_of(file)) for reader in asked)
+    except ProfileError:
+        return False
 
 
 def _suffixes() -> tuple[str, ...]:

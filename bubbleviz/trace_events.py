@@ -44,6 +44,8 @@ _ENDING = 16
 #: From here on, in microseconds, a double does not hold every nanosecond.
 _INEXACT_US = float(1 << 43)
 
+#: What editors of other systems put in front of UTF-8.
+BOM = b"\xef\xbb\xbf"
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _SPACE = re.compile(r"[\s,]*")
@@ -192,6 +194,7 @@ class TraceFile(Generic[EventT, ExactT]):
             ProfileError: there is none.
         """
         while self._more() or self._rest:
+            self._rest = self._rest.removeprefix(BOM)
             found = _LIST.search(self._rest)
             bare = self._rest.lstrip()[:1] == b"["
             if found or bare:
@@ -281,7 +284,7 @@ def _is_cut(text: str, error: Exception) -> bool:
 
 def is_json(head: bytes) -> bool:
     """Tell whether a file begins as JSON does."""
-    return head.lstrip()[:1] in (b"{", b"[")
+    return head.removeprefix(BOM).lstrip()[:1] in (b"{", b"[")
 
 
 def _space(text: str, at: int) -> int:

@@ -17,7 +17,8 @@ HEAD = 1 << 16
 _PACKED = 1 << 16
 #: So much of any other file is read at a time.
 _PLAIN = 1 << 20
-_GZIP = b"\x1f\x8b"
+#: How what is gzipped begins.
+GZIP = b"\x1f\x8b"
 #: Tells zlib to look for gzip's header.
 _BITS = zlib.MAX_WBITS | 16
 
@@ -33,7 +34,7 @@ def head_of(path: str) -> bytes:
             packed = file.read(HEAD)
     except OSError as error:
         raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
-    if not packed.startswith(_GZIP):
+    if not packed.startswith(GZIP):
         return packed
     try:
         return zlib.decompressobj(wbits=_BITS).decompress(packed, HEAD)
@@ -78,7 +79,7 @@ class Unpacked:
     def __iter__(self) -> Iterator[bytes]:
         """Yield some bytes after the other."""
         packed = self._read(min(_PACKED, self._most))
-        if not packed.startswith(_GZIP):
+        if not packed.startswith(GZIP):
             while packed:
                 yield packed
                 packed = self._read(min(_PLAIN, self._most))

@@ -118,6 +118,11 @@ class Held:
             NothingToAnalyseError: nothing ran on a device.
         """
         if self.work.activities.kernels == 0:
+            if any("cut short" in note.what for note in self.limitations):
+                raise NothingToAnalyseError(
+                    f"{self.source.path}: was cut short, and holds nothing whole that a device "
+                    "did; copy it again"
+                )
             raise NothingToAnalyseError(
                 f"{self.source.path}: no kernel and no instruction of a device was recorded; "
                 f"{_RECORD_AGAIN}"

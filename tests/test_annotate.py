@@ -819,3 +819,20 @@ def test_other_frameworks_run_in_the_order_of_their_schedule(name: str, tmp_path
         ("2", True, 4),
     ]
     assert [rank.stage for rank in report.ranks] == [0, 1]
+
+
+def test_what_only_begins_when_it_is_called_is_refused() -> None:
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def coroutine() -> None:
+        pass
+
+    for function in (generator, coroutine):
+        with pytest.raises(UsageError, match=r"only begins when it is called; put with annotate"):
+            annotate.phase("F")(function)
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    with pytest.raises(UsageError, match="numbers must be whole"):
+        annotate.phase("F", microbatch=[1])  # type: ignore[arg-type]  # what is refused

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.columns import NONE
-from bubbleviz.errors import BubblevizError, NothingToAnalyseError
+from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.profile import Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.readers import reader_of
@@ -114,6 +114,45 @@ def test_a_directory_stands_for_the_traces_in_it(tmp_path: Path) -> None:
     report = bubbleviz.analyze(tmp_path)
 
     assert [p.path for p in report.profiles] == [str(trace) for trace in traces]
+
+
+def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Path) -> None:
+    events = [_range(0, 4, "Forward 0"), _call(1, 1, 1), _kernel(5, 2, 1)]
+    _trace(tmp_path / "rank0.json", events)
+    (tmp_path / "report.json").write_text('{"schema": "bubbleviz.report/1"}')
+    (tmp_path / "other.json").write_text('{"a": 1}')
+
+    report = bubbleviz.gaps(tmp_path)
+
+    assert {rank.path for rank in report.ranks} == {str(tmp_path / "rank0.json")}
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_mark_of_utf_8_in_front_is_nothing(tmp_path: Path, zipped: bool) -> None:
+    events = [_range(0, 4, "Forward 0"), _call(1, 1, 1), _kernel(5, 2, 1)]
+    trace = _trace(tmp_path / "a.json", events, distributedInfo={"rank": 3})
+    marked = b"\xef\xbb\xbf" + trace.read_bytes()
+    trace.write_bytes(gzip.compress(marked) if zipped else marked)
+
+    profile = _read(trace)
+
+    assert (profile.global_rank, len(profile.activities)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b'{\n "schema": "bubbleviz.report/1"}', "is a report of bubbleviz, no profile; give"),
+        (b" \n", "the file is empty; give the file that the profiler wrote"),
+        (b"<html>", "nor a trace of PyTorch or XLA; give the file that the profiler wrote"),
+    ],
+)
+def test_what_is_no_trace_is_told_what_it_is(tmp_path: Path, content: bytes, told: str) -> None:
+    file = tmp_path / "a.json"
+    file.write_bytes(content)
+
+    with pytest.raises(ProfileError, match=told):
+        bubbleviz.analyze(file)
 
 
 def test_the_file_names_its_rank(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import bubbleviz
 from bubbleviz import readers
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyseError, ProfileError
 from bubbleviz.inputs import find_profiles
 from bubbleviz.progress import unwatched
 from bubbleviz.readers import reader_of
@@ -198,3 +199,20 @@ def test_one_reader_claims_each_real_file(pattern: str) -> None:
 
     assert found
     assert [claimed_by(path) for path in found] == [[OF_FOLDER[pattern]]] * len(found)
+
+
+def test_planes_that_are_gzipped_are_to_be_unpacked(tmp_path: Path) -> None:
+    path = planted(tmp_path)["xplane"]
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+    with pytest.raises(ProfileError, match=r"is gzipped, .* unpack it with gunzip"):
+        bubbleviz.gaps(path)
+
+
+def test_planes_that_lost_all_work_were_cut(tmp_path: Path) -> None:
+    path = planted(tmp_path)["xplane"]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"/device:") + 12])
+
+    with pytest.raises(NothingToAnalyseError, match="was cut short, and holds nothing whole"):
+        bubbleviz.gaps(path)

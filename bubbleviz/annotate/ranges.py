@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -54,7 +55,17 @@ class Range:
         _recorders.close(self._opened.pop())
 
     def __call__(self, function: _F) -> _F:
-        """Return the function under this range, one for each call."""
+        """Return the function under this range, one for each call.
+
+        Raises:
+            UsageError: what it does is done after it returns, as of generators and coroutines.
+        """
+        code = getattr(getattr(function, "__code__", None), "co_flags", 0)
+        if code & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise UsageError(
+                f"annotate: {function.__qualname__} only begins when it is called; put "
+                "with annotate.phase(...) around what it does"
+            )
 
         @functools.wraps(function)
         def ranged(*args: Any, **kwargs: Any) -> Any:
@@ -174,9 +185,11 @@ def phase(
     Raises:
         UsageError: there is no such phase, or a number is none.
     """
-    text = name_of(
-        name, microbatch, chunk, stage, sequence, second_microbatch, second_chunk, second_stage
-    )
+    numbers = (microbatch, chunk, stage, sequence, second_microbatch, second_chunk, second_stage)
+    try:
+        text = name_of(name, *numbers)
+    except TypeError as error:
+        raise UsageError(f"annotate.phase({name!r}): numbers must be whole ({error})") from error
     return Outermost(text, name) if name == "Optimizer" else Range(text)
 
 

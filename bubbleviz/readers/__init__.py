@@ -6,6 +6,7 @@ and drawn by the same stages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from bubbleviz.unpacked import head_of
 
 if TYPE_CHECKING:
     from bubbleviz.profile import Contents, Profile
+
+
+#: What reports of this program begin with.
+_REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.')
 
 
 class OpenFile(Protocol):
@@ -58,6 +63,7 @@ class Reader:
     Attributes:
         name: what reports call it.
         suffixes: endings of the files that a directory is searched for.
+        maybe: endings of files that a directory is searched for, and taken if recognised.
         recognises: whether a file's first 64 KiB (unpacked where it is gzipped) are of this kind;
             no two kinds recognise the same file.
         open_file: opens a path, to be read by so many threads at once; tells how far it is.
@@ -71,6 +77,7 @@ class Reader:
     suffixes: tuple[str, ...]
     recognises: Callable[[bytes], bool]
     open_file: Callable[[str, int, Watch], AbstractContextManager[OpenFile]]
+    maybe: tuple[str, ...] = ()
     may_be: Callable[[bytes], bool] = lambda _: False
     told_better_by: tuple[str, ...] = ()
     folder: str = ""
@@ -88,8 +95,13 @@ def reader_of(path: str) -> Reader:
         ProfileError: no reader knows the file.
     """
     head = head_of(path)
-    if not head:
-        raise ProfileError(f"{path}: the file is empty; {EXPORT_AGAIN}")
+    if not head.strip():
+        raise ProfileError(f"{path}: the file is empty; {_again(path)}")
+    if _REPORT.search(head):
+        raise ProfileError(
+            f"{path}: is a report of bubbleviz, no profile; give the profiles, or the report to "
+            "bubbleviz compare, gate or view"
+        )
     if format_of(head) is not None:
         raise ProfileError(
             f"{path}: holds events of NCCL's own profiler, not a profile of a run; look at them "
@@ -103,5 +115,12 @@ def reader_of(path: str) -> Reader:
             return reader
     raise ProfileError(
         f"{path}: not an SQLite database (or an encrypted one), nor a trace of PyTorch or XLA; "
-        f"{EXPORT_AGAIN}"
+        f"{_again(path)}"
     )
+
+
+def _again(path: str) -> str:
+    """Return what to do with a file that holds no profile, by what its name says that it is."""
+    if path.endswith((".json", ".gz", ".pb")):
+        return "give the file that the profiler wrote, or copy it again"
+    return EXPORT_AGAIN

@@ -23,6 +23,7 @@ from bubbleviz.profile import Contents, Profile, Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step
+from bubbleviz.unpacked import GZIP
 from bubbleviz.wire import MalformedError, Walk
 from bubbleviz.xla_planes import (
     FACTS,
@@ -309,6 +310,10 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Xp
     except OSError as error:
         raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
     with content:
+        if content[:2] == GZIP:
+            raise ProfileError(
+                f"{path}: is gzipped, and planes are read in place; unpack it with gunzip"
+            )
         yield XplaneFile(path, Walk(content), watch)
 
 
