@@ -82,7 +82,14 @@ class HostActivities:
                 f"{path}: cannot be read as activities ({type(error).__name__}); give a TOML file "
                 "with [[activity]] tables of name and match"
             ) from error
-        return HostActivities((*_from_text(text, str(path)), *self.all_of))
+        own = _from_text(text, str(path))
+        told = {known.name for known in self.all_of if not known.match}
+        taken = sorted(told & {activity.name for activity in own})
+        if taken:
+            raise UsageError(
+                f"{path}: {taken[0]!r} is what no name tells; give the activity another name"
+            )
+        return HostActivities((*own, *self.all_of))
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,11 @@ def _activity(table: object, where: str) -> Activity:
 
 
 def _regexes(texts: object, where: str) -> tuple[str, ...]:
-    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+    if (
+        isinstance(texts, str)
+        or not isinstance(texts, Sequence)
+        or not all(isinstance(text, str) for text in texts)
+    ):
         raise UsageError(f"{where}: match must be a list of regular expressions")
     for text in texts:
         try:

@@ -17,7 +17,7 @@ from bubbleviz.kinds import default_kinds
 from bubbleviz.model import Limitation
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.readers import reader_of
-from bubbleviz.record import export_of
+from bubbleviz.record import export_of, told_of
 from bubbleviz.steps import pattern_of
 from bubbleviz.window import Window
 
@@ -91,7 +91,7 @@ def _of_profile(
     # A temporary export goes by its report's name.
     return (
         tuple(replace(rank, path=path) for rank in ranks),
-        tuple(replace(note, because=note.because.replace(export, path)) for note in lost),
+        told_of(lost, export, path),
     )
 
 

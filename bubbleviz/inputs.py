@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +20,27 @@ class Found:
     named: bool
 
 
-def find_profiles(paths: Sequence[str]) -> tuple[Found, ...]:
+@dataclass(frozen=True)
+class Beside:
+    """Files that count beside profiles.
+
+    Attributes:
+        name: what one is called.
+        recognises: whether the file of a path is one; it may raise a BubblevizError.
+    """
+
+    name: str
+    recognises: Callable[[str], bool]
+
+
+def find_profiles(paths: Sequence[str], also: Beside | None = None) -> tuple[Found, ...]:
     """Return the files that paths stand for, in the order given.
 
     A directory stands for the profiles in it, a pattern for its matches, both in natural order.
+
+    Args:
+        paths: files, directories and patterns.
+        also: what else in a directory counts.
 
     Raises:
         InputError: a path that does not exist, cannot be looked at, or leads to no profile.
@@ -33,7 +50,7 @@ def find_profiles(paths: Sequence[str]) -> tuple[Found, ...]:
     found: list[Found] = []
     for path in paths:
         try:
-            found.extend(_stands_for(path))
+            found.extend(_stands_for(path, also))
         except OSError as error:
             raise InputError(
                 f"{path}: cannot be looked at ({error.strerror}); check it and its permissions"
@@ -41,24 +58,24 @@ def find_profiles(paths: Sequence[str]) -> tuple[Found, ...]:
     return tuple(found)
 
 
-def refuse_twins(files: Sequence[str]) -> None:
+def refuse_twins(files: Sequence[str], called: str = "profile") -> None:
     """Raise MismatchError where a file is named twice: what it holds would count twice."""
     seen: dict[Path, str] = {}
     for path in files:
         place = Path(path).resolve()
         if place in seen:
             raise MismatchError(
-                f"{seen[place]} and {path}: the same profile twice; give each profile once"
+                f"{seen[place]} and {path}: the same {called} twice; give each {called} once"
             )
         seen[place] = path
 
 
-def _stands_for(path: str) -> list[Found]:
+def _stands_for(path: str, also: Beside | None) -> list[Found]:
     """Return the files of one path; an OSError is the file system's."""
     if not path:
         raise InputError("a path is empty; name a .sqlite file or a directory")
     if Path(path).is_dir():
-        return [Found(file, named=False) for file in _in_directory(path)]
+        return [Found(file, named=False) for file in _in_directory(path, also)]
     if Path(path).exists():
         if not Path(path).is_file():
             raise InputError(f"{path}: neither a file nor a directory; name a profile")
@@ -101,16 +118,19 @@ def _suffixes() -> tuple[str, ...]:
     return tuple(suffix for reader in readers() for suffix in reader.suffixes)
 
 
-def _in_directory(path: str) -> list[str]:
-    files = profiles_among([str(own) for own in Path(path).iterdir() if own.is_file()])
+def _in_directory(path: str, also: Beside | None) -> list[str]:
+    inside = [str(own) for own in Path(path).iterdir() if own.is_file()]
+    others = [own for own in inside if also is not None and also.recognises(own)]
+    files = [*profiles_among([own for own in inside if own not in others]), *others]
     if files:
         return sorted(files, key=natural_key)
     below = _run_below(path)
     if below is not None:
-        return _in_directory(below)
+        return _in_directory(below, also)
     looked_for = ", ".join(f"*{suffix}" for suffix in (*_suffixes(), *SUFFIXES))
+    neither = "no profile" if also is None else f"neither {also.name} nor a profile"
     raise InputError(
-        f"{path}: the directory holds no profile (looked for {looked_for}); "
+        f"{path}: the directory holds {neither} (looked for {looked_for}); "
         "export with: nsys export --type sqlite REPORT.nsys-rep"
     )
 

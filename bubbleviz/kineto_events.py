@@ -16,6 +16,8 @@ from bubbleviz.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.traced import Owners, Texts, columns_of
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = range(7)
+#: What takes time.
+_LASTING = frozenset((KERNEL, COPY, CALL, ANNOTATION, OPERATOR))
 _CATEGORIES = {
     "kernel": KERNEL,
     "gpu_memcpy": COPY,
@@ -115,6 +117,7 @@ class Gathered:
     blocks: dict[int, list[Ints]] = field(default_factory=lambda: defaultdict(list))
     collectives: list[Collective] = field(default_factory=list)
     untimed: int = 0
+    endless: int = 0
 
     def add(self, events: Sequence[Event | ExactEvent]) -> None:
         """Add the events of a block."""
@@ -126,6 +129,7 @@ class Gathered:
                 if kind is not None and event.ts is not None:
                     kinds[kind].append(event)
                 self.untimed += kind is not None and event.ts is None
+                self.endless += kind in _LASTING and event.dur is None
             elif event.ph == "M" and event.name == "thread_name" and event.args is not None:
                 self.threads[self.owners.number(event)] = event.args.name or ""
         for kind, own_events in kinds.items():

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from bubbleviz.clocks import machines_of, session_clocks
 from bubbleviz.columns import NONE, Ints, joined
 from bubbleviz.communications import Communications, Communicator
-from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError
+from bubbleviz.errors import InputError, NothingToAnalyseError
 from bubbleviz.grouping import groups_of
-from bubbleviz.inputs import find_profiles, profiles_among
+from bubbleviz.inputs import Beside, find_profiles, refuse_twins
 from bubbleviz.nccl_anchors import Anchor, anchor_of
 from bubbleviz.nccl_clocks import Clock, KernelPool, Placed, place, pool_of
 from bubbleviz.nccl_events import UNKNOWN, EventFile, Kind
-from bubbleviz.nccl_files import format_of, head_of, read_events
+from bubbleviz.nccl_files import Format, format_of, read_events
 from bubbleviz.nccl_kernels import Carried, read_kernels
 from bubbleviz.nccl_limitations import limitations_of
 from bubbleviz.nccl_members import instances_of, paired_by_order, placed_by_ends, split
 from bubbleviz.nccl_rows import Numbers, of_events, of_kernels
 from bubbleviz.nccl_totals import Communication, FileRead
 from bubbleviz.nccl_window import extent_of, within
-from bubbleviz.ordering import natural_key
 from bubbleviz.progress import Progress, Unwatched
-from bubbleviz.raw_reports import SUFFIXES
+from bubbleviz.unpacked import head_of
 from bubbleviz.window import Window
-
-_SQLITE = b"SQLite format 3\0"
 
 
 def measure_communication(
@@ -62,15 +60,15 @@ def measure_communication(
     given = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_inputs([str(path) for path in given])
     told = progress or Unwatched()
-    told.files({path: Path(path).stat().st_size for path in files})
+    told.files({file.path: Path(file.path).stat().st_size for file in files})
     recorded: list[EventFile] = []
     profiles: list[Carried] = []
-    for path in files:
-        watch = partial(told.read, path)
-        if is_event_file(path):
-            recorded.append(read_events(path, watch))
+    for file in files:
+        watch = partial(told.read, file.path)
+        if file.format is not None:
+            recorded.append(read_events(file.path, watch, file.format))
         else:
-            profiles.append(read_kernels(path, jobs, watch, keep_export=keep_export))
+            profiles.append(read_kernels(file.path, jobs, watch, keep_export=keep_export))
         watch(1.0)
     found = put_together(recorded, profiles, stated)
     if window is None:
@@ -78,52 +76,36 @@ def measure_communication(
     return within(found, window, extent_of(window, [own.source.path for own in profiles]))
 
 
-def find_inputs(paths: Sequence[str]) -> list[str]:
+@dataclass(frozen=True)
+class Input:
+    """A file to read, and the format of its events of NCCL; None of a profile."""
+
+    path: str
+    format: Format | None
+
+
+def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
     """Return the event files and profiles that paths stand for.
 
     Raises:
         InputError: a path that does not exist, or leads to neither.
         MismatchError: a file is named twice.
+        ProfileError: a file cannot be read.
     """
-    found: list[str] = []
-    for path in paths:
-        if path and Path(path).is_dir():
-            found += _in_directory(path)
-        else:
-            found += [file.path for file in find_profiles([path])]
-    if not found:
+    if not paths:
         raise InputError("no file given; name event files of NCCL, profiles, or both")
-    seen: dict[Path, str] = {}
-    for path in found:
-        place_ = Path(path).resolve()
-        if place_ in seen:
-            raise MismatchError(
-                f"{seen[place_]} and {path}: the same file twice; give each file once"
-            )
-        seen[place_] = path
-    return found
+    formats: dict[str, Format | None] = {}
 
+    def recognises(path: str) -> bool:
+        if path not in formats:
+            formats[path] = format_of(head_of(path))
+        return formats[path] is not None
 
-def _in_directory(path: str) -> list[str]:
-    inside = [str(own) for own in Path(path).iterdir() if own.is_file()]
-    events = [own for own in inside if not own.endswith(SUFFIXES) and is_event_file(own)]
-    profiles = profiles_among([own for own in inside if own not in set(events)])
-    found = sorted([*profiles, *events], key=natural_key)
-    if not found:
-        raise InputError(
-            f"{path}: the directory holds neither an event file of NCCL nor a profile; name files"
-        )
-    return found
-
-
-def is_event_file(path: str) -> bool:
-    """Tell whether a file is an event file of NCCL, by its first bytes.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    head = head_of(path)
-    return not head.startswith(_SQLITE) and format_of(head) is not None
+    found = [
+        file.path for file in find_profiles(paths, Beside("an event file of NCCL", recognises))
+    ]
+    refuse_twins(found, "file")
+    return tuple(Input(path, formats[path] if recognises(path) else None) for path in found)
 
 
 def put_together(
@@ -185,33 +167,18 @@ def put_together(
 def _profile_clocks(
     profiles: Sequence[Carried],
 ) -> tuple[list[Clock], list[int], list[int]]:
-    """Return the clock of each profile, what to add to its times, and a number of its host."""
+    """Return the clock of each profile, what to add to its times, and a number of its machine."""
+    sources = [profile.source for profile in profiles]
+    machines = machines_of(sources)
+    offsets_ns = [session.offset_ns for session in session_clocks(sources, machines)]
     clocks: list[Clock] = []
-    offsets_ns: list[int] = []
-    hosts: dict[str, int] = {}
-    of_profile: list[int] = []
-    for number, profile in enumerate(profiles):
-        source, first = profile.source, profiles[0].source
-        of_profile.append(hosts.setdefault(source.host, len(hosts)))
-        label = Path(source.path).name
-        same = source.host == first.host
-        steady = (source.session_clock_ns, first.session_clock_ns)
-        utc = (source.session_utc_ns, first.session_utc_ns)
-        if number == 0:
-            offsets_ns.append(0)
-            clocks.append(Clock(label, "reference"))
-        elif same and None not in steady:
-            offsets_ns.append((steady[0] or 0) - (steady[1] or 0))
-            clocks.append(Clock(label, "reference"))
-        elif None not in utc:
-            offsets_ns.append((utc[0] or 0) - (utc[1] or 0))
-            clocks.append(Clock(label, "reference" if same else "utc"))
-        else:
-            offsets_ns.append(0)
-            # Nothing tells how its times lie to those of the others, on its host or not.
-            of_profile[-1] = hosts.setdefault(f"{source.host}\0{number}", len(hosts))
-            clocks.append(Clock(label, "own"))
-    return clocks, offsets_ns, of_profile
+    for source, machine in zip(sources, machines, strict=True):
+        anchor = sources[machines.index(machine)]
+        timed = None not in (anchor.session_utc_ns, sources[0].session_utc_ns)
+        by = "reference" if machine == machines[0] else "utc" if timed else "own"
+        clocks.append(Clock(Path(source.path).name, by))
+    numbers = {machine: number for number, machine in enumerate(dict.fromkeys(machines))}
+    return clocks, offsets_ns, [numbers[machine] for machine in machines]
 
 
 def _bases(

@@ -10,7 +10,7 @@ itself; inside a group the outermost ``ncclGroupEnd`` launches the kernels of al
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -27,7 +27,7 @@ from bubbleviz.process_groups import Collectives
 from bubbleviz.profile import Profile, Ranges, Source, pid_of, process_of
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import reader_of
-from bubbleviz.record import export_of
+from bubbleviz.record import export_of, told_of
 
 #: Ranges that NCCL's interface opens.
 GLOBS = ("nccl[A-Z]*",)
@@ -113,14 +113,24 @@ def read_kernels(
         ProfileError: it cannot be read.
     """
     with export_of(path, keep=keep_export) as export:
-        reader = reader_of(export)
-        with reader.open_file(export, jobs, watch) as file:
-            found = partial(_carried, file.read(GLOBS))
-            # Payloads are a matter of nsys; other profiles have none.
-            if reader.name == "nsys":
-                payloads, notes = read_payloads(export)
-                return found(payloads if len(payloads) else None, notes)
-            return found(None, ())
+        found = _of_export(export, jobs, watch)
+    # A temporary export goes by its report's name.
+    return replace(
+        found,
+        source=replace(found.source, path=path),
+        limitations=told_of(found.limitations, export, path),
+    )
+
+
+def _of_export(path: str, jobs: int, watch: Watch) -> Carried:
+    reader = reader_of(path)
+    with reader.open_file(path, jobs, watch) as file:
+        found = partial(_carried, file.read(GLOBS))
+        # Payloads are a matter of nsys; other profiles have none.
+        if reader.name == "nsys":
+            payloads, notes = read_payloads(path)
+            return found(payloads if len(payloads) else None, notes)
+        return found(None, ())
 
 
 def _carried(profile: Profile, payloads: Payloads | None, notes: tuple[Limitation, ...]) -> Carried:

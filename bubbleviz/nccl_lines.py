@@ -15,12 +15,11 @@ cannot be read is counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-#: What is read at a time, and the most that an object may take.
+#: The most that comes at a time, and half of what an object may take.
 BLOCK = 1 << 20
 #: Objects that are looked at anew because a string may hold a brace.
 _ANEW, _AROUND = 10_000, 4096
@@ -135,21 +134,19 @@ class Objects:
 
     Attributes:
         unreadable: objects, or pieces of one, that are no event.
-        read: bytes so far.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        """Take the bytes of a file, some at a time."""
+        self._chunks = chunks
         self._anew = _ANEW
         self.unreadable = 0
-        self.read = 0
 
     def blocks(self) -> Iterator[list[Event]]:
         """Yield the events in the order of the file, some at a time."""
         rest = b""
-        while block := self._file.read(BLOCK):
-            self.read += len(block)
-            rest = rest + block
+        for chunk in self._chunks:
+            rest = rest + chunk
             found, end = self._found(rest)
             rest = rest[end:]
             if len(rest) > 2 * BLOCK:

@@ -16,8 +16,10 @@ import numpy as np
 from bubbleviz.columns import NONE, Bools, Ints
 from bubbleviz.nccl_events import UNKNOWN
 
-#: Operations that are looked at together, and how many such blocks are.
+#: Operations that are looked at together, and how many such blocks are at most.
 _BLOCK, _BLOCKS = 64, 8
+#: Differences that are sorted at a time, about.
+_PIECE = 1 << 20
 #: A GPU's clock tells when the work of a channel began: within this of the kernel that does it.
 GPU_TOLERANCE_NS = 20_000
 #: A host tells of it later, by what its thread slept.
@@ -25,8 +27,10 @@ HOST_TOLERANCE_NS = 1_000_000
 #: Kernels last as long as their work, but for this share and time.
 _LONGER, _LONGER_NS = 0.25, 50_000
 #: An offset counts if it matches so many times what the next best one does, among the operations
-#: looked at or among all. Less is chance, or a run that repeats itself.
+#: looked at (and half of all), or among all. Less is chance, or a run that repeats itself.
 _CLEARLY, _CLEARLY_OF_ALL = 1.5, 1.25
+#: What chance puts onto kernels, offsets so many tolerances away show.
+_BESIDE = (-7, -3, 3, 7)
 #: A drift is fitted from so many pairs, over so long; it must be worth as much.
 _PAIRS, _SPAN_NS, _WORTH = 16, 1_000_000_000, 0.5
 
@@ -95,17 +99,18 @@ def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | Non
         own = _densest(operations, rows, kernels, tolerance_ns)
         if own is not None and (found is None or own.matched > found.matched):
             found = own
+            if 2 * own.matched >= len(rows) and own.matched >= _CLEARLY * own.rival:
+                break
     if found is None:
         return None
     line = _followed(operations, kernels, found, tolerance_ns)
     kernel, distance_ns = line.nearest(operations, np.arange(count), kernels, tolerance_ns)
     far_ns = np.abs(distance_ns[kernel != NONE])
-    clear = found.matched >= _CLEARLY * found.rival
+    # Of a few dozen operations chance may put some onto kernels, but not most of all.
+    clear = found.matched >= _CLEARLY * found.rival and 2 * len(far_ns) >= count
     if not clear:
-        other = replace(line, offset_ns=found.rival_ns)
-        rival = int(
-            (other.nearest(operations, np.arange(count), kernels, tolerance_ns)[0] >= 0).sum()
-        )
+        others_ns = (found.rival_ns, *(line.offset_ns + far * tolerance_ns for far in _BESIDE))
+        rival = max(_matched(operations, kernels, line, at, tolerance_ns) for at in others_ns)
         able = kernels.family < 0
         able |= np.isin(kernels.family, operations.family) | bool((operations.family < 0).any())
         whole = len(far_ns) == count and len(np.unique(kernel)) == int(able.sum())
@@ -120,6 +125,15 @@ def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | Non
         worst_ns=int(far_ns.max(initial=0)),
         clear=clear,
     )
+
+
+def _matched(
+    operations: Starts, kernels: Starts, line: _Line, offset_ns: int, tolerance_ns: int
+) -> int:
+    """Return how many of all operations another offset puts onto kernels."""
+    rows = np.arange(len(operations.start_ns))
+    other = replace(line, offset_ns=offset_ns)
+    return int((other.nearest(operations, rows, kernels, tolerance_ns)[0] != NONE).sum())
 
 
 def beside(operations: Starts, kernels: Starts, tolerance_ns: int) -> tuple[Ints, Ints]:
@@ -210,8 +224,8 @@ def _begins(count: int) -> list[int]:
     return sorted({int(at) for at in np.linspace(0, count - _BLOCK, _BLOCKS)})
 
 
-def _alike(operations: Starts, row: Ints, kernels: Starts, kernel: Ints) -> Bools:
-    """Tell which operations a kernel can be: of one family, and about as long."""
+def _alike(operations: Starts, row: Ints | int, kernels: Starts, kernel: Ints | slice) -> Bools:
+    """Tell which operations kernels can be: of one family, and about as long."""
     own, theirs = operations.family[row], kernels.family[kernel]
     length_ns, lasts_ns = operations.length_ns[row], kernels.length_ns[kernel]
     room_ns = _LONGER * lasts_ns + _LONGER_NS
@@ -219,31 +233,126 @@ def _alike(operations: Starts, row: Ints, kernels: Starts, kernel: Ints) -> Bool
     return np.asarray(fits & ((own == theirs) | (own < 0) | (theirs < 0)), bool)
 
 
+@dataclass(frozen=True)
+class _Window:
+    """Differences that lie within the tolerance: how many, over how long, and the first one."""
+
+    count: int
+    spread_ns: int
+    begin_ns: int
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """What sorts windows: of those that hold as many, the one in which they agree best."""
+        return -self.count, self.spread_ns, self.begin_ns
+
+
 def _densest(operations: Starts, rows: Ints, kernels: Starts, tolerance_ns: int) -> _Offset | None:
     """Return the offset on which most operations of a block agree; None where no kernel is one."""
-    kernel = np.arange(len(kernels.start_ns))
-    row, kernel = np.repeat(rows, len(kernel)), np.tile(kernel, len(rows))
-    alike = _alike(operations, row, kernels, kernel)
-    apart = kernels.start_ns[kernel[alike]] - operations.start_ns[row[alike]]
-    order = np.argsort(apart, kind="stable")
-    apart, row = apart[order], row[alike][order]
-    if len(apart) == 0:
+    held: list[tuple[_Window, int]] = []
+    pieces = _pieces(operations, rows, kernels)
+
+    def best(number: int, without_ns: int | None = None) -> _Window | None:
+        bounds_ns = pieces[number], pieces[number + 1] + tolerance_ns
+        apart = np.sort(np.concatenate(_apart(operations, rows, kernels, *bounds_ns)))
+        return _window(apart, tolerance_ns, without_ns)
+
+    for number in range(len(pieces) - 1):
+        own = best(number)
+        if own is not None:
+            held.append((own, number))
+    if not held:
         return None
-    end = np.searchsorted(apart, apart + tolerance_ns, side="right")
-    count = end - np.arange(len(apart))
-    spread = apart[end - 1] - apart
-    # Of windows with as many, the one in which they agree best.
-    first = int(np.lexsort((spread, -count))[0])
-    held = slice(first, int(end[first]))
-    rival, rival_ns = 0, 0
-    others = np.abs(apart - apart[first]) > 2 * tolerance_ns
-    if others.any():
-        second = int(np.flatnonzero(others)[np.argmax(count[others])])
-        beside = slice(second, int(end[second]))
-        rival, rival_ns = len(np.unique(row[beside])), round(float(np.median(apart[beside])))
+    first = min((own for own, _ in held), key=lambda own: own.rank)
+    rivals = [
+        own if abs(own.begin_ns - first.begin_ns) > 2 * tolerance_ns else best(at, first.begin_ns)
+        for own, at in held
+    ]
+    rival = min((own for own in rivals if own is not None), key=lambda own: own.rank, default=None)
+    agreed = _agreed(operations, rows, kernels, first, tolerance_ns)
+    other = (0, 0) if rival is None else _agreed(operations, rows, kernels, rival, tolerance_ns)
+    return _Offset(rows, *agreed, *other)
+
+
+def _pieces(operations: Starts, rows: Ints, kernels: Starts) -> list[int]:
+    """Return bounds of offsets, ascending, between which about as many differences lie each."""
+    start_ns, middle_ns = operations.start_ns[rows], int(operations.start_ns[rows[len(rows) // 2]])
+    every = max(_PIECE // len(rows), 1)
+    between = (kernels.start_ns[every::every] - middle_ns).tolist()
+    low = int(kernels.start_ns[0] - start_ns[-1])
+    high = int(kernels.start_ns[-1] - start_ns[0])
+    return [low, *(at for at in between if low < at < high), high]
+
+
+def _apart(
+    operations: Starts, rows: Ints, kernels: Starts, low_ns: int, high_ns: int
+) -> list[Ints]:
+    """Return of each operation of a block how much later kernels that it can be begin.
+
+    Args:
+        operations: of which some are looked at.
+        rows: these.
+        kernels: that they can be.
+        low_ns: the least difference that counts.
+        high_ns: the largest one.
+    """
+    start_ns = operations.start_ns[rows]
+    first = np.searchsorted(kernels.start_ns, start_ns + low_ns)
+    last = np.searchsorted(kernels.start_ns, start_ns + high_ns, side="right")
+    found = []
+    for row, begin, end in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+        held = slice(begin, end)
+        alike = _alike(operations, row, kernels, held)
+        found.append(kernels.start_ns[held][alike] - operations.start_ns[row])
+    return found
+
+
+def _window(apart: Ints, tolerance_ns: int, without_ns: int | None) -> _Window | None:
+    """Return the window that holds most differences; None where there is none.
+
+    So many fit into one if as many places further on no difference is larger by more than the
+    tolerance; if so many fit, fewer do.
+
+    Args:
+        apart: differences, ascending.
+        tolerance_ns: the length of a window.
+        without_ns: windows that begin within two of these of here do not count.
+    """
+
+    def spread(count: int) -> Ints:
+        ends = apart[count - 1 :]
+        spread_ns = ends - apart[: len(ends)]
+        if without_ns is not None:
+            near = without_ns - 2 * tolerance_ns, without_ns + 2 * tolerance_ns
+            low = int(np.searchsorted(apart, near[0]))
+            high = int(np.searchsorted(apart, near[1], side="right"))
+            spread_ns[low:high] = tolerance_ns + 1
+        return spread_ns
+
+    def fits(count: int) -> bool:
+        return bool(spread(count).min(initial=tolerance_ns + 1) <= tolerance_ns)
+
+    if not fits(1):
+        return None
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    spread_ns = spread(low)
+    at = int(spread_ns.argmin())
+    return _Window(low, int(spread_ns[at]), int(apart[at]))
+
+
+def _agreed(
+    operations: Starts, rows: Ints, kernels: Starts, window: _Window, tolerance_ns: int
+) -> tuple[int, int]:
+    """Return how many operations of a block a window holds, and the offset they agree on."""
+    begin_ns = window.begin_ns
+    held = _apart(operations, rows, kernels, begin_ns, begin_ns + tolerance_ns)
     # One operation beside many kernels is one.
-    matched = len(np.unique(row[held]))
-    return _Offset(rows, matched, round(float(np.median(apart[held]))), rival, rival_ns)
+    return sum(len(own) > 0 for own in held), round(float(np.median(np.concatenate(held))))
 
 
 def _line(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:

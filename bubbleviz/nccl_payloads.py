@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.columns import NONE, Bools, Ints, Table
 from bubbleviz.exports import Export, opened
+from bubbleviz.grouping import groups_of, places_in
 from bubbleviz.model import Limitation
 from bubbleviz.queries import query
 
@@ -30,6 +31,7 @@ FIELDS = {
     "CUDA device": "device",
 }
 _COMMUNICATOR = "NCCL communicator ID"
+_COLUMNS = tuple(own for own in FIELDS.values() if own != "communicator")
 #: Types of fields (``NVTX_PAYLOAD_ENTRY_TYPE_*`` of nvToolsExtPayload.h, on Linux).
 _CODES = " i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <i8 <u8 i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8"
 _TYPES = {code: kind for code, kind in enumerate(_CODES.split(" ")) if kind}
@@ -81,8 +83,41 @@ class _Field:
     at: int
 
     @property
+    def size(self) -> int:
+        return np.dtype(self.type).itemsize
+
+    @property
     def end(self) -> int:
-        return self.at + np.dtype(self.type).itemsize
+        return self.at + self.size
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Payloads of some rows, that are filled in: what is not told is -1.
+
+    Attributes:
+        read: whether a payload tells a communicator.
+        start_ns: when its range began.
+        thread: that opened it.
+        hash: of its communicator.
+        values: the rest, shape (fields, rows), in the order of ``_COLUMNS``.
+    """
+
+    read: Bools
+    start_ns: Ints
+    thread: Ints
+    hash: npt.NDArray[np.uint64]
+    values: Ints
+
+    @classmethod
+    def of(cls, rows: int) -> _Block:
+        """Return a block of which nothing was read."""
+        start_ns, thread = np.full((2, rows), NONE, np.int64)
+        values = np.full((len(_COLUMNS), rows), NONE, np.int64)
+        return cls(np.zeros(rows, bool), start_ns, thread, np.zeros(rows, np.uint64), values)
+
+    def __len__(self) -> int:
+        return len(self.read)
 
 
 def read_payloads(path: str) -> tuple[Payloads, tuple[Limitation, ...]]:
@@ -92,13 +127,13 @@ def read_payloads(path: str) -> tuple[Payloads, tuple[Limitation, ...]]:
         ProfileError: the export cannot be read.
     """
     with opened(path) as export:
-        rows = [row for block in _blocks(export) for row in block]
         layouts, twice = _layouts(export)
-    if not rows:
+        blocks = [_decoded(block, layouts) for block in _blocks(export) if block]
+    if not blocks:
         because = f"{path}: its ranges carry none; bytes, peers and communicators are unknown"
-        return _payloads([], []), (Limitation("payloads of NCCL's ranges", because),)
-    start_ns, thread, found, unread = _decoded(rows, layouts)
-    payloads = _payloads(list(zip(start_ns, thread, strict=True)), found)
+        return _payloads([_Block.of(0)]), (Limitation("payloads of NCCL's ranges", because),)
+    payloads = _payloads(blocks)
+    unread = sum(map(len, blocks)) - len(payloads)
     if not unread:
         return payloads, ()
     why = "two processes use one layout's number" if twice else "their layout is not known"
@@ -156,75 +191,73 @@ def _field(held: Mapping[int, _Field], place: int, kind: object, name: str, at: 
 
 def _decoded(
     rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence[_Field]]
-) -> tuple[list[int], list[int], list[Mapping[str, int]], int]:
-    """Return start, thread and fields of each payload of NCCL, and how many cannot be read."""
-    by_length: dict[int, list[tuple[int, int, str]]] = {}
-    unread = 0
-    for start, thread, text in rows:
-        known = isinstance(text, str) and _HEX.fullmatch(text) and len(text) >= 2 * _HEAD
-        if not (known and isinstance(start, int) and isinstance(thread, int)):
-            unread += 1
-            continue
-        by_length.setdefault(len(str(text)), []).append((start, thread, str(text)))
-    start_ns: list[int] = []
-    threads: list[int] = []
-    found: list[Mapping[str, int]] = []
-    for length, own in by_length.items():
-        raw = np.frombuffer(bytes.fromhex("".join(text for *_, text in own)), np.uint8)
-        raw = raw.reshape(len(own), length // 2)
-        head = raw[:, :_HEAD].copy().view("<u8")
+) -> _Block:
+    """Return what some payloads hold: all of one layout and length at once."""
+    block = _Block.of(len(rows))
+    start_ns, thread, texts = (np.array(own, object) for own in zip(*rows, strict=True))
+    known = _are(start_ns, int) & _are(thread, int) & _are(texts, str)
+    block.start_ns[known], block.thread[known] = start_ns[known], thread[known]
+    length = np.fromiter(map(len, np.where(known, texts, "")), np.int64, len(rows))
+    whole = (length >= 2 * _HEAD) & (length % 2 == 0)
+    for digits in np.unique(length[whole]).tolist():
+        at, raw = _bytes_of(texts, np.flatnonzero(length == digits), digits // 2)
+        head = raw[:, :_HEAD].copy().view("<i8").astype(np.int64)
         # The upper half of the first two is reserved.
-        keys, of_row = np.unique(head[:, :2] & 0xFFFFFFFF, axis=0, return_inverse=True)
-        for number, key in enumerate(map(tuple, keys.tolist())):
-            at = np.flatnonzero(of_row.reshape(-1) == number)
-            layout = layouts.get(key)
-            if layout is None:
-                unread += len(at)
-                continue
-            values = _values(raw[at], head[at], layout)
-            if "communicator" not in values:
-                unread += len(at)
-                continue
-            start_ns += [own[i][0] for i in at.tolist()]
-            threads += [own[i][1] for i in at.tolist()]
-            names = list(values)
-            columns = [values[name] for name in names]
-            found += [dict(zip(names, each, strict=True)) for each in zip(*columns, strict=True)]
-    return start_ns, threads, found, unread
+        head[:, :2] &= 0xFFFFFFFF
+        groups = groups_of(*head.T)
+        for number, first in enumerate(groups.first.tolist()):
+            domain, schema, size, begin = head[first].tolist()
+            own = groups.of_row == number
+            offset = begin if begin >= _HEAD and begin + size <= raw.shape[1] else _HEAD
+            _fill(block, at[own], raw[own, offset:], layouts.get((domain, schema), ()))
+    return block
 
 
-def _values(
-    raw: Bytes, head: npt.NDArray[np.uint64], layout: Sequence[_Field]
-) -> dict[str, list[int]]:
-    """Return the fields of payloads of one layout and length."""
-    size, begin = int(head[0, 2]), int(head[0, 3])
-    offset = begin if begin >= _HEAD and begin + size <= raw.shape[1] else _HEAD
-    values: dict[str, list[int]] = {}
+def _are(values: npt.NDArray[np.object_], kind: type) -> Bools:
+    return np.asarray(np.array([*map(type, values)], object) == kind, bool)
+
+
+def _bytes_of(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[Ints, Bytes]:
+    """Return which texts of so many bytes are hexadecimal, and their bytes, one row a text."""
+    try:
+        found = bytes.fromhex("".join(texts[rows]))
+    except ValueError:
+        found = b""
+    # White space between digits is put up with there, and makes them fewer.
+    if len(found) != len(rows) * size:
+        rows = rows[[_HEX.fullmatch(text) is not None for text in texts[rows]]]
+        found = bytes.fromhex("".join(texts[rows]))
+    return rows, np.frombuffer(found, np.uint8).reshape(len(rows), size)
+
+
+def _fill(block: _Block, at: Ints, raw: Bytes, layout: Sequence[_Field]) -> None:
+    """Fill in the fields of payloads of one layout and length, without their heads."""
     for own in layout:
-        if own.name in FIELDS and offset + own.end <= raw.shape[1]:
-            column = raw[:, offset + own.at : offset + own.end].copy().view(own.type)[:, 0]
-            values[FIELDS[own.name]] = column.tolist()
-    return values
+        if own.name not in FIELDS or own.end > raw.shape[1]:
+            continue
+        column = raw[:, own.at : own.end].copy().view(own.type)[:, 0]
+        if own.name != _COMMUNICATOR:
+            # A number that is out of all bounds is none.
+            wide = column if column.dtype.kind == "f" or own.size == 8 else column.astype(int)
+            told = (wide >= 0) & (wide < 1 << 62)
+            place = _COLUMNS.index(FIELDS[own.name])
+            block.values[place, at] = np.where(told, np.where(told, wide, 0).astype(int), NONE)
+        elif column.dtype.kind != "f":
+            block.hash[at], block.read[at] = column.astype(np.uint64), True
 
 
-def _payloads(places: Sequence[tuple[int, int]], found: Sequence[Mapping[str, int]]) -> Payloads:
-    communicators: dict[int, int] = {}
-    own = [
-        NONE
-        if "communicator" not in each
-        else communicators.setdefault(each["communicator"], len(communicators))
-        for each in found
-    ]
-
-    def column(name: str) -> Ints:
-        values = (each.get(name, NONE) for each in found)
-        return np.array([v if 0 <= v < 1 << 62 else NONE for v in values], np.int64)
-
-    where = np.array(places, np.int64).reshape(-1, 2)
+def _payloads(blocks: Sequence[_Block]) -> Payloads:
+    """Return the payloads that were read, in the export's order."""
+    read = np.concatenate([own.read for own in blocks])
+    hashes, first, of_row = np.unique(
+        np.concatenate([own.hash for own in blocks])[read], return_index=True, return_inverse=True
+    )
+    order = np.argsort(first)
+    values = np.concatenate([own.values for own in blocks], axis=1)[:, read]
     return Payloads(
-        start_ns=where[:, 0].copy(),
-        thread=where[:, 1].copy(),
-        communicator=np.array(own, np.int64),
-        **{name: column(name) for name in FIELDS.values() if name != "communicator"},
-        communicators=tuple(communicators),
+        start_ns=np.concatenate([own.start_ns for own in blocks])[read],
+        thread=np.concatenate([own.thread for own in blocks])[read],
+        communicator=places_in(order)[of_row.reshape(-1)],
+        **{name: values[place].copy() for place, name in enumerate(_COLUMNS)},
+        communicators=tuple(hashes[order].tolist()),
     )

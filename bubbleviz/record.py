@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -17,9 +17,10 @@ from bubbleviz.conventions import (
     understand,
     with_iterations,
 )
-from bubbleviz.errors import NothingToAnalyseError, ProfileError
+from bubbleviz.errors import BubblevizError, NothingToAnalyseError
 from bubbleviz.interpret import Recording, interpret
 from bubbleviz.kinds import default_kinds
+from bubbleviz.model import Limitation
 from bubbleviz.phases import COUNTED
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.raw_reports import exported
@@ -80,11 +81,13 @@ def renamed(recording: Recording, path: str, shown: str) -> Recording:
     return replace(
         recording,
         source=replace(recording.source, path=shown),
-        limitations=tuple(
-            replace(note, because=note.because.replace(path, shown))
-            for note in recording.limitations
-        ),
+        limitations=told_of(recording.limitations, path, shown),
     )
+
+
+def told_of(notes: Iterable[Limitation], path: str, shown: str) -> tuple[Limitation, ...]:
+    """Return limitations of a file that goes by another path."""
+    return tuple(replace(note, because=note.because.replace(path, shown)) for note in notes)
 
 
 @contextmanager
@@ -93,7 +96,7 @@ def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
     with exported(path, keep=keep) as file:
         try:
             yield file
-        except ProfileError as error:
+        except BubblevizError as error:
             if file == path:
                 raise
             raise type(error)(str(error).replace(file, path)) from error

@@ -19,25 +19,22 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
-from typing import IO, Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model import Limitation
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.unpacked import Unpacked, unpacked
 
 #: So much is decoded at a time: some 20,000 events.
 BLOCK = 1 << 23
-#: So much of a gzipped file is unpacked at a time.
-_PACKED = 1 << 16
 #: What is longer is no event, and no head of a document.
 _LONGEST = 1 << 27
 #: A boundary is looked for so near the end of what was read.
@@ -46,7 +43,6 @@ _NEAR = 1 << 20
 _ENDING = 16
 #: From here on, in microseconds, a double does not hold every nanosecond.
 _INEXACT_US = float(1 << 43)
-_GZIP = b"\x1f\x8b"
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
@@ -108,13 +104,13 @@ class TraceFile(Generic[EventT, ExactT]):
     def __init__(
         self,
         path: str,
-        unpacked: Unpacked,
+        chunks: Unpacked,
         event: type[EventT],
         exact: type[ExactT],
         rare: Rare[EventT] | None,
     ) -> None:
         self.path, self.malformed, self.cut = path, 0, False
-        self._unpacked, self._chunks = unpacked, iter(unpacked)
+        self._unpacked, self._chunks = chunks, iter(chunks)
         self._rest, self._ended = b"", False
         self._head, self._tail = b"", b""
         self._exact = exact
@@ -363,47 +359,5 @@ def opened_trace(
     Raises:
         ProfileError: it cannot be opened.
     """
-    try:
-        with Path(path).open("rb") as file:
-            unpacked = Unpacked(file, Path(path).stat().st_size, watch)
-            yield TraceFile(path, unpacked, event, exact, rare)
-    except OSError as error:
-        raise ProfileError(
-            f"{path}: cannot be read ({error.strerror or error}); copy it again"
-        ) from error
-
-
-class Unpacked:
-    """The bytes of a file, unpacked where they are gzipped, as far as they are whole.
-
-    Attributes:
-        damaged: whether they could not be unpacked to the end.
-    """
-
-    def __init__(self, file: IO[bytes], size: int, watch: Watch) -> None:
-        self.damaged = False
-        self._file, self._size, self._watch = file, size, watch
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield some bytes after the other."""
-        packed = self._read()
-        zipped = packed.startswith(_GZIP)
-        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        while packed:
-            try:
-                chunk = unpacker.decompress(packed, BLOCK) if zipped else packed
-            except zlib.error:
-                self.damaged = True
-                return
-            if chunk:
-                yield chunk
-            packed = unpacker.unconsumed_tail
-            if unpacker.eof:
-                # Files put together of several are one.
-                packed = unpacker.unused_data.lstrip(b"\0")
-                unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-            packed = packed or self._read()
-
-    def _read(self) -> bytes:
-        self._watch(min(self._file.tell() / self._size, 1.0) if self._size else 1.0)
-        return self._file.read(_PACKED)
+    with unpacked(path, watch, BLOCK) as chunks:
+        yield TraceFile(path, chunks, event, exact, rare)

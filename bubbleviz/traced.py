@@ -76,11 +76,14 @@ def times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
     """Return times, given in microseconds, rounded to nanoseconds; None is 0."""
     if not any(isinstance(us, Decimal) for us in times_us):
         us = np.array(times_us, float)
-        us[np.isnan(us)] = 0.0
-        known = np.abs(us) < _LONGEST_US
-        return np.where(known, np.rint(np.where(known, us, 0.0) * 1000), _NO_TIME_NS).astype(
-            np.int64
-        )
+        us[~(np.abs(us) < _LONGEST_US)] = np.nan
+        whole_us = np.floor(us)
+        # The part behind the point alone is exact when it is multiplied.
+        found = np.where(np.isnan(us), 0, whole_us).astype(np.int64) * 1000
+        found += np.rint(np.where(np.isnan(us), 0, us - whole_us) * 1000).astype(np.int64)
+        strange = np.array([t is not None for t in times_us], bool) & np.isnan(us)
+        found[strange] = _NO_TIME_NS
+        return found
     whole = [
         round(us * 1000) if -_LONGEST_US < us < _LONGEST_US else _NO_TIME_NS
         for us in (us or 0 for us in times_us)

@@ -368,7 +368,7 @@ def test_without_calls_nothing_is_put_down_to_the_host(tmp_path: Path) -> None:
     assert [own.what for own in report.limitations if "launched" in own.what] == [
         "who launched the work after gaps"
     ]
-    assert gap_report.advice(report).endswith("record the calls of the CUDA API: nsys -t cuda")
+    assert gap_report.advice(report).endswith("ProfilerActivity.CPU and CUDA in PyTorch")
 
 
 def test_short_gaps_are_those_that_are_shorter(tmp_path: Path) -> None:
@@ -660,6 +660,8 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
         ("[[activity]]\nmatch = []", "needs a name"),
         ('[[activity]]\nname = "a"\nmatch = ["("]', "no regular expression"),
         ('[[activity]]\nname = "a"\nmatch = [3]', "must be a list"),
+        ('[[activity]]\nname = "a"\nmatch = "zz"', "must be a list"),
+        ('[[activity]]\nname = "device"\nmatch = ["zz"]', "'device' is what no name tells"),
         ('[[activity]]\nname = "a"\nstrength = 4', "strength must be 0, 1, 2 or 3"),
         ('[[activity]]\nname = "a"\nstrength = true', "strength must be 0, 1, 2 or 3"),
         ('[[activity]]\nname = "a"\ncolour = "red"', "unknown key 'colour'"),

@@ -21,6 +21,7 @@ from bubbleviz.profile import Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.readers import reader_of
 from bubbleviz.report import Report
+from bubbleviz.traced import times_ns
 from scripts.planting import Planting, plant
 from tests.kineto import traces_of
 
@@ -203,6 +204,58 @@ def test_stray_times_are_left_out(tmp_path: Path) -> None:
         ("kernels and copies with impossible times", 2),
         ("events without a time", 1),
     }
+
+
+@pytest.mark.parametrize(
+    ("events", "facts", "cut", "told"),
+    [
+        ([_call(1, 1, 1)], {}, False, "1 calls launched work on a GPU, and it holds none"),
+        ([_call(1, 1, 1)], {}, True, "1 calls launched work on a GPU, and it holds none"),
+        ([], {"deviceProperties": [{"id": 0, "name": "H100"}]}, True, "its end is missing, and"),
+    ],
+)
+def test_what_lost_its_gpu_is_not_taken_for_a_run_without_one(
+    tmp_path: Path, events: list[dict[str, Any]], facts: dict[str, Any], cut: bool, told: str
+) -> None:
+    held = [_range(0, 4, "Forward 0"), _range(1, 2, "aten::mm", cat="cpu_op"), *events]
+    trace = _trace(tmp_path / "a.json", held, **facts)
+    if cut:
+        trace.write_bytes(trace.read_bytes()[:-2])
+
+    for command in (bubbleviz.analyze, bubbleviz.gaps):
+        with pytest.raises(NothingToAnalyseError, match=told):
+            command(trace)
+    assert not bubbleviz.inspect(trace).analysable
+    assert told in bubbleviz.inspect(trace).missing[0]
+
+
+def test_a_trace_cut_among_its_kernels_says_that_any_may_be_lost(tmp_path: Path) -> None:
+    events = [_range(0, 9, "Forward 0"), _call(1, 1, 1), _call(2, 1, 2), _call(3, 1, 3)]
+    trace = _trace(tmp_path / "a.json", [*events, _kernel(5, 2, 1), _kernel(8, 2, 2)])
+    whole = trace.read_bytes()
+    trace.write_bytes(whole[: whole.rindex(b"{") - 2])
+
+    notes = {note.what: note.count for note in _read(trace).limitations}
+
+    assert notes["work of calls that launched some"] == 2
+
+
+def test_events_without_a_duration_are_told(tmp_path: Path) -> None:
+    endless = {**_kernel(9, 2, 2), "dur": None}
+    trace = _trace(
+        tmp_path / "a.json", [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1), endless]
+    )
+
+    notes = {note.what: note.count for note in _read(trace).limitations}
+
+    assert notes == {"events without a duration": 1}
+
+
+@given(st.integers(0, (1 << 43) * 1000), st.integers(0, 10**9))
+def test_written_nanoseconds_are_read(start_ns: int, duration_ns: int) -> None:
+    written = [float(f"{ns // 1000}.{ns % 1000:03}") for ns in (start_ns, duration_ns)]
+
+    assert times_ns(written).tolist() == [start_ns, duration_ns]
 
 
 def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import random
 import sqlite3
 import struct
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bubbleviz import nccl_report
+from bubbleviz import nccl_matching, nccl_report
 from bubbleviz.cli import main
 from bubbleviz.communications import Split, Timing, bus_factor, in_all
 from bubbleviz.errors import (
@@ -32,6 +33,7 @@ from bubbleviz.nccl_anchors import anchor_of
 from bubbleviz.nccl_events import UNKNOWN
 from bubbleviz.nccl_kernels import read_kernels, said_by
 from bubbleviz.nccl_matching import GPU_TOLERANCE_NS, Starts, match
+from bubbleviz.nccl_payloads import read_payloads
 from bubbleviz.nccl_totals import Communication, totals_of
 from bubbleviz.window import window_of
 from tests.building import C, K, R, global_id, profile
@@ -101,10 +103,34 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
     paths = ring(tmp_path)
     put(tmp_path, "notes.txt", "nothing of that kind")
 
-    assert find_inputs([str(tmp_path)]) == paths
+    assert [own.path for own in find_inputs([str(tmp_path)])] == paths
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="neither an event file"):
         find_inputs([str(tmp_path / "empty")])
+
+
+def test_profiles_of_a_directory_are_those_of_all_commands(tmp_path: Path) -> None:
+    """A trace of XLA beside its planes, and a report that was exported, count once."""
+    for name in ("host0.xplane.pb", "host0.trace.json.gz", "a.sqlite", "a.nsys-rep", "b.nsys-rep"):
+        put(tmp_path, name, "what it holds is not looked at")
+    # Event files count whatever they are called, and are no export of a report.
+    events = ring(tmp_path, 2, 2)
+    Path(events[0]).rename(tmp_path / "b.pt.trace.json")
+    Path(events[1]).rename(tmp_path / "host0.trace.json")
+    put(tmp_path, "notes.txt", "nothing of that kind")
+
+    found = [(Path(own.path).name, own.format is not None) for own in find_inputs([str(tmp_path)])]
+
+    assert found == [
+        *(("a.sqlite", False), ("b.nsys-rep", False), ("b.pt.trace.json", True)),
+        *(("host0.trace.json", True), ("host0.xplane.pb", False)),
+    ]
+    logged = tmp_path / "logs" / "plugins" / "profile" / "run"
+    logged.mkdir(parents=True)
+    put(logged, "host1.xplane.pb", "planes")
+    assert [Path(own.path).name for own in find_inputs([str(tmp_path / "logs")])] == [
+        "host1.xplane.pb"
+    ]
 
 
 # Waiting and moving, bytes and bandwidth
@@ -452,6 +478,51 @@ def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) 
     assert [own.matched for own in found.clocks if own.by == "kernels"] == [30, 30]
 
 
+@pytest.mark.parametrize(
+    ("host", "second", "placed_by", "starts_ns"),
+    [
+        # Another session of one machine: its steady clock tells, whatever NTP did to UTC.
+        ("a", (2_500_000_000, 3_000_000_000), "reference", 2_000_000_000),
+        # Its steady clock began a day later: another machine, or another boot, of this name.
+        ("a", (2_000_000_000, 900_000_000_000_000), "utc", 1_000_000_000),
+        ("b", (2_000_000_000, 3_000_000_000), "utc", 1_000_000_000),
+        ("a", (None, 900_000_000_000_000), "reference", 899_999_000_000_000),
+        ("b", (None, 3_000_000_000), "own", 0),
+        ("a", (2_000_000_000, None), "reference", 1_000_000_000),
+        ("a", (None, None), "own", 0),
+    ],
+)
+def test_profiles_share_a_clock_as_they_do_elsewhere(
+    tmp_path: Path,
+    host: str,
+    second: tuple[int | None, int | None],
+    placed_by: str,
+    starts_ns: int,
+) -> None:
+    """Of one hostname, but switched on at other times, are two machines."""
+    paths = []
+    for number, (name, (utc_ns, steady_ns)) in enumerate(
+        (("a", (1_000_000_000, 1_000_000_000)), (host, second))
+    ):
+        kernels = [K(1_000, 2_000, 1, ALLREDUCE, pid=number + 1)]
+        calls = [C(500, 600, 1, pid=number + 1)]
+        path = profile(
+            tmp_path, kernels, calls, [R(0, 5, "F0")], hostname=name, name=f"{number}.sqlite"
+        )
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("ALTER TABLE TARGET_INFO_SESSION_START_TIME ADD COLUMN systemClockNs")
+            db.execute(
+                "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = ?, systemClockNs = ?",
+                (utc_ns, steady_ns),
+            )
+            db.commit()
+        paths.append(str(path))
+    found = measure_communication(paths)
+
+    assert [clock.by for clock in found.clocks] == ["reference", placed_by]
+    assert columns(found, "start_ns") == [(1_000,), (1_000 + starts_ns,)]
+
+
 PLANTED = "".join(
     [*Plugin().lines, line("AllReduce", "COLL", "b", 0, 1, 5_000, '"CommHash": 1, "Rank": 0')]
 ) + line("KernelCh", "GPU", "b", 0, 1, 6_000, '"StartGpuClk": 5, "StopGpuClk": 9')
@@ -518,6 +589,86 @@ def test_matching_recovers_an_offset(data: st.DataObject) -> None:
     assert found.offset_ns == offset
     assert found.kernel.tolist() == list(range(count))
     assert (found.matched, found.worst_ns) == (count, 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_densest_offset_is_that_of_all_differences(data: st.DataObject) -> None:
+    """Whatever the pieces; the reference looks at every difference as a window's begin."""
+    times = st.integers(0, 400)
+
+    def drawn(most: int) -> Starts:
+        start = sorted(data.draw(st.lists(times, min_size=1, max_size=most)))
+        family = [data.draw(st.integers(-1, 1)) for _ in start]
+        return Starts(*(np.array(own, np.int64) for own in (start, family, [-1] * len(start))))
+
+    operations, kernels = drawn(12), drawn(20)
+    tolerance = data.draw(st.integers(0, 60))
+    pairs = [
+        (int(there - here), row)
+        for row, (here, own) in enumerate(zip(operations.start_ns, operations.family, strict=True))
+        for there, other in zip(kernels.start_ns, kernels.family, strict=True)
+        if own == other or -1 in (own, other)
+    ]
+
+    def windows(without: int | None) -> list[tuple[int, int, int]]:
+        found = []
+        for begin, _ in pairs:
+            held = [apart for apart, _ in pairs if begin <= apart <= begin + tolerance]
+            if without is None or abs(begin - without) > 2 * tolerance:
+                found.append((-len(held), max(held) - begin, begin))
+        return sorted(found)
+
+    def agreed(begin: int) -> tuple[int, int]:
+        held = [own for own in pairs if begin <= own[0] <= begin + tolerance]
+        return len({row for _, row in held}), round(float(np.median([own for own, _ in held])))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nccl_matching, "_PIECE", data.draw(st.sampled_from((1, 20, 100, 1 << 20))))
+        rows = np.arange(len(operations.start_ns))
+        found = nccl_matching._densest(operations, rows, kernels, tolerance)
+    wanted = windows(None)
+    if not wanted:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.matched, found.offset_ns) == agreed(wanted[0][2])
+    others = windows(wanted[0][2])
+    assert (found.rival, found.rival_ns) == (agreed(others[0][2]) if others else (0, 0))
+
+
+def test_matching_many_takes_little_memory() -> None:
+    """Of a block, all differences to the kernels would be 100 MB for each column of them."""
+    randomly = np.random.default_rng(1)
+    starts = np.cumsum(randomly.integers(100_000, 2_000_000, 200_000))
+    none = np.full(len(starts), -1, np.int64)
+    kept = np.sort(randomly.choice(len(starts), 1_000, replace=False))
+    tracemalloc.start()
+    found = match(
+        Starts(starts[kept] + 10**15, none[kept], none[kept]),
+        Starts(starts, none, none),
+        GPU_TOLERANCE_NS,
+    )
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert found is not None
+    assert found.kernel.tolist() == kept.tolist()
+    assert most < 64 << 20
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_matches_by_chance_is_not_clear(seed: int) -> None:
+    randomly = np.random.default_rng(seed)
+    one, two = (
+        Starts(np.cumsum(randomly.integers(100_000, 2_000_000, 5_000)), none, none)
+        for none in (np.full(5_000, -1, np.int64),) * 2
+    )
+    found = match(one, two, GPU_TOLERANCE_NS)
+
+    assert found is not None
+    assert found.matched < 500
+    assert not found.clear
 
 
 def test_matching_nothing() -> None:
@@ -686,6 +837,48 @@ def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> Non
     if "SCHEMAS" not in edit:
         assert {own for (own,) in columns(found, "communicator")} == {-1}
         assert notes(found) & {"payloads of NCCL's ranges", "payloads of ranges"}
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["substr(hex, 2)", "'  ' || substr(hex, 3)", "'xy' || substr(hex, 3)", "hex || '0'"]
+)
+def test_payloads_beside_one_that_cannot_be_read_are_read(tmp_path: Path, spoilt: str) -> None:
+    path = passing(tmp_path, "text", "TEXT")
+    whole, _ = read_payloads(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(
+            f"UPDATE NVTX_EVENTS SET binaryData = (SELECT {spoilt} FROM (SELECT binaryData AS hex))"
+            " WHERE start = 320"
+        )
+        db.commit()
+    found, notes = read_payloads(path)
+
+    assert [note.count for note in notes] == [1]
+    kept = np.flatnonzero(whole.start_ns != 320)
+    assert whole.start_ns.tolist() == [10, 100, 320, 340]
+    for name in whole.column_names():
+        assert getattr(found, name).tolist() == getattr(whole, name)[kept].tolist()
+
+
+def test_payloads_stand_in_the_order_of_the_export(tmp_path: Path) -> None:
+    """Lengths and layouts change from one to the next; so do communicators."""
+    drawn = random.Random(3)
+    wanted = [
+        (n, drawn.choice(("reduce", "pass")), HASH - drawn.randint(0, 4), drawn.randint(0, 99))
+        for n in range(200)
+    ]
+    path = profile(
+        tmp_path, [K(1, 2, 1)], [C(1, 2, 1)], [R(n, n + 1, "ncclSend") for n in range(200)]
+    )
+    carrying(path, [(n, "ncclSend", layout, (own, n, end)) for n, layout, own, end in wanted])
+    found, notes = read_payloads(str(path))
+
+    assert not notes
+    assert found.start_ns.tolist() == found.bytes.tolist() == list(range(200))
+    assert found.communicators == tuple(dict.fromkeys(own for *_, own, _ in wanted))
+    assert [found.communicators[n] for n in found.communicator] == [own for *_, own, _ in wanted]
+    peers = [end if layout == "pass" else -1 for _, layout, _, end in wanted]
+    assert found.peer.tolist() == peers
 
 
 def test_layouts_without_offsets_are_aligned(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import re
@@ -28,7 +27,7 @@ RECEIVE = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (60_500, 66_000, 66
 
 def events_of(text: bytes) -> tuple[list[Event], int]:
     """Return the events of some bytes, and how many objects are none."""
-    objects = Objects(io.BytesIO(text))
+    objects = Objects(text[at : at + BLOCK] for at in range(0, len(text), BLOCK))
     return [event for block in objects.blocks() for event in block], objects.unreadable
 
 
@@ -69,7 +68,7 @@ def test_nothing_has_no_events() -> None:
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(ProfileError, match="cannot be opened"):
         read_events(str(tmp_path / "none.txt"))
 
 
@@ -372,6 +371,16 @@ def test_a_gzipped_file_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -
     packed = gzip.compress(body.encode())
 
     assert read(tmp_path, packed[: len(packed) // 2]).unreadable >= 1
+    # Of a file that is over before its first 64 KiB, too.
+    short = gzip.compress(plugin(*TWO).text().encode())
+    assert len(read(tmp_path, short[: len(short) * 3 // 4]).events) >= 1
+
+
+def test_a_database_is_none_whatever_names_it_holds() -> None:
+    text = b"SQLite format 3\0" + plugin(*TWO).text().encode()
+
+    assert format_of(text[16:]) is not None
+    assert format_of(text) is None
 
 
 def test_objects_lie_across_blocks() -> None:

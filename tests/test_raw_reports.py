@@ -76,6 +76,25 @@ def test_the_user_s_nsys_exports_and_nothing_stays(
     assert [p.name for p in report.parent.iterdir()] == [report.name]
 
 
+@pytest.mark.parametrize("command", ["nccl", "gaps"])
+def test_a_report_goes_by_its_own_path(
+    command: str,
+    report: Path,
+    temporary: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    put_nsys(tmp_path / "bin", monkeypatch, COPIES)
+
+    assert main([command, str(report), "--json", "-", "--window", "time:0s-10000s"]) == 0
+    told, complained = capsys.readouterr()
+    assert str(report) in told
+    assert str(temporary) not in told + complained
+    assert main([command, str(report), "--window", "iteration:1-2"]) == 1
+    assert f"{report}: --window iteration:1-2: the capture holds no" in capsys.readouterr().err
+
+
 def test_a_directory_without_profiles_is_told_with_all_that_was_looked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.inputs import find_profiles
 from bubbleviz.progress import unwatched
 from bubbleviz.readers import reader_of
+from bubbleviz.unpacked import head_of
 from tests.building import C, K, R, profile
 from tests.kineto import traces_of
 from tests.planes import E, L, P, space, trace_json
@@ -41,7 +42,7 @@ def planted(folder: Path) -> dict[str, Path]:
 
 
 def claimed_by(path: Path) -> list[str]:
-    head = readers._head(str(path))
+    head = head_of(str(path))
     return [name for name, reader in KNOWN.items() if reader.recognises(head)]
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bubbleviz import trace_events
+from bubbleviz import trace_events, unpacked
 from bubbleviz.errors import ProfileError
 from bubbleviz.trace_events import TraceFile, opened_trace
 
@@ -55,8 +55,9 @@ def _told(events: list[_Event | _ExactEvent]) -> list[tuple[str, float | None, i
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have files read some bytes at a time, so that events lie across blocks."""
-    for name, size in {"BLOCK": 40, "_PACKED": 10, "_NEAR": 60}.items():
+    for name, size in {"BLOCK": 40, "_NEAR": 60}.items():
         monkeypatch.setattr(trace_events, name, size)
+    monkeypatch.setattr(unpacked, "_PACKED", 10)
 
 
 @pytest.mark.parametrize(

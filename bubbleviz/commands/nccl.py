@@ -62,7 +62,7 @@ def nccl(
 
     part = None if window is None else window_of(window)
     named = [file for file in (csv, json) if file is not None]
-    inputs = find_inputs(files)
+    inputs = [file.path for file in find_inputs(files)]
     check_outputs(named, inputs, force=force)
     from bubbleviz import nccl_report
     from bubbleviz.crew import cores

@@ -6,24 +6,19 @@ and drawn by the same stages.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.nccl_files import format_of
 from bubbleviz.progress import Watch
 from bubbleviz.registry import discover
+from bubbleviz.unpacked import head_of
 
 if TYPE_CHECKING:
     from bubbleviz.profile import Contents, Profile
-
-#: So much of a file tells what it is.
-_HEAD = 1 << 16
-_GZIP = b"\x1f\x8b"
 
 
 class OpenFile(Protocol):
@@ -92,7 +87,7 @@ def reader_of(path: str) -> Reader:
     Raises:
         ProfileError: no reader knows the file.
     """
-    head = _head(path)
+    head = head_of(path)
     if not head:
         raise ProfileError(f"{path}: the file is empty; {EXPORT_AGAIN}")
     if format_of(head) is not None:
@@ -110,22 +105,3 @@ def reader_of(path: str) -> Reader:
         f"{path}: not an SQLite database (or an encrypted one), nor a trace of PyTorch or XLA; "
         f"{EXPORT_AGAIN}"
     )
-
-
-def _head(path: str) -> bytes:
-    """Return the first bytes of a file, unpacked where they are gzipped.
-
-    Raises:
-        ProfileError: it cannot be opened.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            packed = file.read(_HEAD)
-    except OSError as error:
-        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
-    if not packed.startswith(_GZIP):
-        return packed
-    try:
-        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(packed, _HEAD)
-    except zlib.error as error:
-        raise ProfileError(f"{path}: is gzipped, and damaged ({error}); copy it again") from error

@@ -37,8 +37,10 @@ from bubbleviz.kineto_events import (
     CALL,
     COLLECTIVE_MARK,
     COPY,
+    CORRELATION,
     END,
     KERNEL,
+    NAME,
     OPERATOR,
     OVERHEAD,
     OWNER,
@@ -48,6 +50,7 @@ from bubbleviz.kineto_events import (
     Event,
     ExactEvent,
     Gathered,
+    Rows,
 )
 from bubbleviz.kineto_tables import (
     activities_of,
@@ -85,6 +88,8 @@ _MARKS = re.compile(
     rb'gpu_mem(?:cpy|set)|kernel|ac2g|Operator|Runtime|Kernel)"'
 )
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
+#: Calls that make a device do something.
+_LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*(?:Launch|Memcpy|Memset)")
 _RECORD_AGAIN = (
     "record it again with torch.profiler.profile(activities=[ProfilerActivity.CPU, "
     "ProfilerActivity.CUDA])"
@@ -99,11 +104,13 @@ class _Trace:
         profile: of it, with every range.
         kind: category of each range.
         counts: how many events of each category there are.
+        lacking: what of a GPU's work must have been lost, in half a sentence; "" for nothing.
     """
 
     profile: Profile
     kind: Ints
     counts: Mapping[int, int]
+    lacking: str
 
 
 def _read_whole(file: TraceFile[Event, ExactEvent]) -> _Trace:
@@ -124,9 +131,12 @@ def _read_whole(file: TraceFile[Event, ExactEvent]) -> _Trace:
     called = gathered.taken(base_ns, CALL)
     named = gathered.taken(base_ns, ANNOTATION, OPERATOR, PYTHON)
     held = gathered.taken(base_ns, OVERHEAD)
+    lost = _without_work(called, work, texts)
+    lacking = "" if len(work) else _lacking(lost, facts, whole=not file.cut)
     notes = [
         *file.limitations(),
-        *_untimed(file.path, gathered.untimed),
+        *_cut(file, lost, len(work)),
+        *_untimed(file.path, gathered.untimed, gathered.endless),
         *impossible_times(
             file.path,
             {
@@ -141,6 +151,8 @@ def _read_whole(file: TraceFile[Event, ExactEvent]) -> _Trace:
         called, more = with_operators(work, called, named, file.path)
         notes.extend(more)
         process = processes(work, called, thread)
+    elif lacking:
+        process = np.empty(0, np.int64)
     else:
         work, called = operators_as_work(named, thread)
         process = process_of(thread[work[OWNER]])
@@ -160,12 +172,44 @@ def _read_whole(file: TraceFile[Event, ExactEvent]) -> _Trace:
         launches_known=counts[KERNEL] + counts[COPY] > 0,
         collectives=collectives,
     )
-    return _Trace(profile, named.kind, counts)
+    return _Trace(profile, named.kind, counts, lacking)
 
 
-def _untimed(path: str, count: int) -> tuple[Limitation, ...]:
-    because = f"{path}: they say no time; they are left out"
-    return (Limitation("events without a time", because, count),) if count else ()
+def _without_work(called: Rows, work: Rows, texts: Sequence[str]) -> int:
+    """Return how many calls launched something that the trace does not hold."""
+    launches = np.array([_LAUNCHES.match(text) is not None for text in texts], bool)
+    told = np.isin(called[CORRELATION], work[CORRELATION])
+    return int((launches[called[NAME]] & ~told).sum()) if len(called) else 0
+
+
+def _lacking(launched: int, facts: Mapping[str, object], *, whole: bool) -> str:
+    """Return what must have been lost of a trace that holds no GPU work; "" for nothing."""
+    if launched:
+        return f"{launched:,} calls launched work on a GPU, and it holds none of that"
+    if not whole and facts.get("deviceProperties"):
+        return "its end is missing, and with it what ran on the GPUs that it describes"
+    return ""
+
+
+def _cut(file: TraceFile[Event, ExactEvent], launched: int, work: int) -> tuple[Limitation, ...]:
+    """Return what a cut takes: PyTorch writes operators first, and kernels in no order of time."""
+    if not (file.cut and work):
+        return ()
+    because = (
+        f"{file.path}: its end is missing, and kernels stand there in no order of time; any may be "
+        "lost, and what devices did is told too low"
+    )
+    return (Limitation("work of calls that launched some", because, launched),)
+
+
+def _untimed(path: str, count: int, endless: int) -> tuple[Limitation, ...]:
+    found = {
+        ("events without a time", "they say no time; they are left out"): count,
+        ("events without a duration", "they say none; they count as no time at all"): endless,
+    }
+    return tuple(
+        Limitation(what, f"{path}: {because}", n) for (what, because), n in found.items() if n
+    )
 
 
 def _without_gpu(path: str) -> tuple[Limitation, ...]:
@@ -243,6 +287,10 @@ class KinetoFile:
             NothingToAnalyseError: neither GPU work nor operators were recorded, or no calls.
         """
         whole = self._trace.profile
+        if self._trace.lacking:
+            raise NothingToAnalyseError(
+                f"{self.file.path}: {self._trace.lacking}; copy the file again, or {_RECORD_AGAIN}"
+            )
         if len(whole.activities) == 0:
             raise NothingToAnalyseError(
                 f"{self.file.path}: neither kernels nor operators were recorded; {_RECORD_AGAIN}"
@@ -271,7 +319,7 @@ class KinetoFile:
             devices=profile.devices,
             candidates=tuple(NameCount(name, count) for name, count in sorted(found.items())),
             ranges=len(profile.ranges),
-            missing=(),
+            missing=(trace.lacking,) if trace.lacking else (),
             readable=len(profile.activities) > 0,
         )
 

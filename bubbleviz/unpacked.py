@@ -1,0 +1,104 @@
+"""Files that may be gzipped: their first bytes, and all of them, as far as they are whole."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from bubbleviz.errors import ProfileError
+from bubbleviz.progress import Watch
+
+#: So much of a file tells what it is.
+HEAD = 1 << 16
+#: So much of a gzipped file is unpacked at a time.
+_PACKED = 1 << 16
+#: So much of any other file is read at a time.
+_PLAIN = 1 << 20
+_GZIP = b"\x1f\x8b"
+#: Tells zlib to look for gzip's header.
+_BITS = zlib.MAX_WBITS | 16
+
+
+def head_of(path: str) -> bytes:
+    """Return the first 64 KiB of a file, unpacked where they are gzipped.
+
+    Raises:
+        ProfileError: it cannot be opened, or not be unpacked.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            packed = file.read(HEAD)
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
+    if not packed.startswith(_GZIP):
+        return packed
+    try:
+        return zlib.decompressobj(wbits=_BITS).decompress(packed, HEAD)
+    except zlib.error as error:
+        raise ProfileError(f"{path}: is gzipped, and damaged ({error}); copy it again") from error
+
+
+@contextmanager
+def unpacked(path: str, watch: Watch, most: int) -> Iterator[Unpacked]:
+    """Open a file.
+
+    Args:
+        path: of the file.
+        watch: takes what share of it has been read.
+        most: so many bytes come at a time at most.
+
+    Raises:
+        ProfileError: it cannot be opened, or not be read.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            yield Unpacked(file, Path(path).stat().st_size, watch, most)
+    except OSError as error:
+        raise ProfileError(
+            f"{path}: cannot be read ({error.strerror or error}); copy it again"
+        ) from error
+
+
+class Unpacked:
+    """The bytes of an open file, unpacked where they are gzipped, as far as they are whole.
+
+    Attributes:
+        damaged: whether they could not be unpacked to the end.
+        cut: whether the file ends before what is gzipped does.
+    """
+
+    def __init__(self, file: IO[bytes], size: int, watch: Watch, most: int) -> None:
+        """Take a file of so many bytes, of which at most so many come at a time."""
+        self.damaged = self.cut = False
+        self._file, self._size, self._watch, self._most = file, size, watch, most
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield some bytes after the other."""
+        packed = self._read(min(_PACKED, self._most))
+        if not packed.startswith(_GZIP):
+            while packed:
+                yield packed
+                packed = self._read(min(_PLAIN, self._most))
+            return
+        unpacker = zlib.decompressobj(wbits=_BITS)
+        while packed:
+            try:
+                chunk = unpacker.decompress(packed, self._most)
+            except zlib.error:
+                self.damaged = True
+                return
+            if chunk:
+                yield chunk
+            packed, self.cut = unpacker.unconsumed_tail, not unpacker.eof
+            if unpacker.eof:
+                # Files put together of several are one.
+                packed = unpacker.unused_data.lstrip(b"\0")
+                unpacker = zlib.decompressobj(wbits=_BITS)
+            packed = packed or self._read(_PACKED)
+
+    def _read(self, length: int) -> bytes:
+        self._watch(min(self._file.tell() / self._size, 1.0) if self._size else 1.0)
+        return self._file.read(length)
