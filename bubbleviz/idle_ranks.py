@@ -124,6 +124,7 @@ class _Read:
         ranges: that tell what hosts did, without steps.
         host: what they did.
         steps: by process.
+        lead: the thread that launched the work after most gaps of the whole run, by rank.
         numbers: of activities.
     """
 
@@ -132,6 +133,7 @@ class _Read:
     ranges: Ranges
     host: Host
     steps: Mapping[int, Steps]
+    lead: Mapping[int, int]
     numbers: ActivityNumbers
 
 
@@ -158,7 +160,7 @@ def ranks_of(profile: Profile, asked: Asked) -> tuple[tuple[RankIdle, ...], tupl
                 "give another, or none"
             )
         steps = {process: own.within(low_ns, high_ns) for process, own in read.steps.items()}
-        read, lost = _read(profile, devices, asked, steps)
+        read, lost = _read(profile, devices, asked, replace(read, steps=steps))
     found = tuple(_rank(device, read, asked) for device in devices)
     return found, (*profile.limitations, *lost, *_untold(read, found))
 
@@ -216,8 +218,16 @@ def _read(
     profile: Profile,
     devices: Sequence[_Device],
     asked: Asked,
-    steps: Mapping[int, Steps] | None = None,
+    whole: _Read | None = None,
 ) -> tuple[_Read, tuple[Limitation, ...]]:
+    """Return what tells the idle time of devices, and what could not be told.
+
+    Args:
+        profile: to be read.
+        devices: of it, or parts of them.
+        asked: what is asked.
+        whole: where devices are parts, what was read of the whole, with the steps of the parts.
+    """
     none = np.empty(0, np.int64)
     linked = link(
         profile.activities,
@@ -234,15 +244,17 @@ def _read(
     notes = notes_of(profile.calls, call, wanted[wanted != NONE], idle)
     kernels = profile.activities.kernels
     launched = {own.rank: launched_by(own.gaps, call, notes.calls, kernels) for own in devices}
-    threads = _threads(profile, launched.values())
+    lead = {own.rank: _lead(launched[own.rank].thread[~own.short]) for own in devices}
+    lead = lead if whole is None else dict(whole.lead)
+    threads = _threads(profile, launched.values(), lead.values())
     reading, numbers = asked.activities.reading(), ActivityNumbers()
-    steps = _steps(profile, devices, threads, reading, asked) if steps is None else steps
+    steps = whole.steps if whole else _steps(profile, devices, threads, reading, asked)
     ranges = _of_devices(_telling(profile, idle, threads, steps, asked), profile.threads)
     reading.known[_ON_DEVICE] = DEVICE, KNOWN
     host = host_of(ranges, notes, profile.calls, reading, numbers)
     lost = {"CUDA API calls": linked.impossible}
     return (
-        _Read(profile, launched, ranges, host, steps, numbers),
+        _Read(profile, launched, ranges, host, steps, lead, numbers),
         (*impossible_times(profile.source.path, lost), *_left_out(profile, notes)),
     )
 
@@ -257,11 +269,12 @@ def _idle(devices: Sequence[_Device]) -> dict[int, intervals.Intervals]:
     return found
 
 
-def _threads(profile: Profile, launched: Iterable[Launched]) -> Ints:
+def _threads(profile: Profile, launched: Iterable[Launched], lead: Iterable[int]) -> Ints:
     """Return the threads that tell of gaps: those that launch, and main ones."""
     processes = np.unique(profile.activities.ranks[:, 0]).tolist()
     main = np.array([_main(process, profile.threads) for process in processes], np.int64)
-    return np.setdiff1d(np.concatenate((main, *(own.thread for own in launched))), [NONE])
+    leading = np.array(list(lead), np.int64)
+    return np.setdiff1d(np.concatenate((main, leading, *(own.thread for own in launched))), [NONE])
 
 
 def _steps(
@@ -349,7 +362,7 @@ def _named(ranges: Ranges, left_out: Set[str]) -> Ranges:
 
 def _rank(device: _Device, read: _Read, asked: Asked) -> RankIdle:
     profile, launched = read.profile, read.launched[device.rank]
-    lead = _lead(launched.thread[~device.short])
+    lead = read.lead[device.rank]
     others = [lead, *(own for own in [_main(device.process, profile.threads)] if own != lead)]
     some = np.unique(np.append(launched.thread, others))
     held = profile.overheads.take(profile.overheads.process == device.process)
