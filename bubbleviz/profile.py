@@ -41,6 +41,8 @@ def is_main(thread: int) -> bool:
     return tid_of(thread) == pid_of(thread >> 24)
 
 
+#: What a limitation is about where instructions on a host stand for those of a device.
+WITHOUT_DEVICE = "devices"
 #: How threads are named that stand for a device and are none of a host's.
 DEVICE_THREAD = "XLA on device"
 #: The correlation id of what no call launched; ids have 32 bits.

@@ -22,6 +22,7 @@ from bubbleviz.interpret import Recording, interpret
 from bubbleviz.kinds import default_kinds
 from bubbleviz.model import Limitation
 from bubbleviz.phases import COUNTED
+from bubbleviz.profile import WITHOUT_DEVICE
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.raw_reports import exported
 from bubbleviz.readers import OpenFile, reader_of
@@ -122,7 +123,9 @@ def _record_export(path: str, how: How, watch: Watch, meanwhile: Callable[[], No
             if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
                 kinds, cross_thread = default_kinds(), how.cross_thread
                 return interpret(profile, last, names, kinds, cross_thread=cross_thread)
-        raise NothingToAnalyseError(f"{path}: {_nothing_named(file, candidates)}")
+        told = [note.because for note in profile.limitations if note.what == WITHOUT_DEVICE]
+        why = f" ({told[0]})" if told else ""
+        raise NothingToAnalyseError(f"{path}: {_nothing_named(file, candidates)}{why}")
 
 
 def _nothing_named(file: OpenFile, candidates: Sequence[Convention]) -> str:

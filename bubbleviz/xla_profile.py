@@ -16,6 +16,7 @@ from bubbleviz.model import Limitation
 from bubbleviz.profile import (
     DEVICE_THREAD,
     PID_MASK,
+    WITHOUT_DEVICE,
     Contents,
     Device,
     NameCount,
@@ -231,9 +232,10 @@ def _notes(path: str, planes: Planes, work: Work) -> list[Limitation]:
     if planes.on_host and work.activities.kernels:
         notes.append(
             Limitation(
-                "devices",
+                WITHOUT_DEVICE,
                 f"{path} has no plane of one: it ran on CPUs, and instructions on the host's "
-                "threads stand for kernels",
+                "threads stand for kernels; there they do not say whether they are forward or "
+                "backward, so that gaps and pgle tell more of them than analyze",
             )
         )
     if not work.launched and work.activities.kernels:
