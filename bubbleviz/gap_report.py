@@ -64,13 +64,6 @@ _NAME, _KERNEL, _PATH = 40, 44, 160
 _LITTLE, _SHARE = 0.01, 0.1
 
 
-def warnings(report: IdleReport) -> tuple[str, ...]:
-    """Return a sentence for each limitation."""
-    return tuple(
-        f"limitation: {own.what} ({own.count:,}): {own.because}" for own in report.limitations
-    )
-
-
 def parts(report: IdleReport, top: int) -> Iterator[RenderableType]:
     """Yield what to print.
 

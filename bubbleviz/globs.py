@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 _SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 
@@ -36,6 +37,18 @@ def _first_letters(glob: str) -> str:
 
 def lets_through(glob: str, text: str) -> bool:
     """Tell whether a text matches an SQLite GLOB."""
+    return _regex(glob).fullmatch(text) is not None
+
+
+def fitting(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
+    """Tell of each text whether any of some SQLite GLOBs matches it."""
+    regexes = [_regex(glob) for glob in globs]
+    return [any(regex.fullmatch(text) for regex in regexes) for text in texts]
+
+
+@cache
+def _regex(glob: str) -> re.Pattern[str]:
+    """Return an SQLite GLOB as a regex on the whole text."""
     regex = []
     for piece in re.findall(r"\[\^?\]?[^\]]*\]|.", glob, re.DOTALL):
         negated = piece.startswith("[^")
@@ -48,7 +61,7 @@ def lets_through(glob: str, text: str) -> bool:
             # A set that is empty or not closed matches nothing.
             regex.append(f"[{'^' * negated}{body}]" if body else "(?!)")
     try:
-        return re.fullmatch("".join(regex), text, re.DOTALL) is not None
+        return re.compile("".join(regex), re.DOTALL)
     except re.error:
         # A range in reverse ([z-a]) holds nothing.
-        return False
+        return re.compile("(?!)")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from bubbleviz.choices import SHORTEST_US
 from bubbleviz.errors import UsageError
 from bubbleviz.host_activities import HostActivities, default_activities
 from bubbleviz.idle_ranks import Asked, ranks_of
@@ -20,10 +21,6 @@ from bubbleviz.readers import reader_of
 from bubbleviz.record import export_of, told_of
 from bubbleviz.steps import pattern_of
 from bubbleviz.window import Window
-
-#: A device whose queue is full goes from one kernel to the next in 0.6 to 2.6 us (seen on A100 and
-#: H100); no gap so short is the host's.
-SHORTEST_US = 3.0
 
 
 def gaps(

@@ -186,20 +186,18 @@ def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tup
     return int(start_ns[held].min()), int(end_ns[held].max())
 
 
-def window_extent(profile: Profile, asked: Asked) -> tuple[int, int]:
-    """Return the start and end of the window that is asked for, on the profile's clock.
+def window_extent(profile: Profile, window: Window, asked: Asked) -> tuple[int, int]:
+    """Return the start and end of a window on the profile's clock.
 
     Raises:
         InputError: no step lies in it.
         NothingToAnalyseError: no work took any time.
     """
-    if asked.window is None or asked.window.times_ns is not None:
-        return (0, 1 << 62) if asked.window is None else asked.window.times_ns or (0, 1 << 62)
     devices = tuple(_devices(profile.activities, asked))
     if not devices:
         raise NothingToAnalyseError(f"{profile.source.path}: no kernel or copy took any time")
     read, _ = _read(profile, devices, asked)
-    return _extent(profile, asked.window, read.steps)
+    return _extent(profile, window, read.steps)
 
 
 def _devices(activities: Activities, asked: Asked) -> Iterator[_Device]:

@@ -24,6 +24,11 @@ class Limitation:
     because: str
     count: int = 1
 
+    @property
+    def sentence(self) -> str:
+        """What commands say of it on standard error."""
+        return f"limitation: {self.what} ({self.count:,}): {self.because}"
+
 
 @dataclass(frozen=True)
 class Rank:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.communications import Communicator
-    from bubbleviz.model import Limitation
     from bubbleviz.nccl_clocks import Clock
     from bubbleviz.nccl_totals import Communication, Floats, Total
 
@@ -69,11 +68,6 @@ DEFINITIONS = (
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
     "in nccl-tests; moving: bus, over the time in which data moves",
 )
-
-
-def warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
-    """Return a sentence for each limitation."""
-    return tuple(f"limitation: {own.what} ({own.count:,}): {own.because}" for own in limitations)
 
 
 def summary(found: Communication) -> str:

@@ -42,8 +42,8 @@ def extent_of(window: Window, profiles: Sequence[str]) -> tuple[int, int]:
         export_of(profiles[0]) as export,
         reader_of(export).open_file(export, 1, unwatched) as file,
     ):
-        asked = Asked(0, None, default_activities(), default_kinds(), window)
-        return window_extent(file.read((), partial=True), asked)
+        asked = Asked(0, None, default_activities(), default_kinds())
+        return window_extent(file.read((), partial=True), window, asked)
 
 
 def within(found: Communication, window: Window, extent_ns: tuple[int, int]) -> Communication:

@@ -46,7 +46,7 @@ def warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
     """Return a sentence for each limitation of costs, those that make them wrong first."""
     told = [own for own in limitations if any(word in own.what for word in (*_WRONG, *_OF_COSTS))]
     told.sort(key=lambda own: own.what not in _WRONG)
-    return tuple(f"limitation: {own.what} ({own.count:,}): {own.because}" for own in told)
+    return tuple(own.sentence for own in told)
 
 
 def unread(paths: Sequence[str]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
+    from bubbleviz.model import Limitation
     from bubbleviz.timing import Step
 
 #: Of a profile's name in a bar, characters.
@@ -32,6 +33,39 @@ def width() -> int:
     from bubbleviz.renderers.table import WIDTH
 
     return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+
+
+def deliver(
+    contents: Mapping[str, str],
+    inputs: Sequence[str],
+    limitations: Sequence[Limitation],
+    parts: Iterator[RenderableType],
+    *,
+    force: bool,
+) -> None:
+    """Write what was asked for, complain of limitations, and print the rest.
+
+    Args:
+        contents: by file; - stands for standard output, which then takes nothing else.
+        inputs: files that no output may replace.
+        limitations: what could not be told.
+        parts: to be printed where standard output is free.
+        force: whether files are replaced.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    from bubbleviz.outputs import check_outputs, encoded, write_outputs
+
+    files = {file: text for file, text in contents.items() if file != "-"}
+    check_outputs(list(files), inputs, force=force)
+    write_outputs(files, force=force)
+    for note in limitations:
+        complain(note.sentence, 0)
+    if "-" in contents:
+        pass_on(encoded(contents["-"]))
+    else:
+        show(parts)
 
 
 def show(parts: Iterator[RenderableType]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.columns import Bools, Ints, joined
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.globs import lets_through
+from bubbleviz.globs import fitting
 from bubbleviz.held import HeldRanges, thread_numbers
 from bubbleviz.model import Limitation
 from bubbleviz.profile import (
@@ -105,7 +105,7 @@ class Held:
     def _through(self, globs: Sequence[str]) -> Bools:
         """Tell which names some patterns let through."""
         names = self.ranges.named.names
-        return np.array([any(lets_through(g, name) for g in globs) for name in names], bool)
+        return np.array(fitting(globs, names), bool)
 
     def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
         """Return how often such names occur."""

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.terminal import complain, pass_on, progress_bars, show
+from bubbleviz.choices import SHORTEST_US
+from bubbleviz.terminal import deliver, progress_bars
 
 
 def gaps(
@@ -46,7 +47,7 @@ def gaps(
             help="Sum shorter gaps as short ones, in microseconds; a full queue's own are shorter "
             "than the default.",
         ),
-    ] = 3.0,
+    ] = SHORTEST_US,
     activities: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +81,7 @@ def gaps(
     thread was doing.
     """
     from bubbleviz.inputs import find_profiles
-    from bubbleviz.outputs import check_outputs, encoded, write_outputs
+    from bubbleviz.outputs import check_outputs
     from bubbleviz.window import window_of
 
     part = None if window is None else window_of(window)
@@ -103,20 +104,13 @@ def gaps(
             jobs=jobs or cores(),
             progress=bars,
         )
-    contents: dict[str, bytes] = {}
+    contents: dict[str, str] = {}
     if json is not None:
-        contents[json] = encoded(gap_report.json_text(report, top))
+        contents[json] = gap_report.json_text(report, top)
     if csv is not None:
-        contents[csv] = encoded(gap_report.gaps_csv(report))
+        contents[csv] = gap_report.gaps_csv(report)
     if svg is not None:
         from bubbleviz.gap_picture import draw_gaps
 
-        contents[svg] = encoded(draw_gaps(report))
-    to_stdout = contents.pop("-", None)
-    write_outputs(contents, force=force)
-    for sentence in gap_report.warnings(report):
-        complain(sentence, 0)
-    if to_stdout is not None:
-        pass_on(to_stdout)
-    else:
-        show(gap_report.parts(report, top))
+        contents[svg] = draw_gaps(report)
+    deliver(contents, inputs, report.limitations, gap_report.parts(report, top), force=force)

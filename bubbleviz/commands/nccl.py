@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.terminal import complain, pass_on, progress_bars, show
+from bubbleviz.terminal import deliver, progress_bars
 
 
 def nccl(
@@ -57,7 +57,7 @@ def nccl(
     Event files come from NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
     """
     from bubbleviz.nccl import find_inputs, measure_communication
-    from bubbleviz.outputs import check_outputs, encoded, write_outputs
+    from bubbleviz.outputs import check_outputs
     from bubbleviz.window import window_of
 
     part = None if window is None else window_of(window)
@@ -76,17 +76,9 @@ def nccl(
             jobs=jobs or cores(),
             progress=bars,
         )
-    contents = {}
+    contents: dict[str, str] = {}
     if csv is not None:
-        contents[csv] = encoded(nccl_report.to_csv(found))
+        contents[csv] = nccl_report.to_csv(found)
     if json is not None:
-        contents[json] = encoded(nccl_report.to_json(found))
-    to_stdout = contents.pop("-", None)
-    check_outputs(list(contents), inputs, force=force)
-    write_outputs(contents, force=force)
-    for sentence in nccl_report.warnings(found.limitations):
-        complain(sentence, 0)
-    if to_stdout is not None:
-        pass_on(to_stdout)
-    else:
-        show(nccl_report.parts(found))
+        contents[json] = nccl_report.to_json(found)
+    deliver(contents, inputs, found.limitations, nccl_report.parts(found), force=force)

@@ -29,7 +29,7 @@ import numpy as np
 
 from bubbleviz.columns import Ints
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.globs import lets_through
+from bubbleviz.globs import fitting
 from bubbleviz.held import HeldRanges
 from bubbleviz.kineto_collectives import collectives_of
 from bubbleviz.kineto_events import (
@@ -272,7 +272,7 @@ class KinetoFile:
         ranges, kind = self._trace.profile.ranges, self._trace.kind
         told = kind == (ANNOTATION if (kind == ANNOTATION).any() and "*" in globs else kind)
         counts = np.bincount(ranges.name_id[told], minlength=len(ranges.names)).tolist()
-        fits = _fitting(ranges.names, globs)
+        fits = fitting(globs, ranges.names)
         return {n: c for n, c, fit in zip(ranges.names, counts, fits, strict=True) if fit and c}
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
@@ -301,7 +301,7 @@ class KinetoFile:
                 f"to ranges; {_RECORD_AGAIN}"
             )
         ranges = whole.ranges
-        fits = np.array(_fitting(ranges.names, globs), bool)
+        fits = np.array(fitting(globs, ranges.names), bool)
         named = ranges.take(fits[ranges.name_id] & (self._trace.kind != PYTHON))
         return replace(whole, ranges=named)
 
@@ -333,10 +333,6 @@ _SHOWN = (
     ("operators", "cpu_op", OPERATOR),
     ("Python functions", "python_function", PYTHON),
 )
-
-
-def _fitting(names: Sequence[str], globs: Sequence[str]) -> list[bool]:
-    return [any(lets_through(glob, name) for glob in globs) for name in names]
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from bubbleviz.columns import NONE, Ints
 from bubbleviz.database import Binds
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
 from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Export, connect, number, opened
-from bubbleviz.globs import binds_of, lets_through
+from bubbleviz.globs import binds_of, fitting
 from bubbleviz.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of, kernel_stretches
 from bubbleviz.held import no_calls, no_ranges
 from bubbleviz.model import Limitation
@@ -145,7 +145,8 @@ def _wanted(export: Export, globs: Sequence[str]) -> _Wanted:
         rows = export.rows(query("nsys/strings_like"), binds)
         found = {number(export, row[0]): str(row[1]) for row in rows}
     calls = {i: text for i, text in found.items() if text.startswith(TELLING_CALLS)}
-    strange = {i for i, text in calls.items() if not any(lets_through(g, text) for g in globs)}
+    fits = fitting(globs, calls.values())
+    strange = {i for i, fit in zip(calls, fits, strict=True) if not fit}
     strings = {i: text for i, text in found.items() if i not in strange}
     return _Wanted(tuple(globs), strings, calls)
 
