@@ -16,7 +16,7 @@ import numpy as np
 
 from bubbleviz import candidates
 from bubbleviz.candidates import Plans, Verdict
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.comparing import Difference
 from bubbleviz.crowds import Crowd
 from bubbleviz.orders import alone, microbatch_of

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.align import Run
-from bubbleviz.columns import NONE, Ints
-from bubbleviz.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.statistics import Windows
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE
+from bubbleviz.model.columns import NONE
 from bubbleviz.critical_path import WhatIf
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.idle import Cause
 from bubbleviz.phase_times import Straggler
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.report import Report
 
 #: A change that wins less of an iteration than this is not worth a sentence.

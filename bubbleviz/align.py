@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.clocks import Clock, machines_of, refuse_unrelated, session_clocks, untimed
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.errors import UsageError
-from bubbleviz.grouping import places_in
+from bubbleviz.model.grouping import places_in
 from bubbleviz.interpret import LocalRank, Recording
 from bubbleviz.joining import TIMES, Joined, join
-from bubbleviz.model import (
+from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
     Limitation,
@@ -21,11 +21,11 @@ from bubbleviz.model import (
     Rank,
     RankIntervals,
 )
-from bubbleviz.ordering import natural_key
+from bubbleviz.model.natural_order import natural_key
 from bubbleviz.pairing import paired
-from bubbleviz.phases import COUNTED
+from bubbleviz.model.phases import COUNTED
 from bubbleviz.pipelines import Parallel
-from bubbleviz.profile import pid_of
+from bubbleviz.model.profile import pid_of
 from bubbleviz.refusals import refuse_other_runs
 from bubbleviz.staging import Staging, stage
 from bubbleviz.timebase import Timebase, timebase
@@ -85,7 +85,7 @@ class Told:
             it from the data.
         parallel: sizes of the run; None to tell copies of stages from the data.
         same_clock: groups of hostnames that share one clock.
-        method: one of :data:`bubbleviz.choices.ALIGNMENTS`; None for causal clocks of captures
+        method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`; None for causal clocks of captures
             that are not far apart in UTC.
     """
 

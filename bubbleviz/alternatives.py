@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.count import Counts, Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain import Explanation
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.ideal import Ideal, MemoryOptions, ideal, ideal_of
 from bubbleviz.measured import Measured, measured_times
-from bubbleviz.model import Operations, Rank
-from bubbleviz.phases import Phase
+from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan
 from bubbleviz.recognition import Recognition
 from bubbleviz.schedules import schedules

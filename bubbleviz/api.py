@@ -11,7 +11,7 @@ import numpy as np
 
 from bubbleviz._version import __version__
 from bubbleviz.align import Run, Told, put_together
-from bubbleviz.choices import ALIGNMENTS, one_of
+from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.conventions import (
     Convention,
     built_in,
@@ -27,9 +27,9 @@ from bubbleviz.inputs import Found, find_profiles
 from bubbleviz.inspection import Inspection, look_over
 from bubbleviz.interpret import INFERRED, Recording
 from bubbleviz.iteration_table import Iterations
-from bubbleviz.model import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
+from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.notebook import NotebookReport
-from bubbleviz.phases import BACKWARD, Phase
+from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
 from bubbleviz.plan_files import read_plan
 from bubbleviz.progress import Progress, Unwatched, unwatched
@@ -39,7 +39,7 @@ from bubbleviz.record import How, export_of
 from bubbleviz.report import Report
 from bubbleviz.staging import MAYBE_MISSING
 from bubbleviz.timing import add, step
-from bubbleviz.window import Window, window_of
+from bubbleviz.model.window import Window, window_of
 from bubbleviz.windowed import windowed
 
 #: Where unattributed compute can move a ratio by more than this, the report says so.

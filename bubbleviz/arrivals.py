@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
-from bubbleviz.grouping import groups_of
-from bubbleviz.model import Operations
-from bubbleviz.phases import PASSED_ON, Phase
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import PASSED_ON, Phase
 
 #: No time at all.
 NEVER = np.iinfo(np.int64).min

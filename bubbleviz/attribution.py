@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.call_notes import CallNotes
-from bubbleviz.columns import NONE, Bools, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.host_activities import (
     DEVICE,
     FRAME,
@@ -36,7 +36,7 @@ from bubbleviz.host_activities import (
 )
 from bubbleviz.host_timeline import Doings, Stretches, collapsed, told
 from bubbleviz.idle_gaps import Gaps, Launched, covered, cuts_of, split
-from bubbleviz.profile import Activities, CallLog, Calls, Ranges
+from bubbleviz.model.profile import Activities, CallLog, Calls, Ranges
 
 
 @dataclass

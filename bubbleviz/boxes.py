@@ -14,7 +14,7 @@ from typing import Any
 import drawsvg
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.merging import Merged, runs, silhouette, split
 from bubbleviz.page import Page, box, clean, px
 from bubbleviz.palette import (
@@ -28,8 +28,8 @@ from bubbleviz.palette import (
     paint,
     shade_of,
 )
-from bubbleviz.phases import COMMUNICATION as COMMUNICATION_PHASES
-from bubbleviz.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report import Report
 from bubbleviz.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
 from bubbleviz.scene import (

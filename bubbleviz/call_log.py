@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.database import Database
 from bubbleviz.exports import Export
-from bubbleviz.profile import Calls, correlations, possible
+from bubbleviz.model.profile import Calls, correlations, possible
 from bubbleviz.queries import query
 from bubbleviz.scan import ROWS, Scan, Stretch
 from bubbleviz.timing import step
@@ -40,7 +40,7 @@ class _CallStretch(Stretch):
 
 @dataclass(frozen=True)
 class ExportedCalls:
-    """A :class:`~bubbleviz.profile.CallLog`; it can be read while the export is open."""
+    """A :class:`~bubbleviz.model.profile.CallLog`; it can be read while the export is open."""
 
     export: Export
     scan: Scan

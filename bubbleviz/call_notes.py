@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
-from bubbleviz.columns import NONE, Bools, Codes, Ints, joined
-from bubbleviz.grouping import found_in
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.model.grouping import found_in
 from bubbleviz.held import no_calls
-from bubbleviz.profile import CallLog, Calls, process_of
+from bubbleviz.model.profile import CallLog, Calls, process_of
 
 #: Shorter calls and ranges are not told apart from what is around them.
 GRAIN_NS = 1_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.comparing import Difference, difference
 from bubbleviz.crowds import Crowd
 from bubbleviz.errors import UsageError

@@ -18,12 +18,12 @@ import numpy as np
 
 from bubbleviz.arrivals import NEVER, arrivals
 from bubbleviz.collectives import Collectives
-from bubbleviz.columns import NONE, Bools, Ints
-from bubbleviz.grouping import groups_of
-from bubbleviz.intervals import group_extents
-from bubbleviz.model import Operations
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.operations import Operations
 from bubbleviz.offsets import Precedences, together
-from bubbleviz.phases import PASSED_ON, Phase
+from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.stretches import DRIFT
 
 #: Ranks leave a collective within so long of each other.

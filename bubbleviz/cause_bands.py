@@ -5,7 +5,7 @@ from __future__ import annotations
 import drawsvg
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.idle import Cause
 from bubbleviz.page import Page, box
 from bubbleviz.palette import CAUSES

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.align import Run
 from bubbleviz.arrivals import NEVER
-from bubbleviz.arrow import ArrowTable, Column, coded, identifiers, numbers
-from bubbleviz.columns import NONE, Ints, Table, joined
+from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
+from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.count import Counts
 from bubbleviz.idle import Cause, Idle, idle_of
-from bubbleviz.model import Operations
+from bubbleviz.model.operations import Operations
 from bubbleviz.needs import Inputs
 from bubbleviz.statistics import Counted, statistics
 

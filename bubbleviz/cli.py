@@ -195,12 +195,12 @@ def analyze(
     ] = False,
 ) -> None:
     """Measure the pipeline bubbles of one run: print a table, write the files asked for."""
-    from bubbleviz.choices import ROWS, one_of
+    from bubbleviz.model.choices import ROWS, one_of
     from bubbleviz.crew import cores
     from bubbleviz.inputs import find_profiles
     from bubbleviz.outputs import check_outputs, write_outputs
     from bubbleviz.selection import check_drawn, numbers, parallel_of, view_of
-    from bubbleviz.window import window_of
+    from bubbleviz.model.window import window_of
 
     # What lies on other machines is looked for there.
     files = [file.path for file in find_profiles(profiles)] if dask is None else profiles

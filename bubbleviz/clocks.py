@@ -13,11 +13,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model import Limitation
+from bubbleviz.model.operations import Limitation
 from bubbleviz.offsets import Correction
-from bubbleviz.profile import Source
+from bubbleviz.model.profile import Source
 
 #: UTC clocks are set by less than that; machines are switched on at more different times.
 REBOOT_NS = 10_000_000_000

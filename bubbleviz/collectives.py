@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.kinds import matching
-from bubbleviz.model import Operations
-from bubbleviz.phases import COUNTED, WORK, Phase
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import COUNTED, WORK, Phase
 from bubbleviz.spans import owned_by
 from bubbleviz.work import Work
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from bubbleviz.columns import Ints, Table
-from bubbleviz.process_groups import Group
+from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.process_groups import Group
 
 #: NCCL's hash of it, or PyTorch's process group, which has one to itself.
 Communicator = int | Group

@@ -15,7 +15,7 @@ from itertools import chain
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Ints
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.orders import settled
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align import Run
-from bubbleviz.columns import NONE, Bools, Ints
-from bubbleviz.model import Operations
-from bubbleviz.phases import BACKWARD, COUNTED, WORK, Phase
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 
 _FORWARD = (Phase.F, Phase.FB)
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)

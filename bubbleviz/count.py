@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.accounts import Uses, accounts_of, busy_by_phase, compute_time
 from bubbleviz.align import Run
-from bubbleviz.columns import Bools, Ints
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.completeness import Nature, natures
-from bubbleviz.phases import COMPUTE, COUNTED, WORK, Phase
+from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.reach import Reach, reach_of
 from bubbleviz.statistics import Counted, Extents, Statistic, Windows, statistics
 from bubbleviz.stretches import DRIFT
-from bubbleviz.window import Window
+from bubbleviz.model.window import Window
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
 OVERLAP_SHARE = 0.01

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from intervaltree import IntervalTree
 
-from bubbleviz.columns import NONE, Bools, Codes
-from bubbleviz.intervals import group_sum
+from bubbleviz.model.columns import NONE, Bools, Codes
+from bubbleviz.model.intervals import group_sum
 from bubbleviz.link import Links, Rule
-from bubbleviz.model import RankCoverage, UnattributedKernels
-from bubbleviz.profile import Profile, Ranges, tid_of
+from bubbleviz.model.operations import RankCoverage, UnattributedKernels
+from bubbleviz.model.profile import Profile, Ranges, tid_of
 from bubbleviz.work import Work
 
 #: How many unattributed kernel names are listed for each rank.

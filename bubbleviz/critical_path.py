@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.graph import Graph
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.idle import Cause
-from bubbleviz.model import Operations
+from bubbleviz.model.operations import Operations
 from bubbleviz.needs import NEVER
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 
 #: More operations than this in one iteration are not put together again: it takes seconds.
 MOST_OPERATIONS = 500_000

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import Ints
-from bubbleviz.model import Rank
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.operations import Rank
 from bubbleviz.orders import FORWARD, Orders, chunk_of, kind_of, microbatch_of
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.link import VainCalls
-from bubbleviz.model import Operations
-from bubbleviz.phases import COMPUTE, Phase
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import COMPUTE, Phase
 
 #: Codes of ``Operations.cut``: a range was still open, or launched work is not in the capture.
 OPEN, UNRECORDED = 1, 2

@@ -20,7 +20,7 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
 from bubbleviz.fleet import Glance, Outcome, digest, glance, outcome_of
 from bubbleviz.inputs import Found, find_profiles
-from bubbleviz.ordering import natural_key
+from bubbleviz.model.natural_order import natural_key
 from bubbleviz.progress import Progress
 from bubbleviz.record import How, renamed
 

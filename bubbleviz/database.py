@@ -22,7 +22,7 @@ import adbc_driver_sqlite
 import numpy as np
 from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.queries import Query
 

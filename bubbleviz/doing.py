@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 
 from bubbleviz.causes import Gaps
-from bubbleviz.columns import NONE
+from bubbleviz.model.columns import NONE
 from bubbleviz.idle import Cause
-from bubbleviz.model import HostActivities
+from bubbleviz.model.operations import HostActivities
 
 
 def with_doing(gaps: Gaps, hosts: HostActivities) -> Gaps:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
-from bubbleviz.columns import NONE, Bools, Ints, Table
-from bubbleviz.containment import Innermost
-from bubbleviz.profile import Ranges
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.containment import Innermost
+from bubbleviz.model.profile import Ranges
 from bubbleviz.thunks import Kind, Said, halves, loops
 
 

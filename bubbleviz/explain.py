@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.align import Run
 from bubbleviz.causes import Causes, Gaps, causes_of
-from bubbleviz.columns import NONE
+from bubbleviz.model.columns import NONE
 from bubbleviz.count import Counts, Iteration, typical
 from bubbleviz.critical_path import (
     MOST_OPERATIONS,
@@ -22,7 +22,7 @@ from bubbleviz.graph import graph_of
 from bubbleviz.idle import Idle
 from bubbleviz.needs import Needs, inputs_of, needs_of
 from bubbleviz.phase_times import PhaseTimes, phase_times_of
-from bubbleviz.phases import WORK
+from bubbleviz.model.phases import WORK
 from bubbleviz.receives import Communication, Receives, communication_of, receives_of
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.needs import needs_of
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.report import Report
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Codes, Ints, widened
-from bubbleviz.grouping import Coding, groups_of, places_in
-from bubbleviz.profile import Activities, correlations, possible
+from bubbleviz.model.columns import NONE, Codes, Ints, widened
+from bubbleviz.model.grouping import Coding, groups_of, places_in
+from bubbleviz.model.profile import Activities, correlations, possible
 
 #: A process (40 bits) and a device are told apart in one integer.
 _DEVICE_BITS = 22

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.exports import GRAPH, Export, number
 from bubbleviz.gathering import Gathering
-from bubbleviz.model import Limitation
-from bubbleviz.profile import Activities, correlations, impossible_times
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import Activities, correlations, impossible_times
 from bubbleviz.queries import query
 from bubbleviz.scan import Scan, Stretch
 

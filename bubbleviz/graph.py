@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
-from bubbleviz.columns import NONE, Bools, Ints
-from bubbleviz.grouping import groups_of
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.idle import Cause, Idle
-from bubbleviz.model import Operations
+from bubbleviz.model.operations import Operations
 from bubbleviz.needs import NEVER, Needs
-from bubbleviz.phases import WORK, Phase
+from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.receives import Receives
 
 

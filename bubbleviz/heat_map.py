@@ -12,10 +12,10 @@ import drawsvg
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.page import MARGIN, WIDTH, Page, box, px
 from bubbleviz.palette import heat
-from bubbleviz.phases import COUNTED, Phase
+from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.report import Report
 from bubbleviz.scene import Selection
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
-from bubbleviz.columns import Codes, Ints
-from bubbleviz.profile import PID_MASK, Calls, Ranges
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import Codes, Ints
+from bubbleviz.model.profile import PID_MASK, Calls, Ranges
 
 #: So many calls are handed on at a time.
 _BLOCK = 1 << 16
@@ -17,7 +17,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class HeldCalls:
-    """A :class:`~bubbleviz.profile.CallLog` of calls in memory.
+    """A :class:`~bubbleviz.model.profile.CallLog` of calls in memory.
 
     Attributes:
         calls: all of them; ``row`` counts from 0.
@@ -45,7 +45,7 @@ class HeldCalls:
 
 @dataclass(frozen=True)
 class HeldRanges:
-    """A :class:`~bubbleviz.profile.RangeLog` of ranges in memory."""
+    """A :class:`~bubbleviz.model.profile.RangeLog` of ranges in memory."""
 
     ranges: Ranges
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.launches import Late
-from bubbleviz.model import HostActivities, Operations
-from bubbleviz.profile import CallLog, Calls, Profile, Ranges
+from bubbleviz.model.operations import HostActivities, Operations
+from bubbleviz.model.profile import CallLog, Calls, Profile, Ranges
 
 #: Shorter delays, and shorter calls and ranges, are launch overhead.
 _SHORTEST_NS = 20_000

@@ -8,19 +8,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bubbleviz.choices import SHORTEST_US
+from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.errors import UsageError
 from bubbleviz.host_activities import HostActivities, default_activities
 from bubbleviz.idle_ranks import Asked, ranks_of
 from bubbleviz.idle_time import IdleReport, Part, RankIdle
 from bubbleviz.inputs import find_profiles, refuse_twins
 from bubbleviz.kinds import default_kinds
-from bubbleviz.model import Limitation
+from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.readers import reader_of
 from bubbleviz.record import export_of, told_of
 from bubbleviz.steps import pattern_of
-from bubbleviz.window import Window
+from bubbleviz.model.window import Window
 
 
 def gaps(

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
-from bubbleviz.columns import NONE, Ints, Table, joined
-from bubbleviz.containment import Innermost, disjoint_layers
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.model.containment import Innermost, disjoint_layers
 from bubbleviz.idle_gaps import split
 
 

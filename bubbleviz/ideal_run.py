@@ -7,13 +7,13 @@ import numpy as np
 from bubbleviz._version import __version__
 from bubbleviz.align import Run
 from bubbleviz.clocks import Clock
-from bubbleviz.columns import NONE
+from bubbleviz.model.columns import NONE
 from bubbleviz.count import count
 from bubbleviz.explain import explain
 from bubbleviz.ideal import Ideal
-from bubbleviz.intervals import group_sum
+from bubbleviz.model.intervals import group_sum
 from bubbleviz.iteration_table import Iterations
-from bubbleviz.model import (
+from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
     Operations,

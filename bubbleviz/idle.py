@@ -19,14 +19,14 @@ from enum import IntEnum
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.align import Run
 from bubbleviz.arrivals import NEVER, Arrivals, arrivals
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.count import Counts
-from bubbleviz.model import Operations, RankIntervals
+from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.needs import Inputs
-from bubbleviz.phases import COMPUTE
+from bubbleviz.model.phases import COMPUTE
 from bubbleviz.statistics import Windows
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
-from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.grouping import found_in
-from bubbleviz.profile import Activities, Calls
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.grouping import found_in
+from bubbleviz.model.profile import Activities, Calls
 
 #: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
 #: that is off by 1 us or a slow host up to 20 us; what takes longer waits for something else.

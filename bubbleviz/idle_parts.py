@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.attribution import Attributed
-from bubbleviz.columns import NONE, Codes, Ints
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.idle_gaps import split
 from bubbleviz.idle_time import (
     BUSY,

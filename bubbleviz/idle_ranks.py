@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.attribution import (
     ActivityNumbers,
     Attributed,
@@ -19,7 +19,7 @@ from bubbleviz.attribution import (
     names_around,
 )
 from bubbleviz.call_notes import GRAIN_NS, CallNotes, notes_of
-from bubbleviz.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.conventions import plain
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.held import no_ranges
@@ -37,8 +37,8 @@ from bubbleviz.idle_parts import by_step, main_activity, parts_of, step_at, stri
 from bubbleviz.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
 from bubbleviz.kinds import Kinds, matching
 from bubbleviz.link import link
-from bubbleviz.model import Limitation
-from bubbleviz.profile import (
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import (
     DEVICE_THREAD,
     Activities,
     Profile,
@@ -49,7 +49,7 @@ from bubbleviz.profile import (
     process_of,
 )
 from bubbleviz.steps import Steps, frequent_names, steps_of
-from bubbleviz.window import Window
+from bubbleviz.model.window import Window
 
 #: What work is called that has no name.
 _COPY = "copy or fill"

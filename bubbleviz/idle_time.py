@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bubbleviz.columns import Ints, Table
-from bubbleviz.model import Limitation
+from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.operations import Limitation
 
 
 @dataclass(frozen=True)

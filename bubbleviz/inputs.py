@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.errors import InputError, MismatchError, ProfileError
-from bubbleviz.ordering import natural_key
+from bubbleviz.model.natural_order import natural_key
 from bubbleviz.raw_reports import SUFFIXES
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.conventions import Convention, understand
-from bubbleviz.phases import COUNTED, Phase
-from bubbleviz.profile import Contents
+from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.profile import Contents
 from bubbleviz.suggestion import folded, suggest
 
 #: How many shapes of names are shown.

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Ints, joined
+from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.errors import UsageError
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.instructions import LeftOut, Samples
-from bubbleviz.model import Limitation
+from bubbleviz.model.operations import Limitation
 
 Floats = npt.NDArray[np.float64]
 

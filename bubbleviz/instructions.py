@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bubbleviz import intervals
-from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.executions import Thunks, thunks_of
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.kinds import Kinds, default_kinds, matching
 from bubbleviz.link import Links, Rule, link
-from bubbleviz.model import Limitation
-from bubbleviz.profile import Profile, Ranges, impossible_times
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import Profile, Ranges, impossible_times
 from bubbleviz.thunks import Kind, Said, what_is_said
 
 #: How the names of calls begin that launch CUDA graphs.

@@ -11,22 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.collectives import Collectives
-from bubbleviz.columns import NONE, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.conventions import Convention, Names
 from bubbleviz.coverage import Coverage, measure_coverage
 from bubbleviz.cuts import OPEN, UNRECORDED, mark_unrecorded
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.host import with_hosts
 from bubbleviz.iterations import occurrences
 from bubbleviz.kinds import Kinds
 from bubbleviz.link import Linked, Links, Rule, launched_inside, link
-from bubbleviz.model import BusyIntervals, HostActivities, Limitation, Operations, RankIntervals
+from bubbleviz.model.operations import BusyIntervals, HostActivities, Limitation, Operations, RankIntervals
 from bubbleviz.on_rank import Linkage, on_ranks
 from bubbleviz.parts import Parts, parts_of
-from bubbleviz.phases import COMPUTE, COUNTED, Phase
-from bubbleviz.profile import Device, Profile, Ranges, Source, impossible_times, pid_of, process_of
+from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
+from bubbleviz.model.profile import Device, Profile, Ranges, Source, impossible_times, pid_of, process_of
 from bubbleviz.spans import ActiveTime
 from bubbleviz.timing import step
 from bubbleviz.work import work_of

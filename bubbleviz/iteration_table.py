@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import overload
 
-from bubbleviz.arrow import ArrowTable, Column, values
+from bubbleviz.model.arrow import ArrowTable, Column, values
 from bubbleviz.count import Iteration, Ratio
 from bubbleviz.statistics import statistics
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import groups_of
 
 
 @dataclass(frozen=True)

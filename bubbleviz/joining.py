@@ -9,9 +9,9 @@ import numpy as np
 
 from bubbleviz.clocks import Clock
 from bubbleviz.collectives import Collectives
-from bubbleviz.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.interpret import LocalRank, Recording
-from bubbleviz.model import BusyIntervals, HostActivities, Operations, RankIntervals
+from bubbleviz.model.operations import BusyIntervals, HostActivities, Operations, RankIntervals
 from bubbleviz.spans import ActiveTime
 
 #: The columns of operations that depend on the clock.

@@ -11,7 +11,7 @@ from importlib.resources import files
 import numpy as np
 
 from bubbleviz._toml import load_toml
-from bubbleviz.columns import Bools
+from bubbleviz.model.columns import Bools
 
 
 @dataclass(frozen=True)

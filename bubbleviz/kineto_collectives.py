@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
-from bubbleviz.grouping import looked_up
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import looked_up
 from bubbleviz.kineto_events import (
     CORRELATION,
     DEVICE,
@@ -35,7 +35,7 @@ from bubbleviz.kineto_events import (
     Gathered,
     Rows,
 )
-from bubbleviz.process_groups import Collectives, Group
+from bubbleviz.model.process_groups import Collectives, Group
 from bubbleviz.traced import Texts, clean
 
 #: More elements, or ranks, than there are.

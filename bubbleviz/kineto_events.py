@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from bubbleviz import trace_events
-from bubbleviz.columns import NONE, Bools, Ints
-from bubbleviz.profile import IMPOSSIBLE_NS, possible
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.traced import Owners, Texts, columns_of
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = range(7)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
-from bubbleviz.grouping import found_in
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import found_in
 from bubbleviz.held import HeldCalls
 from bubbleviz.kineto_events import (
     ANNOTATION,
@@ -23,8 +23,8 @@ from bubbleviz.kineto_events import (
     START,
     Rows,
 )
-from bubbleviz.model import Limitation
-from bubbleviz.profile import Activities, Calls, Ranges, correlations, process_of
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import Activities, Calls, Ranges, correlations, process_of
 
 
 def with_operators(

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
-from bubbleviz.columns import NONE, Codes, Ints, Table
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Codes, Ints, Table
 from bubbleviz.link import Links
-from bubbleviz.model import BusyIntervals, Operations
-from bubbleviz.phases import COMPUTE
-from bubbleviz.profile import CallLog
+from bubbleviz.model.operations import BusyIntervals, Operations
+from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.profile import CallLog
 
 
 @dataclass(frozen=True)

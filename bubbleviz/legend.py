@@ -12,7 +12,7 @@ from bubbleviz.boxes import DOTS, DOTS_BELOW, Boxes
 from bubbleviz.idle import Cause
 from bubbleviz.page import MARGIN, WIDTH, Page, box, px, text_width
 from bubbleviz.palette import CAUSES, COMMUNICATION, LIGHT, UNATTRIBUTED, paint
-from bubbleviz.phases import COMPUTE, Phase
+from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
 
 _LONG_NAMES = {

@@ -6,8 +6,8 @@ takes as long as it takes, and may be what a GPU waited for.
 
 from __future__ import annotations
 
-from bubbleviz.columns import joined
-from bubbleviz.profile import Calls
+from bubbleviz.model.columns import joined
+from bubbleviz.model.profile import Calls
 
 #: A call is lengthy from here on, as long as there are not too many.
 _LENGTHY_NS = 20_000

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Bools, Codes, Ints, Table, widened
-from bubbleviz.containment import Innermost
-from bubbleviz.grouping import Coding
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, widened
+from bubbleviz.model.containment import Innermost
+from bubbleviz.model.grouping import Coding
 from bubbleviz.lengthy import Lengthy
-from bubbleviz.phases import BACKWARD, COMPUTE, Phase
-from bubbleviz.profile import (
+from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
+from bubbleviz.model.profile import (
     UNCORRELATED,
     Activities,
     CallLog,
@@ -479,7 +479,7 @@ def link(
         activities: kernels and copies.
         calls: the profile's CUDA API calls.
         ranges: the ranges that the convention names as operations.
-        phase: phase of each range (codes of :class:`~bubbleviz.phases.Phase`).
+        phase: phase of each range (codes of :class:`~bubbleviz.model.phases.Phase`).
         threads: named threads.
         helpers: regexes of names of threads that never run backward.
         cross_thread: whether to apply rule 3.

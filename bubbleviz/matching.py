@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints
-from bubbleviz.model import Operations
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.operations import Operations
 from bubbleviz.offsets import GRAIN_NS
 from bubbleviz.stages import Waits, following, waits
 from bubbleviz.stretches import DRIFT

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.ideal import StageTimes
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 
 
 class Timed(Protocol):

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.page import px
-from bubbleviz.phases import COMMUNICATION, Phase
+from bubbleviz.model.phases import COMMUNICATION, Phase
 from bubbleviz.scene import UNATTRIBUTED, Floats, Marks, marks_in
 
 #: Narrower than this (px), and a mark is merged with its neighbours: half a px is a dot of a

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from bubbleviz.count import Spread
-from bubbleviz.grouping import groups_of
-from bubbleviz.phases import Phase
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.phases import Phase
 from bubbleviz.report import Report, told_apart
 from bubbleviz.schedules import schedules
 from bubbleviz.statistics import statistics

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.clocks import machines_of, session_clocks
-from bubbleviz.columns import NONE, Ints, joined
+from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.communications import Communications, Communicator
 from bubbleviz.errors import InputError, NothingToAnalyseError
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.inputs import Beside, find_profiles, refuse_twins
 from bubbleviz.nccl_anchors import Anchor, anchor_of
 from bubbleviz.nccl_clocks import Clock, KernelPool, Placed, place, pool_of
@@ -29,7 +29,7 @@ from bubbleviz.nccl_totals import Communication, FileRead
 from bubbleviz.nccl_window import extent_of, within
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.unpacked import head_of
-from bubbleviz.window import Window
+from bubbleviz.model.window import Window
 
 
 def measure_communication(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bubbleviz.columns import Ints, Table
+from bubbleviz.model.columns import Ints, Table
 from bubbleviz.communications import Communicator
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.communications import Timing
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.nccl_anchors import Anchor, by_file
 from bubbleviz.nccl_events import LONGEST_NS, UNKNOWN, EventFile, Kind, NcclEvents
 from bubbleviz.nccl_kernels import Carried, family_of, said_by

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.nccl_called import Called
-from bubbleviz.process_groups import Collectives, Group
+from bubbleviz.model.process_groups import Collectives, Group
 
 #: How many bytes an element has (``ScalarType`` of c10/core/ScalarType.h).
 SIZES = {

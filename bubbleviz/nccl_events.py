@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Ints, Table
-from bubbleviz.intervals import Packing, difference, measure_within, union
+from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.intervals import Packing, difference, measure_within, union
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,16 +15,16 @@ from functools import partial
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.communications import Communicator
-from bubbleviz.grouping import groups_of, looked_up
+from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.link import link
-from bubbleviz.model import Limitation
+from bubbleviz.model.operations import Limitation
 from bubbleviz.nccl_called import Called
 from bubbleviz.nccl_collectives import called_of, sizes_of
 from bubbleviz.nccl_payloads import Payloads, read_payloads
-from bubbleviz.process_groups import Collectives
-from bubbleviz.profile import Profile, Ranges, Source, pid_of, process_of
+from bubbleviz.model.process_groups import Collectives
+from bubbleviz.model.profile import Profile, Ranges, Source, pid_of, process_of
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import reader_of
 from bubbleviz.record import export_of, told_of

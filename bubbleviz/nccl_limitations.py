@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.communications import Communications, Split
-from bubbleviz.grouping import groups_of
-from bubbleviz.model import Limitation
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.operations import Limitation
 from bubbleviz.nccl_clocks import Clock, Placed
 from bubbleviz.nccl_events import EventFile
 from bubbleviz.nccl_kernels import Carried

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.nccl_events import UNKNOWN
 
 #: Operations that are looked at together, and how many such blocks are at most.

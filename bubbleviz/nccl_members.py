@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.communications import Communications, Split, Timing
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.nccl_clocks import Clock
 from bubbleviz.nccl_events import UNKNOWN, Kind
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.exports import Export, opened
-from bubbleviz.grouping import groups_of, places_in
-from bubbleviz.model import Limitation
+from bubbleviz.model.grouping import groups_of, places_in
+from bubbleviz.model.operations import Limitation
 from bubbleviz.queries import query
 
 #: What fields are called, and their columns here.

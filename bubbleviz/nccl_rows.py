@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.communications import SIZES, Communications, Communicator, Timing
 from bubbleviz.nccl_clocks import KernelPool, Placed
 from bubbleviz.nccl_events import STATES, Kind, NcclEvents

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.communications import (
     Communications,
     Communicator,
@@ -18,11 +18,11 @@ from bubbleviz.communications import (
     communicator_text,
     in_all,
 )
-from bubbleviz.grouping import groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.nccl_events import UNKNOWN
 
 if TYPE_CHECKING:
-    from bubbleviz.model import Limitation
+    from bubbleviz.model.operations import Limitation
     from bubbleviz.nccl_clocks import Clock
 
 Floats = npt.NDArray[np.float64]

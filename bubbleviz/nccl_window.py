@@ -11,13 +11,13 @@ from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.host_activities import default_activities
 from bubbleviz.idle_ranks import Asked, window_extent
 from bubbleviz.kinds import default_kinds
-from bubbleviz.model import Limitation
+from bubbleviz.model.operations import Limitation
 from bubbleviz.nccl_events import UNKNOWN
 from bubbleviz.nccl_totals import Communication
 from bubbleviz.progress import unwatched
 from bubbleviz.readers import reader_of
 from bubbleviz.record import export_of
-from bubbleviz.window import Window
+from bubbleviz.model.window import Window
 
 
 def extent_of(window: Window, profiles: Sequence[str]) -> tuple[int, int]:

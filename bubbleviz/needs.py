@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
-from bubbleviz.grouping import groups_of, looked_up
-from bubbleviz.intervals import group_extents
-from bubbleviz.model import Operations, Rank
-from bubbleviz.phases import Phase
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import groups_of, looked_up
+from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phases import Phase
 
 #: No time at all.
 NEVER = np.iinfo(np.int64).min

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.stretches import DRIFT, Floats, Stretches, bands, divided, feasible
 
 #: Bounds that miss each other by less are the grain of clocks, no contradiction.

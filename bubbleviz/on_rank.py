@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.collectives import Collectives, collectives_of, kinds_of
-from bubbleviz.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.coverage import Loose, largest, rank_coverage
 from bubbleviz.kinds import Kinds, matching
 from bubbleviz.launches import (
@@ -24,10 +24,10 @@ from bubbleviz.launches import (
     with_launches,
 )
 from bubbleviz.link import Inside, Links
-from bubbleviz.model import BusyIntervals, Operations, RankCoverage, RankIntervals
+from bubbleviz.model.operations import BusyIntervals, Operations, RankCoverage, RankIntervals
 from bubbleviz.parts import Parts, operations_of_ranges
-from bubbleviz.phases import COMPUTE, TRANSFERS
-from bubbleviz.profile import Activities, CallLog
+from bubbleviz.model.phases import COMPUTE, TRANSFERS
+from bubbleviz.model.profile import Activities, CallLog
 from bubbleviz.spans import ActiveTime, active_time, owned_by, spans_of
 from bubbleviz.work import Work
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Ints, Table
-from bubbleviz.grouping import groups_of, places_in
-from bubbleviz.intervals import group_extents
-from bubbleviz.model import Operations
-from bubbleviz.phases import Phase
+from bubbleviz.model.columns import Bools, Ints, Table
+from bubbleviz.model.grouping import groups_of, places_in
+from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan
 
 #: Kinds of operations. B and BW are one kind: what tells them apart is whether a W follows.
@@ -73,7 +73,7 @@ class Ran(Table):
         code: the operation, in numbers that count from 0.
         microbatch: as the report numbers it.
         chunk: likewise.
-        phase: code of :class:`bubbleviz.phases.Phase`, of the report's row.
+        phase: code of :class:`bubbleviz.model.phases.Phase`, of the report's row.
     """
 
     cell: Ints

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.cells import clean
-from bubbleviz.profile import pid_of
+from bubbleviz.model.profile import pid_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

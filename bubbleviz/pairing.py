@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints
-from bubbleviz.grouping import groups_of, looked_up
-from bubbleviz.model import Operations
-from bubbleviz.phases import COUNTED
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import groups_of, looked_up
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import COUNTED
 from bubbleviz.shifts import NTP_NS, shift, shift_beside, track_of
 
 

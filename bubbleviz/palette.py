@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 
 BLACK = "#000000"
 WHITE = "#ffffff"

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.conventions import Names
-from bubbleviz.grouping import distinct_rows, groups_of
+from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.iterations import HostOrder, constant_names, number_iterations
-from bubbleviz.model import Limitation
-from bubbleviz.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
-from bubbleviz.profile import Profile, Ranges
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
+from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.work import Work
 
 #: Kernels that are looked at together.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.columns import Bools
+from bubbleviz.model.columns import Bools
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.inputs import find_profiles, refuse_twins
 from bubbleviz.instruction_costs import (
@@ -22,7 +22,7 @@ from bubbleviz.instruction_costs import (
 )
 from bubbleviz.instructions import LeftOut, Measured, Samples, measure
 from bubbleviz.kinds import default_kinds
-from bubbleviz.model import Limitation
+from bubbleviz.model.operations import Limitation
 from bubbleviz.pgle_files import format_of
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.readers import reader_of

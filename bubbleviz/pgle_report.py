@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.instruction_costs import Comparison, Costs
-    from bubbleviz.model import Limitation
+    from bubbleviz.model.operations import Limitation
 
 #: Of a table, rows; of a name in it, characters.
 _ROWS, _NAME = 30, 60

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Ints, Table
-from bubbleviz.grouping import groups_of
-from bubbleviz.model import Operations
-from bubbleviz.phases import WORK, Phase
+from bubbleviz.model.columns import Bools, Ints, Table
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.receives import Receives
 
 #: An operation is a straggler if it takes so many times the median of its kind, and more.

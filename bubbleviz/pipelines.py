@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.grouping import groups_of, places_in
+from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.iterations import occurrences
 from bubbleviz.joining import JoinedRank
-from bubbleviz.ordering import natural_key
-from bubbleviz.profile import pid_of
+from bubbleviz.model.natural_order import natural_key
+from bubbleviz.model.profile import pid_of
 
 #: More ranks than any run has.
 _MOST_RANKS = 1_000_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch
 
 

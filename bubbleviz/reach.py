@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Ints
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.statistics import Extents, Statistic
 from bubbleviz.timebase import Timebase
 

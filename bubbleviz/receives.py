@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.arrivals import arrivals
-from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.idle import Idle
-from bubbleviz.model import Operations
+from bubbleviz.model.operations import Operations
 from bubbleviz.needs import NEVER, Inputs
 
 

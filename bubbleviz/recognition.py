@@ -14,12 +14,12 @@ import numpy as np
 
 from bubbleviz.absence import verdict, verdict_of_plan
 from bubbleviz.candidates import Plans, Verdict
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.comparing import Difference, joined_codes
 from bubbleviz.count import Iteration
 from bubbleviz.crowds import Crowd, key_of, pipelines_of
 from bubbleviz.errors import MismatchError
-from bubbleviz.model import Operations, Rank
+from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.orders import (
     BACKWARD,
     WEIGHTS,
@@ -29,7 +29,7 @@ from bubbleviz.orders import (
     microbatch_of,
     orders_of,
 )
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan
 
 #: Deviations that are listed; all are counted.

@@ -20,9 +20,9 @@ from bubbleviz.conventions import (
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
 from bubbleviz.interpret import Recording, interpret
 from bubbleviz.kinds import default_kinds
-from bubbleviz.model import Limitation
-from bubbleviz.phases import COUNTED
-from bubbleviz.profile import WITHOUT_DEVICE
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.profile import WITHOUT_DEVICE
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.raw_reports import exported
 from bubbleviz.readers import OpenFile, reader_of

@@ -7,13 +7,13 @@ from itertools import combinations
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.errors import MismatchError
-from bubbleviz.grouping import distinct_rows, groups_of
+from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.interpret import Recording
-from bubbleviz.model import Operations
-from bubbleviz.phases import Phase
-from bubbleviz.profile import pid_of
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.profile import pid_of
 from bubbleviz.stages import forward_and_backward
 
 #: Limitations that tell of ranges whose names were lost.

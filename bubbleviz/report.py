@@ -14,7 +14,7 @@ from bubbleviz.causes import Gaps
 from bubbleviz.count import Iteration, Summary, typical
 from bubbleviz.explain import Explanation
 from bubbleviz.iteration_table import Iterations
-from bubbleviz.model import (
+from bubbleviz.model.operations import (
     BusyIntervals,
     Limitation,
     Operations,

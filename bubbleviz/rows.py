@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bubbleviz.choices import ROWS, one_of
-from bubbleviz.model import Rank
+from bubbleviz.model.choices import ROWS, one_of
+from bubbleviz.model.operations import Rank
 from bubbleviz.report import Report, View
 
 #: More ranks than this are shown by stage where nothing else is asked for.

@@ -13,7 +13,7 @@ from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
-from bubbleviz.phases import Phase, phase_of_label
+from bubbleviz.model.phases import Phase, phase_of_label
 
 SCHEMA = "bubbleviz.report/1"
 

@@ -23,7 +23,7 @@ from functools import partial
 from threading import local
 from typing import TypeVar
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.database import Binds, Database, opened_database
 from bubbleviz.progress import Watch
 from bubbleviz.queries import query

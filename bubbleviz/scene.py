@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Bools, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.count import Iteration
-from bubbleviz.model import Rank
-from bubbleviz.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.model.operations import Rank
+from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report import Report, View
 from bubbleviz.rows import Row, rows_of
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.clocks import APART_NS
-from bubbleviz.columns import Ints, Table
-from bubbleviz.model import Operations
+from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.operations import Operations
 from bubbleviz.offsets import GRAIN_NS
-from bubbleviz.phases import PASSED_ON, Phase
+from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.stretches import DRIFT
 
 #: By how many iterations more than their counts differ two captures may be moved.

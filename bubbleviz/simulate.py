@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.errors import MismatchError
-from bubbleviz.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.plan import Memory, Plan, PlannedOperation
 
 
@@ -59,7 +59,7 @@ class Simulation(Table):
     Attributes:
         device: device that ran it.
         virtual_stage: virtual stage; of an Optimizer, the device's first.
-        phase: code of :class:`bubbleviz.phases.Phase`.
+        phase: code of :class:`bubbleviz.model.phases.Phase`.
         microbatch: microbatch; of an Optimizer, ``STEP`` or ``POSTPONED``.
         iteration: iteration, from 0.
         start_ns: start.

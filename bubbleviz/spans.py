@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz import intervals
-from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.grouping import groups_of
-from bubbleviz.model import BusyIntervals, Operations
-from bubbleviz.phases import COMMUNICATION, WORK, Phase
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.operations import BusyIntervals, Operations
+from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.work import Work
 
 

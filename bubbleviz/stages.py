@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.arrivals import arrivals
-from bubbleviz.columns import NONE, Ints, Table, joined
-from bubbleviz.grouping import groups_of, places_in
-from bubbleviz.model import Operations
-from bubbleviz.phases import COUNTED, Phase
+from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.model.grouping import groups_of, places_in
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import COUNTED, Phase
 
 _BACKWARD = (Phase.B, Phase.BW)
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
-from bubbleviz.grouping import distinct_rows, looked_up
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct_rows, looked_up
 from bubbleviz.iterations import occurrences
 from bubbleviz.joining import Joined
 from bubbleviz.matching import matched, nests
-from bubbleviz.model import Limitation, Operations
+from bubbleviz.model.operations import Limitation, Operations
 from bubbleviz.pairing import Pairing, Places, pair_iterations
-from bubbleviz.phases import COUNTED, Phase
+from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.pipelines import (
     Numbering,
     Parallel,

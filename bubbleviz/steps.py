@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints, Table
-from bubbleviz.containment import disjoint_layers
+from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.containment import disjoint_layers
 from bubbleviz.conventions import Convention, built_in, plain, understand, with_iterations
 from bubbleviz.errors import UsageError
 from bubbleviz.host_activities import HOST, Reading
-from bubbleviz.profile import Ranges, process_of
+from bubbleviz.model.profile import Ranges, process_of
 from bubbleviz.suggestion import folded
 
 #: Families that count up, and names that repeat, cover at least so much of the device's time.

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.orders import (
     BACKWARD,
     FORWARD,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 
 #: How many shapes of names a draft holds at most.
 _MOST = 8

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from bubbleviz.model import Limitation
+    from bubbleviz.model.operations import Limitation
     from bubbleviz.timing import Step
 
 #: Of a profile's name in a bar, characters.

@@ -21,7 +21,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 
 #: SQLite GLOBs that let all of them through.
 GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")

@@ -13,9 +13,9 @@ import numpy as np
 
 from bubbleviz.causality import dependencies, overlaps
 from bubbleviz.clocks import Clock
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.joining import Joined
-from bubbleviz.model import Limitation
+from bubbleviz.model.operations import Limitation
 from bubbleviz.offsets import GRAIN_NS, Contradiction, Precedences, Solution, solve, together
 from bubbleviz.pairing import paired
 from bubbleviz.staging import Staging
@@ -61,7 +61,7 @@ def timebase(
         staging: their stages, pipelines and iterations.
         clocks: of the profiles, by their sessions.
         captures: first and last time of each profile, on its own clock.
-        method: one of :data:`bubbleviz.choices.ALIGNMENTS`.
+        method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
     if method != "causal" or len(joined.machines) == 1:
         return _by_session(joined, staging, clocks, method)

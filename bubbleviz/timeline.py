@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.errors import InputError
 from bubbleviz.idle import Cause
-from bubbleviz.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report import Report
 from bubbleviz.saved import SavedDocument, SavedTimeline
 from bubbleviz.statistics import statistics

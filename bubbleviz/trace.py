@@ -13,12 +13,12 @@ import numpy as np
 
 from bubbleviz.advice import host_activity, operation_labels
 from bubbleviz.cells import clean
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.count import RankIteration
 from bubbleviz.flows import Flows, flows_at, flows_of
 from bubbleviz.idle import Cause
-from bubbleviz.model import Rank
-from bubbleviz.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.model.operations import Rank
+from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report import Report
 from bubbleviz.tracks import Argument, Counter, Process, Track, Value, lanes_of
 

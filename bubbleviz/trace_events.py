@@ -29,7 +29,7 @@ from typing import Any, Generic, TypeVar, get_args
 import msgspec
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.model import Limitation
+from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.unpacked import Unpacked, unpacked
 

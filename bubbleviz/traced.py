@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.held import thread_numbers
 from bubbleviz.trace_events import Event, ExactEvent
 
@@ -17,7 +17,7 @@ _NAMED_PID, _NAMED_TID = 0xF00000, 1 << 48
 _PIDS = 1 << 24
 #: What is longer than this, in microseconds, is no time.
 _LONGEST_US = 1 << 53
-#: Stands for what is no time; :func:`bubbleviz.profile.possible` tells it from one.
+#: Stands for what is no time; :func:`bubbleviz.model.profile.possible` tells it from one.
 _NO_TIME_NS = -(1 << 61)
 
 

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 
 #: What arguments of slices hold.
 Value = int | float | str

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.idle import MEANINGS, Cause
 from bubbleviz.palette import (
     CAUSES,
@@ -32,8 +32,8 @@ from bubbleviz.palette import (
     paint,
     shade_of,
 )
-from bubbleviz.phases import COMMUNICATION as COMMUNICATION_PHASES
-from bubbleviz.phases import COMPUTE, Phase
+from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
+from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.statistics import statistics
 from bubbleviz.timeline import Timeline
 

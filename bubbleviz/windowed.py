@@ -15,12 +15,12 @@ import numpy as np
 from bubbleviz.align import Run
 from bubbleviz.causes import Causes, Gaps
 from bubbleviz.clocks import Clock
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.count import Counts, Iteration
 from bubbleviz.explain import Explanation
-from bubbleviz.model import Limitation, Operations, ProfileSummary, RankIntervals
+from bubbleviz.model.operations import Limitation, Operations, ProfileSummary, RankIntervals
 from bubbleviz.statistics import Extents, Windows
-from bubbleviz.window import Window
+from bubbleviz.model.window import Window
 
 #: What the limitation is about that tells of a window.
 OUTSIDE = "iterations outside the window"

@@ -22,7 +22,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import Bools, Ints
+from bubbleviz.model.columns import Bools, Ints
 
 #: A number of 64 bits takes so many bytes at most.
 _LONGEST = 10

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.conventions import Names
 from bubbleviz.kinds import Kinds, matching
 from bubbleviz.link import Links
-from bubbleviz.phases import COMMUNICATION
-from bubbleviz.profile import Activities, Ranges
+from bubbleviz.model.phases import COMMUNICATION
+from bubbleviz.model.profile import Activities, Ranges
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Codes, Ints, Table, joined
-from bubbleviz.grouping import groups_of
-from bubbleviz.profile import possible
+from bubbleviz.model.columns import NONE, Codes, Ints, Table, joined
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.profile import possible
 
 #: Where JAX and TensorBoard put profiles, below the directory that they are told.
 FOLDER = "plugins/profile"

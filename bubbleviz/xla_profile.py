@@ -8,12 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Ints, joined
+from bubbleviz.model.columns import Bools, Ints, joined
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.globs import fitting
 from bubbleviz.held import HeldRanges, thread_numbers
-from bubbleviz.model import Limitation
-from bubbleviz.profile import (
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import (
     DEVICE_THREAD,
     PID_MASK,
     WITHOUT_DEVICE,
@@ -41,7 +41,7 @@ _RECORD_AGAIN = "record again with jax.profiler.trace around whole steps"
 
 @dataclass(frozen=True)
 class EveryRange:
-    """A :class:`~bubbleviz.profile.RangeLog` of a profile of XLA.
+    """A :class:`~bubbleviz.model.profile.RangeLog` of a profile of XLA.
 
     Attributes:
         named: ranges of instructions, modules and steps.

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import NONE, Bools, Codes, Ints, joined
-from bubbleviz.containment import Innermost
-from bubbleviz.grouping import found_in, groups_of
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.model.containment import Innermost
+from bubbleviz.model.grouping import found_in, groups_of
 from bubbleviz.held import HeldCalls
 from bubbleviz.kinds import default_kinds, matching
-from bubbleviz.profile import Activities, Calls, Ranges, correlations
+from bubbleviz.model.profile import Activities, Calls, Ranges, correlations
 from bubbleviz.xla_planes import Kept, Label, Planes, copies, leaves, module_of
 
 #: How a host's event is called that is a module's execution: ``jit_step:XLA GPU module``.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.wire import NO_MESSAGES, Field, Messages, Walk
 
 #: Numbers of fields, by message.

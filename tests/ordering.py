@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.count import Iteration
-from bubbleviz.model import Operations, Rank
-from bubbleviz.phases import Phase
+from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan
 
 NONE = -1

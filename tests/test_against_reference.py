@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz import api
-from bubbleviz.columns import NONE
+from bubbleviz.model.columns import NONE
 from bubbleviz.errors import ProfileError
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.report import Report
 from tests import reference, strategies
 

@@ -15,8 +15,8 @@ import pytest
 import bubbleviz
 from bubbleviz.clocks import Clock, refuse_unrelated
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model import ProfileSummary
-from bubbleviz.profile import Source
+from bubbleviz.model.operations import ProfileSummary
+from bubbleviz.model.profile import Source
 from bubbleviz.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting

@@ -15,7 +15,7 @@ import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.errors import MismatchError
 from bubbleviz.measured import measured_times
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.renderers.panels import RENDERER as PANELS
 from bubbleviz.report import Report, View
 from bubbleviz.saved import SavedTime

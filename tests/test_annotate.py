@@ -28,7 +28,7 @@ from bubbleviz import annotate
 from bubbleviz.annotate import ranges, recorders, wrapping
 from bubbleviz.conventions import built_in, recognise, understand
 from bubbleviz.errors import BubblevizError, UsageError
-from bubbleviz.phases import COUNTED, Phase
+from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.plan_files import read_plan
 
 CHECKOUT = Path(__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bubbleviz.arrivals import NEVER, arrivals
 from bubbleviz.interpret import Recording
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.record import How, record
 from bubbleviz.stages import waits
 from tests.building import C, K, R, profile

@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.arrow import ArrowTable, coded, identifiers, numbers
+from bubbleviz.model.arrow import ArrowTable, coded, identifiers, numbers
 from bubbleviz.iteration_table import Iterations
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.renderers import csv as csv_renderer
 from bubbleviz.renderers import gaps as gaps_renderer
 from bubbleviz.renderers import json as json_renderer

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from bubbleviz.api import analyze
 from bubbleviz.iteration_table import Iterations
 from bubbleviz.page import UNKNOWN
-from bubbleviz.phases import COMPUTE, WORK
+from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.renderers import html
 from bubbleviz.renderers.json import document
 from bubbleviz.report import Report, View

@@ -25,7 +25,7 @@ from bubbleviz.graph import Graph, graph_of
 from bubbleviz.idle import Cause
 from bubbleviz.palette import CAUSES, CRITICAL, heat
 from bubbleviz.phase_times import phase_times_of
-from bubbleviz.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers import gaps as gaps_csv
 from bubbleviz.renderers import json as json_report
 from bubbleviz.renderers.svg import render

@@ -17,7 +17,7 @@ from bubbleviz.conventions import (
 )
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.globs import lets_through
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 
 
 def write(folder: Path, text: str) -> Path:

@@ -13,7 +13,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli import main
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting

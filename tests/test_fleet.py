@@ -21,7 +21,7 @@ import pytest
 import bubbleviz
 from bubbleviz import crew, dask_fleet, fleet, scan
 from bubbleviz.cli import main
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.crew import Broken
 from bubbleviz.database import Database
 from bubbleviz.errors import InputError, ProfileError, UsageError

@@ -22,7 +22,7 @@ import bubbleviz
 from bubbleviz import annotate
 from bubbleviz.cli import main
 from bubbleviz.conventions import built_in, globs_of, recognise, understand
-from bubbleviz.phases import COMPUTE, Phase
+from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting

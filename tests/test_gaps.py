@@ -38,8 +38,8 @@ from bubbleviz.host_activities import default_activities
 from bubbleviz.idle_gaps import gaps_of, split
 from bubbleviz.idle_time import IdleReport, RankIdle
 from bubbleviz.palette import ACTIVITIES
-from bubbleviz.profile import Activities
-from bubbleviz.window import window_of
+from bubbleviz.model.profile import Activities
+from bubbleviz.model.window import window_of
 from tests.building import C, K, M, R, T, global_id, profile
 from tests.kineto import traces_of
 from tests.planes import E, L, P, space

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.columns import Ints, widened
+from bubbleviz.model.columns import Ints, widened
 from bubbleviz.errors import ProfileError
 from bubbleviz.gathering import Gathering
-from bubbleviz.grouping import Coding
+from bubbleviz.model.grouping import Coding
 from bubbleviz.link import _places
-from bubbleviz.profile import UNCORRELATED, correlations, possible
+from bubbleviz.model.profile import UNCORRELATED, correlations, possible
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from tests.building import C, K, R, profile

@@ -13,7 +13,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli import main
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.report import Report
 from tests.building import C, K, M, R, global_id, profile
 

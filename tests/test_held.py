@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.held import HeldCalls, HeldRanges, thread_numbers
-from bubbleviz.profile import PID_MASK, Calls, Ranges, correlations
+from bubbleviz.model.profile import PID_MASK, Calls, Ranges, correlations
 
 
 def _column(*values: int) -> Ints:

@@ -20,7 +20,7 @@ from hypothesis.extra.numpy import arrays
 from bubbleviz import web_page
 from bubbleviz.api import analyze
 from bubbleviz.cli import main
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.iteration_table import Iterations
 from bubbleviz.renderers import html

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz import intervals
-from bubbleviz.columns import Ints
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import Ints
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=8)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.conventions import built_in, understand
 from bubbleviz.kinds import default_kinds, matching
-from bubbleviz.phases import COMMUNICATION
+from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.thunks import what_is_said
 
 NAMES = [

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.columns import NONE
+from bubbleviz.model.columns import NONE
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
-from bubbleviz.profile import Profile
+from bubbleviz.model.profile import Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.readers import reader_of
 from bubbleviz.report import Report

@@ -21,7 +21,7 @@ from bubbleviz.cli import main
 from bubbleviz.count import Spread
 from bubbleviz.iteration_table import Iterations
 from bubbleviz.methods import methods
-from bubbleviz.model import Limitation
+from bubbleviz.model.operations import Limitation
 from bubbleviz.renderers.latex import escaped, render
 from bubbleviz.report import Report, View
 from bubbleviz.statistics import statistics

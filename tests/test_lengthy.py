@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.lengthy import Lengthy
-from bubbleviz.profile import Calls
+from bubbleviz.model.profile import Calls
 
 US = 1_000
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from bubbleviz import boxes, merging
 from bubbleviz.merging import NARROWEST, Merged, runs, silhouette, split
-from bubbleviz.model import BusyIntervals, Operations
+from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.page import WIDTH
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.renderers.svg import render
 from bubbleviz.report import Report, View
 from bubbleviz.scene import UNATTRIBUTED, Marks, compute_marks, marks_in, select

@@ -35,7 +35,7 @@ from bubbleviz.nccl_kernels import read_kernels, said_by
 from bubbleviz.nccl_matching import GPU_TOLERANCE_NS, Starts, match
 from bubbleviz.nccl_payloads import read_payloads
 from bubbleviz.nccl_totals import Communication, totals_of
-from bubbleviz.window import window_of
+from bubbleviz.model.window import window_of
 from tests.building import C, K, R, global_id, profile
 from tests.nccl_writing import Op, Plugin, Step, line, proxy_file
 

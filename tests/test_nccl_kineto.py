@@ -21,7 +21,7 @@ from bubbleviz.errors import BubblevizError
 from bubbleviz.nccl import measure_communication
 from bubbleviz.nccl_collectives import operation_of
 from bubbleviz.nccl_totals import Communication, Total, totals_of
-from bubbleviz.process_groups import Group
+from bubbleviz.model.process_groups import Group
 
 Events = list[dict[str, Any]]
 KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

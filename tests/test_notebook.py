@@ -16,9 +16,9 @@ from bubbleviz import fragment as fragment_module
 from bubbleviz.count import Summary, spread
 from bubbleviz.fragment import MOST_CHARACTERS, MOST_ROWS, bounded_picture, fragment
 from bubbleviz.iteration_table import Iterations
-from bubbleviz.model import Limitation
+from bubbleviz.model.operations import Limitation
 from bubbleviz.notebook import NotebookReport
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.renderers.svg import render
 from bubbleviz.renderers.table import render as table_of
 from bubbleviz.report import Report, View

@@ -22,7 +22,7 @@ import bubbleviz
 from bubbleviz import cli, formulas, readers, renderers, schedules, statistics
 from bubbleviz.conventions import Convention, Pattern, built_in, plain, understand
 from bubbleviz.formula import Formula
-from bubbleviz.phases import COUNTED
+from bubbleviz.model.phases import COUNTED
 from bubbleviz.plan import Schedule
 from bubbleviz.queries import query, sql_root
 from bubbleviz.readers import Reader

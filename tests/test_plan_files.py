@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan, PlannedOperation
 from bubbleviz.plan_files import plan_formats, read_plan, torch_csv
 from bubbleviz.schedules import schedule_named

@@ -18,7 +18,7 @@ from bubbleviz.comparing import difference
 from bubbleviz.crowds import Crowd
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.methods import methods
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan, Schedule
 from bubbleviz.recognition import Deviation, Recognition, compared, schedule_of
 from bubbleviz.renderers.table import render

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan, PlannedOperation, Schedule
 from bubbleviz.schedules import schedule_named, schedules
 from bubbleviz.simulate import (

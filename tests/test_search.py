@@ -13,7 +13,7 @@ from bubbleviz.cli import main
 from bubbleviz.errors import UsageError
 from bubbleviz.formulas import formulas
 from bubbleviz.ideal import Estimate, Ideal, MemoryOptions, StageTimes, estimate, ideal, theory
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Memory, Plan, Setting
 from bubbleviz.progress import unwatched
 from bubbleviz.recognition import Recognition, schedule_of

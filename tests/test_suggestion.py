@@ -14,7 +14,7 @@ import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.conventions import load_convention, understand
 from bubbleviz.overview import parts
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.renderers.table import WIDTH, print_parts
 from bubbleviz.suggestion import suggest
 

@@ -19,7 +19,7 @@ from bubbleviz.count import Account, Iteration, RankIteration, Ratio, Spread, Su
 from bubbleviz.explain import Explanation
 from bubbleviz.idle import Cause
 from bubbleviz.iteration_table import Iterations
-from bubbleviz.model import (
+from bubbleviz.model.operations import (
     BusyIntervals,
     Limitation,
     Operations,
@@ -29,7 +29,7 @@ from bubbleviz.model import (
 )
 from bubbleviz.page import at_most, clean, duration, fitted, text_width, ticks
 from bubbleviz.phase_times import PhaseTimes
-from bubbleviz.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.receives import Communication, Receives
 from bubbleviz.renderers.svg import RENDERER, render
 from bubbleviz.report import Report, View

@@ -12,8 +12,8 @@ import pytest
 import bubbleviz
 from bubbleviz.cells import shortened
 from bubbleviz.iteration_table import Iterations
-from bubbleviz.model import Limitation, RankCoverage
-from bubbleviz.phases import COMPUTE
+from bubbleviz.model.operations import Limitation, RankCoverage
+from bubbleviz.model.phases import COMPUTE
 from bubbleviz.renderers import json
 from bubbleviz.renderers.csv import inert
 from bubbleviz.renderers.csv import render as csv_of

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.errors import OutputError, ProfileError
-from bubbleviz.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.renderers import chrome, perfetto
 from bubbleviz.renderers.json import document
 from bubbleviz.report import Report, View

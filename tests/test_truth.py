@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.phases import COMPUTE, Phase
+from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting

@@ -16,8 +16,8 @@ import pytest
 from bubbleviz.cli import main
 from bubbleviz.drawing import picture
 from bubbleviz.errors import OutputError
-from bubbleviz.model import Limitation
-from bubbleviz.phases import Phase
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.phases import Phase
 from bubbleviz.renderers import renderers
 from bubbleviz.report import View
 from bubbleviz.typesetting import as_pdf, as_png

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.clocks import Clock
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.phases import COUNTED
+from bubbleviz.model.phases import COUNTED
 from bubbleviz.renderers import renderers
 from bubbleviz.report import Report, View
-from bubbleviz.window import Window, window_of
+from bubbleviz.model.window import Window, window_of
 from bubbleviz.windowed import OUTSIDE, extents_of
 from scripts.planting import plant
 from scripts.planting.options import Planting

@@ -14,7 +14,7 @@ import bubbleviz
 from bubbleviz import errors
 from bubbleviz.inputs import find_profiles
 from bubbleviz.pgle import measure_costs
-from bubbleviz.profile import Profile
+from bubbleviz.model.profile import Profile
 from bubbleviz.readers import reader_of
 from bubbleviz.thunks import GLOBS
 from tests.planes import E, L, P, space, trace_json

@@ -21,7 +21,7 @@ from bubbleviz.cli import main
 from bubbleviz.conventions import built_in, globs_of
 from bubbleviz.idle import Cause
 from bubbleviz.pgle import measure_costs
-from bubbleviz.profile import Profile, Ranges, is_main
+from bubbleviz.model.profile import Profile, Ranges, is_main
 from bubbleviz.readers import reader_of
 from bubbleviz.report import Report
 from bubbleviz.wire import Walk

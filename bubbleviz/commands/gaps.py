@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.choices import SHORTEST_US
+from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.terminal import deliver, progress_bars
 
 
@@ -82,7 +82,7 @@ def gaps(
     """
     from bubbleviz.inputs import find_profiles
     from bubbleviz.outputs import check_outputs
-    from bubbleviz.window import window_of
+    from bubbleviz.model.window import window_of
 
     part = None if window is None else window_of(window)
     inputs = [file.path for file in find_profiles(profiles)]

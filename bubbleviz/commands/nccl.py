@@ -58,7 +58,7 @@ def nccl(
     """
     from bubbleviz.nccl import find_inputs, measure_communication
     from bubbleviz.outputs import check_outputs
-    from bubbleviz.window import window_of
+    from bubbleviz.model.window import window_of
 
     part = None if window is None else window_of(window)
     named = [file for file in (csv, json) if file is not None]

@@ -48,10 +48,10 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz._toml import load_toml
-from bubbleviz.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.globs import lets_through
-from bubbleviz.phases import COUNTED, RECEIVING, Phase, phase_of_label
+from bubbleviz.model.phases import COUNTED, RECEIVING, Phase, phase_of_label
 
 _NUMBERS = (
     "microbatch",

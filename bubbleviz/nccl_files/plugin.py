@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bubbleviz.columns import NONE
+from bubbleviz.model.columns import NONE
 from bubbleviz.nccl_events import (
     STATES,
     UNKNOWN,

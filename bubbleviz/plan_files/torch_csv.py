@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan, PlannedOperation
 from bubbleviz.plan_files import PlanFormat, printable
 

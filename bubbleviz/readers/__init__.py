@@ -19,7 +19,7 @@ from bubbleviz.registry import discover
 from bubbleviz.unpacked import head_of
 
 if TYPE_CHECKING:
-    from bubbleviz.profile import Contents, Profile
+    from bubbleviz.model.profile import Contents, Profile
 
 
 #: What reports of this program begin with.

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.globs import fitting
 from bubbleviz.held import HeldRanges
@@ -60,8 +60,8 @@ from bubbleviz.kineto_tables import (
     ranges_of,
     with_operators,
 )
-from bubbleviz.model import Limitation
-from bubbleviz.profile import (
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import (
     Contents,
     Device,
     NameCount,

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz import intervals
+from bubbleviz.model import intervals
 from bubbleviz.call_log import ExportedCalls
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.database import Binds
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
 from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Export, connect, number, opened
 from bubbleviz.globs import binds_of, fitting
 from bubbleviz.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of, kernel_stretches
 from bubbleviz.held import no_calls, no_ranges
-from bubbleviz.model import Limitation
-from bubbleviz.profile import (
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import (
     IMPOSSIBLE_NS,
     Contents,
     Device,
@@ -288,7 +288,7 @@ def _overheads(export: Export) -> Overheads:
 
 @dataclass(frozen=True)
 class _RangeLog:
-    """A :class:`~bubbleviz.profile.RangeLog`; it can be read while the export is open."""
+    """A :class:`~bubbleviz.model.profile.RangeLog`; it can be read while the export is open."""
 
     export: Export
     scan: Scan
@@ -314,7 +314,7 @@ class _RangeLog:
 
 @dataclass(frozen=True)
 class _SystemCalls:
-    """A :class:`~bubbleviz.profile.RangeLog` of calls of the operating system."""
+    """A :class:`~bubbleviz.model.profile.RangeLog` of calls of the operating system."""
 
     export: Export
 

@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 
 from bubbleviz import trace_events
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.errors import ProfileError
-from bubbleviz.model import Limitation
-from bubbleviz.profile import Contents, Profile, Source
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import Contents, Profile, Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step

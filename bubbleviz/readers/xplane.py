@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.errors import ProfileError
-from bubbleviz.grouping import found_in
-from bubbleviz.model import Limitation
-from bubbleviz.profile import Contents, Profile, Source
+from bubbleviz.model.grouping import found_in
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import Contents, Profile, Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.readers import Reader
 from bubbleviz.timing import step

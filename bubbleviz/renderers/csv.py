@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.renderers import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.columns import Ints
+    from bubbleviz.model.columns import Ints
     from bubbleviz.report import Report, View
 
 COLUMNS = (
@@ -48,7 +48,7 @@ def render(report: Report, view: View) -> str:
 
 
 def _columns(report: Report) -> list[list[object]]:
-    from bubbleviz.phases import Phase
+    from bubbleviz.model.phases import Phase
 
     operations = report.operations
     labels = {int(phase): phase.label for phase in Phase}

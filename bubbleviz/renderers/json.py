@@ -234,7 +234,7 @@ def _alternatives(report: Report) -> dict[str, Any] | None:
 
 
 def _operation(report: Report, row: int) -> dict[str, Any]:
-    from bubbleviz.phases import Phase
+    from bubbleviz.model.phases import Phase
 
     operations = report.operations
     return {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from bubbleviz.count import Iteration, RankIteration
-    from bubbleviz.model import ProfileSummary
+    from bubbleviz.model.operations import ProfileSummary
     from bubbleviz.recognition import Deviation, Recognition
     from bubbleviz.report import Report, View
 
@@ -253,7 +253,7 @@ def _shown_iteration(report: Report, view: View) -> Iteration | None:
 def _ranks(
     report: Report, view: View, iteration: Iteration, width: int
 ) -> Iterator[RenderableType]:
-    from bubbleviz.phases import COMPUTE
+    from bubbleviz.model.phases import COMPUTE
     from bubbleviz.rows import rows_of
 
     name = report.headline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan, PlannedOperation, Schedule, v_placement
 
 _F, _B, _W, _BW = Phase.F, Phase.B, Phase.W, Phase.BW

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Order, Plan, PlannedOperation, Schedule, looped_placement
 
 

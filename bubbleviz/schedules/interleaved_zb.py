@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan, Schedule, looped_placement
 from bubbleviz.schedules.interleaved_1f1b import in_groups, nth
 from bubbleviz.schedules.zb_h1 import delayed_weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan, PlannedOperation, Schedule, looped_placement
 
 

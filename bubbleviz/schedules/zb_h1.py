@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bubbleviz.errors import UsageError
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Order, Plan, PlannedOperation, Schedule, looped_placement
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Plan, Setting
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.search.blocks import Block, blocks, manners, squeeze

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from bubbleviz.errors import UsageError
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Order, Plan, PlannedOperation, Setting
 
 #: Longer than any schedule: a time that never comes.

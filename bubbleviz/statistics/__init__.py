@@ -12,7 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Ints
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.registry import discover
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.columns import Ints
+from bubbleviz.model.columns import Ints
 from bubbleviz.statistics import Counted, Extents, Statistic, Windows
 
 

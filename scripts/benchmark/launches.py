@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Ints
-from bubbleviz.grouping import places_in
-from bubbleviz.phases import Phase
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import places_in
+from bubbleviz.model.phases import Phase
 from scripts.benchmark.timetable import DEVICES, Timetable
 from scripts.planting.host import COMPUTE, STREAM_OF
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.phases import Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.schedules import schedule_named
 from bubbleviz.simulate import Simulation, Task, program_of, schedule_ratio, simulate
 

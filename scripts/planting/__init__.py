@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
-from bubbleviz.phases import Phase
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.phases import Phase
 from scripts.planting.export import (
     Clock,
     Place,

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from scripts.planting.host import AUTOGRAD, CALL_NS, MAIN, WATCHDOG
 from scripts.planting.layout import Columns as TableColumns
 from scripts.planting.layout import enums

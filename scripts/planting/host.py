@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Ints
+from bubbleviz.model.columns import Bools, Ints
 
 #: Host instants, nanoseconds: length of a launching call, and what lies between two instants.
 CALL_NS, STEP_NS = 2_500, 400

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Ints
-from bubbleviz.phases import Phase
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.phases import Phase
 from scripts.planting.host import (
     AUTOGRAD,
     COLLECTIVE_STREAM,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.columns import NONE
-from bubbleviz.phases import Phase
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.phases import Phase
 from bubbleviz.plan import Memory, Plan, Setting
 from bubbleviz.progress import unwatched
 from bubbleviz.schedules import schedule_named

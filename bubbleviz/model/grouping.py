@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Codes, Ints
+from bubbleviz.model.columns import NONE, Codes, Ints
 
 _ROOM = 1 << 62
 

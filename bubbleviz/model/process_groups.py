@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from bubbleviz.columns import Ints, Table
+from bubbleviz.model.columns import Ints, Table
 
 
 @dataclass(frozen=True)

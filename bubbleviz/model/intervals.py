@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import Bools, Codes, Ints
+from bubbleviz.model.columns import Bools, Codes, Ints
 
 Intervals = tuple[Ints, Ints]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 
 
 def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.errors import InputError, UsageError
 
 if TYPE_CHECKING:  # what is refused is refused before numpy is loaded
-    from bubbleviz.columns import Bools, Ints
+    from bubbleviz.model.columns import Bools, Ints
 
 _ITERATIONS = re.compile(r"iteration:\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
 _TIME = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)\s*"

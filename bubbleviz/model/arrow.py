@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from bubbleviz.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 
 if TYPE_CHECKING:  # the analysis of most runs shows no table this way
     from arro3.core import Array

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.arrow import ArrowTable, Column, coded, identifiers, numbers
-from bubbleviz.columns import NONE, Ints, Table
-from bubbleviz.phases import Phase
+from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
+from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.phases import Phase
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Operations(Table, ArrowTable):
     Attributes:
         rank: index of the rank.
         iteration: index of the iteration in the report.
-        phase: code of :class:`bubbleviz.phases.Phase`.
+        phase: code of :class:`bubbleviz.model.phases.Phase`.
         microbatch: microbatch number.
         chunk: model chunk, the index of a virtual stage among its rank's.
         sequence: sequence split.

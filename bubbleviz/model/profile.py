@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.columns import Bools, Codes, Ints, Table
-from bubbleviz.model import Limitation
-from bubbleviz.process_groups import Collectives
+from bubbleviz.model.columns import Bools, Codes, Ints, Table
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.process_groups import Collectives
 
 PID_MASK = 0xFFFFFF
 
