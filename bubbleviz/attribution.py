@@ -21,7 +21,7 @@ import numpy as np
 from bubbleviz.model import intervals
 from bubbleviz.call_notes import CallNotes
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
-from bubbleviz.host_activities import (
+from bubbleviz.conventions.host_activities import (
     DEVICE,
     FRAME,
     KNOWN,

@@ -15,7 +15,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.kinds import matching
+from bubbleviz.conventions.kinds import matching
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COUNTED, WORK, Phase
 from bubbleviz.spans import owned_by

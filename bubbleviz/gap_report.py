@@ -19,7 +19,7 @@ from bubbleviz.cells import (
     shortened,
     titled,
 )
-from bubbleviz.host_activities import SHORT
+from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.renderers.csv import inert
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.errors import UsageError
-from bubbleviz.host_activities import HostActivities, default_activities
+from bubbleviz.conventions.host_activities import HostActivities, default_activities
 from bubbleviz.idle_ranks import Asked, ranks_of
 from bubbleviz.idle_time import IdleReport, Part, RankIdle
 from bubbleviz.inputs import find_profiles, refuse_twins
-from bubbleviz.kinds import default_kinds
+from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.readers import reader_of

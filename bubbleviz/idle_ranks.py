@@ -23,7 +23,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.conventions import plain
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.held import no_ranges
-from bubbleviz.host_activities import (
+from bubbleviz.conventions.host_activities import (
     DEVICE,
     KNOWN,
     SHORT,
@@ -35,7 +35,7 @@ from bubbleviz.host_activities import (
 from bubbleviz.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched_by
 from bubbleviz.idle_parts import by_step, main_activity, parts_of, step_at, strip_of
 from bubbleviz.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
-from bubbleviz.kinds import Kinds, matching
+from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.link import link
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (

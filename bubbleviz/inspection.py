@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.conventions import Convention, understand
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents
-from bubbleviz.suggestion import folded, suggest
+from bubbleviz.conventions.draft import folded, suggest
 
 #: How many shapes of names are shown.
 _SHAPES = 20

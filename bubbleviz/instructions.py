@@ -15,7 +15,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.executions import Thunks, thunks_of
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.kinds import Kinds, default_kinds, matching
+from bubbleviz.conventions.kinds import Kinds, default_kinds, matching
 from bubbleviz.link import Links, Rule, link
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Profile, Ranges, impossible_times

@@ -20,7 +20,7 @@ from bubbleviz.cuts import OPEN, UNRECORDED, mark_unrecorded
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.host import with_hosts
 from bubbleviz.iterations import occurrences
-from bubbleviz.kinds import Kinds
+from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.link import Linked, Links, Rule, launched_inside, link
 from bubbleviz.model.operations import BusyIntervals, HostActivities, Limitation, Operations, RankIntervals
 from bubbleviz.on_rank import Linkage, on_ranks

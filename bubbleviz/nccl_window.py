@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.host_activities import default_activities
+from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.idle_ranks import Asked, window_extent
-from bubbleviz.kinds import default_kinds
+from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
 from bubbleviz.nccl_events import UNKNOWN
 from bubbleviz.nccl_totals import Communication

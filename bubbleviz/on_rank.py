@@ -14,7 +14,7 @@ from bubbleviz.model import intervals
 from bubbleviz.collectives import Collectives, collectives_of, kinds_of
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.coverage import Loose, largest, rank_coverage
-from bubbleviz.kinds import Kinds, matching
+from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.launches import (
     Begun,
     Late,

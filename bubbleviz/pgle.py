@@ -21,7 +21,7 @@ from bubbleviz.instruction_costs import (
     together,
 )
 from bubbleviz.instructions import LeftOut, Measured, Samples, measure
-from bubbleviz.kinds import default_kinds
+from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
 from bubbleviz.pgle_files import format_of
 from bubbleviz.progress import Progress, Unwatched, Watch

@@ -19,14 +19,14 @@ from bubbleviz.conventions import (
 )
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
 from bubbleviz.interpret import Recording, interpret
-from bubbleviz.kinds import default_kinds
+from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import WITHOUT_DEVICE
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.raw_reports import exported
 from bubbleviz.readers import OpenFile, reader_of
-from bubbleviz.suggestion import folded
+from bubbleviz.conventions.draft import folded
 from bubbleviz.timing import Step, noting, step
 
 

@@ -20,9 +20,9 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.containment import disjoint_layers
 from bubbleviz.conventions import Convention, built_in, plain, understand, with_iterations
 from bubbleviz.errors import UsageError
-from bubbleviz.host_activities import HOST, Reading
+from bubbleviz.conventions.host_activities import HOST, Reading
 from bubbleviz.model.profile import Ranges, process_of
-from bubbleviz.suggestion import folded
+from bubbleviz.conventions.draft import folded
 
 #: Families that count up, and names that repeat, cover at least so much of the device's time.
 _COUNTED, _REPEATED = 0.5, 0.8

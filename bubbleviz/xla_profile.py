@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints, joined
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.globs import fitting
+from bubbleviz.conventions.globs import fitting
 from bubbleviz.held import HeldRanges, thread_numbers
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (

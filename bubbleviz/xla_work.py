@@ -23,7 +23,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.containment import Innermost
 from bubbleviz.model.grouping import found_in, groups_of
 from bubbleviz.held import HeldCalls
-from bubbleviz.kinds import default_kinds, matching
+from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.profile import Activities, Calls, Ranges, correlations
 from bubbleviz.xla_planes import Kept, Label, Planes, copies, leaves, module_of
 

@@ -16,7 +16,7 @@ from bubbleviz.conventions import (
     understand,
 )
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.globs import lets_through
+from bubbleviz.conventions.globs import lets_through
 from bubbleviz.model.phases import Phase
 
 

@@ -34,7 +34,7 @@ from bubbleviz.errors import (
     UsageError,
 )
 from bubbleviz.gap_picture import draw_gaps
-from bubbleviz.host_activities import default_activities
+from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.idle_gaps import gaps_of, split
 from bubbleviz.idle_time import IdleReport, RankIdle
 from bubbleviz.palette import ACTIVITIES

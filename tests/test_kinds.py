@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.conventions import built_in, understand
-from bubbleviz.kinds import default_kinds, matching
+from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.thunks import what_is_said
 

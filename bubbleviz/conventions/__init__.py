@@ -47,10 +47,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz._toml import load_toml
+from bubbleviz.conventions._toml import load_toml
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.globs import lets_through
+from bubbleviz.conventions.globs import lets_through
 from bubbleviz.model.phases import COUNTED, RECEIVING, Phase, phase_of_label
 
 _NUMBERS = (

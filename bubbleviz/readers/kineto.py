@@ -29,7 +29,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.globs import fitting
+from bubbleviz.conventions.globs import fitting
 from bubbleviz.held import HeldRanges
 from bubbleviz.kineto_collectives import collectives_of
 from bubbleviz.kineto_events import (

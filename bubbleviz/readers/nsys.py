@@ -22,7 +22,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.database import Binds
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
 from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Export, connect, number, opened
-from bubbleviz.globs import binds_of, fitting
+from bubbleviz.conventions.globs import binds_of, fitting
 from bubbleviz.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of, kernel_stretches
 from bubbleviz.held import no_calls, no_ranges
 from bubbleviz.model.operations import Limitation

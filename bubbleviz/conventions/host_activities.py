@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from bubbleviz._toml import load_toml
+from bubbleviz.conventions._toml import load_toml
 from bubbleviz.conventions import plain
 from bubbleviz.errors import InputError, UsageError
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from bubbleviz._toml import load_toml
+from bubbleviz.conventions._toml import load_toml
 from bubbleviz.model.columns import Bools
 
 
