@@ -20,7 +20,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.comparing import Difference
 from bubbleviz.crowds import Crowd
 from bubbleviz.orders import alone, microbatch_of
-from bubbleviz.plan import Plan, Schedule
+from bubbleviz.schedules.plan import Plan, Schedule
 
 
 class _Without(Plans):

@@ -12,11 +12,11 @@ from bubbleviz.count import Counts, Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain import Explanation
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.ideal import Ideal, MemoryOptions, ideal, ideal_of
-from bubbleviz.measured import Measured, measured_times
+from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal, ideal_of
+from bubbleviz.schedules.measured_times import Measured, measured_times
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
-from bubbleviz.plan import Plan
+from bubbleviz.schedules.plan import Plan
 from bubbleviz.recognition import Recognition
 from bubbleviz.schedules import schedules
 

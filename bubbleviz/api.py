@@ -31,7 +31,7 @@ from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage,
 from bubbleviz.notebook import NotebookReport
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
-from bubbleviz.plan_files import read_plan
+from bubbleviz.schedules.files import read_plan
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.readers import reader_of
 from bubbleviz.recognition import compared, schedule_of

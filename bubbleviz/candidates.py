@@ -20,7 +20,7 @@ from bubbleviz.orders import (
     planned_orders,
     settled,
 )
-from bubbleviz.plan import Plan, Schedule
+from bubbleviz.schedules.plan import Plan, Schedule
 from bubbleviz.schedules import schedules
 from bubbleviz.structure import families_of, without_eager
 

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from bubbleviz.formula import Formula
-    from bubbleviz.ideal import Estimate, Ideal
-    from bubbleviz.plan import Schedule
+    from bubbleviz.schedules.formula import Formula
+    from bubbleviz.schedules.ideal import Estimate, Ideal
+    from bubbleviz.schedules.plan import Schedule
 
 SCHEMA = "bubbleviz.simulation/1"
 
 
 def document(found: Ideal | Estimate) -> dict[str, Any]:
     """Return what an ideal takes as JSON values; null is what a formula does not know."""
-    from bubbleviz.ideal import Ideal
+    from bubbleviz.schedules.ideal import Ideal
 
     known = found if isinstance(found, Ideal) else None
     return {
@@ -51,7 +51,7 @@ def document(found: Ideal | Estimate) -> dict[str, Any]:
 
 
 def _sizes(found: Ideal | Estimate) -> dict[str, Any]:
-    from bubbleviz.ideal import Ideal
+    from bubbleviz.schedules.ideal import Ideal
 
     if isinstance(found, Ideal):
         plan = found.plan
@@ -87,7 +87,7 @@ def _ordered(found: Ideal | Estimate) -> Ideal:
     Raises:
         UsageError: it comes from a formula.
     """
-    from bubbleviz.ideal import Ideal
+    from bubbleviz.schedules.ideal import Ideal
 
     if not isinstance(found, Ideal):
         raise UsageError(undrawn(found.name))
@@ -96,7 +96,7 @@ def _ordered(found: Ideal | Estimate) -> Ideal:
 
 def undrawn(name: str) -> str:
     """Return why there is no picture of that formula."""
-    from bubbleviz.formulas import formula_named
+    from bubbleviz.schedules.formulas import formula_named
 
     formula = formula_named(name)
     instead = f"; {formula.drawn} is drawn" if formula else ""
@@ -109,7 +109,7 @@ def as_csv(found: Ideal | Estimate) -> str:
     Raises:
         UsageError: it comes from a formula, which has no order.
     """
-    from bubbleviz.plan_files.torch_csv import FORMAT
+    from bubbleviz.schedules.files.torch_csv import FORMAT
 
     return FORMAT.write(_ordered(found).plan)
 
@@ -128,7 +128,7 @@ def schedule_parts() -> Iterator[RenderableType]:
     """Yield what ``schedules`` prints: the schedules known, with their sources."""
     from rich.text import Text
 
-    from bubbleviz.formulas import formulas
+    from bubbleviz.schedules.formulas import formulas
     from bubbleviz.schedules import schedules
 
     rules: tuple[Schedule | Formula, ...] = (*schedules(), *formulas())
@@ -141,7 +141,7 @@ def parts(found: Ideal | Estimate) -> Iterator[RenderableType]:
     """Yield what to print, for any rich console."""
     from rich.text import Text
 
-    from bubbleviz.ideal import Ideal
+    from bubbleviz.schedules.ideal import Ideal
 
     sizes = _sizes(found)
     name = sizes["schedule"]
@@ -151,7 +151,7 @@ def parts(found: Ideal | Estimate) -> Iterator[RenderableType]:
     rows = [("cost", f"{found.cost_ms:,.3f} ms", "the longest of the stages' own windows")]
     ratio = ("stage ratio", _share(found.stage_ratio), "idle time in a window as long as the cost")
     if not isinstance(found, Ideal):
-        from bubbleviz.formulas import formula_named
+        from bubbleviz.schedules.formulas import formula_named
 
         yield _lines([*rows, ratio])
         formula = formula_named(name)
@@ -170,7 +170,7 @@ def parts(found: Ideal | Estimate) -> Iterator[RenderableType]:
 
 def _told(name: str) -> str:
     """Return what a schedule or a formula is, and its source."""
-    from bubbleviz.formulas import formulas
+    from bubbleviz.schedules.formulas import formulas
     from bubbleviz.schedules import schedules
 
     rules: tuple[Schedule | Formula, ...] = (*schedules(), *formulas())

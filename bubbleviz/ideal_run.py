@@ -10,7 +10,7 @@ from bubbleviz.clocks import Clock
 from bubbleviz.model.columns import NONE
 from bubbleviz.count import count
 from bubbleviz.explain import explain
-from bubbleviz.ideal import Ideal
+from bubbleviz.schedules.ideal import Ideal
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.iteration_table import Iterations
 from bubbleviz.model.operations import (

@@ -19,7 +19,7 @@ from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
-from bubbleviz.plan import Plan
+from bubbleviz.schedules.plan import Plan
 
 #: Kinds of operations. B and BW are one kind: what tells them apart is whether a W follows.
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2

@@ -30,7 +30,7 @@ from bubbleviz.orders import (
     orders_of,
 )
 from bubbleviz.model.phases import Phase
-from bubbleviz.plan import Plan
+from bubbleviz.schedules.plan import Plan
 
 #: Deviations that are listed; all are counted.
 LISTED = 1000

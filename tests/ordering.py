@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.count import Iteration
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
-from bubbleviz.plan import Plan
+from bubbleviz.schedules.plan import Plan
 
 NONE = -1
 

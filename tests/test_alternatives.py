@@ -14,7 +14,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.errors import MismatchError
-from bubbleviz.measured import measured_times
+from bubbleviz.schedules.measured_times import measured_times
 from bubbleviz.model.phases import Phase
 from bubbleviz.renderers.panels import RENDERER as PANELS
 from bubbleviz.report import Report, View

@@ -29,7 +29,7 @@ from bubbleviz.annotate import ranges, recorders, wrapping
 from bubbleviz.conventions import built_in, recognise, understand
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.plan_files import read_plan
+from bubbleviz.schedules.files import read_plan
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 FAKES = Path(__file__).parent / "fakes"

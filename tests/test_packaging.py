@@ -19,11 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz import cli, formulas, readers, renderers, schedules, statistics
+from bubbleviz import cli, readers, renderers, schedules, statistics
+from bubbleviz.schedules import formulas
 from bubbleviz.conventions import Convention, Pattern, built_in, plain, understand
-from bubbleviz.formula import Formula
+from bubbleviz.schedules.formula import Formula
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.plan import Schedule
+from bubbleviz.schedules.plan import Schedule
 from bubbleviz.queries import query, sql_root
 from bubbleviz.readers import Reader
 from bubbleviz.registry import discover

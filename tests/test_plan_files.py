@@ -16,8 +16,8 @@ import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.plan import Plan, PlannedOperation
-from bubbleviz.plan_files import plan_formats, read_plan, torch_csv
+from bubbleviz.schedules.plan import Plan, PlannedOperation
+from bubbleviz.schedules.files import plan_formats, read_plan, torch_csv
 from bubbleviz.schedules import schedule_named
 from scripts.planting import Planting, plant
 from tests.test_recognition import ONE_WAY

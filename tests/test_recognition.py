@@ -19,7 +19,7 @@ from bubbleviz.crowds import Crowd
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.methods import methods
 from bubbleviz.model.phases import Phase
-from bubbleviz.plan import Plan, Schedule
+from bubbleviz.schedules.plan import Plan, Schedule
 from bubbleviz.recognition import Deviation, Recognition, compared, schedule_of
 from bubbleviz.renderers.table import render
 from bubbleviz.report import View

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.plan import Plan, PlannedOperation, Schedule
+from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule
 from bubbleviz.schedules import schedule_named, schedules
-from bubbleviz.simulate import (
+from bubbleviz.schedules.simulation import (
     Duration,
     Simulation,
     Task,

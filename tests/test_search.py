@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from bubbleviz.cli import main
 from bubbleviz.errors import UsageError
-from bubbleviz.formulas import formulas
-from bubbleviz.ideal import Estimate, Ideal, MemoryOptions, StageTimes, estimate, ideal, theory
+from bubbleviz.schedules.formulas import formulas
+from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions, StageTimes, estimate, ideal, theory
 from bubbleviz.model.phases import Phase
-from bubbleviz.plan import Memory, Plan, Setting
+from bubbleviz.schedules.plan import Memory, Plan, Setting
 from bubbleviz.progress import unwatched
 from bubbleviz.recognition import Recognition, schedule_of
 from bubbleviz.schedules import schedule_named, schedules
-from bubbleviz.search import extended
-from bubbleviz.simulate import cost, simulate, stage_times
+from bubbleviz.schedules.search import extended
+from bubbleviz.schedules.simulation import cost, simulate, stage_times
 from tests.ordering import devices_of, of_orders
 from tests.test_schedules import Row, numbers, reference
 
@@ -302,7 +302,7 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
         return cost(simulate(plan, stage_times(10, 10, 8), transfer_ns=1)) - microbatches * 56
 
     of_few = bubble(16)
-    monkeypatch.setattr("bubbleviz.search._MANY", 0)
+    monkeypatch.setattr("bubbleviz.schedules.search._MANY", 0)
     # In the steady state there is no bubble, so that what many have is what few have.
     assert bubble(40) <= of_few
 

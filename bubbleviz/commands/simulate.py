@@ -11,8 +11,8 @@ from bubbleviz.output_options import chosen
 from bubbleviz.terminal import pass_on, search_bar, show
 
 if TYPE_CHECKING:
-    from bubbleviz.ideal import StageTimes
-    from bubbleviz.measured import Measured
+    from bubbleviz.schedules.ideal import StageTimes
+    from bubbleviz.schedules.measured_times import Measured
 
 
 def simulate(
@@ -115,7 +115,7 @@ def simulate(
     inputs = [file for file in (plan, measured) if file is not None]
     check_outputs([file for file in files.values() if file is not None], inputs, force=force)
     from bubbleviz import ideal_report
-    from bubbleviz.ideal import Estimate, Ideal, MemoryOptions, ideal_of, theory
+    from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions, ideal_of, theory
 
     run = None if measured is None else _measured(measured)
     times = _stage_times(run, tf, tb, tw, tcomm)
@@ -128,7 +128,7 @@ def simulate(
         sizes = (schedule, stages, microbatches, chunks, memory_limit, memory_b, memory_w)
         if any(given is not None for given in sizes):
             raise UsageError("--plan tells the order and its sizes; leave the other ones out")
-        from bubbleviz.plan_files import read_plan
+        from bubbleviz.schedules.files import read_plan
 
         found = ideal_of(read_plan(plan), times)
     elif schedule is None or stages is None or microbatches is None:
@@ -148,7 +148,7 @@ def simulate(
 
 def _measured(path: str) -> Measured:
     """Return the times in a report."""
-    from bubbleviz.measured import measured_times
+    from bubbleviz.schedules.measured_times import measured_times
     from bubbleviz.saved import read_times
 
     saved = read_times(path)
@@ -163,7 +163,7 @@ def _stage_times(
     Raises:
         UsageError: there are neither.
     """
-    from bubbleviz.ideal import StageTimes
+    from bubbleviz.schedules.ideal import StageTimes
 
     if run is None and (tf is None or tb is None or tw is None):
         raise UsageError("give the times --tf, --tb and --tw, or a report with --from")

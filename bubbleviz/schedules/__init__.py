@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.plan import Plan, Schedule
+from bubbleviz.schedules.plan import Plan, Schedule
 from bubbleviz.registry import discover
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules import schedule_named
-from bubbleviz.simulate import Simulation, Task, program_of, schedule_ratio, simulate
+from bubbleviz.schedules.simulation import Simulation, Task, program_of, schedule_ratio, simulate
 
 DEVICES, MICROBATCHES = 8, 16
 #: F and B of every microbatch, and one Optimizer, on every device.

@@ -9,10 +9,10 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
-from bubbleviz.plan import Memory, Plan, Setting
+from bubbleviz.schedules.plan import Memory, Plan, Setting
 from bubbleviz.progress import unwatched
 from bubbleviz.schedules import schedule_named
-from bubbleviz.simulate import (
+from bubbleviz.schedules.simulation import (
     POSTPONED,
     Duration,
     Simulation,

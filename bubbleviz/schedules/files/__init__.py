@@ -1,0 +1,82 @@
+"""Plans as files: each module here reads and writes one format.
+
+Adding one is adding a module with a ``FORMAT`` constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bubbleviz.errors import InputError
+from bubbleviz.schedules.plan import Plan
+from bubbleviz.registry import discover
+
+#: A larger file is no plan; one of 5 million operations has 50 MB.
+_MOST_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class PlanFormat:
+    """A file format that holds the order of operations.
+
+    Attributes:
+        name: what users call it.
+        suffix: that its files end with, with the dot.
+        summary: one sentence for people.
+        source: what writes and reads it.
+        read: plan of (text, name of the plan); it raises :class:`bubbleviz.errors.InputError`
+            with a sentence that names row and cell, and not the file.
+        write: text of a plan; it raises :class:`bubbleviz.errors.UsageError` for plans that the
+            format cannot hold.
+    """
+
+    name: str
+    suffix: str
+    summary: str
+    source: str
+    read: Callable[[str, str], Plan]
+    write: Callable[[Plan], str]
+
+
+def plan_formats() -> tuple[PlanFormat, ...]:
+    """Return every format, in order of the module names."""
+    return discover(__name__, "FORMAT", PlanFormat)
+
+
+def read_plan(path: str) -> Plan:
+    """Return the plan in a file; its name is the file's.
+
+    Raises:
+        InputError: the file cannot be read, has no known suffix, or holds no plan.
+    """
+    by_suffix = {known.suffix: known for known in plan_formats()}
+    known = by_suffix.get(Path(path).suffix.lower())
+    if known is None:
+        raise InputError(
+            f"{path}: no plan is told by this suffix; give a file that ends with "
+            f"{' or '.join(by_suffix)}"
+        )
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: the plan cannot be read ({reason}); check the path") from error
+    if len(raw) > _MOST_BYTES:
+        raise InputError(f"{path}: larger than any plan; give the file of one iteration's order")
+    try:
+        return known.read(raw.decode("utf-8-sig"), printable(Path(path).name))
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not text in UTF-8 (byte {error.start}); write the plan again"
+        ) from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def printable(text: str, width: int = 60) -> str:
+    """Return a text on one line, so long at most, without what a terminal would act on."""
+    flat = "".join(c if c.isprintable() else "?" for c in text[: width + 1])
+    return flat if len(flat) <= width else flat[: width - 1] + "…"

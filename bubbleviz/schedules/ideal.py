@@ -1,0 +1,345 @@
+"""The ideal: what a schedule takes at given times, with nothing else in the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bubbleviz.errors import UsageError
+from bubbleviz.schedules.formula import Sizes
+from bubbleviz.schedules.formulas import formula_named, formulas
+from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting
+from bubbleviz.progress import Watch, unwatched
+from bubbleviz.schedules import schedule_named, schedules
+from bubbleviz.schedules.simulation import (
+    Simulation,
+    cost,
+    makespan,
+    memory_of_devices,
+    peaks_of_devices,
+    schedule_ratio,
+    simulate,
+    stage_ratio,
+    stage_times,
+)
+
+#: Times are whole nanoseconds; one beyond the longest is a slip of the unit (115 days in ms).
+_SHORTEST_MS, _LONGEST_MS = 1e-6, 1e10
+#: Ticks that all operations may take together, so that no sum of them leaves 64 bits.
+_MOST_TICKS = 1 << 62
+#: More operations than this take about a minute, at some 10 us each.
+_MOST_OPERATIONS = 5_000_000
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Milliseconds for one microbatch: one value for all stages, or one a stage.
+
+    A model chunk takes its share of its stage's time, 1/v. Where a schedule does not split the
+    backward, it takes ``backward_ms`` and ``weight_ms`` together.
+
+    Attributes:
+        forward_ms: T_F.
+        backward_ms: T_B, the backward for the input alone.
+        weight_ms: T_W, the backward for the weights.
+        transfer_ms: T_comm, latency of every edge between two devices.
+    """
+
+    forward_ms: tuple[float, ...]
+    backward_ms: tuple[float, ...]
+    weight_ms: tuple[float, ...]
+    transfer_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class MemoryOptions:
+    """Activation memory, in any one unit; see :class:`bubbleviz.schedules.plan.Memory`.
+
+    Attributes:
+        limit: what each device has for it; None for what the schedule is meant for.
+        backward: M_B of one microbatch on a whole stage; None for 1.
+        weight: M_W; None for M_B, or the share of it that the schedule's paper has.
+    """
+
+    limit: float | None = None
+    backward: float | None = None
+    weight: float | None = None
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """What a schedule takes.
+
+    Attributes:
+        plan: what each device runs.
+        simulation: when, in ticks of 1 ns / v, so that a chunk's share of a stage is exact.
+        cost_ms: the longest of the devices' own windows (arXiv 2401.10241, section 5.3).
+        makespan_ms: the window of all devices.
+        stage_ratio: bubble ratio in the former; None where nothing takes time.
+        schedule_ratio: bubble ratio in the latter.
+        peak_activations: of each stage, the most microbatches whose F has run and whose W (or BW)
+            has not; one of v chunks counts 1/v.
+        memory: what a microbatch holds, and the limit if the plan was searched within one.
+        peak_memory: of each stage, in the unit of ``memory``.
+    """
+
+    plan: Plan
+    simulation: Simulation
+    cost_ms: float
+    makespan_ms: float
+    stage_ratio: float | None
+    schedule_ratio: float | None
+    peak_activations: tuple[float, ...]
+    memory: Memory
+    peak_memory: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a schedule takes by a formula, which knows no order: neither makespan nor memory.
+
+    Attributes:
+        name: of the formula.
+        stages: p.
+        microbatches: m.
+        chunks: v.
+        cost_ms: the longest of the devices' own windows.
+        stage_ratio: bubble ratio in it; None where nothing takes time.
+    """
+
+    name: str
+    stages: int
+    microbatches: int
+    chunks: int
+    cost_ms: float
+    stage_ratio: float | None
+
+
+def theory(
+    name: str,
+    stages: int,
+    microbatches: int,
+    times: StageTimes,
+    chunks: int | None = None,
+    *,
+    memory: MemoryOptions | None = None,
+    watch: Watch = unwatched,
+) -> Ideal | Estimate:
+    """Return what a schedule takes, or a formula of that name says; see :func:`ideal`.
+
+    Raises:
+        UsageError: as there, and where a formula is given more than it takes.
+    """
+    known = sorted([*(one.name for one in schedules()), *(one.name for one in formulas())])
+    if name not in known:
+        raise UsageError(f"no schedule is called {name!r}; known are {', '.join(known)}")
+    if formula_named(name) is None:
+        return ideal(name, stages, microbatches, times, chunks, memory=memory, watch=watch)
+    if memory not in {None, MemoryOptions()}:
+        raise UsageError(f"{name} is a formula of times; leave the --memory options out")
+    return estimate(name, stages, microbatches, times, chunks)
+
+
+def ideal(
+    schedule: str,
+    stages: int,
+    microbatches: int,
+    times: StageTimes,
+    chunks: int | None = None,
+    *,
+    memory: MemoryOptions | None = None,
+    of_makespan: bool = False,
+    watch: Watch = unwatched,
+) -> Ideal:
+    """Return what a schedule takes at these times.
+
+    Args:
+        schedule: its name; see :func:`bubbleviz.schedules.schedules`.
+        stages: number of devices, p.
+        microbatches: number of microbatches, m.
+        times: of the stages.
+        chunks: model chunks a device, v; None for the schedule's usual number.
+        memory: what activations take; a searched schedule keeps within the limit.
+        of_makespan: whether a search is for the shortest makespan, rather than the shortest cost.
+        watch: is told how much of a search is done.
+
+    Raises:
+        UsageError: there is no such schedule, it does not allow these sizes, a time cannot be, or
+            memory cannot be or is too little.
+    """
+    rule = schedule_named(schedule)
+    v = rule.chunks if chunks is None else chunks
+    _check_sizes(stages, microbatches, v)
+    held = _memory(rule, stages, memory or MemoryOptions())
+    if rule.searched and held.limit is not None:
+        ticks = _ticks(stages, microbatches * v, times, v)
+        setting = Setting(stages, microbatches, v, *ticks, held, of_makespan)
+        plan = rule.searched.plan(setting, watch)
+    else:
+        plan = rule.plan(stages, microbatches, v)
+    return ideal_of(plan, times, held)
+
+
+def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ideal:
+    """Return what a plan takes at these times.
+
+    Args:
+        plan: what each device runs.
+        times: of the stages.
+        memory: what activations take; None counts them alone.
+
+    Raises:
+        MismatchError: an operation waits for ever for another.
+        UsageError: a time cannot be.
+    """
+    stages, microbatches, v = plan.stages, plan.microbatches, plan.chunks
+    _check_sizes(stages, microbatches, v)
+    held = memory or Memory(None)
+    forward, backward, weight, transfer = _ticks(stages, microbatches * v, times, v)
+    # The replica of another direction has each stage on another device.
+    length = plan.virtual_stages // plan.replicas
+    of_stage = [plan.placement[s % length] for s in range(plan.virtual_stages)]
+    durations = stage_times(
+        [forward[s] for s in of_stage],
+        [backward[s] for s in of_stage],
+        [weight[s] for s in of_stage],
+    )
+    simulation = simulate(plan, durations, transfer_ns=transfer)
+    return Ideal(
+        plan,
+        simulation,
+        cost(simulation) / v / 1e6,
+        makespan(simulation) / v / 1e6,
+        stage_ratio(simulation),
+        schedule_ratio(simulation),
+        peaks_of_devices(simulation),
+        held,
+        memory_of_devices(simulation, held),
+    )
+
+
+def estimate(
+    name: str, stages: int, microbatches: int, times: StageTimes, chunks: int | None = None
+) -> Estimate:
+    """Return what a formula says.
+
+    Args:
+        name: its name; see :func:`bubbleviz.schedules.formulas.formulas`.
+        stages: number of devices, p.
+        microbatches: number of microbatches, m.
+        times: of the stages, which are all alike.
+        chunks: model chunks a device, v; None for the usual number.
+
+    Raises:
+        UsageError: there is no such formula, it does not allow these sizes, the stages differ, or
+            a time cannot be.
+    """
+    formula = formula_named(name)
+    if formula is None:
+        known = ", ".join(one.name for one in formulas())
+        raise UsageError(f"no formula is called {name!r}; known are {known}")
+    v = formula.chunks if chunks is None else chunks
+    _check_sizes(stages, microbatches, v)
+    forward, backward, weight, transfer = _ticks(stages, microbatches * v, times, 1)
+    if any(len(set(each)) > 1 for each in (forward, backward, weight)):
+        raise UsageError(
+            f"{name} is a formula of equal stages; give one time for all, or simulate "
+            f"{formula.drawn}"
+        )
+    work = (forward[0] + backward[0] + weight[0]) / 1e6
+    cost_ms = formula.cost(Sizes(stages, microbatches, v, work, transfer / 1e6))
+    ratio = 1 - microbatches * work / cost_ms if cost_ms else None
+    return Estimate(name, stages, microbatches, v, cost_ms, ratio)
+
+
+def _memory(rule: Schedule, stages: int, given: MemoryOptions) -> Memory:
+    """Return what activations take, and the limit that a search has.
+
+    Raises:
+        UsageError: one of the options cannot be, or there is a limit and nothing to search.
+    """
+    searched = rule.searched
+    for option, value in (("--memory-limit", given.limit), ("--memory-b", given.backward)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{option}: {value} is no memory; give more than 0")
+    backward = 1.0 if given.backward is None else given.backward
+    kept = searched.kept if searched else 1.0
+    weight = kept * backward if given.weight is None else given.weight
+    if not 0 <= weight <= backward:
+        raise UsageError(
+            f"--memory-w: {weight} is held on to W of the {backward:g} held to B; give 0 to "
+            f"{backward:g}"
+        )
+    if given.limit is not None and searched is None:
+        names = ", ".join(one.name for one in schedules() if one.searched)
+        raise UsageError(
+            f"{rule.name} has one order, whatever the memory; --memory-limit is for {names}"
+        )
+    limit = given.limit
+    if limit is None and searched and searched.limit:
+        limit = searched.limit(stages) * backward
+    return Memory(limit, backward, weight)
+
+
+def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
+    sizes = {"stages": stages, "microbatches": microbatches, "chunks": chunks}
+    for name, size in sizes.items():
+        if size < 1:
+            raise UsageError(f"{size} {name}: give at least one")
+    count = 3 * stages * microbatches * chunks
+    if count > _MOST_OPERATIONS:
+        raise UsageError(
+            f"{stages} stages with {microbatches} microbatches of {chunks} chunks are up to "
+            f"{count:,} operations; at most {_MOST_OPERATIONS:,} are simulated, give fewer "
+            "microbatches"
+        )
+
+
+def _ticks(
+    stages: int, microbatches: int, times: StageTimes, chunks: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
+    """Return the ticks of F, B and W by device, and of a transfer.
+
+    A stage's ns are a chunk's ticks: 1/v of the time, in ticks of 1/v ns.
+
+    Args:
+        stages: p.
+        microbatches: how many operations of a kind each stage runs.
+        times: in milliseconds.
+        chunks: v.
+
+    Raises:
+        UsageError: there are neither one value nor one a stage, a value cannot be a time, or they
+            are too long in sum.
+    """
+    forward = _of_stages("--tf", times.forward_ms, stages)
+    backward = _of_stages("--tb", times.backward_ms, stages)
+    weight = _of_stages("--tw", times.weight_ms, stages)
+    transfer = _ns("--tcomm", times.transfer_ms) * chunks
+    longest = max(forward) + max(backward) + max(weight) + 2 * transfer
+    if longest * stages * microbatches > _MOST_TICKS:
+        raise UsageError(
+            "the times of all operations add up to more than 64 bits of nanoseconds; times are "
+            "milliseconds, give shorter ones or fewer microbatches"
+        )
+    return forward, backward, weight, transfer
+
+
+def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ...]:
+    if len(values) not in {1, stages}:
+        raise UsageError(
+            f"{name}: {len(values)} times for {stages} stages; give one for all, or one each"
+        )
+    each = tuple(values) * (stages if len(values) == 1 else 1)
+    return tuple(_ns(name, one) for one in each)
+
+
+def _ns(name: str, ms: float) -> int:
+    if not (math.isfinite(ms) and 0 <= ms <= _LONGEST_MS):
+        raise UsageError(f"{name}: {ms} is no time in milliseconds; give one from 0 on")
+    if 0 < ms < _SHORTEST_MS:
+        raise UsageError(
+            f"{name}: {ms} ms is less than a nanosecond; give 0, or {_SHORTEST_MS:f} or more"
+        )
+    return round(ms * 1e6)

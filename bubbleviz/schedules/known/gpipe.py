@@ -1,0 +1,35 @@
+"""GPipe: all forwards, then all backwards."""
+
+from __future__ import annotations
+
+from bubbleviz.errors import UsageError
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule, looped_placement
+
+
+def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
+    """Return the plan; the backwards go in the order of the microbatches.
+
+    Raises:
+        UsageError: more than one chunk a device.
+    """
+    if chunks != 1:
+        raise UsageError(f"gpipe has one chunk a device, not {chunks}")
+    orders = tuple(
+        tuple(
+            PlannedOperation(stage, phase, microbatch)
+            for phase in (Phase.F, Phase.BW)
+            for microbatch in range(microbatches)
+        )
+        for stage in range(stages)
+    )
+    return Plan("gpipe", stages, microbatches, 1, looped_placement(stages, 1), orders)
+
+
+SCHEDULE = Schedule(
+    name="gpipe",
+    summary="All forwards, then all backwards; bubble (p-1)/(m+p-1).",
+    source="Huang et al., GPipe, arXiv 1811.06965, section 2.3",
+    chunks=1,
+    plan=plan,
+)

@@ -1,0 +1,31 @@
+"""V-Half: two chunks a device in a V, with half of the memory of 1F1B."""
+
+from __future__ import annotations
+
+from bubbleviz.schedules.plan import Plan, Schedule, Searched, at_equal_times
+from bubbleviz.progress import unwatched
+from bubbleviz.schedules.known.zb_v import searched
+
+
+def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
+    """Return the plan at equal times.
+
+    Raises:
+        UsageError: the chunks are not two.
+    """
+    return at_equal_times(_SEARCHED, (stages, microbatches, chunks), unwatched)
+
+
+_SEARCHED = Searched(
+    plan=lambda setting, watch: searched("v-half", setting, watch),
+    limit=lambda stages: (stages + 2) / 2,
+)
+SCHEDULE = Schedule(
+    name="v-half",
+    summary="Searched for the times given, two chunks in a V, in the memory of (p+2)/2 "
+    "microbatches, half of 1F1B's, or in --memory-limit.",
+    source="Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section 4",
+    chunks=2,
+    plan=plan,
+    searched=_SEARCHED,
+)

@@ -1,0 +1,31 @@
+"""ZB-2p: the order that idles least at given times with twice the memory of 1F1B."""
+
+from __future__ import annotations
+
+from bubbleviz.schedules.plan import Plan, Schedule, Searched, at_equal_times
+from bubbleviz.progress import unwatched
+from bubbleviz.schedules.known.zb_1p import KEPT, searched
+
+
+def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
+    """Return the plan at equal times.
+
+    Raises:
+        UsageError: more than one chunk a device.
+    """
+    return at_equal_times(_SEARCHED, (stages, microbatches, chunks), unwatched)
+
+
+_SEARCHED = Searched(
+    plan=lambda setting, watch: searched("zb-2p", setting, watch),
+    limit=lambda stages: 2.0 * stages,
+    kept=KEPT,
+)
+SCHEDULE = Schedule(
+    name="zb-2p",
+    summary="Searched for the times given, in the memory of 2p microbatches, or in --memory-limit.",
+    source="Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, sections 3 and 5",
+    chunks=1,
+    plan=plan,
+    searched=_SEARCHED,
+)

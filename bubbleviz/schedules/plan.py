@@ -1,0 +1,225 @@
+"""A plan: which device runs which operation of one iteration, and in which order.
+
+A plan holds no times. ``bubbleviz.schedules`` builds plans, ``bubbleviz.schedules.simulation`` times them;
+``bubbleviz.schedules.search`` finds plans for given times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from bubbleviz.model.phases import Phase
+from bubbleviz.progress import Watch
+
+
+@dataclass(frozen=True, order=True)
+class PlannedOperation:
+    """One operation of a plan.
+
+    Attributes:
+        virtual_stage: place of its model chunk in the model's order.
+        phase: F, B (for the input alone), W (for the weights) or BW (both fused).
+        microbatch: microbatch number, from 0.
+    """
+
+    virtual_stage: int
+    phase: Phase
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.virtual_stage}{self.phase.label}{self.microbatch}"
+
+
+Order = tuple[PlannedOperation, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The operations of one iteration, in the order in which each device runs them.
+
+    Attributes:
+        name: name of the schedule.
+        stages: number of devices, p.
+        microbatches: number of microbatches, m.
+        chunks: model chunks a device, v.
+        placement: device of each of the p v virtual stages.
+        orders: one order a device.
+        replicas: how many pipelines with all this the plan holds, one after the other.
+        together: forwards that run beside the backward that follows them in the order: both
+            begin when the inputs of both are there, and both results are there when both ended.
+    """
+
+    name: str
+    stages: int
+    microbatches: int
+    chunks: int
+    placement: tuple[int, ...]
+    orders: tuple[Order, ...]
+    replicas: int = 1
+    together: frozenset[PlannedOperation] = frozenset()
+    _chunk: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Number the chunks of each device in the order of their virtual stages."""
+        seen = [0] * self.stages
+        chunks = []
+        for device in self.placement:
+            chunks.append(seen[device])
+            seen[device] += 1
+        object.__setattr__(self, "_chunk", tuple(chunks))
+
+    @property
+    def virtual_stages(self) -> int:
+        """Number of virtual stages, p v."""
+        return len(self.placement)
+
+    def device_of(self, virtual_stage: int) -> int:
+        """Return the device that holds that virtual stage."""
+        return self.placement[virtual_stage]
+
+    def chunk_of(self, virtual_stage: int) -> int:
+        """Return the index of the virtual stage among its device's, in the model's order."""
+        return self._chunk[virtual_stage]
+
+    def replicated(self, replicas: int) -> Plan:
+        """Return the plan of that many pipelines, each with devices and virtual stages of its own.
+
+        Those of the second one follow those of the first, and so on.
+        """
+        copies = range(replicas)
+        return replace(
+            self,
+            stages=self.stages * replicas,
+            placement=tuple(d + n * self.stages for n in copies for d in self.placement),
+            orders=tuple(
+                tuple(
+                    replace(op, virtual_stage=op.virtual_stage + n * self.virtual_stages)
+                    for op in order
+                )
+                for n in copies
+                for order in self.orders
+            ),
+            replicas=self.replicas * replicas,
+            together=frozenset(
+                replace(op, virtual_stage=op.virtual_stage + n * self.virtual_stages)
+                for n in copies
+                for op in self.together
+            ),
+        )
+
+    def forward_only(self) -> Plan:
+        """Return the plan of an evaluation iteration: the forwards alone, in the same order."""
+        orders = tuple(tuple(op for op in order if op.phase is Phase.F) for order in self.orders)
+        return replace(self, orders=orders, together=frozenset())
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Activation memory of one microbatch on one whole stage, and how much a device has.
+
+    F takes ``backward``, B gives back all but ``weight``, W the rest (arXiv 2401.10241, section
+    3.1); one of v chunks takes 1/v of it. Any unit, the same for all three.
+
+    Attributes:
+        limit: what a device has; None for no limit.
+        backward: M_B, held from F to the end of B.
+        weight: M_W, what is held of it on to the end of W.
+    """
+
+    limit: float | None
+    backward: float = 1.0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a plan is searched for.
+
+    Attributes:
+        stages: p.
+        microbatches: m.
+        chunks: v.
+        forward: T_F of a chunk by device, in ticks.
+        backward: T_B, for the input alone.
+        weight: T_W.
+        transfer: ticks of every edge between two devices.
+        memory: with a limit.
+        makespan: whether the window of all devices is to be short, rather than the longest of
+            their own.
+    """
+
+    stages: int
+    microbatches: int
+    chunks: int
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    weight: tuple[int, ...]
+    transfer: int
+    memory: Memory
+    makespan: bool = False
+
+
+@dataclass(frozen=True)
+class Searched:
+    """How a schedule finds its plan for given times.
+
+    Attributes:
+        plan: plan for a setting; it tells how much of the search is done. It raises
+            :class:`bubbleviz.errors.UsageError` for sizes and limits that it does not allow.
+        limit: memory limit by p, in units of M_B, where the caller gives none; None where the
+            schedule then has a fixed order.
+        kept: M_W, in units of M_B, where the caller gives none.
+    """
+
+    plan: Callable[[Setting, Watch], Plan]
+    limit: Callable[[int], float] | None
+    kept: float = 1.0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A rule that makes plans.
+
+    Attributes:
+        name: what users call it, for example ``"1f1b"``.
+        summary: one sentence for people.
+        source: paper and section that define it.
+        chunks: model chunks a device where the caller has no wish.
+        plan: plan for (stages p, microbatches m, chunks v), of a searched schedule the one at
+            equal times. It raises :class:`bubbleviz.errors.UsageError` for sizes that the
+            schedule does not allow.
+        searched: how a plan is found for given times; None where the order is always the same.
+        with_one_chunk: name of the schedule that this is with one chunk a device; None where it
+            keeps its own.
+        replicas: how many pipelines, each with microbatches of its own, its plans hold.
+    """
+
+    name: str
+    summary: str
+    source: str
+    chunks: int
+    plan: Callable[[int, int, int], Plan]
+    searched: Searched | None = None
+    with_one_chunk: str | None = None
+    replicas: int = 1
+
+
+def at_equal_times(searched: Searched, sizes: tuple[int, int, int], watch: Watch) -> Plan:
+    """Return the plan of (p, m, v) where F, B and W are equally long and transfers are free."""
+    p, m, v = sizes
+    limit = searched.limit(p) if searched.limit else None
+    ones = (1,) * p
+    return searched.plan(
+        Setting(p, m, v, ones, ones, ones, 0, Memory(limit, 1.0, searched.kept)), watch
+    )
+
+
+def looped_placement(stages: int, chunks: int) -> tuple[int, ...]:
+    """Return the placement of interleaved schedules: 0 1 .. p-1 0 1 .. p-1, v times."""
+    return tuple(range(stages)) * chunks
+
+
+def v_placement(stages: int) -> tuple[int, ...]:
+    """Return the placement of V schedules: 0 1 .. p-1 and back, p-1 .. 1 0."""
+    return (*range(stages), *reversed(range(stages)))

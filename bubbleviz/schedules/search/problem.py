@@ -1,0 +1,169 @@
+"""What is searched: times, transfers and memory of virtual stages, in integers.
+
+What is to be short is the longest window of a device: its work and what it idles in between. As
+the work is given, what is counted is its *excess*, by which the window is longer than the work of
+the device that has most of it; where stages differ, those with less work may idle more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from bubbleviz.errors import UsageError
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, Setting
+
+#: Longer than any schedule: a time that never comes.
+NEVER = 1 << 62
+#: What one chunk of one microbatch holds from F to B; memory is counted in shares of it.
+HELD = 1 << 30
+_PHASES = (Phase.F, Phase.B, Phase.W)
+_CODES = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
+
+#: What each device runs, in order: ``3 virtual_stage + phase`` with F 0, B 1, W 2.
+Codes = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A placement with its times; all tuples are by virtual stage.
+
+    Attributes:
+        placement: device of each virtual stage.
+        microbatches: m.
+        lengths: ticks of F, B and W: ``lengths[3 virtual_stage + phase]``.
+        down: ticks from the end of F to its arrival at the next virtual stage.
+        up: ticks from the end of B to its arrival at the virtual stage before.
+        limit: memory of a device, in shares of ``HELD``.
+        kept: what stays of ``HELD`` from B to W.
+        makespan: whether windows begin when the first device begins, rather than each device's
+            own.
+        own: by device: its virtual stages.
+        slack: by device: how much less work it has than the device with most, in ticks.
+    """
+
+    placement: tuple[int, ...]
+    microbatches: int
+    lengths: tuple[int, ...]
+    down: tuple[int, ...]
+    up: tuple[int, ...]
+    limit: int
+    kept: int
+    makespan: bool = False
+    own: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    slack: tuple[int, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """List the virtual stages of each device, and its slack."""
+        devices = range(max(self.placement) + 1)
+        own = tuple(tuple(s for s, at in enumerate(self.placement) if at == d) for d in devices)
+        object.__setattr__(self, "own", own)
+        work = [sum(sum(self.lengths[3 * s : 3 * s + 3]) for s in stages) for stages in own]
+        slack = tuple((max(work) - one) * self.microbatches for one in work)
+        object.__setattr__(self, "slack", slack)
+
+    @property
+    def devices(self) -> int:
+        """Number of devices, p."""
+        return len(self.own)
+
+    @property
+    def chunks(self) -> int:
+        """Virtual stages a device, v."""
+        return len(self.placement) // self.devices
+
+    @property
+    def operations(self) -> int:
+        """Number of operations."""
+        return len(self.lengths) * self.microbatches
+
+    @property
+    def room(self) -> int:
+        """How many chunks' activations a device holds at once."""
+        return self.limit // HELD
+
+    def with_microbatches(self, microbatches: int) -> Problem:
+        """Return the same with another number of microbatches."""
+        return replace(self, microbatches=microbatches)
+
+    def least_excess(self) -> int:
+        """Return what the excess is at least, whatever the order, in ticks.
+
+        With one chunk a device it is known: from the start of its first F to the arrival of its
+        first gradient a device has nothing to run but the forwards that it has memory for.
+        """
+        if self.chunks > 1:
+            return 0
+        most = begin = 0
+        for first in range(self.devices):
+            behind = range(first + 1, self.devices)
+            away = sum(self.lengths[3 * s] + self.lengths[3 * s + 1] for s in behind)
+            away += sum(self.down[s - 1] + self.up[s] for s in behind)
+            ahead = min(self.room, self.microbatches) - 1
+            idle = max(0, away - ahead * self.lengths[3 * first]) - self.slack[first]
+            most = max(most, idle + begin if self.makespan else idle)
+            begin += self.lengths[3 * first] + self.down[first]
+        return most
+
+
+def problem_of(setting: Setting, placement: tuple[int, ...]) -> Problem:
+    """Return the problem of a setting.
+
+    Raises:
+        UsageError: the memory holds not even one microbatch.
+    """
+    stages = range(len(placement))
+    times = (setting.forward, setting.backward, setting.weight)
+    lengths = tuple(time[placement[s]] for s in stages for time in times)
+    cut = [placement[s] != placement[s + 1] for s in stages[:-1]]
+    down = tuple(setting.transfer if far else 0 for far in [*cut, False])
+    up = tuple(setting.transfer if far else 0 for far in [False, *cut])
+    memory = setting.memory
+    share = memory.backward / setting.chunks
+    limit = math.floor(memory.limit / share * HELD * (1 + 1e-12)) if memory.limit else 0
+    if limit < HELD * setting.chunks:
+        raise UsageError(
+            f"a memory limit of {memory.limit:g} holds no microbatch, which takes "
+            f"{memory.backward:g} of a stage; give more"
+        )
+    # Never more than everything, which also keeps the numbers small.
+    limit = min(limit, HELD * setting.chunks * max(1, setting.microbatches))
+    kept = math.ceil(memory.weight / memory.backward * HELD)
+    return Problem(
+        placement, setting.microbatches, lengths, down, up, limit, kept, setting.makespan
+    )
+
+
+def codes_of(plan: Plan) -> Codes:
+    """Return the orders of a plan, with a whole backward as a B and its W."""
+    codes = []
+    for order in plan.orders:
+        own = []
+        for op in order:
+            fused = op.phase is Phase.BW
+            own.append(3 * op.virtual_stage + _CODES[op.phase])
+            own += [3 * op.virtual_stage + 2] if fused else []
+        codes.append(own)
+    return codes
+
+
+def plan_of(name: str, problem: Problem, codes: Codes) -> Plan:
+    """Return the plan of these orders; each phase takes the microbatches in their order."""
+    orders: list[Order] = []
+    for order in codes:
+        taken: dict[int, int] = {}
+        operations = []
+        for code in order:
+            number = taken.get(code, 0)
+            taken[code] = number + 1
+            operations.append(PlannedOperation(code // 3, _PHASES[code % 3], number))
+        orders.append(tuple(operations))
+    return Plan(
+        name,
+        problem.devices,
+        problem.microbatches,
+        problem.chunks,
+        problem.placement,
+        tuple(orders),
+    )
