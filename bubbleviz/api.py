@@ -23,7 +23,7 @@ from bubbleviz.count import Counts, count, prepare
 from bubbleviz.errors import MismatchError, ProfileError, UsageError
 from bubbleviz.explain import Explanation, explain
 from bubbleviz.fleet import Fleet, Glance, Local
-from bubbleviz.inputs import Found, find_profiles
+from bubbleviz.sources.paths import Found, find_profiles
 from bubbleviz.inspection import Inspection, look_over
 from bubbleviz.interpret import INFERRED, Recording
 from bubbleviz.iteration_table import Iterations
@@ -33,7 +33,7 @@ from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.pipelines import Parallel
 from bubbleviz.schedules.files import read_plan
 from bubbleviz.progress import Progress, Unwatched, unwatched
-from bubbleviz.readers import reader_of
+from bubbleviz.sources.readers import reader_of
 from bubbleviz.recognition import compared, schedule_of
 from bubbleviz.record import How, export_of
 from bubbleviz.report import Report

@@ -13,7 +13,7 @@ import numpy as np
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import found_in
-from bubbleviz.held import no_calls
+from bubbleviz.sources.in_memory import no_calls
 from bubbleviz.model.profile import CallLog, Calls, process_of
 
 #: Shorter calls and ranges are not told apart from what is around them.

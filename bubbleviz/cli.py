@@ -197,7 +197,7 @@ def analyze(
     """Measure the pipeline bubbles of one run: print a table, write the files asked for."""
     from bubbleviz.model.choices import ROWS, one_of
     from bubbleviz.crew import cores
-    from bubbleviz.inputs import find_profiles
+    from bubbleviz.sources.paths import find_profiles
     from bubbleviz.outputs import check_outputs, write_outputs
     from bubbleviz.selection import check_drawn, numbers, parallel_of, view_of
     from bubbleviz.model.window import window_of
@@ -276,7 +276,7 @@ def inspect(
     ] = None,
 ) -> None:
     """Show what a profile holds, which naming it follows, and what is missing. Run this first."""
-    from bubbleviz.inputs import find_profiles
+    from bubbleviz.sources.paths import find_profiles
 
     files = find_profiles(profiles)
     from bubbleviz.api import inspect as look

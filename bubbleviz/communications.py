@@ -81,7 +81,7 @@ class Communications(Table):
 
     Attributes:
         source: row of the files read.
-        kind: code of :class:`~bubbleviz.nccl_events.Kind`.
+        kind: code of :class:`~bubbleviz.sources.nccl.events.Kind`.
         pid: the process.
         name: row of ``names``.
         communicator: row of ``communicators``.
@@ -102,7 +102,7 @@ class Communications(Table):
         timing: code of :class:`Timing`.
         kernel: row of the profiles' kernels; operations of one kernel share its times.
         shared: how many operations share these times.
-        state_ns: shape (rows, states), as of :class:`~bubbleviz.nccl_events.NcclEvents`.
+        state_ns: shape (rows, states), as of :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
         waiting_ns: of the duration, what it waited for others; -1 unknown.
         moving_ns: the rest of it; -1 unknown.
         split: code of :class:`Split`.

@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from bubbleviz.crew import Broken, Handed, crew
 from bubbleviz.errors import ProfileError
-from bubbleviz.inputs import Found, find_profiles
+from bubbleviz.sources.paths import Found, find_profiles
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.record import How, Recorded, record
 
@@ -91,7 +91,7 @@ class Fleet(Protocol):
         """Whether a file that cannot be read ends the run, if it was named."""
 
     def find(self, paths: Sequence[str]) -> tuple[Found, ...]:
-        """Return the files that paths stand for; see :func:`~bubbleviz.inputs.find_profiles`."""
+        """Return the files that paths stand for; see :func:`~bubbleviz.sources.paths.find_profiles`."""
 
     def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:
         """Return the glance of each file, or why there is none."""

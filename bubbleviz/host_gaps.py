@@ -13,11 +13,11 @@ from bubbleviz.errors import UsageError
 from bubbleviz.conventions.host_activities import HostActivities, default_activities
 from bubbleviz.idle_ranks import Asked, ranks_of
 from bubbleviz.idle_time import IdleReport, Part, RankIdle
-from bubbleviz.inputs import find_profiles, refuse_twins
+from bubbleviz.sources.paths import find_profiles, refuse_twins
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Progress, Unwatched, Watch
-from bubbleviz.readers import reader_of
+from bubbleviz.sources.readers import reader_of
 from bubbleviz.record import export_of, told_of
 from bubbleviz.steps import pattern_of
 from bubbleviz.model.window import Window

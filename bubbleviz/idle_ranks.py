@@ -22,7 +22,7 @@ from bubbleviz.call_notes import GRAIN_NS, CallNotes, notes_of
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.conventions import plain
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
-from bubbleviz.held import no_ranges
+from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.conventions.host_activities import (
     DEVICE,
     KNOWN,

@@ -16,11 +16,11 @@ from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.communications import Communications, Communicator
 from bubbleviz.errors import InputError, NothingToAnalyseError
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.inputs import Beside, find_profiles, refuse_twins
+from bubbleviz.sources.paths import Beside, find_profiles, refuse_twins
 from bubbleviz.nccl_anchors import Anchor, anchor_of
 from bubbleviz.nccl_clocks import Clock, KernelPool, Placed, place, pool_of
-from bubbleviz.nccl_events import UNKNOWN, EventFile, Kind
-from bubbleviz.nccl_files import Format, format_of, read_events
+from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, Kind
+from bubbleviz.sources.nccl.formats import Format, format_of, read_events
 from bubbleviz.nccl_kernels import Carried, read_kernels
 from bubbleviz.nccl_limitations import limitations_of
 from bubbleviz.nccl_members import instances_of, paired_by_order, placed_by_ends, split
@@ -28,7 +28,7 @@ from bubbleviz.nccl_rows import Numbers, of_events, of_kernels
 from bubbleviz.nccl_totals import Communication, FileRead
 from bubbleviz.nccl_window import extent_of, within
 from bubbleviz.progress import Progress, Unwatched
-from bubbleviz.unpacked import head_of
+from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.model.window import Window
 
 

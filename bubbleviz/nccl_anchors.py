@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.errors import UsageError
-from bubbleviz.nccl_events import EventFile
+from bubbleviz.sources.nccl.events import EventFile
 
 #: A GPU's clock counts since 1970, a host's since its profiler began.
 _GPU_CLOCK_NS = 10**15

@@ -18,7 +18,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.communications import Timing
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.nccl_anchors import Anchor, by_file
-from bubbleviz.nccl_events import LONGEST_NS, UNKNOWN, EventFile, Kind, NcclEvents
+from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, Kind, NcclEvents
 from bubbleviz.nccl_kernels import Carried, family_of, said_by
 from bubbleviz.nccl_matching import (
     GPU_TOLERANCE_NS,

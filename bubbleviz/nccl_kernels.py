@@ -22,11 +22,11 @@ from bubbleviz.link import link
 from bubbleviz.model.operations import Limitation
 from bubbleviz.nccl_called import Called
 from bubbleviz.nccl_collectives import called_of, sizes_of
-from bubbleviz.nccl_payloads import Payloads, read_payloads
+from bubbleviz.sources.nsys.nccl_payloads import Payloads, read_payloads
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Ranges, Source, pid_of, process_of
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.readers import reader_of
+from bubbleviz.sources.readers import reader_of
 from bubbleviz.record import export_of, told_of
 
 #: Ranges that NCCL's interface opens.

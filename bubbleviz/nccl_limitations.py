@@ -11,7 +11,7 @@ from bubbleviz.communications import Communications, Split
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation
 from bubbleviz.nccl_clocks import Clock, Placed
-from bubbleviz.nccl_events import EventFile
+from bubbleviz.sources.nccl.events import EventFile
 from bubbleviz.nccl_kernels import Carried
 
 

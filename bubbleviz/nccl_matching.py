@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.nccl_events import UNKNOWN
+from bubbleviz.sources.nccl.events import UNKNOWN
 
 #: Operations that are looked at together, and how many such blocks are at most.
 _BLOCK, _BLOCKS = 64, 8

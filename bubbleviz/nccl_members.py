@@ -19,7 +19,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.communications import Communications, Split, Timing
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.nccl_clocks import Clock
-from bubbleviz.nccl_events import UNKNOWN, Kind
+from bubbleviz.sources.nccl.events import UNKNOWN, Kind
 
 _FIRST = int(np.iinfo(np.int64).min)
 #: Of k-th kernels, the share that must run at one time.

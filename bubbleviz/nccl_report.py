@@ -14,7 +14,7 @@ from bubbleviz._version import __version__
 from bubbleviz.cells import clean, milliseconds, ruled, shortened, titled
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.communications import Split, Timing, communicator_text
-from bubbleviz.nccl_events import STATES, UNKNOWN, Kind
+from bubbleviz.sources.nccl.events import STATES, UNKNOWN, Kind
 from bubbleviz.nccl_totals import bandwidths_of, busy_ns, totals_of
 from bubbleviz.model.process_groups import stretches
 from bubbleviz.renderers.csv import inert

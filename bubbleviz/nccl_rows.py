@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.communications import SIZES, Communications, Communicator, Timing
 from bubbleviz.nccl_clocks import KernelPool, Placed
-from bubbleviz.nccl_events import STATES, Kind, NcclEvents
+from bubbleviz.sources.nccl.events import STATES, Kind, NcclEvents
 from bubbleviz.nccl_kernels import Carried, said_by
 
 #: More elements than any operation has.

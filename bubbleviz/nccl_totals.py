@@ -19,7 +19,7 @@ from bubbleviz.communications import (
     in_all,
 )
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.nccl_events import UNKNOWN
+from bubbleviz.sources.nccl.events import UNKNOWN
 
 if TYPE_CHECKING:
     from bubbleviz.model.operations import Limitation

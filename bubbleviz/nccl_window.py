@@ -12,10 +12,10 @@ from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.idle_ranks import Asked, window_extent
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
-from bubbleviz.nccl_events import UNKNOWN
+from bubbleviz.sources.nccl.events import UNKNOWN
 from bubbleviz.nccl_totals import Communication
 from bubbleviz.progress import unwatched
-from bubbleviz.readers import reader_of
+from bubbleviz.sources.readers import reader_of
 from bubbleviz.record import export_of
 from bubbleviz.model.window import Window
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Bools
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.inputs import find_profiles, refuse_twins
+from bubbleviz.sources.paths import find_profiles, refuse_twins
 from bubbleviz.instruction_costs import (
     Costs,
     ModuleSeen,
@@ -25,7 +25,7 @@ from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
 from bubbleviz.pgle_files import format_of
 from bubbleviz.progress import Progress, Unwatched, Watch
-from bubbleviz.readers import reader_of
+from bubbleviz.sources.readers import reader_of
 from bubbleviz.record import export_of
 from bubbleviz.thunks import GLOBS, module_name
 

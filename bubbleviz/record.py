@@ -24,8 +24,8 @@ from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import WITHOUT_DEVICE
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.raw_reports import exported
-from bubbleviz.readers import OpenFile, reader_of
+from bubbleviz.sources.nsys.raw_reports import exported
+from bubbleviz.sources.readers import OpenFile, reader_of
 from bubbleviz.conventions.draft import folded
 from bubbleviz.timing import Step, noting, step
 

@@ -19,18 +19,19 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz import crew, dask_fleet, fleet, scan
+from bubbleviz import crew, dask_fleet, fleet
+from bubbleviz.sources.nsys import scan
 from bubbleviz.cli import main
 from bubbleviz.model.columns import Ints
 from bubbleviz.crew import Broken
-from bubbleviz.database import Database
+from bubbleviz.sources.nsys.database import Database
 from bubbleviz.errors import InputError, ProfileError, UsageError
 from bubbleviz.progress import Watch
 from bubbleviz.record import How, Recorded, record
 from bubbleviz.renderers.csv import RENDERER as CSV
 from bubbleviz.renderers.json import RENDERER as JSON
 from bubbleviz.report import Report
-from bubbleviz.scan import Stretch
+from bubbleviz.sources.nsys.scan import Stretch
 from bubbleviz.selection import view_of
 from scripts.planting import plant
 from scripts.planting.options import Planting

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.model.columns import Ints, widened
 from bubbleviz.errors import ProfileError
-from bubbleviz.gathering import Gathering
+from bubbleviz.sources.nsys.gathering import Gathering
 from bubbleviz.model.grouping import Coding
 from bubbleviz.link import _places
 from bubbleviz.model.profile import UNCORRELATED, correlations, possible

@@ -19,9 +19,9 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import unwatched
-from bubbleviz.readers import reader_of
+from bubbleviz.sources.readers import reader_of
 from bubbleviz.report import Report
-from bubbleviz.traced import times_ns
+from bubbleviz.sources.event_columns import times_ns
 from scripts.planting import Planting, plant
 from tests.kineto import traces_of
 

@@ -30,10 +30,10 @@ from bubbleviz.errors import (
 )
 from bubbleviz.nccl import find_inputs, measure_communication
 from bubbleviz.nccl_anchors import anchor_of
-from bubbleviz.nccl_events import UNKNOWN
+from bubbleviz.sources.nccl.events import UNKNOWN
 from bubbleviz.nccl_kernels import read_kernels, said_by
 from bubbleviz.nccl_matching import GPU_TOLERANCE_NS, Starts, match
-from bubbleviz.nccl_payloads import read_payloads
+from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.nccl_totals import Communication, totals_of
 from bubbleviz.model.window import window_of
 from tests.building import C, K, R, global_id, profile

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.errors import InputError, ProfileError
-from bubbleviz.nccl_events import STATES, UNKNOWN, EventFile, Kind
-from bubbleviz.nccl_files import format_of, formats, read_events
-from bubbleviz.nccl_files.plugin import PluginEvent
-from bubbleviz.nccl_lines import BLOCK, Objects
-from bubbleviz.readers import reader_of
+from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, Kind
+from bubbleviz.sources.nccl.formats import format_of, formats, read_events
+from bubbleviz.sources.nccl.formats.plugin import PluginEvent
+from bubbleviz.sources.nccl.lines import BLOCK, Objects
+from bubbleviz.sources.readers import reader_of
 from tests.nccl_writing import Op, Plugin, Step, line, proxy_file
 
 HASH = 0xFEEDFACECAFEBEEF

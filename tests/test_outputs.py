@@ -12,7 +12,7 @@ import pytest
 
 from bubbleviz.cli import main
 from bubbleviz.errors import InputError, OutputError, UsageError
-from bubbleviz.inputs import find_profiles
+from bubbleviz.sources.paths import find_profiles
 from bubbleviz.outputs import check_outputs, write_outputs
 from bubbleviz.selection import numbers
 

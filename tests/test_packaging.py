@@ -19,14 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz import cli, readers, renderers, schedules, statistics
+from bubbleviz import cli, renderers, schedules, statistics
+from bubbleviz.sources import readers
 from bubbleviz.schedules import formulas
 from bubbleviz.conventions import Convention, Pattern, built_in, plain, understand
 from bubbleviz.schedules.formula import Formula
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.schedules.plan import Schedule
-from bubbleviz.queries import query, sql_root
-from bubbleviz.readers import Reader
+from bubbleviz.sources.nsys.queries import query, sql_root
+from bubbleviz.sources.readers import Reader
 from bubbleviz.registry import discover
 from bubbleviz.renderers import Renderer
 from bubbleviz.statistics import Statistic

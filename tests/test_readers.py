@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz import readers
+from bubbleviz.sources import readers
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
-from bubbleviz.inputs import find_profiles
+from bubbleviz.sources.paths import find_profiles
 from bubbleviz.progress import unwatched
-from bubbleviz.readers import reader_of
-from bubbleviz.unpacked import head_of
+from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.gzip_files import head_of
 from tests.building import C, K, R, profile
 from tests.kineto import traces_of
 from tests.planes import E, L, P, space, trace_json

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bubbleviz import trace_events, unpacked
+from bubbleviz.sources import trace_events
+from bubbleviz.sources import gzip_files as unpacked
 from bubbleviz.errors import ProfileError
-from bubbleviz.trace_events import TraceFile, opened_trace
+from bubbleviz.sources.trace_events import TraceFile, opened_trace
 
 
 class _Args(msgspec.Struct):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.wire import Field, MalformedError, Messages, Walk
+from bubbleviz.sources.xla.wire import Field, MalformedError, Messages, Walk
 from tests.planes import space_type
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

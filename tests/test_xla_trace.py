@@ -12,10 +12,10 @@ import pytest
 
 import bubbleviz
 from bubbleviz import errors
-from bubbleviz.inputs import find_profiles
+from bubbleviz.sources.paths import find_profiles
 from bubbleviz.pgle import measure_costs
 from bubbleviz.model.profile import Profile
-from bubbleviz.readers import reader_of
+from bubbleviz.sources.readers import reader_of
 from bubbleviz.thunks import GLOBS
 from tests.planes import E, L, P, space, trace_json
 from tests.test_xplane import DATA, REAL, gpu, named, profile, ratios, read_or_refused, tpu, written

@@ -22,11 +22,11 @@ from bubbleviz.conventions import built_in, globs_of
 from bubbleviz.idle import Cause
 from bubbleviz.pgle import measure_costs
 from bubbleviz.model.profile import Profile, Ranges, is_main
-from bubbleviz.readers import reader_of
+from bubbleviz.sources.readers import reader_of
 from bubbleviz.report import Report
-from bubbleviz.wire import Walk
-from bubbleviz.xla_planes import device_of
-from bubbleviz.xspace import planes_of
+from bubbleviz.sources.xla.wire import Walk
+from bubbleviz.sources.xla.planes import device_of
+from bubbleviz.sources.xla.xspace import planes_of
 from tests.planes import E, L, P, space, space_type
 
 DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nowhere")) / "jax"
@@ -249,7 +249,7 @@ def test_a_loop_counts_by_what_it_runs(tmp_path: Path) -> None:
     )
 )
 def test_leaves_are_what_holds_nothing(rows: list[tuple[int, int]]) -> None:
-    from bubbleviz.xla_planes import Kept, leaves
+    from bubbleviz.sources.xla.planes import Kept, leaves
 
     start = np.array([s for s, _ in rows], np.int64)
     end = start + np.array([n for _, n in rows], np.int64)
@@ -484,7 +484,7 @@ def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
 @REAL
 @pytest.mark.parametrize("name", ["jax_cpu4", "tracelens_jax08_attention"])
 def test_real_files_read_another_way(name: str) -> None:
-    from bubbleviz.xspace import events_of
+    from bubbleviz.sources.xla.xspace import events_of
 
     path = DATA / f"{name}.xplane.pb"
     walk = Walk(path.read_bytes())

@@ -98,7 +98,7 @@ def _inputs(saved: dict[str, bool]) -> list[str]:
     Raises:
         InputError: a path leads to nothing.
     """
-    from bubbleviz.inputs import find_profiles
+    from bubbleviz.sources.paths import find_profiles
 
     return [
         file

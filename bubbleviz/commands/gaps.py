@@ -80,7 +80,7 @@ def gaps(
     Works on any profile: steps, duty cycle, and every idle gap put down to what the launching
     thread was doing.
     """
-    from bubbleviz.inputs import find_profiles
+    from bubbleviz.sources.paths import find_profiles
     from bubbleviz.outputs import check_outputs
     from bubbleviz.model.window import window_of
 

@@ -91,7 +91,7 @@ def pgle(
 
     Costs are device times of whole executions; the flags of the two runs are printed below.
     """
-    from bubbleviz.inputs import find_profiles
+    from bubbleviz.sources.paths import find_profiles
     from bubbleviz.outputs import check_outputs, write_outputs
 
     _check(output, against, csv, modules=modules)

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 
 from bubbleviz.pgle_files import Format
-from bubbleviz.wire import Field, Walk
+from bubbleviz.sources.xla.wire import Field, Walk
 
 #: Tags: field number << 3 | wire type (1 is eight bytes, 2 is a length and so many bytes).
 _COSTS, _NAME, _COST_US = 1 << 3 | 2, 1 << 3 | 2, 2 << 3 | 1

@@ -21,7 +21,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import looked_up
-from bubbleviz.kineto_events import (
+from bubbleviz.sources.kineto.events import (
     CORRELATION,
     DEVICE,
     EXTERNAL,
@@ -36,7 +36,7 @@ from bubbleviz.kineto_events import (
     Rows,
 )
 from bubbleviz.model.process_groups import Collectives, Group
-from bubbleviz.traced import Texts, clean
+from bubbleviz.sources.event_columns import Texts, clean
 
 #: More elements, or ranks, than there are.
 _MOST_ELEMENTS, _MOST_RANKS = 1 << 55, 1 << 20

@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.call_log import ExportedCalls
+from bubbleviz.sources.nsys.call_log import ExportedCalls
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.database import Binds
+from bubbleviz.sources.nsys.database import Binds
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
-from bubbleviz.exports import GRAPH, KERNEL, NVTX, RUNTIME, Export, connect, number, opened
+from bubbleviz.sources.nsys.export import GRAPH, KERNEL, NVTX, RUNTIME, Export, connect, number, opened
 from bubbleviz.conventions.globs import binds_of, fitting
-from bubbleviz.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of, kernel_stretches
-from bubbleviz.held import no_calls, no_ranges
+from bubbleviz.sources.nsys.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of, kernel_stretches
+from bubbleviz.sources.in_memory import no_calls, no_ranges
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (
     IMPOSSIBLE_NS,
@@ -41,9 +41,9 @@ from bubbleviz.model.profile import (
     possible,
 )
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.queries import query
-from bubbleviz.readers import Reader
-from bubbleviz.scan import Scan, scan_of
+from bubbleviz.sources.nsys.queries import query
+from bubbleviz.sources.readers import Reader
+from bubbleviz.sources.nsys.scan import Scan, scan_of
 from bubbleviz.timing import step
 
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
@@ -366,7 +366,7 @@ def _lasting(
 
 @dataclass(frozen=True)
 class NsysFile:
-    """An open export; see :class:`~bubbleviz.readers.OpenFile`."""
+    """An open export; see :class:`~bubbleviz.sources.readers.OpenFile`."""
 
     export: Export
     scan: Scan

@@ -1,7 +1,7 @@
 """XSpace: the protobuf file of XLA's profiler, read piece by piece.
 
 The file is never held whole: large messages are walked, events are decoded as columns, some
-megabytes at a time (:mod:`bubbleviz.wire`). Messages and numbers of fields are those of
+megabytes at a time (:mod:`bubbleviz.sources.xla.wire`). Messages and numbers of fields are those of
 ``tsl/profiler/protobuf/xplane.proto`` (openxla/xla).
 
 A plane's lines stand before the names of what is on them, so that planes are walked first. A file
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.wire import NO_MESSAGES, Field, Messages, Walk
+from bubbleviz.sources.xla.wire import NO_MESSAGES, Field, Messages, Walk
 
 #: Numbers of fields, by message.
 _SPACE_PLANES, _SPACE_HOSTNAMES = 1, 4

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.containment import Innermost
 from bubbleviz.model.grouping import found_in, groups_of
-from bubbleviz.held import HeldCalls
+from bubbleviz.sources.in_memory import HeldCalls
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.profile import Activities, Calls, Ranges, correlations
-from bubbleviz.xla_planes import Kept, Label, Planes, copies, leaves, module_of
+from bubbleviz.sources.xla.planes import Kept, Label, Planes, copies, leaves, module_of
 
 #: How a host's event is called that is a module's execution: ``jit_step:XLA GPU module``.
 _OF_HOST = ":XLA GPU module"

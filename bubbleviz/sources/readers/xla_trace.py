@@ -19,18 +19,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bubbleviz import trace_events
+from bubbleviz.sources import trace_events
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Contents, Profile, Source
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.readers import Reader
+from bubbleviz.sources.readers import Reader
 from bubbleviz.timing import step
-from bubbleviz.trace_events import TraceFile, is_json, opened_trace
-from bubbleviz.traced import clean, times_ns
-from bubbleviz.xla_planes import FOLDER, Collector, Events, Role, device_of, path_of, roles_of
-from bubbleviz.xla_profile import Held, held
+from bubbleviz.sources.trace_events import TraceFile, is_json, opened_trace
+from bubbleviz.sources.event_columns import clean, times_ns
+from bubbleviz.sources.xla.planes import FOLDER, Collector, Events, Role, device_of, path_of, roles_of
+from bubbleviz.sources.xla.profile import Held, held
 
 #: How XLA's profiler says how exact its times are, and how it calls processes.
 _MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
@@ -154,7 +154,7 @@ def _numbers(told: Sequence[int | None]) -> Ints:
 
 @dataclass
 class XlaTraceFile:
-    """An open trace; see :class:`~bubbleviz.readers.OpenFile`. It is decoded once."""
+    """An open trace; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once."""
 
     file: TraceFile[_Event, _ExactEvent]
 

@@ -1,6 +1,6 @@
 """XPlane: the ``*.xplane.pb`` that JAX, TensorBoard and TensorFlow write (XLA's profiler).
 
-It is protobuf, read a piece at a time; see :mod:`bubbleviz.xspace`. Times are whole
+It is protobuf, read a piece at a time; see :mod:`bubbleviz.sources.xla.xspace`. Times are whole
 nanoseconds: start and end of an event are cut from picoseconds, each for itself, so that what
 follows without a gap still does.
 """
@@ -21,11 +21,11 @@ from bubbleviz.model.grouping import found_in
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Contents, Profile, Source
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.readers import Reader
+from bubbleviz.sources.readers import Reader
 from bubbleviz.timing import step
-from bubbleviz.unpacked import GZIP
-from bubbleviz.wire import MalformedError, Walk
-from bubbleviz.xla_planes import (
+from bubbleviz.sources.gzip_files import GZIP
+from bubbleviz.sources.xla.wire import MalformedError, Walk
+from bubbleviz.sources.xla.planes import (
     FACTS,
     FOLDER,
     Collector,
@@ -36,8 +36,8 @@ from bubbleviz.xla_planes import (
     path_of,
     roles_of,
 )
-from bubbleviz.xla_profile import Held, held
-from bubbleviz.xspace import Kind, Line, Plane, RawEvents, Stat, events_of, planes_of
+from bubbleviz.sources.xla.profile import Held, held
+from bubbleviz.sources.xla.xspace import Kind, Line, Plane, RawEvents, Stat, events_of, planes_of
 
 #: What a statistic of an event tells, by its name. Names of instructions are ``name`` on GPUs
 #: (newer) and ``tf_op`` on TPUs and before.
@@ -210,7 +210,7 @@ def _device_name(stats: Sequence[Stat]) -> str:
 
 @dataclass
 class XplaneFile:
-    """An open file; see :class:`~bubbleviz.readers.OpenFile`. It is decoded once."""
+    """An open file; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once."""
 
     path: str
     walk: Walk

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.exports import Export, opened
+from bubbleviz.sources.nsys.export import Export, opened
 from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.operations import Limitation
-from bubbleviz.queries import query
+from bubbleviz.sources.nsys.queries import query
 
 #: What fields are called, and their columns here.
 FIELDS = {

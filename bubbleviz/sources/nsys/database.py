@@ -24,7 +24,7 @@ from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
-from bubbleviz.queries import Query
+from bubbleviz.sources.nsys.queries import Query
 
 Binds: TypeAlias = Mapping[str, int | str | None]
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.database import Database
-from bubbleviz.exports import Export
+from bubbleviz.sources.nsys.database import Database
+from bubbleviz.sources.nsys.export import Export
 from bubbleviz.model.profile import Calls, correlations, possible
-from bubbleviz.queries import query
-from bubbleviz.scan import ROWS, Scan, Stretch
+from bubbleviz.sources.nsys.queries import query
+from bubbleviz.sources.nsys.scan import ROWS, Scan, Stretch
 from bubbleviz.timing import step
 
 #: The version behind the name of a call: cudaMalloc_v3020, cudaLaunchKernelExC_v11060_ptsz.

@@ -9,12 +9,12 @@ import numpy as np
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
-from bubbleviz.exports import GRAPH, Export, number
-from bubbleviz.gathering import Gathering
+from bubbleviz.sources.nsys.export import GRAPH, Export, number
+from bubbleviz.sources.nsys.gathering import Gathering
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Activities, correlations, impossible_times
-from bubbleviz.queries import query
-from bubbleviz.scan import Scan, Stretch
+from bubbleviz.sources.nsys.queries import query
+from bubbleviz.sources.nsys.scan import Scan, Stretch
 
 #: The queries for kernels, and what stands in for it.
 KERNEL_QUERIES = ("kernels", "kernels_without_process")

@@ -30,9 +30,9 @@ import numpy as np
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.conventions.globs import fitting
-from bubbleviz.held import HeldRanges
-from bubbleviz.kineto_collectives import collectives_of
-from bubbleviz.kineto_events import (
+from bubbleviz.sources.in_memory import HeldRanges
+from bubbleviz.sources.kineto.collectives import collectives_of
+from bubbleviz.sources.kineto.events import (
     ANNOTATION,
     CALL,
     COLLECTIVE_MARK,
@@ -52,7 +52,7 @@ from bubbleviz.kineto_events import (
     Gathered,
     Rows,
 )
-from bubbleviz.kineto_tables import (
+from bubbleviz.sources.kineto.tables import (
     activities_of,
     calls_of,
     operators_as_work,
@@ -74,10 +74,10 @@ from bubbleviz.model.profile import (
     process_of,
 )
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.readers import Reader
+from bubbleviz.sources.readers import Reader
 from bubbleviz.timing import step
-from bubbleviz.trace_events import Rare, TraceFile, is_json, opened_trace
-from bubbleviz.traced import clean
+from bubbleviz.sources.trace_events import Rare, TraceFile, is_json, opened_trace
+from bubbleviz.sources.event_columns import clean
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
 _OLDEST_UTC_NS = 1_262_304_000_000_000_000
@@ -259,7 +259,7 @@ def _global_rank(facts: Mapping[str, object]) -> int | None:
 
 @dataclass
 class KinetoFile:
-    """An open trace; see :class:`~bubbleviz.readers.OpenFile`."""
+    """An open trace; see :class:`~bubbleviz.sources.readers.OpenFile`."""
 
     file: TraceFile[Event, ExactEvent]
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bubbleviz.nccl_events import STATES, Columns, Kind, number_of, time_of
-from bubbleviz.nccl_files import Format
-from bubbleviz.nccl_lines import Arguments, Event
+from bubbleviz.sources.nccl.events import STATES, Columns, Kind, number_of, time_of
+from bubbleviz.sources.nccl.formats import Format
+from bubbleviz.sources.nccl.lines import Arguments, Event
 
 _STEP = re.compile(r"(Send|Recv)-(\d+)-(\d+)")
 _STATES = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.natural_order import natural_key
-from bubbleviz.raw_reports import SUFFIXES
+from bubbleviz.sources.nsys.raw_reports import SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def profiles_among(files: Sequence[str]) -> list[str]:
     Args:
         files: of one directory.
     """
-    from bubbleviz.readers import readers
+    from bubbleviz.sources.readers import readers
 
     better = [(s, r.told_better_by) for r in readers() for s in r.suffixes if r.told_better_by]
     there = set(files)
@@ -114,8 +114,8 @@ def profiles_among(files: Sequence[str]) -> list[str]:
 
 def _looks_like_one(file: str) -> bool:
     """Tell whether a file that may be a profile by its ending is one by its first bytes."""
-    from bubbleviz.readers import readers
-    from bubbleviz.unpacked import head_of
+    from bubbleviz.sources.readers import readers
+    from bubbleviz.sources.gzip_files import head_of
 
     asked = [reader for reader in readers() if file.endswith(reader.maybe or "\0")]
     try:
@@ -126,7 +126,7 @@ def _looks_like_one(file: str) -> bool:
 
 def _suffixes() -> tuple[str, ...]:
     """Return the endings of files that are read as they are."""
-    from bubbleviz.readers import readers
+    from bubbleviz.sources.readers import readers
 
     return tuple(suffix for reader in readers() for suffix in reader.suffixes)
 
@@ -154,7 +154,7 @@ def _run_below(path: str) -> str | None:
     Raises:
         InputError: there are several.
     """
-    from bubbleviz.readers import readers
+    from bubbleviz.sources.readers import readers
 
     known = dict.fromkeys(reader.folder for reader in readers() if reader.folder)
     folders = [Path(path, own) for own in known]

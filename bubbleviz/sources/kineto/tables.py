@@ -8,8 +8,8 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import found_in
-from bubbleviz.held import HeldCalls
-from bubbleviz.kineto_events import (
+from bubbleviz.sources.in_memory import HeldCalls
+from bubbleviz.sources.kineto.events import (
     ANNOTATION,
     CALL,
     CORRELATION,

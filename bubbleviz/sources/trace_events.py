@@ -31,7 +31,7 @@ import msgspec
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.unpacked import Unpacked, unpacked
+from bubbleviz.sources.gzip_files import Unpacked, unpacked
 
 #: So much is decoded at a time: some 20,000 events.
 BLOCK = 1 << 23

@@ -24,9 +24,9 @@ from threading import local
 from typing import TypeVar
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.database import Binds, Database, opened_database
+from bubbleviz.sources.nsys.database import Binds, Database, opened_database
 from bubbleviz.progress import Watch
-from bubbleviz.queries import query
+from bubbleviz.sources.nsys.queries import query
 
 Result = TypeVar("Result")
 

@@ -9,8 +9,8 @@ from decimal import Decimal
 import numpy as np
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.held import thread_numbers
-from bubbleviz.trace_events import Event, ExactEvent
+from bubbleviz.sources.in_memory import thread_numbers
+from bubbleviz.sources.trace_events import Event, ExactEvent
 
 #: Processes and threads that a trace names by text, or by longer numbers, get numbers from here.
 _NAMED_PID, _NAMED_TID = 0xF00000, 1 << 48

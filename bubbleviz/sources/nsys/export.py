@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from bubbleviz.database import Database, opened_database, uri_of
+from bubbleviz.sources.nsys.database import Database, opened_database, uri_of
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
-from bubbleviz.queries import Query, query
+from bubbleviz.sources.nsys.queries import Query, query
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.nccl_events import (
+from bubbleviz.sources.nccl.events import (
     STATES,
     UNKNOWN,
     Columns,
@@ -31,8 +31,8 @@ from bubbleviz.nccl_events import (
     number_of,
     time_of,
 )
-from bubbleviz.nccl_files import Format
-from bubbleviz.nccl_lines import Arguments, Event
+from bubbleviz.sources.nccl.formats import Format
+from bubbleviz.sources.nccl.lines import Arguments, Event
 
 _CATEGORIES = frozenset(
     (

@@ -1,0 +1,1 @@
+"""PyTorch's profiler (Kineto): its events as tables."""

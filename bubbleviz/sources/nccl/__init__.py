@@ -1,0 +1,1 @@
+"""NCCL's own profilers: the event files that they write."""

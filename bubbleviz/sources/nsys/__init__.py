@@ -1,0 +1,1 @@
+"""Nsight Systems: the tables of its SQLite exports, by the queries of ``sql/nsys``."""
