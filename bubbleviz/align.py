@@ -11,7 +11,7 @@ from bubbleviz.clocks import Clock, machines_of, refuse_unrelated, session_clock
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import UsageError
 from bubbleviz.model.grouping import places_in
-from bubbleviz.interpret import LocalRank, Recording
+from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.joining import TIMES, Joined, join
 from bubbleviz.model.operations import (
     BusyIntervals,

@@ -22,10 +22,10 @@ from bubbleviz.conventions import (
 from bubbleviz.count import Counts, count, prepare
 from bubbleviz.errors import MismatchError, ProfileError, UsageError
 from bubbleviz.explain import Explanation, explain
-from bubbleviz.fleet import Fleet, Glance, Local
+from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
 from bubbleviz.sources.paths import Found, find_profiles
-from bubbleviz.inspection import Inspection, look_over
-from bubbleviz.interpret import INFERRED, Recording
+from bubbleviz.interpret.inspection import Inspection, look_over
+from bubbleviz.interpret.recording import INFERRED, Recording
 from bubbleviz.iteration_table import Iterations
 from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.notebook import NotebookReport
@@ -35,7 +35,7 @@ from bubbleviz.schedules.files import read_plan
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.recognition import compared, schedule_of
-from bubbleviz.record import How, export_of
+from bubbleviz.interpret.record import How, export_of
 from bubbleviz.report import Report
 from bubbleviz.staging import MAYBE_MISSING
 from bubbleviz.timing import add, step
@@ -146,7 +146,7 @@ def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
         raise UsageError(f"--jobs {jobs}: at least one core is at work; give 1 or more")
     if dask is None:
         return nullcontext(Local(jobs, prepare))
-    from bubbleviz.dask_fleet import dask_fleet
+    from bubbleviz.interpret.fleet.dask_fleet import dask_fleet
 
     return dask_fleet(dask)
 

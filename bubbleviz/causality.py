@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.arrivals import NEVER, arrivals
-from bubbleviz.collectives import Collectives
+from bubbleviz.interpret.collectives import Collectives
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents

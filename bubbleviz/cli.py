@@ -196,7 +196,7 @@ def analyze(
 ) -> None:
     """Measure the pipeline bubbles of one run: print a table, write the files asked for."""
     from bubbleviz.model.choices import ROWS, one_of
-    from bubbleviz.crew import cores
+    from bubbleviz.interpret.fleet.process_pool import cores
     from bubbleviz.sources.paths import find_profiles
     from bubbleviz.outputs import check_outputs, write_outputs
     from bubbleviz.selection import check_drawn, numbers, parallel_of, view_of

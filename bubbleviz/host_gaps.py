@@ -18,8 +18,8 @@ from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.record import export_of, told_of
-from bubbleviz.steps import pattern_of
+from bubbleviz.interpret.record import export_of, told_of
+from bubbleviz.interpret.steps import pattern_of
 from bubbleviz.model.window import Window
 
 

@@ -18,7 +18,7 @@ from bubbleviz.idle_time import (
     StepIdle,
     Strip,
 )
-from bubbleviz.steps import Steps
+from bubbleviz.interpret.steps import Steps
 
 #: A strip has so many slices: about as many as a picture has pixels.
 SLICES = 960

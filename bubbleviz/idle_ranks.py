@@ -36,7 +36,7 @@ from bubbleviz.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched
 from bubbleviz.idle_parts import by_step, main_activity, parts_of, step_at, strip_of
 from bubbleviz.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
 from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.link import link
+from bubbleviz.interpret.link import link
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
@@ -48,7 +48,7 @@ from bubbleviz.model.profile import (
     pid_of,
     process_of,
 )
-from bubbleviz.steps import Steps, frequent_names, steps_of
+from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
 from bubbleviz.model.window import Window
 
 #: What work is called that has no name.

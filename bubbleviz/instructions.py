@@ -16,7 +16,7 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.executions import Thunks, thunks_of
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.conventions.kinds import Kinds, default_kinds, matching
-from bubbleviz.link import Links, Rule, link
+from bubbleviz.interpret.link import Links, Rule, link
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Profile, Ranges, impossible_times
 from bubbleviz.thunks import Kind, Said, what_is_said

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.clocks import Clock
-from bubbleviz.collectives import Collectives
+from bubbleviz.interpret.collectives import Collectives
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
-from bubbleviz.interpret import LocalRank, Recording
+from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.model.operations import BusyIntervals, HostActivities, Operations, RankIntervals
-from bubbleviz.spans import ActiveTime
+from bubbleviz.interpret.spans import ActiveTime
 
 #: The columns of operations that depend on the clock.
 _LAUNCHES = ("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns")

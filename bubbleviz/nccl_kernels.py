@@ -18,7 +18,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.communications import Communicator
 from bubbleviz.model.grouping import groups_of, looked_up
-from bubbleviz.link import link
+from bubbleviz.interpret.link import link
 from bubbleviz.model.operations import Limitation
 from bubbleviz.nccl_called import Called
 from bubbleviz.nccl_collectives import called_of, sizes_of
@@ -27,7 +27,7 @@ from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Ranges, Source, pid_of, process_of
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.record import export_of, told_of
+from bubbleviz.interpret.record import export_of, told_of
 
 #: Ranges that NCCL's interface opens.
 GLOBS = ("nccl[A-Z]*",)

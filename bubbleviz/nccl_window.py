@@ -16,7 +16,7 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 from bubbleviz.nccl_totals import Communication
 from bubbleviz.progress import unwatched
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.record import export_of
+from bubbleviz.interpret.record import export_of
 from bubbleviz.model.window import Window
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.conventions import Convention
-    from bubbleviz.inspection import Inspection
+    from bubbleviz.interpret.inspection import Inspection
 
 
 def parts(inspection: Inspection) -> Iterator[RenderableType]:

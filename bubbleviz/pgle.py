@@ -26,7 +26,7 @@ from bubbleviz.model.operations import Limitation
 from bubbleviz.pgle_files import format_of
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.record import export_of
+from bubbleviz.interpret.record import export_of
 from bubbleviz.thunks import GLOBS, module_name
 
 #: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.

@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.grouping import distinct_rows, groups_of
-from bubbleviz.interpret import Recording
+from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of

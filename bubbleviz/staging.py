@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct_rows, looked_up
-from bubbleviz.iterations import occurrences
+from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.joining import Joined
 from bubbleviz.matching import matched, nests
 from bubbleviz.model.operations import Limitation, Operations

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from bubbleviz.arrivals import NEVER, arrivals
-from bubbleviz.interpret import Recording
+from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.phases import Phase
-from bubbleviz.record import How, record
+from bubbleviz.interpret.record import How, record
 from bubbleviz.stages import waits
 from tests.building import C, K, R, profile
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.causality import overlaps
-from bubbleviz.collectives import Collectives
+from bubbleviz.interpret.collectives import Collectives
 from bubbleviz.offsets import Precedences, solve
 
 #: (rank, iteration, kind, start_ns, end_ns)

@@ -19,15 +19,17 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz import crew, dask_fleet, fleet
+from bubbleviz.interpret.fleet import process_pool as crew
+from bubbleviz.interpret.fleet import dask_fleet
+from bubbleviz.interpret.fleet import fleet
 from bubbleviz.sources.nsys import scan
 from bubbleviz.cli import main
 from bubbleviz.model.columns import Ints
-from bubbleviz.crew import Broken
+from bubbleviz.interpret.fleet.process_pool import Broken
 from bubbleviz.sources.nsys.database import Database
 from bubbleviz.errors import InputError, ProfileError, UsageError
 from bubbleviz.progress import Watch
-from bubbleviz.record import How, Recorded, record
+from bubbleviz.interpret.record import How, Recorded, record
 from bubbleviz.renderers.csv import RENDERER as CSV
 from bubbleviz.renderers.json import RENDERER as JSON
 from bubbleviz.report import Report

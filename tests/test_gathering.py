@@ -16,7 +16,7 @@ from bubbleviz.model.columns import Ints, widened
 from bubbleviz.errors import ProfileError
 from bubbleviz.sources.nsys.gathering import Gathering
 from bubbleviz.model.grouping import Coding
-from bubbleviz.link import _places
+from bubbleviz.interpret.link import _places
 from bubbleviz.model.profile import UNCORRELATED, correlations, possible
 from scripts.planting import plant
 from scripts.planting.options import Planting

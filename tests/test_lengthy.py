@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.lengthy import Lengthy
+from bubbleviz.interpret.lengthy import Lengthy
 from bubbleviz.model.profile import Calls
 
 US = 1_000

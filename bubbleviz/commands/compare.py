@@ -117,7 +117,7 @@ def _read(
     """Read or measure every run; one that is named twice is read once."""
     from bubbleviz.api import analyze
     from bubbleviz.comparison import Run, saved_of, titles_of
-    from bubbleviz.crew import cores
+    from bubbleviz.interpret.fleet.process_pool import cores
     from bubbleviz.saved import read_saved
 
     read = {path: read_saved(path) for path, is_saved in saved.items() if is_saved}

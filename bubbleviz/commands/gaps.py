@@ -90,7 +90,7 @@ def gaps(
     outputs = [file for file in (json, csv, svg) if file is not None]
     check_outputs(outputs, inputs, force=force)
     from bubbleviz import gap_report
-    from bubbleviz.crew import cores
+    from bubbleviz.interpret.fleet.process_pool import cores
     from bubbleviz.host_gaps import gaps as find_gaps
 
     with progress_bars() as bars:

@@ -65,7 +65,7 @@ def nccl(
     inputs = [file.path for file in find_inputs(files)]
     check_outputs(named, inputs, force=force)
     from bubbleviz import nccl_report
-    from bubbleviz.crew import cores
+    from bubbleviz.interpret.fleet.process_pool import cores
 
     with progress_bars() as bars:
         found = measure_communication(

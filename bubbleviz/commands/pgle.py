@@ -100,7 +100,7 @@ def pgle(
     named = [file for file in (None if modules else output, csv) if file is not None]
     check_outputs(named, inputs, force=force)
     from bubbleviz import pgle_report
-    from bubbleviz.crew import cores
+    from bubbleviz.interpret.fleet.process_pool import cores
     from bubbleviz.instruction_costs import compared
     from bubbleviz.pgle import contents_of, measure_costs
     from bubbleviz.pgle_files import read_costs

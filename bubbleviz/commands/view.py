@@ -78,7 +78,7 @@ def _page_of_saved(path: str) -> str:
 
 def _page_of_profiles(inputs: list[str], skip: int, convention: list[str], jobs: int | None) -> str:
     from bubbleviz.api import analyze
-    from bubbleviz.crew import cores
+    from bubbleviz.interpret.fleet.process_pool import cores
     from bubbleviz.renderers.html import render
     from bubbleviz.report import View
 

@@ -10,10 +10,10 @@ from intervaltree import IntervalTree
 
 from bubbleviz.model.columns import NONE, Bools, Codes
 from bubbleviz.model.intervals import group_sum
-from bubbleviz.link import Links, Rule
+from bubbleviz.interpret.link import Links, Rule
 from bubbleviz.model.operations import RankCoverage, UnattributedKernels
 from bubbleviz.model.profile import Profile, Ranges, tid_of
-from bubbleviz.work import Work
+from bubbleviz.interpret.work import Work
 
 #: How many unattributed kernel names are listed for each rank.
 LISTED = 5

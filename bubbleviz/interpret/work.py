@@ -9,7 +9,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.conventions import Names
 from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.link import Links
+from bubbleviz.interpret.link import Links
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.model.profile import Activities, Ranges
 

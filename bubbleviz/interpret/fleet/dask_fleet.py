@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
-from bubbleviz.fleet import Glance, Outcome, digest, glance, outcome_of
+from bubbleviz.interpret.fleet.fleet import Glance, Outcome, digest, glance, outcome_of
 from bubbleviz.sources.paths import Found, find_profiles
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.progress import Progress
-from bubbleviz.record import How, renamed
+from bubbleviz.interpret.record import How, renamed
 
 if TYPE_CHECKING:
     from distributed import Client

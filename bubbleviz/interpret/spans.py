@@ -14,7 +14,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
-from bubbleviz.work import Work
+from bubbleviz.interpret.work import Work
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.conventions.kinds import matching
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COUNTED, WORK, Phase
-from bubbleviz.spans import owned_by
-from bubbleviz.work import Work
+from bubbleviz.interpret.spans import owned_by
+from bubbleviz.interpret.work import Work
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.collectives import Collectives, collectives_of, kinds_of
+from bubbleviz.interpret.collectives import Collectives, collectives_of, kinds_of
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
-from bubbleviz.coverage import Loose, largest, rank_coverage
+from bubbleviz.interpret.coverage import Loose, largest, rank_coverage
 from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.launches import (
+from bubbleviz.interpret.launches import (
     Begun,
     Late,
     last_received,
@@ -23,13 +23,13 @@ from bubbleviz.launches import (
     occupied_by,
     with_launches,
 )
-from bubbleviz.link import Inside, Links
+from bubbleviz.interpret.link import Inside, Links
 from bubbleviz.model.operations import BusyIntervals, Operations, RankCoverage, RankIntervals
-from bubbleviz.parts import Parts, operations_of_ranges
+from bubbleviz.interpret.operation_ranges import Parts, operations_of_ranges
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 from bubbleviz.model.profile import Activities, CallLog
-from bubbleviz.spans import ActiveTime, active_time, owned_by, spans_of
-from bubbleviz.work import Work
+from bubbleviz.interpret.spans import ActiveTime, active_time, owned_by, spans_of
+from bubbleviz.interpret.work import Work
 
 
 @dataclass(frozen=True)

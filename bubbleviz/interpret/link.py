@@ -24,7 +24,7 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, widened
 from bubbleviz.model.containment import Innermost
 from bubbleviz.model.grouping import Coding
-from bubbleviz.lengthy import Lengthy
+from bubbleviz.interpret.lengthy import Lengthy
 from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
 from bubbleviz.model.profile import (
     UNCORRELATED,

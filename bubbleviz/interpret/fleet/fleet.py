@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
-from bubbleviz.crew import Broken, Handed, crew
+from bubbleviz.interpret.fleet.process_pool import Broken, Handed, crew
 from bubbleviz.errors import ProfileError
 from bubbleviz.sources.paths import Found, find_profiles
 from bubbleviz.progress import Progress, Watch, unwatched
-from bubbleviz.record import How, Recorded, record
+from bubbleviz.interpret.record import How, Recorded, record
 
 T = TypeVar("T")
 

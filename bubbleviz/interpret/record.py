@@ -18,7 +18,7 @@ from bubbleviz.conventions import (
     with_iterations,
 )
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
-from bubbleviz.interpret import Recording, interpret
+from bubbleviz.interpret.recording import Recording, interpret
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import COUNTED

@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.link import VainCalls
+from bubbleviz.interpret.link import VainCalls
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE, Phase
 
