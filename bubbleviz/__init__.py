@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bubbleviz.api import analyze, inspect
     from bubbleviz.host_gaps import gaps
     from bubbleviz.idle_time import IdleReport
-    from bubbleviz.pipelines import Parallel
+    from bubbleviz.align.pipelines import Parallel
     from bubbleviz.report import Report, View
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 
 _HOMES = {
     "IdleReport": "bubbleviz.idle_time",
-    "Parallel": "bubbleviz.pipelines",
+    "Parallel": "bubbleviz.align.pipelines",
     "Report": "bubbleviz.report",
     "View": "bubbleviz.report",
     "analyze": "bubbleviz.api",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.align import Run
+from bubbleviz.align.run import Run
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.statistics import Windows

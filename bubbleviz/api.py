@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.align import Run, Told, put_together
+from bubbleviz.align.run import Run, Told, put_together
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.conventions import (
     Convention,
@@ -30,14 +30,14 @@ from bubbleviz.iteration_table import Iterations
 from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.notebook import NotebookReport
 from bubbleviz.model.phases import BACKWARD, Phase
-from bubbleviz.pipelines import Parallel
+from bubbleviz.align.pipelines import Parallel
 from bubbleviz.schedules.files import read_plan
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.recognition import compared, schedule_of
 from bubbleviz.interpret.record import How, export_of
 from bubbleviz.report import Report
-from bubbleviz.staging import MAYBE_MISSING
+from bubbleviz.align.staging import MAYBE_MISSING
 from bubbleviz.timing import add, step
 from bubbleviz.model.window import Window, window_of
 from bubbleviz.windowed import windowed

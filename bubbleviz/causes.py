@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.align import Run
-from bubbleviz.arrivals import NEVER
+from bubbleviz.align.run import Run
+from bubbleviz.align.arrivals import NEVER
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
 from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.count import Counts

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align import Run
+from bubbleviz.align.run import Run
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase

@@ -10,13 +10,13 @@ import numpy as np
 
 from bubbleviz.model import intervals
 from bubbleviz.accounts import Uses, accounts_of, busy_by_phase, compute_time
-from bubbleviz.align import Run
+from bubbleviz.align.run import Run
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.completeness import Nature, natures
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.reach import Reach, reach_of
 from bubbleviz.statistics import Counted, Extents, Statistic, Windows, statistics
-from bubbleviz.stretches import DRIFT
+from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.model.window import Window
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align import Run
+from bubbleviz.align.run import Run
 from bubbleviz.causes import Causes, Gaps, causes_of
 from bubbleviz.model.columns import NONE
 from bubbleviz.count import Counts, Iteration, typical

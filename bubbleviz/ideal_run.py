@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.align import Run
-from bubbleviz.clocks import Clock
+from bubbleviz.align.run import Run
+from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.model.columns import NONE
 from bubbleviz.count import count
 from bubbleviz.explain import explain
@@ -22,7 +22,7 @@ from bubbleviz.model.operations import (
     RankIntervals,
 )
 from bubbleviz.report import Report
-from bubbleviz.timebase import Timebase
+from bubbleviz.align.timebase import Timebase
 
 
 def report_of(ideal: Ideal) -> Report:

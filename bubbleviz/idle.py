@@ -20,8 +20,8 @@ from enum import IntEnum
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.align import Run
-from bubbleviz.arrivals import NEVER, Arrivals, arrivals
+from bubbleviz.align.run import Run
+from bubbleviz.align.arrivals import NEVER, Arrivals, arrivals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.count import Counts
 from bubbleviz.model.operations import Operations, RankIntervals

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.clocks import machines_of, session_clocks
+from bubbleviz.align.bounds.clocks import machines_of, session_clocks
 from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.communications import Communications, Communicator
 from bubbleviz.errors import InputError, NothingToAnalyseError

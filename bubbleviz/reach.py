@@ -16,7 +16,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.statistics import Extents, Statistic
-from bubbleviz.timebase import Timebase
+from bubbleviz.align.timebase import Timebase
 
 
 @dataclass(frozen=True)

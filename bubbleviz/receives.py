@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.arrivals import arrivals
+from bubbleviz.align.arrivals import arrivals
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.idle import Idle
 from bubbleviz.model.operations import Operations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
-    from bubbleviz.pipelines import Parallel
+    from bubbleviz.align.pipelines import Parallel
     from bubbleviz.renderers import Renderer
     from bubbleviz.report import Report, View
 
@@ -65,7 +65,7 @@ def parallel_of(text: str) -> Parallel:
             wrong = "twice" if match else "not of the form tp=2,pp=4,dp=8"
             raise UsageError(f"--parallel: {part[:60]!r} is {wrong}")
         sizes[match[1]] = int(match[2])
-    from bubbleviz.pipelines import Parallel
+    from bubbleviz.align.pipelines import Parallel
 
     return Parallel(**sizes)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align import Run
+from bubbleviz.align.run import Run
 from bubbleviz.causes import Causes, Gaps
-from bubbleviz.clocks import Clock
+from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.count import Counts, Iteration
 from bubbleviz.explain import Explanation

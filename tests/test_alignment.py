@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import bubbleviz
-from bubbleviz.clocks import Clock, refuse_unrelated
+from bubbleviz.align.bounds.clocks import Clock, refuse_unrelated
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.profile import Source

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bubbleviz.arrivals import NEVER, arrivals
+from bubbleviz.align.arrivals import NEVER, arrivals
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.phases import Phase
 from bubbleviz.interpret.record import How, record
-from bubbleviz.stages import waits
+from bubbleviz.align.stage_order import waits
 from tests.building import C, K, R, profile
 
 SEND_RECV = "ncclDevKernel_SendRecv"

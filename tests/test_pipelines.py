@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from bubbleviz.errors import UsageError
-from bubbleviz.pipelines import Numbering, Parallel, reducing, told_apart
+from bubbleviz.align.pipelines import Numbering, Parallel, reducing, told_apart
 from bubbleviz.report import Report, View
 from bubbleviz.rows import MOST_RANKS, by_stage, rows_of
 from tests.test_svg import rank_of, report_of

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bubbleviz.reach import Reach, reach_of
 from bubbleviz.statistics import Extents, Statistic, statistics
-from bubbleviz.timebase import Timebase
+from bubbleviz.align.timebase import Timebase
 
 (SCHEDULE,) = (s for s in statistics() if s.name == "schedule")
 (STEP,) = (s for s in statistics() if s.name == "step")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.shifts import NTP_NS, Events, Track, shift, shift_beside
+from bubbleviz.align.iteration_shifts import NTP_NS, Events, Track, shift, shift_beside
 
 MS = 1_000_000
 #: An iteration: F down, F up, B up, B down, 10 ms each.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli import main
-from bubbleviz.clocks import Clock
+from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import COUNTED

@@ -14,7 +14,7 @@ from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
-from bubbleviz.stages import forward_and_backward
+from bubbleviz.align.stage_order import forward_and_backward
 
 #: Limitations that tell of ranges whose names were lost.
 _NAMES_LOST = ("names of ranges", "names of kernels, and maybe of ranges")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.arrivals import arrivals
+from bubbleviz.align.arrivals import arrivals
 from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.operations import Operations

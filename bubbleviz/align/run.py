@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.clocks import Clock, machines_of, refuse_unrelated, session_clocks, untimed
+from bubbleviz.align.bounds.clocks import Clock, machines_of, refuse_unrelated, session_clocks, untimed
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import UsageError
 from bubbleviz.model.grouping import places_in
 from bubbleviz.interpret.recording import LocalRank, Recording
-from bubbleviz.joining import TIMES, Joined, join
+from bubbleviz.align.merge import TIMES, Joined, join
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
@@ -22,13 +22,13 @@ from bubbleviz.model.operations import (
     RankIntervals,
 )
 from bubbleviz.model.natural_order import natural_key
-from bubbleviz.pairing import paired
+from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.pipelines import Parallel
+from bubbleviz.align.pipelines import Parallel
 from bubbleviz.model.profile import pid_of
-from bubbleviz.refusals import refuse_other_runs
-from bubbleviz.staging import Staging, stage
-from bubbleviz.timebase import Timebase, timebase
+from bubbleviz.align.refusals import refuse_other_runs
+from bubbleviz.align.staging import Staging, stage
+from bubbleviz.align.timebase import Timebase, timebase
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.joining import JoinedRank
+from bubbleviz.align.merge import JoinedRank
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.profile import pid_of
 

@@ -15,12 +15,12 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct_rows, looked_up
 from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.joining import Joined
-from bubbleviz.matching import matched, nests
+from bubbleviz.align.merge import Joined
+from bubbleviz.align.copies import matched, nests
 from bubbleviz.model.operations import Limitation, Operations
-from bubbleviz.pairing import Pairing, Places, pair_iterations
+from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.pipelines import (
+from bubbleviz.align.pipelines import (
     Numbering,
     Parallel,
     numbering,
@@ -28,7 +28,7 @@ from bubbleviz.pipelines import (
     refuse_misfit,
     told_apart,
 )
-from bubbleviz.stages import (
+from bubbleviz.align.stage_order import (
     VirtualStages,
     contradicted,
     order_by_number,

@@ -1,6 +1,6 @@
 """Timebase: one clock for all machines, and how far it can be off.
 
-Profiles come on the clocks of their sessions (:mod:`bubbleviz.clocks`), whose UTC is off by what
+Profiles come on the clocks of their sessions (:mod:`bubbleviz.align.bounds.clocks`), whose UTC is off by what
 NTP leaves over. What happened before what bounds that from both sides.
 """
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.causality import dependencies, overlaps
-from bubbleviz.clocks import Clock
+from bubbleviz.align.causality import dependencies, overlaps
+from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.joining import Joined
+from bubbleviz.align.merge import Joined
 from bubbleviz.model.operations import Limitation
-from bubbleviz.offsets import GRAIN_NS, Contradiction, Precedences, Solution, solve, together
-from bubbleviz.pairing import paired
-from bubbleviz.staging import Staging
+from bubbleviz.align.bounds.offsets import GRAIN_NS, Contradiction, Precedences, Solution, solve, together
+from bubbleviz.align.iteration_pairs import paired
+from bubbleviz.align.staging import Staging
 
 _COLLECTIVES_DROPPED = Limitation(
     "collectives between copies",

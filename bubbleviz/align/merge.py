@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.clocks import Clock
+from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.interpret.collectives import Collectives
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.interpret.recording import LocalRank, Recording

@@ -16,7 +16,7 @@ import numpy as np
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import Limitation
-from bubbleviz.offsets import Correction
+from bubbleviz.align.bounds.offsets import Correction
 from bubbleviz.model.profile import Source
 
 #: UTC clocks are set by less than that; machines are switched on at more different times.

@@ -1,0 +1,1 @@
+"""Bounds: where clocks can stand against each other, by what happened before what."""
