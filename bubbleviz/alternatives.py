@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.count import Counts, Iteration, typical
+from bubbleviz.count.count import Counts, Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain import Explanation
 from bubbleviz.model.grouping import groups_of

@@ -19,14 +19,14 @@ from bubbleviz.conventions import (
     globs_of,
     recognise,
 )
-from bubbleviz.count import Counts, count, prepare
+from bubbleviz.count.count import Counts, count, prepare
 from bubbleviz.errors import MismatchError, ProfileError, UsageError
 from bubbleviz.explain import Explanation, explain
 from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
 from bubbleviz.sources.paths import Found, find_profiles
 from bubbleviz.interpret.inspection import Inspection, look_over
 from bubbleviz.interpret.recording import INFERRED, Recording
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.notebook import NotebookReport
 from bubbleviz.model.phases import BACKWARD, Phase

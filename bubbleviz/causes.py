@@ -16,11 +16,11 @@ from bubbleviz.align.run import Run
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
 from bubbleviz.model.columns import NONE, Ints, Table, joined
-from bubbleviz.count import Counts
+from bubbleviz.count.count import Counts
 from bubbleviz.idle import Cause, Idle, idle_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.needs import Inputs
-from bubbleviz.statistics import Counted, statistics
+from bubbleviz.count.ratios import Counted, statistics
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePath
 
-from bubbleviz.count import Spread
+from bubbleviz.count.count import Spread
 from bubbleviz.report import Report
 from bubbleviz.saved import Average, Saved, SavedRatio
 from bubbleviz.significance import Difference, difference

@@ -15,7 +15,7 @@ import drawsvg
 
 from bubbleviz.boxes import LANE_GAP, Boxes
 from bubbleviz.cause_bands import draw_causes
-from bubbleviz.count import Iteration
+from bubbleviz.count.count import Iteration
 from bubbleviz.critical_line import draw_critical_line
 from bubbleviz.heat_map import draw_heat_maps
 from bubbleviz.idle import Cause

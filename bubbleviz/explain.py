@@ -9,7 +9,7 @@ import numpy as np
 from bubbleviz.align.run import Run
 from bubbleviz.causes import Causes, Gaps, causes_of
 from bubbleviz.model.columns import NONE
-from bubbleviz.count import Counts, Iteration, typical
+from bubbleviz.count.count import Counts, Iteration, typical
 from bubbleviz.critical_path import (
     MOST_OPERATIONS,
     CriticalPath,

@@ -20,7 +20,7 @@ from bubbleviz.reasons import cause_cells, causes_title
 from bubbleviz.renderers.table import headline_lines, limitation_lines, ratio_cells
 from bubbleviz.report import Report, View
 from bubbleviz.rows import by_stage, rows_of
-from bubbleviz.statistics import statistics
+from bubbleviz.count.ratios import statistics
 
 #: A picture in a notebook has at most so many rows,
 MOST_ROWS = 64

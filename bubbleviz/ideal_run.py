@@ -8,11 +8,11 @@ from bubbleviz._version import __version__
 from bubbleviz.align.run import Run
 from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.model.columns import NONE
-from bubbleviz.count import count
+from bubbleviz.count.count import count
 from bubbleviz.explain import explain
 from bubbleviz.schedules.ideal import Ideal
 from bubbleviz.model.intervals import group_sum
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,

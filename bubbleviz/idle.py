@@ -23,11 +23,11 @@ from bubbleviz.model import intervals
 from bubbleviz.align.run import Run
 from bubbleviz.align.arrivals import NEVER, Arrivals, arrivals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.count import Counts
+from bubbleviz.count.count import Counts
 from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.needs import Inputs
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.statistics import Windows
+from bubbleviz.count.ratios import Windows
 
 
 class Cause(IntEnum):

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.count import Spread
+from bubbleviz.count.count import Spread
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.report import Report, told_apart
 from bubbleviz.schedules import schedules
-from bubbleviz.statistics import statistics
+from bubbleviz.count.ratios import statistics
 
 #: Where unattributed compute moves the ratio by more than this, the sentence says so.
 _LOW_MATTERS = 0.01

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from bubbleviz.count import Iteration
+    from bubbleviz.count.count import Iteration
     from bubbleviz.report import Report
 
 #: So many ranks and kinds of operations are listed.

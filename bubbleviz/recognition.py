@@ -16,7 +16,7 @@ from bubbleviz.absence import verdict, verdict_of_plan
 from bubbleviz.candidates import Plans, Verdict
 from bubbleviz.model.columns import Ints
 from bubbleviz.comparing import Difference, joined_codes
-from bubbleviz.count import Iteration
+from bubbleviz.count.count import Iteration
 from bubbleviz.crowds import Crowd, key_of, pipelines_of
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.operations import Operations, Rank

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.causes import Gaps
-from bubbleviz.count import Iteration, Summary, typical
+from bubbleviz.count.count import Iteration, Summary, typical
 from bubbleviz.explain import Explanation
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import (
     BusyIntervals,
     Limitation,

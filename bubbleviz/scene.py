@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
-from bubbleviz.count import Iteration
+from bubbleviz.count.count import Iteration
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report import Report, View

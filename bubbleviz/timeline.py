@@ -17,7 +17,7 @@ from bubbleviz.idle import Cause
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report import Report
 from bubbleviz.saved import SavedDocument, SavedTimeline
-from bubbleviz.statistics import statistics
+from bubbleviz.count.ratios import statistics
 
 _OPERATIONS = (
     "rank",

@@ -14,7 +14,7 @@ import numpy as np
 from bubbleviz.advice import host_activity, operation_labels
 from bubbleviz.cells import clean
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.count import RankIteration
+from bubbleviz.count.count import RankIteration
 from bubbleviz.flows import Flows, flows_at, flows_of
 from bubbleviz.idle import Cause
 from bubbleviz.model.operations import Rank

@@ -34,7 +34,7 @@ from bubbleviz.palette import (
 )
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.statistics import statistics
+from bubbleviz.count.ratios import statistics
 from bubbleviz.timeline import Timeline
 
 _SIZES = (np.int8, np.int16, np.int32)

@@ -16,10 +16,10 @@ from bubbleviz.align.run import Run
 from bubbleviz.causes import Causes, Gaps
 from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.count import Counts, Iteration
+from bubbleviz.count.count import Counts, Iteration
 from bubbleviz.explain import Explanation
 from bubbleviz.model.operations import Limitation, Operations, ProfileSummary, RankIntervals
-from bubbleviz.statistics import Extents, Windows
+from bubbleviz.count.ratios import Extents, Windows
 from bubbleviz.model.window import Window
 
 #: What the limitation is about that tells of a window.

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.model.arrow import ArrowTable, coded, identifiers, numbers
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.phases import Phase
 from bubbleviz.renderers import csv as csv_renderer
 from bubbleviz.renderers import gaps as gaps_renderer

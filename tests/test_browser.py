@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 from bubbleviz.api import analyze
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.page import UNKNOWN
 from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.renderers import html

@@ -22,7 +22,7 @@ from bubbleviz.api import analyze
 from bubbleviz.cli import main
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import InputError, OutputError
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.renderers import html
 from bubbleviz.renderers.json import document
 from bubbleviz.report import Report, View

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli import main
-from bubbleviz.count import Spread
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.count import Spread
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.methods import methods
 from bubbleviz.model.operations import Limitation
 from bubbleviz.renderers.latex import escaped, render
 from bubbleviz.report import Report, View
-from bubbleviz.statistics import statistics
+from bubbleviz.count.ratios import statistics
 from tests.test_svg import report_of
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

@@ -10,14 +10,14 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli import main
-from bubbleviz.count import Spread
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.count import Spread
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.methods import methods, with_source
 from bubbleviz.recognition import Recognition
 from bubbleviz.renderers import json as json_renderer
 from bubbleviz.renderers.table import render
 from bubbleviz.report import Report, View
-from bubbleviz.statistics import statistics
+from bubbleviz.count.ratios import statistics
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from tests.test_svg import report_of

@@ -13,16 +13,16 @@ from IPython.core.formatters import DisplayFormatter
 
 import bubbleviz
 from bubbleviz import fragment as fragment_module
-from bubbleviz.count import Summary, spread
+from bubbleviz.count.count import Summary, spread
 from bubbleviz.fragment import MOST_CHARACTERS, MOST_ROWS, bounded_picture, fragment
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import Limitation
 from bubbleviz.notebook import NotebookReport
 from bubbleviz.model.phases import Phase
 from bubbleviz.renderers.svg import render
 from bubbleviz.renderers.table import render as table_of
 from bubbleviz.report import Report, View
-from bubbleviz.statistics import statistics
+from bubbleviz.count.ratios import statistics
 from tests.test_svg import HOSTILE, SVG, Op, rank_of, report_of
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz import cli, renderers, schedules, statistics
+from bubbleviz import cli, renderers, schedules
+from bubbleviz.count import ratios as statistics
 from bubbleviz.sources import readers
 from bubbleviz.schedules import formulas
 from bubbleviz.conventions import Convention, Pattern, built_in, plain, understand
@@ -30,7 +31,7 @@ from bubbleviz.sources.nsys.queries import query, sql_root
 from bubbleviz.sources.readers import Reader
 from bubbleviz.registry import discover
 from bubbleviz.renderers import Renderer
-from bubbleviz.statistics import Statistic
+from bubbleviz.count.ratios import Statistic
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -360,4 +361,4 @@ def test_every_statistic_has_a_definition_and_a_window() -> None:
 
 def test_a_module_without_its_constant_is_refused() -> None:
     with pytest.raises(TypeError, match=r"bubbleviz\.statistics\.period must define NOTHING"):
-        discover("bubbleviz.statistics", "NOTHING", Statistic)
+        discover("bubbleviz.count.ratios", "NOTHING", Statistic)

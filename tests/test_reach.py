@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.reach import Reach, reach_of
-from bubbleviz.statistics import Extents, Statistic, statistics
+from bubbleviz.count.window_bounds import Reach, reach_of
+from bubbleviz.count.ratios import Extents, Statistic, statistics
 from bubbleviz.align.timebase import Timebase
 
 (SCHEDULE,) = (s for s in statistics() if s.name == "schedule")

@@ -16,7 +16,7 @@ from bubbleviz.renderers import renderers
 from bubbleviz.renderers.svg import RENDERER
 from bubbleviz.report import View
 from bubbleviz.schedules import schedules
-from bubbleviz.statistics import statistics
+from bubbleviz.count.ratios import statistics
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bubbleviz.count import spread
+from bubbleviz.count.count import spread
 from bubbleviz.saved import Average
 from bubbleviz.significance import difference
 

@@ -15,10 +15,10 @@ import pytest
 
 from bubbleviz import palette
 from bubbleviz.causes import Causes, Gaps
-from bubbleviz.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
+from bubbleviz.count.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
 from bubbleviz.explain import Explanation
 from bubbleviz.idle import Cause
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import (
     BusyIntervals,
     Limitation,

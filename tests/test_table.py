@@ -11,7 +11,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cells import shortened
-from bubbleviz.iteration_table import Iterations
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import Limitation, RankCoverage
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.renderers import json
@@ -19,7 +19,7 @@ from bubbleviz.renderers.csv import inert
 from bubbleviz.renderers.csv import render as csv_of
 from bubbleviz.renderers.table import WIDTH, render
 from bubbleviz.report import Report, View
-from bubbleviz.statistics import statistics
+from bubbleviz.count.ratios import statistics
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 MS = 1_000_000

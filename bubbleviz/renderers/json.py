@@ -10,7 +10,7 @@ from bubbleviz.renderers import Renderer
 
 if TYPE_CHECKING:
     from bubbleviz.advice import Gap
-    from bubbleviz.count import Account, Iteration, RankIteration, Spread
+    from bubbleviz.count.count import Account, Iteration, RankIteration, Spread
     from bubbleviz.critical_path import CriticalPath
     from bubbleviz.phase_times import PhaseTime
     from bubbleviz.recognition import Recognition
@@ -115,7 +115,7 @@ def _intervals(
     intervals: Mapping[str, tuple[float, float] | None],
 ) -> dict[str, list[float] | None]:
     """Return between what the clocks allow the ratios that need a common one; None unknown."""
-    from bubbleviz.statistics import statistics
+    from bubbleviz.count.ratios import statistics
 
     found = {s.name: intervals.get(s.name) for s in statistics() if s.common_clock}
     return {name: None if own is None else list(own) for name, own in found.items()}

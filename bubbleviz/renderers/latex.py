@@ -15,7 +15,7 @@ from bubbleviz.renderers import Renderer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bubbleviz.count import Spread
+    from bubbleviz.count.count import Spread
     from bubbleviz.report import Report, View
 
 #: Of a text in a comment, characters.
@@ -91,7 +91,7 @@ def _short(text: str) -> str:
 
 
 def _table(report: Report) -> Iterator[str]:
-    from bubbleviz.statistics import statistics
+    from bubbleviz.count.ratios import statistics
 
     names = [s.name for s in statistics()]
     ordered = sorted(names, key=lambda name: name != report.headline)
@@ -141,7 +141,7 @@ def _number(value: float | None, unit: float) -> str:
 def _caption(report: Report, ordered: list[str]) -> str:
     """Return what the table shows, and the definitions of its rows."""
     from bubbleviz.methods import counted
-    from bubbleviz.statistics import statistics
+    from bubbleviz.count.ratios import statistics
 
     definitions = {s.name: s.definition for s in statistics()}
     meanings = "; ".join(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from bubbleviz.count import Iteration, RankIteration
+    from bubbleviz.count.count import Iteration, RankIteration
     from bubbleviz.model.operations import ProfileSummary
     from bubbleviz.recognition import Deviation, Recognition
     from bubbleviz.report import Report, View
@@ -214,7 +214,7 @@ def _ratios(report: Report) -> Iterator[RenderableType]:
 
 def ratio_cells(report: Report) -> list[dict[str, str]]:
     """Return a row of cells by column for each ratio, without columns that say nothing."""
-    from bubbleviz.statistics import statistics
+    from bubbleviz.count.ratios import statistics
 
     summary = report.summary
     rows = []

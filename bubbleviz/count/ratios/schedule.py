@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.statistics import Counted, Extents, Statistic, Windows
+from bubbleviz.count.ratios import Counted, Extents, Statistic, Windows
 
 
 def common_window(extents: Extents, last_ns: Ints) -> Windows:

@@ -11,7 +11,7 @@ from bubbleviz.model import intervals
 from bubbleviz.align.run import Run
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.statistics import Windows
+from bubbleviz.count.ratios import Windows
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.statistics import Extents, Statistic
+from bubbleviz.count.ratios import Extents, Statistic
 from bubbleviz.align.timebase import Timebase
 
 

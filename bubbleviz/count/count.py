@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.accounts import Uses, accounts_of, busy_by_phase, compute_time
+from bubbleviz.count.time_breakdown import Uses, accounts_of, busy_by_phase, compute_time
 from bubbleviz.align.run import Run
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.completeness import Nature, natures
+from bubbleviz.count.completeness import Nature, natures
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
-from bubbleviz.reach import Reach, reach_of
-from bubbleviz.statistics import Counted, Extents, Statistic, Windows, statistics
+from bubbleviz.count.window_bounds import Reach, reach_of
+from bubbleviz.count.ratios import Counted, Extents, Statistic, Windows, statistics
 from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.model.window import Window
 

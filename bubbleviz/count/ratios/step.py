@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bubbleviz.statistics import Counted, Statistic
-from bubbleviz.statistics.schedule import common_window
+from bubbleviz.count.ratios import Counted, Statistic
+from bubbleviz.count.ratios.schedule import common_window
 
 STATISTIC = Statistic(
     name="step",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.statistics import Counted, Extents, Statistic, Windows
+from bubbleviz.count.ratios import Counted, Extents, Statistic, Windows
 
 
 def _windows(extents: Extents) -> Windows:

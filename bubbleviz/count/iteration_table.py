@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import overload
 
 from bubbleviz.model.arrow import ArrowTable, Column, values
-from bubbleviz.count import Iteration, Ratio
-from bubbleviz.statistics import statistics
+from bubbleviz.count.count import Iteration, Ratio
+from bubbleviz.count.ratios import statistics
 
 _UNKNOWN = Ratio(None, None, None, None)
 
