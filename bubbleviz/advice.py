@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.critical_path import WhatIf
+from bubbleviz.explain.critical_path import WhatIf
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.idle import Cause
-from bubbleviz.phase_times import Straggler
+from bubbleviz.explain.idle import Cause
+from bubbleviz.explain.phase_times import Straggler
 from bubbleviz.model.phases import Phase
 from bubbleviz.report import Report
 

@@ -21,7 +21,7 @@ from bubbleviz.conventions import (
 )
 from bubbleviz.count.count import Counts, count, prepare
 from bubbleviz.errors import MismatchError, ProfileError, UsageError
-from bubbleviz.explain import Explanation, explain
+from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
 from bubbleviz.sources.paths import Found, find_profiles
 from bubbleviz.interpret.inspection import Inspection, look_over
@@ -34,13 +34,13 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.schedules.files import read_plan
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.recognition import compared, schedule_of
+from bubbleviz.explain.recognition.recognition import compared, schedule_of
 from bubbleviz.interpret.record import How, export_of
 from bubbleviz.report import Report
 from bubbleviz.align.staging import MAYBE_MISSING
 from bubbleviz.timing import add, step
 from bubbleviz.model.window import Window, window_of
-from bubbleviz.windowed import windowed
+from bubbleviz.explain.windowed import windowed
 
 #: Where unattributed compute can move a ratio by more than this, the report says so.
 LOW_MATTERS = 0.01
@@ -127,7 +127,7 @@ def analyze(
         report = replace(report, limitations=tuple(told_of))
     if what_if:
         with step("simulate other schedules"):
-            from bubbleviz.alternatives import alternatives_of
+            from bubbleviz.explain.alternatives import alternatives_of
 
             others = alternatives_of(*told[:2], counts, explanation, ran, meant)
         if others.measured is None and explanation.untold:

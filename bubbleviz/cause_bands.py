@@ -6,7 +6,7 @@ import drawsvg
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.idle import Cause
+from bubbleviz.explain.idle import Cause
 from bubbleviz.page import Page, box
 from bubbleviz.palette import CAUSES
 from bubbleviz.report import Report

@@ -18,7 +18,7 @@ from bubbleviz.cause_bands import draw_causes
 from bubbleviz.count.count import Iteration
 from bubbleviz.critical_line import draw_critical_line
 from bubbleviz.heat_map import draw_heat_maps
-from bubbleviz.idle import Cause
+from bubbleviz.explain.idle import Cause
 from bubbleviz.legend import draw_legend
 from bubbleviz.merging import NARROWEST
 from bubbleviz.page import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.needs import needs_of
+from bubbleviz.explain.dependencies import needs_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.report import Report
 

@@ -9,7 +9,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.model.columns import NONE
 from bubbleviz.count.count import count
-from bubbleviz.explain import explain
+from bubbleviz.explain.explanation import explain
 from bubbleviz.schedules.ideal import Ideal
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.count.iteration_table import Iterations

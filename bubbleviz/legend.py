@@ -9,7 +9,7 @@ from typing import Any
 import drawsvg
 
 from bubbleviz.boxes import DOTS, DOTS_BELOW, Boxes
-from bubbleviz.idle import Cause
+from bubbleviz.explain.idle import Cause
 from bubbleviz.page import MARGIN, WIDTH, Page, box, px, text_width
 from bubbleviz.palette import CAUSES, COMMUNICATION, LIGHT, UNATTRIBUTED, paint
 from bubbleviz.model.phases import COMPUTE, Phase

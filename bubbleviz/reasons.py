@@ -62,7 +62,7 @@ def cause_cells(report: Report) -> list[dict[str, str]]:
     """Return a row of cells by column for each cause and all of them; none without a bubble."""
     import numpy as np
 
-    from bubbleviz.idle import MEANINGS, Cause
+    from bubbleviz.explain.idle import MEANINGS, Cause
 
     name = report.gaps.ratio
     shown = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
@@ -102,7 +102,7 @@ def reasons(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
 
 
 def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
-    from bubbleviz.idle import Cause
+    from bubbleviz.explain.idle import Cause
 
     name = report.gaps.ratio
     idle = {

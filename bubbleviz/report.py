@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bubbleviz.causes import Gaps
+from bubbleviz.explain.causes import Gaps
 from bubbleviz.count.count import Iteration, Summary, typical
-from bubbleviz.explain import Explanation
+from bubbleviz.explain.explanation import Explanation
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -24,10 +24,10 @@ from bubbleviz.model.operations import (
     RankIntervals,
     UnattributedKernels,
 )
-from bubbleviz.recognition import Recognition
+from bubbleviz.explain.recognition.recognition import Recognition
 
 if TYPE_CHECKING:  # most reports hold no other schedules, which take long to load
-    from bubbleviz.alternatives import Alternatives
+    from bubbleviz.explain.alternatives import Alternatives
 
 SCHEMA = "bubbleviz.report/1"
 

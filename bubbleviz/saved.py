@@ -80,7 +80,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class SavedTime:
-    """How long the operations of one kind take; see :class:`bubbleviz.phase_times.PhaseTime`."""
+    """How long the operations of one kind take; see :class:`bubbleviz.explain.phase_times.PhaseTime`."""
 
     stage: int
     chunk: int

@@ -13,7 +13,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.errors import InputError
-from bubbleviz.idle import Cause
+from bubbleviz.explain.idle import Cause
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report import Report
 from bubbleviz.saved import SavedDocument, SavedTimeline

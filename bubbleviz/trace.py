@@ -16,7 +16,7 @@ from bubbleviz.cells import clean
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.count.count import RankIteration
 from bubbleviz.flows import Flows, flows_at, flows_of
-from bubbleviz.idle import Cause
+from bubbleviz.explain.idle import Cause
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report import Report

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.idle import MEANINGS, Cause
+from bubbleviz.explain.idle import MEANINGS, Cause
 from bubbleviz.palette import (
     CAUSES,
     COMMUNICATION,

@@ -20,11 +20,11 @@ import pytest
 
 import bubbleviz
 from bubbleviz.advice import biggest_gaps, first_thing
-from bubbleviz.critical_path import replayed
-from bubbleviz.graph import Graph, graph_of
-from bubbleviz.idle import Cause
+from bubbleviz.explain.critical_path import replayed
+from bubbleviz.explain.graph import Graph, graph_of
+from bubbleviz.explain.idle import Cause
 from bubbleviz.palette import CAUSES, CRITICAL, heat
-from bubbleviz.phase_times import phase_times_of
+from bubbleviz.explain.phase_times import phase_times_of
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers import gaps as gaps_csv
 from bubbleviz.renderers import json as json_report
@@ -723,7 +723,7 @@ def test_an_operation_can_end_as_much_later_as_its_slack_and_no_more(
         graphs.append(graph_of(*given))
         return graphs[-1]
 
-    monkeypatch.setattr("bubbleviz.explain.graph_of", noted)
+    monkeypatch.setattr("bubbleviz.explain.explanation.graph_of", noted)
     path, _ = planted("all of it")
     report = bubbleviz.analyze(path)
     graph, bound = graphs[0], report.explanation.path

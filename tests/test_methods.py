@@ -13,7 +13,7 @@ from bubbleviz.cli import main
 from bubbleviz.count.count import Spread
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.methods import methods, with_source
-from bubbleviz.recognition import Recognition
+from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.renderers import json as json_renderer
 from bubbleviz.renderers.table import render
 from bubbleviz.report import Report, View

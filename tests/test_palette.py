@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.idle import Cause
+from bubbleviz.explain.idle import Cause
 from bubbleviz.idle_time import BUSY
 from bubbleviz.palette import ACTIVITIES, CAUSES, MAX_SHADES, shade_of
 

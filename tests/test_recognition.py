@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.candidates import Plans, Verdict, verdict
-from bubbleviz.comparing import difference
-from bubbleviz.crowds import Crowd
+from bubbleviz.explain.recognition.candidates import Plans, Verdict, verdict
+from bubbleviz.explain.recognition.order_diff import difference
+from bubbleviz.explain.recognition.pipeline_orders import Crowd
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.methods import methods
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, Schedule
-from bubbleviz.recognition import Deviation, Recognition, compared, schedule_of
+from bubbleviz.explain.recognition.recognition import Deviation, Recognition, compared, schedule_of
 from bubbleviz.renderers.table import render
 from bubbleviz.report import View
 from bubbleviz.schedules import schedule_named, schedules
@@ -520,7 +520,7 @@ def test_an_order_is_judged_once_however_many_ran_it(monkeypatch: pytest.MonkeyP
         judged.append(crowd)
         return verdict(crowd, plans)
 
-    monkeypatch.setattr("bubbleviz.recognition.verdict", counted)
+    monkeypatch.setattr("bubbleviz.explain.recognition.recognition.verdict", counted)
     orders = devices_of(planned("zb-h1", 8, 16))
     cells = [
         (8 * n + rank, time, order)

@@ -16,7 +16,7 @@ from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions, StageTimes
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Memory, Plan, Setting
 from bubbleviz.progress import unwatched
-from bubbleviz.recognition import Recognition, schedule_of
+from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.schedules import schedule_named, schedules
 from bubbleviz.schedules.search import extended
 from bubbleviz.schedules.simulation import cost, simulate, stage_times

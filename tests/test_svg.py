@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pytest
 
 from bubbleviz import palette
-from bubbleviz.causes import Causes, Gaps
+from bubbleviz.explain.causes import Causes, Gaps
 from bubbleviz.count.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
-from bubbleviz.explain import Explanation
-from bubbleviz.idle import Cause
+from bubbleviz.explain.explanation import Explanation
+from bubbleviz.explain.idle import Cause
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -28,9 +28,9 @@ from bubbleviz.model.operations import (
     RankIntervals,
 )
 from bubbleviz.page import at_most, clean, duration, fitted, text_width, ticks
-from bubbleviz.phase_times import PhaseTimes
+from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.receives import Communication, Receives
+from bubbleviz.explain.receives import Communication, Receives
 from bubbleviz.renderers.svg import RENDERER, render
 from bubbleviz.report import Report, View
 from bubbleviz.scene import compute_marks, counted_windows, marks_in, select

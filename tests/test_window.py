@@ -21,7 +21,7 @@ from bubbleviz.model.phases import COUNTED
 from bubbleviz.renderers import renderers
 from bubbleviz.report import Report, View
 from bubbleviz.model.window import Window, window_of
-from bubbleviz.windowed import OUTSIDE, extents_of
+from bubbleviz.explain.windowed import OUTSIDE, extents_of
 from scripts.planting import plant
 from scripts.planting.options import Planting
 

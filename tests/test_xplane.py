@@ -19,7 +19,7 @@ import bubbleviz
 from bubbleviz import errors
 from bubbleviz.cli import main
 from bubbleviz.conventions import built_in, globs_of
-from bubbleviz.idle import Cause
+from bubbleviz.explain.idle import Cause
 from bubbleviz.pgle import measure_costs
 from bubbleviz.model.profile import Profile, Ranges, is_main
 from bubbleviz.sources.readers import reader_of

@@ -43,7 +43,7 @@ def render(report: Report, view: View) -> str:
 
 
 def _columns(report: Report) -> list[list[object]]:
-    from bubbleviz.idle import Cause
+    from bubbleviz.explain.idle import Cause
 
     gaps, operations = report.gaps, report.operations
     label = {int(cause): cause.label for cause in Cause}

@@ -11,9 +11,9 @@ from bubbleviz.renderers import Renderer
 if TYPE_CHECKING:
     from bubbleviz.advice import Gap
     from bubbleviz.count.count import Account, Iteration, RankIteration, Spread
-    from bubbleviz.critical_path import CriticalPath
-    from bubbleviz.phase_times import PhaseTime
-    from bubbleviz.recognition import Recognition
+    from bubbleviz.explain.critical_path import CriticalPath
+    from bubbleviz.explain.phase_times import PhaseTime
+    from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.report import Report, View
 
 
@@ -249,7 +249,7 @@ def _operation(report: Report, row: int) -> dict[str, Any]:
 
 
 def _gap(report: Report, gap: Gap) -> dict[str, Any]:
-    from bubbleviz.idle import Cause
+    from bubbleviz.explain.idle import Cause
 
     gaps = report.gaps
     return {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from bubbleviz.count.count import Iteration, RankIteration
     from bubbleviz.model.operations import ProfileSummary
-    from bubbleviz.recognition import Deviation, Recognition
+    from bubbleviz.explain.recognition.recognition import Deviation, Recognition
     from bubbleviz.report import Report, View
 
 #: Width of the table where it is not shown on a terminal.

@@ -12,7 +12,7 @@ from bubbleviz.model.phases import Phase
 
 
 class Timed(Protocol):
-    """How long the operations of one kind take; see :class:`bubbleviz.phase_times.PhaseTime`."""
+    """How long the operations of one kind take; see :class:`bubbleviz.explain.phase_times.PhaseTime`."""
 
     @property
     def stage(self) -> int:

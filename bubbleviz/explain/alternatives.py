@@ -10,14 +10,14 @@ import numpy as np
 from bubbleviz.model.columns import Ints
 from bubbleviz.count.count import Counts, Iteration, typical
 from bubbleviz.errors import BubblevizError
-from bubbleviz.explain import Explanation
+from bubbleviz.explain.explanation import Explanation
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal, ideal_of
 from bubbleviz.schedules.measured_times import Measured, measured_times
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.recognition import Recognition
+from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.schedules import schedules
 
 #: Schedules of more operations than this are not simulated beside a measurement.

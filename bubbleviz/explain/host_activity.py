@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 
-from bubbleviz.causes import Gaps
+from bubbleviz.explain.causes import Gaps
 from bubbleviz.model.columns import NONE
-from bubbleviz.idle import Cause
+from bubbleviz.explain.idle import Cause
 from bubbleviz.model.operations import HostActivities
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Rank
-from bubbleviz.orders import FORWARD, Orders, chunk_of, kind_of, microbatch_of
+from bubbleviz.explain.recognition.orders import FORWARD, Orders, chunk_of, kind_of, microbatch_of
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Pipeline:
 
     Attributes:
         crowd: what ran.
-        cells: rows of :class:`bubbleviz.orders.Orders`.
+        cells: rows of :class:`bubbleviz.explain.recognition.orders.Orders`.
         member: of each cell, the place of its order in the crowd.
     """
 

@@ -21,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.orders import (
+from bubbleviz.explain.recognition.orders import (
     BACKWARD,
     FORWARD,
     WEIGHTS,
@@ -67,7 +67,7 @@ def families_of(
 
     Args:
         orders: of the devices from the first to the last stage, coded as in
-            :mod:`bubbleviz.orders`.
+            :mod:`bubbleviz.explain.recognition.orders`.
         microbatches: of the iteration.
         eager: whether every W may follow its own backward at once. A search finds such orders
             where transfers take long, and so runs every schedule whose backward is split in place.

@@ -18,9 +18,9 @@ import numpy as np
 from bubbleviz.model import intervals
 from bubbleviz.align.arrivals import arrivals
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.idle import Idle
+from bubbleviz.explain.idle import Idle
 from bubbleviz.model.operations import Operations
-from bubbleviz.needs import NEVER, Inputs
+from bubbleviz.explain.dependencies import NEVER, Inputs
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.align.run import Run
-from bubbleviz.causes import Causes, Gaps
+from bubbleviz.explain.causes import Causes, Gaps
 from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.count.count import Counts, Iteration
-from bubbleviz.explain import Explanation
+from bubbleviz.explain.explanation import Explanation
 from bubbleviz.model.operations import Limitation, Operations, ProfileSummary, RankIntervals
 from bubbleviz.count.ratios import Extents, Windows
 from bubbleviz.model.window import Window

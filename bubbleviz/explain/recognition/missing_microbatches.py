@@ -14,12 +14,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz import candidates
-from bubbleviz.candidates import Plans, Verdict
+from bubbleviz.explain.recognition import candidates
+from bubbleviz.explain.recognition.candidates import Plans, Verdict
 from bubbleviz.model.columns import Ints
-from bubbleviz.comparing import Difference
-from bubbleviz.crowds import Crowd
-from bubbleviz.orders import alone, microbatch_of
+from bubbleviz.explain.recognition.order_diff import Difference
+from bubbleviz.explain.recognition.pipeline_orders import Crowd
+from bubbleviz.explain.recognition.orders import alone, microbatch_of
 from bubbleviz.schedules.plan import Plan, Schedule
 
 

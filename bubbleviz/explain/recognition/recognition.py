@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.absence import verdict, verdict_of_plan
-from bubbleviz.candidates import Plans, Verdict
+from bubbleviz.explain.recognition.missing_microbatches import verdict, verdict_of_plan
+from bubbleviz.explain.recognition.candidates import Plans, Verdict
 from bubbleviz.model.columns import Ints
-from bubbleviz.comparing import Difference, joined_codes
+from bubbleviz.explain.recognition.order_diff import Difference, joined_codes
 from bubbleviz.count.count import Iteration
-from bubbleviz.crowds import Crowd, key_of, pipelines_of
+from bubbleviz.explain.recognition.pipeline_orders import Crowd, key_of, pipelines_of
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.operations import Operations, Rank
-from bubbleviz.orders import (
+from bubbleviz.explain.recognition.orders import (
     BACKWARD,
     WEIGHTS,
     Orders,

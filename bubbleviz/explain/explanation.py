@@ -7,23 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.run import Run
-from bubbleviz.causes import Causes, Gaps, causes_of
+from bubbleviz.explain.causes import Causes, Gaps, causes_of
 from bubbleviz.model.columns import NONE
 from bubbleviz.count.count import Counts, Iteration, typical
-from bubbleviz.critical_path import (
+from bubbleviz.explain.critical_path import (
     MOST_OPERATIONS,
     CriticalPath,
     WhatIf,
     critical_path,
     what_if,
 )
-from bubbleviz.doing import with_doing
-from bubbleviz.graph import graph_of
-from bubbleviz.idle import Idle
-from bubbleviz.needs import Needs, inputs_of, needs_of
-from bubbleviz.phase_times import PhaseTimes, phase_times_of
+from bubbleviz.explain.host_activity import with_doing
+from bubbleviz.explain.graph import graph_of
+from bubbleviz.explain.idle import Idle
+from bubbleviz.explain.dependencies import Needs, inputs_of, needs_of
+from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.model.phases import WORK
-from bubbleviz.receives import Communication, Receives, communication_of, receives_of
+from bubbleviz.explain.receives import Communication, Receives, communication_of, receives_of
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from bubbleviz.align.arrivals import NEVER, Arrivals, arrivals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.count.count import Counts
 from bubbleviz.model.operations import Operations, RankIntervals
-from bubbleviz.needs import Inputs
+from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.count.ratios import Windows
 

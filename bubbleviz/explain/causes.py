@@ -17,9 +17,9 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
 from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.count.count import Counts
-from bubbleviz.idle import Cause, Idle, idle_of
+from bubbleviz.explain.idle import Cause, Idle, idle_of
 from bubbleviz.model.operations import Operations
-from bubbleviz.needs import Inputs
+from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.count.ratios import Counted, statistics
 
 

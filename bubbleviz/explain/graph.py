@@ -19,11 +19,11 @@ import numpy as np
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.idle import Cause, Idle
+from bubbleviz.explain.idle import Cause, Idle
 from bubbleviz.model.operations import Operations
-from bubbleviz.needs import NEVER, Needs
+from bubbleviz.explain.dependencies import NEVER, Needs
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.receives import Receives
+from bubbleviz.explain.receives import Receives
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from itertools import chain
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.orders import settled
+from bubbleviz.explain.recognition.orders import settled
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How an order differs from a planned one; codes are those of :mod:`bubbleviz.orders`.
+    """How an order differs from a planned one; codes are those of :mod:`bubbleviz.explain.recognition.orders`.
 
     Attributes:
         moved: codes of operations out of place, in measured order.

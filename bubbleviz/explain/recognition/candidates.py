@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.comparing import Difference, difference
-from bubbleviz.crowds import Crowd
+from bubbleviz.explain.recognition.order_diff import Difference, difference
+from bubbleviz.explain.recognition.pipeline_orders import Crowd
 from bubbleviz.errors import UsageError
-from bubbleviz.orders import (
+from bubbleviz.explain.recognition.orders import (
     BACKWARD,
     WEIGHTS,
     alone,
@@ -22,7 +22,7 @@ from bubbleviz.orders import (
 )
 from bubbleviz.schedules.plan import Plan, Schedule
 from bubbleviz.schedules import schedules
-from bubbleviz.structure import families_of, without_eager
+from bubbleviz.explain.recognition.structure import families_of, without_eager
 
 #: With more operations elsewhere than this share, an order is not that of the schedule. Different
 #: schedules of this package are at least 0.125 apart, from 2 devices and 4 microbatches on.

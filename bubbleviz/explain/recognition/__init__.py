@@ -1,0 +1,1 @@
+"""Recognition: which schedule ran, by the order in which ranks ran their operations."""
