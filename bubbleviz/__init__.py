@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bubbleviz.host_gaps import gaps
     from bubbleviz.idle_time import IdleReport
     from bubbleviz.align.pipelines import Parallel
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 __all__ = [
     "BubblevizError",
@@ -35,8 +35,8 @@ __all__ = [
 _HOMES = {
     "IdleReport": "bubbleviz.idle_time",
     "Parallel": "bubbleviz.align.pipelines",
-    "Report": "bubbleviz.report",
-    "View": "bubbleviz.report",
+    "Report": "bubbleviz.report.report",
+    "View": "bubbleviz.report.report",
     "analyze": "bubbleviz.api",
     "gaps": "bubbleviz.host_gaps",
     "inspect": "bubbleviz.api",

@@ -36,7 +36,7 @@ from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.explain.recognition.recognition import compared, schedule_of
 from bubbleviz.interpret.record import How, export_of
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from bubbleviz.align.staging import MAYBE_MISSING
 from bubbleviz.timing import add, step
 from bubbleviz.model.window import Window, window_of

@@ -30,7 +30,7 @@ from bubbleviz.palette import (
 )
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from bubbleviz.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
 from bubbleviz.scene import (
     Marks,

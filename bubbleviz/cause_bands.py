@@ -9,7 +9,7 @@ from bubbleviz.model import intervals
 from bubbleviz.explain.idle import Cause
 from bubbleviz.page import Page, box
 from bubbleviz.palette import CAUSES
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from bubbleviz.scene import Selection
 
 #: Intervals are laid on a grid of so many lines a px: what is finer cannot be seen.

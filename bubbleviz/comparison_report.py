@@ -15,18 +15,18 @@ from bubbleviz.cells import (
     ruled,
     shortened,
 )
-from bubbleviz.comparison import Cell, Comparison
+from bubbleviz.report.compare.comparison import Cell, Comparison
 from bubbleviz.errors import UsageError
 from bubbleviz.renderers.csv import inert
-from bubbleviz.significance import ASSUMPTIONS, Difference
+from bubbleviz.report.compare.significance import ASSUMPTIONS, Difference
 from bubbleviz.typesetting import as_pdf, as_png
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from bubbleviz.saved import Average, SavedRatio
+    from bubbleviz.report.saved import Average, SavedRatio
 
-SCHEMA = "bubbleviz.comparison/1"
+SCHEMA = "bubbleviz.report.compare.comparison/1"
 COLUMNS = (
     *("ratio", "run", "mean", "std", "n", "window_ns", "window_std_ns"),
     *("difference", "difference_low", "difference_high", "t", "df", "p", "window_difference_ns"),
@@ -131,7 +131,7 @@ def as_svg(comparison: Comparison) -> str:
         UsageError: a run was read from a saved report.
     """
     from bubbleviz.panels import Panel, draw_panels
-    from bubbleviz.report import View
+    from bubbleviz.report.report import View
 
     check_drawable({run.path: run.report is None for run in comparison.runs})
     panels = [

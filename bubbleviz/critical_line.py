@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.page import Page, px
 from bubbleviz.palette import CRITICAL
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from bubbleviz.scene import Selection
 
 _THICKNESS = 2.4

@@ -37,7 +37,7 @@ from bubbleviz.page import (
     ticks,
 )
 from bubbleviz.palette import LIGHT
-from bubbleviz.report import Report, View, told_apart
+from bubbleviz.report.report import Report, View, told_apart
 from bubbleviz.scene import Selection, select
 
 #: Up to so many iterations have a bracket and a boundary.

@@ -15,7 +15,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.explain.dependencies import needs_of
 from bubbleviz.model.phases import Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 
 
 @dataclass(frozen=True)

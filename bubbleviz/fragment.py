@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from html import escape
 
-from bubbleviz.advice import first_thing
+from bubbleviz.report.advice import first_thing
 from bubbleviz.cells import clean
 from bubbleviz.drawing import picture
-from bubbleviz.methods import with_source
+from bubbleviz.report.methods import with_source
 from bubbleviz.reasons import cause_cells, causes_title
 from bubbleviz.renderers.table import headline_lines, limitation_lines, ratio_cells
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.rows import by_stage, rows_of
 from bubbleviz.count.ratios import statistics
 

@@ -16,7 +16,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.page import MARGIN, WIDTH, Page, box, px
 from bubbleviz.palette import heat
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from bubbleviz.scene import Selection
 
 #: Shades of the scale, and the times of the median at its two ends.

@@ -74,9 +74,9 @@ def as_svg(found: Ideal | Estimate) -> str:
     Raises:
         UsageError: it comes from a formula, which has no order to draw.
     """
-    from bubbleviz.ideal_run import report_of
+    from bubbleviz.report.ideal_run import report_of
     from bubbleviz.renderers.svg import RENDERER
-    from bubbleviz.report import View
+    from bubbleviz.report.report import View
 
     return RENDERER.render(report_of(_ordered(found)), View())
 

@@ -7,7 +7,7 @@ notebook asks.
 
 from __future__ import annotations
 
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 
 
 class NotebookReport(Report):

@@ -13,7 +13,7 @@ from bubbleviz.boxes import Boxes
 from bubbleviz.drawing import Timeline, nothing_to_draw
 from bubbleviz.legend import draw_legend
 from bubbleviz.page import MARGIN, WIDTH, Page, clean, duration, fitted, text_width
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.scene import select
 
 #: Between two panels, px.

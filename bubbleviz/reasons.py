@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.count.count import Iteration
-    from bubbleviz.report import Report
+    from bubbleviz.report.report import Report
 
 #: So many ranks and kinds of operations are listed.
 _ROWS = 64
@@ -32,7 +32,7 @@ def advice(report: Report) -> Iterator[RenderableType]:
     """Yield what to do first, and what it would win."""
     from rich.text import Text
 
-    from bubbleviz.advice import first_thing
+    from bubbleviz.report.advice import first_thing
 
     sentence = first_thing(report)
     if sentence is not None:
@@ -91,7 +91,7 @@ def reasons(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
     """Yield why each rank was idle in an iteration, and the longest gaps."""
     from rich.text import Text
 
-    from bubbleviz.advice import biggest_gaps
+    from bubbleviz.report.advice import biggest_gaps
 
     yield from _by_rank(report, iteration)
     yield from _communication(report, iteration)
@@ -161,7 +161,7 @@ def times(report: Report) -> Iterator[RenderableType]:
 def _phase_times(report: Report) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    from bubbleviz.advice import operation_label, rank_label
+    from bubbleviz.report.advice import operation_label, rank_label
 
     own = report.explanation.phase_times
     if not own.kinds:
@@ -211,7 +211,7 @@ def _path(report: Report) -> Iterator[RenderableType]:
     import numpy as np
     from rich.text import Text
 
-    from bubbleviz.advice import rank_label
+    from bubbleviz.report.advice import rank_label
 
     path = report.explanation.path
     if path is None or len(path.operations) == 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bubbleviz.model.choices import ROWS, one_of
 from bubbleviz.model.operations import Rank
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 
 #: More ranks than this are shown by stage where nothing else is asked for.
 MOST_RANKS = 64

@@ -15,7 +15,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.count.count import Iteration
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.rows import Row, rows_of
 
 Floats = npt.NDArray[np.float64]

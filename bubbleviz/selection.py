@@ -11,7 +11,7 @@ from bubbleviz.errors import UsageError
 if TYPE_CHECKING:
     from bubbleviz.align.pipelines import Parallel
     from bubbleviz.renderers import Renderer
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 #: More ranks or iterations than any report holds.
 _MOST = 1_000_000
@@ -109,7 +109,7 @@ def view_of(
     Raises:
         UsageError: an option selects something that the report does not hold.
     """
-    from bubbleviz.report import View
+    from bubbleviz.report.report import View
 
     return View(
         iterations=_iterations(report, iteration),

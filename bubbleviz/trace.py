@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.advice import host_activity, operation_labels
+from bubbleviz.report.advice import host_activity, operation_labels
 from bubbleviz.cells import clean
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.count.count import RankIteration
@@ -19,7 +19,7 @@ from bubbleviz.flows import Flows, flows_at, flows_of
 from bubbleviz.explain.idle import Cause
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from bubbleviz.tracks import Argument, Counter, Process, Track, Value, lanes_of
 
 #: Of a name from a profile, characters; viewers show less, and each repetition takes room.

@@ -35,7 +35,7 @@ from bubbleviz.palette import (
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.count.ratios import statistics
-from bubbleviz.timeline import Timeline
+from bubbleviz.report.timeline import Timeline
 
 _SIZES = (np.int8, np.int16, np.int32)
 #: A page is made once and opened often, but made while somebody waits.

@@ -16,7 +16,7 @@ from bubbleviz import api
 from bubbleviz.model.columns import NONE
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.phases import Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from tests import reference, strategies
 
 EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "120"))

@@ -17,7 +17,7 @@ from bubbleviz.align.bounds.clocks import Clock, refuse_unrelated
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.profile import Source
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from scripts.planting.truth import TrueFile, TrueOperation, Truth

@@ -17,8 +17,8 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.schedules.measured_times import measured_times
 from bubbleviz.model.phases import Phase
 from bubbleviz.renderers.panels import RENDERER as PANELS
-from bubbleviz.report import Report, View
-from bubbleviz.saved import SavedTime
+from bubbleviz.report.report import Report, View
+from bubbleviz.report.saved import SavedTime
 from bubbleviz.schedules import schedules
 from scripts.planting import plant
 from scripts.planting.options import Planting
@@ -212,11 +212,11 @@ def test_simulate_takes_sizes_and_times_from_a_report(
         ("{}", "is no report of bubbleviz"),
         ('{"schema": "other/1"}', "its schema is 'other/1'"),
         (
-            '{"schema": "bubbleviz.report/1", "iterations": [], "phase_times": '
+            '{"schema": "bubbleviz.report.report/1", "iterations": [], "phase_times": '
             '[{"stage": 0, "chunk": 0, "phase": "<b>", "median_ns": 1}]}',
             "'<b>' is no phase",
         ),
-        ('{"schema": "bubbleviz.report/1", "iterations": []}', "does not tell the times"),
+        ('{"schema": "bubbleviz.report.report/1", "iterations": []}', "does not tell the times"),
     ],
 )
 def test_a_report_without_times_is_refused(

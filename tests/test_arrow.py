@@ -26,7 +26,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.renderers import csv as csv_renderer
 from bubbleviz.renderers import gaps as gaps_renderer
 from bubbleviz.renderers import json as json_renderer
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from tests.test_svg import HOSTILE, Op, report_of

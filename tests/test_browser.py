@@ -23,7 +23,7 @@ from bubbleviz.page import UNKNOWN
 from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.renderers import html
 from bubbleviz.renderers.json import document
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.serving import serving
 from tests.test_latex import HOSTILE
 from tests.test_svg import report_of

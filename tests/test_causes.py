@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.advice import biggest_gaps, first_thing
+from bubbleviz.report.advice import biggest_gaps, first_thing
 from bubbleviz.explain.critical_path import replayed
 from bubbleviz.explain.graph import Graph, graph_of
 from bubbleviz.explain.idle import Cause
@@ -29,7 +29,7 @@ from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.renderers import gaps as gaps_csv
 from bubbleviz.renderers import json as json_report
 from bubbleviz.renderers.svg import render
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from tests.building import C, K, R, profile

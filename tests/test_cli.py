@@ -49,7 +49,7 @@ def test_a_dash_takes_standard_output_for_itself(capsys: pytest.CaptureFixture[s
     assert main(["analyze", ONE, "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
 
-    assert report["schema"] == "bubbleviz.report/1"
+    assert report["schema"] == "bubbleviz.report.report/1"
     assert report["summary"]["bubble_ratio"]["schedule"]["n"] == 3
 
 

@@ -14,11 +14,11 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli import main
-from bubbleviz.comparison import Comparison, Run, compare, saved_of, titles_of
+from bubbleviz.report.compare.comparison import Comparison, Run, compare, saved_of, titles_of
 from bubbleviz.comparison_report import COLUMNS, as_csv, as_json, as_svg, document, parts
 from bubbleviz.errors import UsageError
 from bubbleviz.renderers.table import plain_text
-from bubbleviz.saved import Average, Saved, SavedRatio
+from bubbleviz.report.saved import Average, Saved, SavedRatio
 from tests.test_latex import HOSTILE
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -228,7 +228,7 @@ def test_csv_has_a_row_for_each_ratio_and_run() -> None:
 def test_json_has_what_is_promised() -> None:
     found = json.loads(as_json(compare([run("a"), run("b", 0.2)])))
 
-    assert found["schema"] == "bubbleviz.comparison/1"
+    assert found["schema"] == "bubbleviz.report.compare.comparison/1"
     assert set(found) == {"schema", "bubbleviz", "runs", "ratios", "notes", "test"}
     assert [own["title"] for own in found["runs"]] == ["a", "b"]
     assert found["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
@@ -272,7 +272,7 @@ def test_profiles_and_saved_reports_give_the_same(
 
 
 def test_what_is_saved_is_what_is_read(saved: tuple[str, str]) -> None:
-    from bubbleviz.saved import read_saved
+    from bubbleviz.report.saved import read_saved
 
     assert read_saved(saved[1]) == saved_of(bubbleviz.analyze(OTHER))
 

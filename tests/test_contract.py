@@ -22,7 +22,7 @@ import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.phases import Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting
 

@@ -14,7 +14,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.model.phases import Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from tests.building import C, K, R, T, profile

@@ -32,7 +32,7 @@ from bubbleviz.progress import Watch
 from bubbleviz.interpret.record import How, Recorded, record
 from bubbleviz.renderers.csv import RENDERER as CSV
 from bubbleviz.renderers.json import RENDERER as JSON
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from bubbleviz.sources.nsys.scan import Stretch
 from bubbleviz.selection import view_of
 from scripts.planting import plant

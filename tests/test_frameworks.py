@@ -23,7 +23,7 @@ from bubbleviz import annotate
 from bubbleviz.cli import main
 from bubbleviz.conventions import built_in, globs_of, recognise, understand
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from scripts.planting.truth import TrueOperation, Truth

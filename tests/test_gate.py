@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from bubbleviz.cli import main
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.gate import checks, limits_of
-from bubbleviz.report import SCHEMA
-from bubbleviz.saved import SCHEMA as READ_SCHEMA
-from bubbleviz.saved import Average, Saved, SavedRatio, looks_saved, read_saved
+from bubbleviz.report.compare.gate import checks, limits_of
+from bubbleviz.report.report import SCHEMA
+from bubbleviz.report.saved import SCHEMA as READ_SCHEMA
+from bubbleviz.report.saved import Average, Saved, SavedRatio, looks_saved, read_saved
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 NONE = {"mean": None, "std": None, "min": None, "max": None, "ci95": None, "n": 0}
@@ -212,7 +212,7 @@ def test_clocks_that_contradict_each_other_are_read(saved: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("schema",), "bubbleviz.report/2", "its schema is 'bubbleviz.report/2', not"),
+        (("schema",), "bubbleviz.report.report/2", "its schema is 'bubbleviz.report.report/2', not"),
         (("schema",), "x" * 10_000, "its schema is 'xxxx"),
         (("schema",), None, "Expected `str`"),
         (("headline",), "nothing", "lacks its headline among its ratios"),

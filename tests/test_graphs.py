@@ -14,7 +14,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.model.phases import Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from tests.building import C, K, M, R, global_id, profile
 
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"

@@ -25,9 +25,9 @@ from bubbleviz.errors import InputError, OutputError
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.renderers import html
 from bubbleviz.renderers.json import document
-from bubbleviz.report import Report, View
-from bubbleviz.saved import SavedDocument, SavedTimeline, read_document
-from bubbleviz.timeline import MOST_SAVED, restored, saved, timeline_of
+from bubbleviz.report.report import Report, View
+from bubbleviz.report.saved import SavedDocument, SavedTimeline, read_document
+from bubbleviz.report.timeline import MOST_SAVED, restored, saved, timeline_of
 from bubbleviz.web_data import columns_of, laid_out
 from tests.test_latex import HOSTILE
 from tests.test_svg import report_of
@@ -261,7 +261,7 @@ def test_a_timeline_comes_back_as_it_was(report: Report) -> None:
 def test_a_large_report_is_saved_without_its_timeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bubbleviz.timeline.MOST_SAVED", len(SMALL.operations) - 1)
+    monkeypatch.setattr("bubbleviz.report.timeline.MOST_SAVED", len(SMALL.operations) - 1)
     path, found = written_and_read(tmp_path, SMALL)
 
     assert MOST_SAVED >= 20_000

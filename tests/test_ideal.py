@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bubbleviz.cli import main
 from bubbleviz.errors import UsageError
 from bubbleviz.schedules.ideal import StageTimes, ideal
-from bubbleviz.ideal_run import report_of
+from bubbleviz.report.ideal_run import report_of
 from bubbleviz.schedules import schedules
 from tests.test_schedules import WITH_ORDER, numbers, reference
 

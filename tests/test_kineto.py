@@ -20,7 +20,7 @@ from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from bubbleviz.sources.event_columns import times_ns
 from scripts.planting import Planting, plant
 from tests.kineto import traces_of
@@ -119,7 +119,7 @@ def test_a_directory_stands_for_the_traces_in_it(tmp_path: Path) -> None:
 def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Path) -> None:
     events = [_range(0, 4, "Forward 0"), _call(1, 1, 1), _kernel(5, 2, 1)]
     _trace(tmp_path / "rank0.json", events)
-    (tmp_path / "report.json").write_text('{"schema": "bubbleviz.report/1"}')
+    (tmp_path / "report.json").write_text('{"schema": "bubbleviz.report.report/1"}')
     (tmp_path / "other.json").write_text('{"a": 1}')
 
     report = bubbleviz.gaps(tmp_path)
@@ -142,7 +142,7 @@ def test_a_mark_of_utf_8_in_front_is_nothing(tmp_path: Path, zipped: bool) -> No
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b'{\n "schema": "bubbleviz.report/1"}', "is a report of bubbleviz, no profile; give"),
+        (b'{\n "schema": "bubbleviz.report.report/1"}', "is a report of bubbleviz, no profile; give"),
         (b" \n", "the file is empty; give the file that the profiler wrote"),
         (b"<html>", "nor a trace of PyTorch or XLA; give the file that the profiler wrote"),
     ],

@@ -18,7 +18,7 @@ from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.page import WIDTH
 from bubbleviz.model.phases import Phase
 from bubbleviz.renderers.svg import render
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.scene import UNATTRIBUTED, Marks, compute_marks, marks_in, select
 from tests.test_svg import Op, one_f_one_b, parsed, report_of, tooltips, written
 

@@ -21,7 +21,7 @@ from bubbleviz.notebook import NotebookReport
 from bubbleviz.model.phases import Phase
 from bubbleviz.renderers.svg import render
 from bubbleviz.renderers.table import render as table_of
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.count.ratios import statistics
 from tests.test_svg import HOSTILE, SVG, Op, rank_of, report_of
 

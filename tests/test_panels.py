@@ -11,7 +11,7 @@ import pytest
 from bubbleviz.model.operations import Limitation
 from bubbleviz.panels import Panel, draw_panels
 from bubbleviz.model.phases import Phase
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from tests.test_latex import HOSTILE
 from tests.test_svg import MS, SVG, Op, one_f_one_b, parsed, rank_of, report_of, written
 

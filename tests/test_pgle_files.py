@@ -166,7 +166,7 @@ def test_a_default_is_not_written_by_protobuf() -> None:
         "{}",
         "1: 2",
         "\x00",
-        '{"schema": "bubbleviz.report/1"}',
+        '{"schema": "bubbleviz.report.report/1"}',
         'costs { name: "a" cost_us: nan }',
         'costs { name: "a" cost_us: inf }',
         'costs { name: "a" cost_us: -1 }',

@@ -11,7 +11,7 @@ import pytest
 
 from bubbleviz.errors import UsageError
 from bubbleviz.align.pipelines import Numbering, Parallel, reducing, told_apart
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.rows import MOST_RANKS, by_stage, rows_of
 from tests.test_svg import rank_of, report_of
 

@@ -14,7 +14,7 @@ from bubbleviz.cli import app
 from bubbleviz.conventions import built_in
 from bubbleviz.renderers import renderers
 from bubbleviz.renderers.svg import RENDERER
-from bubbleviz.report import View
+from bubbleviz.report.report import View
 from bubbleviz.schedules import schedules
 from bubbleviz.count.ratios import statistics
 

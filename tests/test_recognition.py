@@ -17,12 +17,12 @@ from bubbleviz.explain.recognition.candidates import Plans, Verdict, verdict
 from bubbleviz.explain.recognition.order_diff import difference
 from bubbleviz.explain.recognition.pipeline_orders import Crowd
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.methods import methods
+from bubbleviz.report.methods import methods
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, Schedule
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition, compared, schedule_of
 from bubbleviz.renderers.table import render
-from bubbleviz.report import View
+from bubbleviz.report.report import View
 from bubbleviz.schedules import schedule_named, schedules
 from scripts.planting import Planting, plant
 from tests.ordering import Measured, Op, devices_of, iteration, measured, of_orders

@@ -32,7 +32,7 @@ from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.explain.receives import Communication, Receives
 from bubbleviz.renderers.svg import RENDERER, render
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.scene import compute_marks, counted_windows, marks_in, select
 
 SVG = "{http://www.w3.org/2000/svg}"

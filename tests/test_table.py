@@ -18,7 +18,7 @@ from bubbleviz.renderers import json
 from bubbleviz.renderers.csv import inert
 from bubbleviz.renderers.csv import render as csv_of
 from bubbleviz.renderers.table import WIDTH, render
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.count.ratios import statistics
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

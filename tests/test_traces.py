@@ -27,7 +27,7 @@ from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.renderers import chrome, perfetto
 from bubbleviz.renderers.json import document
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.trace import ALL_RANKS
 from bubbleviz.tracks import lanes_of
 from scripts.planting import plant

@@ -11,7 +11,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from scripts.planting.truth import Truth

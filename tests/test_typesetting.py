@@ -19,7 +19,7 @@ from bubbleviz.errors import OutputError
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.renderers import renderers
-from bubbleviz.report import View
+from bubbleviz.report.report import View
 from bubbleviz.typesetting import as_pdf, as_png
 from tests.test_svg import MS, Op, one_f_one_b, report_of
 

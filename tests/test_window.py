@@ -19,7 +19,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.renderers import renderers
-from bubbleviz.report import Report, View
+from bubbleviz.report.report import Report, View
 from bubbleviz.model.window import Window, window_of
 from bubbleviz.explain.windowed import OUTSIDE, extents_of
 from scripts.planting import plant

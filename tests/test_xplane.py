@@ -23,7 +23,7 @@ from bubbleviz.explain.idle import Cause
 from bubbleviz.pgle import measure_costs
 from bubbleviz.model.profile import Profile, Ranges, is_main
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from bubbleviz.sources.xla.wire import Walk
 from bubbleviz.sources.xla.planes import device_of
 from bubbleviz.sources.xla.xspace import planes_of

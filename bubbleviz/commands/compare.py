@@ -11,7 +11,7 @@ from bubbleviz.output_options import chosen
 from bubbleviz.terminal import pass_on, progress_bars, show
 
 if TYPE_CHECKING:
-    from bubbleviz.comparison import Run
+    from bubbleviz.report.compare.comparison import Run
 
 _FILE = "FILE"
 
@@ -71,7 +71,7 @@ def compare(
     inputs = [*_inputs(saved), *(convention or ())]
     check_outputs([file for file in files.values() if file is not None], inputs, force=force)
     from bubbleviz import comparison_report
-    from bubbleviz.comparison import compare as compared
+    from bubbleviz.report.compare.comparison import compare as compared
 
     if comparison_report.PICTURES & set(outputs.values()):
         comparison_report.check_drawable(saved)
@@ -87,7 +87,7 @@ def compare(
 
 def _which_are_saved(runs: list[str]) -> dict[str, bool]:
     """Return by path whether it is a saved report, else profiles."""
-    from bubbleviz.saved import looks_saved
+    from bubbleviz.report.saved import looks_saved
 
     return {path: looks_saved(path) for path in runs}
 
@@ -116,9 +116,9 @@ def _read(
 ) -> list[Run]:
     """Read or measure every run; one that is named twice is read once."""
     from bubbleviz.api import analyze
-    from bubbleviz.comparison import Run, saved_of, titles_of
+    from bubbleviz.report.compare.comparison import Run, saved_of, titles_of
     from bubbleviz.interpret.fleet.process_pool import cores
-    from bubbleviz.saved import read_saved
+    from bubbleviz.report.saved import read_saved
 
     read = {path: read_saved(path) for path, is_saved in saved.items() if is_saved}
     reports = {}

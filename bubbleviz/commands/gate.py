@@ -29,8 +29,8 @@ def gate(
 
     Codes are 0 where all are kept, 1 where it cannot be told, and 2 for wrong usage.
     """
-    from bubbleviz.gate import checks, limits_of
-    from bubbleviz.saved import read_saved
+    from bubbleviz.report.compare.gate import checks, limits_of
+    from bubbleviz.report.saved import read_saved
 
     limits = limits_of(max_bubble or ())
     found = checks(read_saved(report), limits, report)

@@ -149,7 +149,7 @@ def simulate(
 def _measured(path: str) -> Measured:
     """Return the times in a report."""
     from bubbleviz.schedules.measured_times import measured_times
-    from bubbleviz.saved import read_times
+    from bubbleviz.report.saved import read_times
 
     saved = read_times(path)
     return measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)

@@ -44,7 +44,7 @@ def view(
 
     It is served to this machine alone, on a port and under a name of its own each time.
     """
-    from bubbleviz.saved import looks_saved
+    from bubbleviz.report.saved import looks_saved
     from bubbleviz.serving import serving
     from bubbleviz.web_page import check
 
@@ -71,7 +71,7 @@ def view(
 
 def _page_of_saved(path: str) -> str:
     from bubbleviz.renderers.html import page_of_saved
-    from bubbleviz.saved import read_document
+    from bubbleviz.report.saved import read_document
 
     return page_of_saved(path, read_document(path))
 
@@ -80,7 +80,7 @@ def _page_of_profiles(inputs: list[str], skip: int, convention: list[str], jobs:
     from bubbleviz.api import analyze
     from bubbleviz.interpret.fleet.process_pool import cores
     from bubbleviz.renderers.html import render
-    from bubbleviz.report import View
+    from bubbleviz.report.report import View
 
     with progress_bars() as bars:
         report = analyze(

@@ -279,7 +279,7 @@ def _tabulate(run: Run) -> _Table:
 
 
 def typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
-    """Return the iteration to show, see :meth:`bubbleviz.report.Report.typical_iteration`."""
+    """Return the iteration to show, see :meth:`bubbleviz.report.report.Report.typical_iteration`."""
     at_work = [i for i in iterations if i.ranks]
     averaged = [i for i in at_work if i.averaged]
     # One that has the headline ratio (the last iteration has no period) goes first.

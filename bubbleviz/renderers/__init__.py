@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from bubbleviz.registry import discover
 
 if TYPE_CHECKING:  # the command line lists renderers without loading numpy
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 
 #: What a file holds: text, which is written in UTF-8, or bytes.

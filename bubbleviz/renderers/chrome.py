@@ -14,7 +14,7 @@ from bubbleviz.renderers import Renderer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
     from bubbleviz.tracks import Argument, Counter, Process, Track
 
 

@@ -9,7 +9,7 @@ from bubbleviz.renderers import Renderer
 
 if TYPE_CHECKING:
     from bubbleviz.model.columns import Ints
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 COLUMNS = (
     "iteration",

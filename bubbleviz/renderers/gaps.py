@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.renderers import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 COLUMNS = (
     "ratio",
@@ -76,7 +76,7 @@ def _columns(report: Report) -> list[list[object]]:
 
 def _labels(report: Report, rows: list[int]) -> list[object]:
     """Return what operations are called; nothing for none."""
-    from bubbleviz.advice import operation_labels
+    from bubbleviz.report.advice import operation_labels
 
     some = sorted({row for row in rows if row >= 0})
     called = dict(zip(some, operation_labels(report, some), strict=True))
@@ -84,7 +84,7 @@ def _labels(report: Report, rows: list[int]) -> list[object]:
 
 
 def _host(report: Report, row: int) -> tuple[str, str]:
-    from bubbleviz.advice import host_activity
+    from bubbleviz.report.advice import host_activity
     from bubbleviz.renderers.csv import inert
 
     call, around = host_activity(report, row)

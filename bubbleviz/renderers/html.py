@@ -8,8 +8,8 @@ from bubbleviz.renderers import Renderer
 from bubbleviz.web_page import check
 
 if TYPE_CHECKING:
-    from bubbleviz.report import Report, View
-    from bubbleviz.saved import SavedDocument
+    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.saved import SavedDocument
 
 
 def render(report: Report, view: View) -> str:
@@ -19,7 +19,7 @@ def render(report: Report, view: View) -> str:
         OutputError: the charting library is not installed.
     """
     from bubbleviz.renderers.json import document
-    from bubbleviz.timeline import timeline_of
+    from bubbleviz.report.timeline import timeline_of
     from bubbleviz.web_data import packed
     from bubbleviz.web_page import page
 
@@ -36,7 +36,7 @@ def page_of_saved(path: str, saved: SavedDocument) -> str:
         InputError: its timeline contradicts itself.
         OutputError: the charting library is not installed.
     """
-    from bubbleviz.timeline import restored
+    from bubbleviz.report.timeline import restored
     from bubbleviz.web_data import packed
     from bubbleviz.web_page import page
 

@@ -1,4 +1,4 @@
-"""JSON: the machine-readable report, schema ``bubbleviz.report/1``."""
+"""JSON: the machine-readable report, schema ``bubbleviz.report.report/1``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from bubbleviz.renderers import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.advice import Gap
+    from bubbleviz.report.advice import Gap
     from bubbleviz.count.count import Account, Iteration, RankIteration, Spread
     from bubbleviz.explain.critical_path import CriticalPath
     from bubbleviz.explain.phase_times import PhaseTime
     from bubbleviz.explain.recognition.recognition import Recognition
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 
 #: More operations than this are not listed with their slack.
@@ -49,9 +49,9 @@ def _text(value: Any) -> str:
 
 def document(report: Report) -> dict[str, Any]:
     """Return the report as nested JSON values, keys as in the documented schema."""
-    from bubbleviz.advice import first_thing
-    from bubbleviz.methods import methods
-    from bubbleviz.report import SCHEMA
+    from bubbleviz.report.advice import first_thing
+    from bubbleviz.report.methods import methods
+    from bubbleviz.report.report import SCHEMA
 
     summary, typical = report.summary, report.typical_iteration()
     return {
@@ -102,7 +102,7 @@ def document(report: Report) -> dict[str, Any]:
 
 def _timeline(report: Report) -> dict[str, Any] | None:
     """Return what pictures are drawn from; None where that would be most of the file."""
-    from bubbleviz.timeline import MOST_SAVED, saved, timeline_of
+    from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
 
     return saved(timeline_of(report)) if len(report.operations) <= MOST_SAVED else None
 
@@ -176,7 +176,7 @@ def _summed_causes(report: Report) -> dict[str, dict[str, int]]:
 
 def _explained(report: Report) -> dict[str, Any]:
     """Return what the explanation tells beside causes."""
-    from bubbleviz.advice import biggest_gaps
+    from bubbleviz.report.advice import biggest_gaps
 
     explanation = report.explanation
     times, path = explanation.phase_times, explanation.path
@@ -308,7 +308,7 @@ def _recognition(found: Recognition | None) -> dict[str, Any] | None:
 
 RENDERER = Renderer(
     name="json",
-    summary="machine-readable report (schema bubbleviz.report/1)",
+    summary="machine-readable report (schema bubbleviz.report.report/1)",
     render=render,
     order=2,
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bubbleviz.count.count import Spread
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 #: Of a text in a comment, characters.
 _LONGEST = 600
@@ -71,7 +71,7 @@ def render(report: Report, view: View) -> str:
 def _comments(report: Report) -> Iterator[str]:
     from pathlib import Path
 
-    from bubbleviz.methods import methods
+    from bubbleviz.report.methods import methods
 
     yield f"% Bubble ratios by bubbleviz {escaped(report.version)}."
     yield r"% Needs in the preamble: \usepackage{booktabs}"
@@ -140,7 +140,7 @@ def _number(value: float | None, unit: float) -> str:
 
 def _caption(report: Report, ordered: list[str]) -> str:
     """Return what the table shows, and the definitions of its rows."""
-    from bubbleviz.methods import counted
+    from bubbleviz.report.methods import counted
     from bubbleviz.count.ratios import statistics
 
     definitions = {s.name: s.definition for s in statistics()}
@@ -161,13 +161,13 @@ def _caption(report: Report, ordered: list[str]) -> str:
 
 
 def _formula(definition: str) -> str:
-    from bubbleviz.methods import with_source
+    from bubbleviz.report.methods import with_source
 
     return escaped(with_source(definition)).replace(" - ", " $-$ ").replace(" x ", r" $\times$ ")
 
 
 def _warnings(report: Report) -> Iterator[str]:
-    from bubbleviz.report import told_apart
+    from bubbleviz.report.report import told_apart
 
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:

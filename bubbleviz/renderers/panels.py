@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.renderers import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 #: Ratios of an iteration by itself, the one to show first.
 _OF_ONE = ("schedule", "stage")
@@ -22,9 +22,9 @@ def render(report: Report, view: View) -> str:
 
     Both panels tell the same ratio: that of one iteration as if alone, for a plan has no other.
     """
-    from bubbleviz.ideal_run import report_of
+    from bubbleviz.report.ideal_run import report_of
     from bubbleviz.panels import Panel, draw_panels
-    from bubbleviz.report import View as Everything
+    from bubbleviz.report.report import View as Everything
 
     others = report.alternatives
     if others is None or others.same is None:

@@ -8,7 +8,7 @@ from bubbleviz.renderers import DRAWN, Renderer
 from bubbleviz.typesetting import check
 
 if TYPE_CHECKING:
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 
 def render(report: Report, view: View) -> bytes:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         TrackDescriptor,
     )
 
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
     from bubbleviz.trace import Trace
     from bubbleviz.tracks import Counter, Process, Track, Value
 

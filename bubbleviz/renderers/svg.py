@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.renderers import DRAWN, Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 
 def render(report: Report, view: View) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bubbleviz.count.count import Iteration, RankIteration
     from bubbleviz.model.operations import ProfileSummary
     from bubbleviz.explain.recognition.recognition import Deviation, Recognition
-    from bubbleviz.report import Report, View
+    from bubbleviz.report.report import Report, View
 
 #: Width of the table where it is not shown on a terminal.
 WIDTH = 110
@@ -199,7 +199,7 @@ def _between(interval: tuple[float, float] | None) -> str:
     """Return between what percentages a ratio lies; nothing where it is exact or unknown."""
     if interval is None or interval[0] == interval[1]:
         return ""
-    from bubbleviz.report import told_apart
+    from bubbleviz.report.report import told_apart
 
     return " to ".join(told_apart(interval, 2, 4))
 
@@ -455,7 +455,7 @@ def limitation_lines(report: Report) -> list[str]:
 def _methods(report: Report) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    from bubbleviz.methods import methods
+    from bubbleviz.report.methods import methods
 
     yield Text("\nMethods, ready to paste", style="bold")
     yield Text(clean(methods(report), None))

@@ -9,7 +9,7 @@ import numpy as np
 from bubbleviz.count.count import Spread
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
-from bubbleviz.report import Report, told_apart
+from bubbleviz.report.report import Report, told_apart
 from bubbleviz.schedules import schedules
 from bubbleviz.count.ratios import statistics
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bubbleviz.saved import Average
+from bubbleviz.report.saved import Average
 
 #: What a reader must know of every test.
 ASSUMPTIONS = (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.saved import Saved
+from bubbleviz.report.saved import Saved
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.explain.idle import Cause
 from bubbleviz.explain.phase_times import Straggler
 from bubbleviz.model.phases import Phase
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 
 #: A change that wins less of an iteration than this is not worth a sentence.
 _WORTH = 0.005

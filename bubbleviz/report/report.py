@@ -29,7 +29,7 @@ from bubbleviz.explain.recognition.recognition import Recognition
 if TYPE_CHECKING:  # most reports hold no other schedules, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
 
-SCHEMA = "bubbleviz.report/1"
+SCHEMA = "bubbleviz.report.report/1"
 
 
 @dataclass(frozen=True)

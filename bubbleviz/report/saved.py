@@ -15,7 +15,7 @@ from msgspec import json as msgspec_json
 from bubbleviz.errors import InputError
 from bubbleviz.model.phases import Phase, phase_of_label
 
-SCHEMA = "bubbleviz.report/1"
+SCHEMA = "bubbleviz.report.report/1"
 
 #: As in columns of numbers.
 _UNKNOWN = -1
@@ -113,7 +113,7 @@ class SavedTimes:
 
 @dataclass(frozen=True)
 class SavedTimeline:
-    """The timeline of a report, as :func:`bubbleviz.timeline.saved` gave it."""
+    """The timeline of a report, as :func:`bubbleviz.report.timeline.saved` gave it."""
 
     base_ns: int
     names: list[str]

@@ -15,8 +15,8 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.errors import InputError
 from bubbleviz.explain.idle import Cause
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.report import Report
-from bubbleviz.saved import SavedDocument, SavedTimeline
+from bubbleviz.report.report import Report
+from bubbleviz.report.saved import SavedDocument, SavedTimeline
 from bubbleviz.count.ratios import statistics
 
 _OPERATIONS = (

@@ -21,7 +21,7 @@ from bubbleviz.model.operations import (
     Rank,
     RankIntervals,
 )
-from bubbleviz.report import Report
+from bubbleviz.report.report import Report
 from bubbleviz.align.timebase import Timebase
 
 

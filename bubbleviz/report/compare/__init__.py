@@ -1,0 +1,1 @@
+"""Compare: reports against each other, and against limits."""
