@@ -28,7 +28,7 @@ from bubbleviz.interpret.inspection import Inspection, look_over
 from bubbleviz.interpret.recording import INFERRED, Recording
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
-from bubbleviz.notebook import NotebookReport
+from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.schedules.files import read_plan

@@ -19,7 +19,7 @@ from bubbleviz.commands.simulate import simulate
 from bubbleviz.commands.view import view
 from bubbleviz.errors import BubblevizError
 from bubbleviz.output_options import with_outputs
-from bubbleviz.renderers import Renderer
+from bubbleviz.render.formats import Renderer
 from bubbleviz.terminal import complain, pass_on, progress_bars, show, show_steps, width
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def analyze(
             if to_stdout is not None:
                 pass_on(to_stdout)
             else:
-                from bubbleviz.renderers.table import parts
+                from bubbleviz.render.formats.table import parts
 
                 show(parts(report, view, width()))
     if timings:
@@ -295,7 +295,7 @@ app.command(
 @app.command(epilog="Example: bubbleviz schedules")
 def schedules() -> None:
     """List the schedules that simulate knows, with their sources."""
-    from bubbleviz.ideal_report import schedule_parts
+    from bubbleviz.render.documents.ideal_report import schedule_parts
 
     show(schedule_parts())
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.idle_time import BUSY, IdleReport, RankIdle
-from bubbleviz.page import (
+from bubbleviz.render.picture.page import (
     MARGIN,
     WIDTH,
     Page,
@@ -28,7 +28,7 @@ from bubbleviz.page import (
     text_width,
     ticks,
 )
-from bubbleviz.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
+from bubbleviz.render.picture.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 
 Edges = npt.NDArray[np.floating[Any]]
 #: More strips than this are not drawn.

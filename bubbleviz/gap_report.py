@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
-from bubbleviz.cells import (
+from bubbleviz.render.text.cells import (
     clean,
     in_percent,
     listed,
@@ -20,7 +20,7 @@ from bubbleviz.cells import (
     titled,
 )
 from bubbleviz.conventions.host_activities import SHORT
-from bubbleviz.renderers.csv import inert
+from bubbleviz.render.formats.csv import inert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.cells import clean, milliseconds, ruled, shortened, titled
+from bubbleviz.render.text.cells import clean, milliseconds, ruled, shortened, titled
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.communications import Split, Timing, communicator_text
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, Kind
 from bubbleviz.nccl_totals import bandwidths_of, busy_ns, totals_of
 from bubbleviz.model.process_groups import stretches
-from bubbleviz.renderers.csv import inert
+from bubbleviz.render.formats.csv import inert
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

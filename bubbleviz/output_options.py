@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.renderers import renderers
+from bubbleviz.render.formats import renderers
 
 
 def chosen(files: Mapping[str, str | None]) -> dict[str, str]:

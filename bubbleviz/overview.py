@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.cells import clean
+from bubbleviz.render.text.cells import clean
 from bubbleviz.model.profile import pid_of
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bubbleviz.cells import clean, ruled, shortened, titled
+from bubbleviz.render.text.cells import clean, ruled, shortened, titled
 from bubbleviz.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.pgle_files import formats
-from bubbleviz.renderers.csv import inert
+from bubbleviz.render.formats.csv import inert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

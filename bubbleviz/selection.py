@@ -10,7 +10,7 @@ from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
     from bubbleviz.align.pipelines import Parallel
-    from bubbleviz.renderers import Renderer
+    from bubbleviz.render.formats import Renderer
     from bubbleviz.report.report import Report, View
 
 #: More ranks or iterations than any report holds.
@@ -80,7 +80,7 @@ def check_drawn(wanted: Mapping[str, bool], outputs: Iterable[Renderer[Any]]) ->
     Raises:
         UsageError: none of them draws it.
     """
-    from bubbleviz.renderers import renderers
+    from bubbleviz.render.formats import renderers
 
     drawn = frozenset().union(*(renderer.draws for renderer in outputs))
     for option, given in wanted.items():

@@ -30,7 +30,7 @@ _LONGEST = 800
 
 def width() -> int:
     """Return how wide a table should be: as the terminal, or as usual."""
-    from bubbleviz.renderers.table import WIDTH
+    from bubbleviz.render.formats.table import WIDTH
 
     return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
 
@@ -73,7 +73,7 @@ def show(parts: Iterator[RenderableType]) -> None:
 
     What the encoding of standard output lacks becomes a question mark.
     """
-    from bubbleviz.renderers.table import plain_text, print_parts
+    from bubbleviz.render.formats.table import plain_text, print_parts
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

@@ -16,7 +16,7 @@ from bubbleviz.cli import main
 from bubbleviz.errors import MismatchError
 from bubbleviz.schedules.measured_times import measured_times
 from bubbleviz.model.phases import Phase
-from bubbleviz.renderers.panels import RENDERER as PANELS
+from bubbleviz.render.formats.panels import RENDERER as PANELS
 from bubbleviz.report.report import Report, View
 from bubbleviz.report.saved import SavedTime
 from bubbleviz.schedules import schedules

@@ -23,9 +23,9 @@ import bubbleviz
 from bubbleviz.model.arrow import ArrowTable, coded, identifiers, numbers
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.phases import Phase
-from bubbleviz.renderers import csv as csv_renderer
-from bubbleviz.renderers import gaps as gaps_renderer
-from bubbleviz.renderers import json as json_renderer
+from bubbleviz.render.formats import csv as csv_renderer
+from bubbleviz.render.formats import gaps as gaps_renderer
+from bubbleviz.render.formats import json as json_renderer
 from bubbleviz.report.report import Report, View
 from scripts.planting import plant
 from scripts.planting.options import Planting
@@ -333,7 +333,7 @@ def test_no_library_is_loaded_but_arro3_and_nothing_that_draws() -> None:
     script = (
         "import sys, bubbleviz; report = bubbleviz.analyze(['fixtures/1f1b']);"
         "[t.__arrow_c_stream__() for t in (report.operations, report.gaps, report.iterations)];"
-        "heavy = {'pandas', 'polars', 'pyarrow', 'IPython', 'drawsvg', 'bubbleviz.fragment'};"
+        "heavy = {'pandas', 'polars', 'pyarrow', 'IPython', 'drawsvg', 'bubbleviz.render.documents.fragment'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

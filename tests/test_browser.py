@@ -19,10 +19,10 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 from bubbleviz.api import analyze
 from bubbleviz.count.iteration_table import Iterations
-from bubbleviz.page import UNKNOWN
+from bubbleviz.render.picture.page import UNKNOWN
 from bubbleviz.model.phases import COMPUTE, WORK
-from bubbleviz.renderers import html
-from bubbleviz.renderers.json import document
+from bubbleviz.render.formats import html
+from bubbleviz.render.formats.json import document
 from bubbleviz.report.report import Report, View
 from bubbleviz.serving import serving
 from tests.test_latex import HOSTILE

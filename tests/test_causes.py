@@ -23,12 +23,12 @@ from bubbleviz.report.advice import biggest_gaps, first_thing
 from bubbleviz.explain.critical_path import replayed
 from bubbleviz.explain.graph import Graph, graph_of
 from bubbleviz.explain.idle import Cause
-from bubbleviz.palette import CAUSES, CRITICAL, heat
+from bubbleviz.render.picture.palette import CAUSES, CRITICAL, heat
 from bubbleviz.explain.phase_times import phase_times_of
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.renderers import gaps as gaps_csv
-from bubbleviz.renderers import json as json_report
-from bubbleviz.renderers.svg import render
+from bubbleviz.render.formats import gaps as gaps_csv
+from bubbleviz.render.formats import json as json_report
+from bubbleviz.render.formats.svg import render
 from bubbleviz.report.report import Report, View
 from scripts.planting import plant
 from scripts.planting.options import Planting

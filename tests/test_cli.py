@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli import main
-from bubbleviz.renderers import renderers
+from bubbleviz.render.formats import renderers
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ONE = str(FIXTURES / "1f1b")

@@ -15,9 +15,9 @@ import pytest
 import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.report.compare.comparison import Comparison, Run, compare, saved_of, titles_of
-from bubbleviz.comparison_report import COLUMNS, as_csv, as_json, as_svg, document, parts
+from bubbleviz.render.documents.comparison_report import COLUMNS, as_csv, as_json, as_svg, document, parts
 from bubbleviz.errors import UsageError
-from bubbleviz.renderers.table import plain_text
+from bubbleviz.render.formats.table import plain_text
 from bubbleviz.report.saved import Average, Saved, SavedRatio
 from tests.test_latex import HOSTILE
 

@@ -30,8 +30,8 @@ from bubbleviz.sources.nsys.database import Database
 from bubbleviz.errors import InputError, ProfileError, UsageError
 from bubbleviz.progress import Watch
 from bubbleviz.interpret.record import How, Recorded, record
-from bubbleviz.renderers.csv import RENDERER as CSV
-from bubbleviz.renderers.json import RENDERER as JSON
+from bubbleviz.render.formats.csv import RENDERER as CSV
+from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.report.report import Report
 from bubbleviz.sources.nsys.scan import Stretch
 from bubbleviz.selection import view_of

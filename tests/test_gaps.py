@@ -37,7 +37,7 @@ from bubbleviz.gap_picture import draw_gaps
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.idle_gaps import gaps_of, split
 from bubbleviz.idle_time import IdleReport, RankIdle
-from bubbleviz.palette import ACTIVITIES
+from bubbleviz.render.picture.palette import ACTIVITIES
 from bubbleviz.model.profile import Activities
 from bubbleviz.model.window import window_of
 from tests.building import C, K, M, R, T, global_id, profile

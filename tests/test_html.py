@@ -17,18 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bubbleviz import web_page
+from bubbleviz.render.web import page as web_page
 from bubbleviz.api import analyze
 from bubbleviz.cli import main
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.count.iteration_table import Iterations
-from bubbleviz.renderers import html
-from bubbleviz.renderers.json import document
+from bubbleviz.render.formats import html
+from bubbleviz.render.formats.json import document
 from bubbleviz.report.report import Report, View
 from bubbleviz.report.saved import SavedDocument, SavedTimeline, read_document
 from bubbleviz.report.timeline import MOST_SAVED, restored, saved, timeline_of
-from bubbleviz.web_data import columns_of, laid_out
+from bubbleviz.render.web.data import columns_of, laid_out
 from tests.test_latex import HOSTILE
 from tests.test_svg import report_of
 
@@ -231,7 +231,7 @@ def test_the_command_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def written_and_read(tmp_path: Path, report: Report) -> tuple[str, SavedDocument]:
-    from bubbleviz.renderers import json as json_renderer
+    from bubbleviz.render.formats import json as json_renderer
 
     file = tmp_path / "report.json"
     file.write_text(json_renderer.render(report, View()), encoding="utf-8")

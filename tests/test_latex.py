@@ -22,7 +22,7 @@ from bubbleviz.count.count import Spread
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.report.methods import methods
 from bubbleviz.model.operations import Limitation
-from bubbleviz.renderers.latex import escaped, render
+from bubbleviz.render.formats.latex import escaped, render
 from bubbleviz.report.report import Report, View
 from bubbleviz.count.ratios import statistics
 from tests.test_svg import report_of

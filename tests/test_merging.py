@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz import boxes, merging
-from bubbleviz.merging import NARROWEST, Merged, runs, silhouette, split
+from bubbleviz.render.picture import boxes
+from bubbleviz.render.picture import merging
+from bubbleviz.render.picture.merging import NARROWEST, Merged, runs, silhouette, split
 from bubbleviz.model.operations import BusyIntervals, Operations
-from bubbleviz.page import WIDTH
+from bubbleviz.render.picture.page import WIDTH
 from bubbleviz.model.phases import Phase
-from bubbleviz.renderers.svg import render
+from bubbleviz.render.formats.svg import render
 from bubbleviz.report.report import Report, View
-from bubbleviz.scene import UNATTRIBUTED, Marks, compute_marks, marks_in, select
+from bubbleviz.render.picture.scene import UNATTRIBUTED, Marks, compute_marks, marks_in, select
 from tests.test_svg import Op, one_f_one_b, parsed, report_of, tooltips, written
 
 # Against a slow count: a px is so many ticks, and every tick of every mark is counted.

@@ -14,8 +14,8 @@ from bubbleviz.count.count import Spread
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.report.methods import methods, with_source
 from bubbleviz.explain.recognition.recognition import Recognition
-from bubbleviz.renderers import json as json_renderer
-from bubbleviz.renderers.table import render
+from bubbleviz.render.formats import json as json_renderer
+from bubbleviz.render.formats.table import render
 from bubbleviz.report.report import Report, View
 from bubbleviz.count.ratios import statistics
 from scripts.planting import plant

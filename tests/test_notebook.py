@@ -12,15 +12,15 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import bubbleviz
-from bubbleviz import fragment as fragment_module
+from bubbleviz.render.documents import fragment as fragment_module
 from bubbleviz.count.count import Summary, spread
-from bubbleviz.fragment import MOST_CHARACTERS, MOST_ROWS, bounded_picture, fragment
+from bubbleviz.render.documents.fragment import MOST_CHARACTERS, MOST_ROWS, bounded_picture, fragment
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import Limitation
-from bubbleviz.notebook import NotebookReport
+from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.model.phases import Phase
-from bubbleviz.renderers.svg import render
-from bubbleviz.renderers.table import render as table_of
+from bubbleviz.render.formats.svg import render
+from bubbleviz.render.formats.table import render as table_of
 from bubbleviz.report.report import Report, View
 from bubbleviz.count.ratios import statistics
 from tests.test_svg import HOSTILE, SVG, Op, rank_of, report_of

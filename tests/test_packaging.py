@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz import cli, renderers, schedules
+from bubbleviz import cli, schedules
+from bubbleviz.render import formats as renderers
 from bubbleviz.count import ratios as statistics
 from bubbleviz.sources import readers
 from bubbleviz.schedules import formulas
@@ -30,7 +31,7 @@ from bubbleviz.schedules.plan import Schedule
 from bubbleviz.sources.nsys.queries import query, sql_root
 from bubbleviz.sources.readers import Reader
 from bubbleviz.registry import discover
-from bubbleviz.renderers import Renderer
+from bubbleviz.render.formats import Renderer
 from bubbleviz.count.ratios import Statistic
 
 CHECKOUT = Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bubbleviz.model.operations import Limitation
-from bubbleviz.panels import Panel, draw_panels
+from bubbleviz.render.picture.panels import Panel, draw_panels
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report, View
 from tests.test_latex import HOSTILE

@@ -12,7 +12,7 @@ import pytest
 from bubbleviz.errors import UsageError
 from bubbleviz.align.pipelines import Numbering, Parallel, reducing, told_apart
 from bubbleviz.report.report import Report, View
-from bubbleviz.rows import MOST_RANKS, by_stage, rows_of
+from bubbleviz.render.rows import MOST_RANKS, by_stage, rows_of
 from tests.test_svg import rank_of, report_of
 
 

@@ -12,8 +12,8 @@ import bubbleviz
 import bubbleviz.conventions
 from bubbleviz.cli import app
 from bubbleviz.conventions import built_in
-from bubbleviz.renderers import renderers
-from bubbleviz.renderers.svg import RENDERER
+from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats.svg import RENDERER
 from bubbleviz.report.report import View
 from bubbleviz.schedules import schedules
 from bubbleviz.count.ratios import statistics

@@ -21,7 +21,7 @@ from bubbleviz.report.methods import methods
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, Schedule
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition, compared, schedule_of
-from bubbleviz.renderers.table import render
+from bubbleviz.render.formats.table import render
 from bubbleviz.report.report import View
 from bubbleviz.schedules import schedule_named, schedules
 from scripts.planting import Planting, plant

@@ -15,7 +15,7 @@ from bubbleviz.cli import main
 from bubbleviz.conventions import load_convention, understand
 from bubbleviz.overview import parts
 from bubbleviz.model.phases import Phase
-from bubbleviz.renderers.table import WIDTH, print_parts
+from bubbleviz.render.formats.table import WIDTH, print_parts
 from bubbleviz.conventions.draft import suggest
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "1f1b" / "node0.sqlite"

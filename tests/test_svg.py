@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz import palette
+from bubbleviz.render.picture import palette
 from bubbleviz.explain.causes import Causes, Gaps
 from bubbleviz.count.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
 from bubbleviz.explain.explanation import Explanation
@@ -27,13 +27,13 @@ from bubbleviz.model.operations import (
     Rank,
     RankIntervals,
 )
-from bubbleviz.page import at_most, clean, duration, fitted, text_width, ticks
+from bubbleviz.render.picture.page import at_most, clean, duration, fitted, text_width, ticks
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.explain.receives import Communication, Receives
-from bubbleviz.renderers.svg import RENDERER, render
+from bubbleviz.render.formats.svg import RENDERER, render
 from bubbleviz.report.report import Report, View
-from bubbleviz.scene import compute_marks, counted_windows, marks_in, select
+from bubbleviz.render.picture.scene import compute_marks, counted_windows, marks_in, select
 
 SVG = "{http://www.w3.org/2000/svg}"
 GOLDEN = Path(__file__).parent / "golden"

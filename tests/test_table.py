@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.cells import shortened
+from bubbleviz.render.text.cells import shortened
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import Limitation, RankCoverage
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.renderers import json
-from bubbleviz.renderers.csv import inert
-from bubbleviz.renderers.csv import render as csv_of
-from bubbleviz.renderers.table import WIDTH, render
+from bubbleviz.render.formats import json
+from bubbleviz.render.formats.csv import inert
+from bubbleviz.render.formats.csv import render as csv_of
+from bubbleviz.render.formats.table import WIDTH, render
 from bubbleviz.report.report import Report, View
 from bubbleviz.count.ratios import statistics
 

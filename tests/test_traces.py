@@ -25,11 +25,11 @@ import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.renderers import chrome, perfetto
-from bubbleviz.renderers.json import document
+from bubbleviz.render.formats import chrome, perfetto
+from bubbleviz.render.formats.json import document
 from bubbleviz.report.report import Report, View
-from bubbleviz.trace import ALL_RANKS
-from bubbleviz.tracks import lanes_of
+from bubbleviz.render.trace.trace import ALL_RANKS
+from bubbleviz.render.trace.tracks import lanes_of
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from tests import strategies

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli import main
-from bubbleviz.drawing import picture
+from bubbleviz.render.picture.drawing import picture
 from bubbleviz.errors import OutputError
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.renderers import renderers
+from bubbleviz.render.formats import renderers
 from bubbleviz.report.report import View
-from bubbleviz.typesetting import as_pdf, as_png
+from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from tests.test_svg import MS, Op, one_f_one_b, report_of
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

@@ -18,7 +18,7 @@ from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.model.columns import Ints
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.renderers import renderers
+from bubbleviz.render.formats import renderers
 from bubbleviz.report.report import Report, View
 from bubbleviz.model.window import Window, window_of
 from bubbleviz.explain.windowed import OUTSIDE, extents_of

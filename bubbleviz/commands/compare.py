@@ -70,7 +70,7 @@ def compare(
     saved = _which_are_saved(runs)
     inputs = [*_inputs(saved), *(convention or ())]
     check_outputs([file for file in files.values() if file is not None], inputs, force=force)
-    from bubbleviz import comparison_report
+    from bubbleviz.render.documents import comparison_report
     from bubbleviz.report.compare.comparison import compare as compared
 
     if comparison_report.PICTURES & set(outputs.values()):

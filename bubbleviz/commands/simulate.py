@@ -114,7 +114,7 @@ def simulate(
     outputs = chosen(files)
     inputs = [file for file in (plan, measured) if file is not None]
     check_outputs([file for file in files.values() if file is not None], inputs, force=force)
-    from bubbleviz import ideal_report
+    from bubbleviz.render.documents import ideal_report
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions, ideal_of, theory
 
     run = None if measured is None else _measured(measured)

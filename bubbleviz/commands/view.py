@@ -46,7 +46,7 @@ def view(
     """
     from bubbleviz.report.saved import looks_saved
     from bubbleviz.serving import serving
-    from bubbleviz.web_page import check
+    from bubbleviz.render.web.page import check
 
     check()
     if len(inputs) > 1 and any(map(looks_saved, inputs)):
@@ -70,7 +70,7 @@ def view(
 
 
 def _page_of_saved(path: str) -> str:
-    from bubbleviz.renderers.html import page_of_saved
+    from bubbleviz.render.formats.html import page_of_saved
     from bubbleviz.report.saved import read_document
 
     return page_of_saved(path, read_document(path))
@@ -79,7 +79,7 @@ def _page_of_saved(path: str) -> str:
 def _page_of_profiles(inputs: list[str], skip: int, convention: list[str], jobs: int | None) -> str:
     from bubbleviz.api import analyze
     from bubbleviz.interpret.fleet.process_pool import cores
-    from bubbleviz.renderers.html import render
+    from bubbleviz.render.formats.html import render
     from bubbleviz.report.report import View
 
     with progress_bars() as bars:

@@ -1,0 +1,239 @@
+"""A comparison as text, as JSON, as CSV, and as panels on one axis of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from bubbleviz._version import __version__
+from bubbleviz.render.text.cells import (
+    clean,
+    listed,
+    milliseconds,
+    percent,
+    ruled,
+    shortened,
+)
+from bubbleviz.report.compare.comparison import Cell, Comparison
+from bubbleviz.errors import UsageError
+from bubbleviz.render.formats.csv import inert
+from bubbleviz.report.compare.significance import ASSUMPTIONS, Difference
+from bubbleviz.render.picture.typesetting import as_pdf, as_png
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from bubbleviz.report.saved import Average, SavedRatio
+
+SCHEMA = "bubbleviz.report.compare.comparison/1"
+COLUMNS = (
+    *("ratio", "run", "mean", "std", "n", "window_ns", "window_std_ns"),
+    *("difference", "difference_low", "difference_high", "t", "df", "p", "window_difference_ns"),
+)
+#: Of a run's title in the table, characters.
+_TITLE = 30
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as JSON values."""
+    return {
+        "schema": SCHEMA,
+        "bubbleviz": __version__,
+        "runs": [
+            {
+                "title": run.title,
+                "path": run.path,
+                "bubbleviz": run.saved.version,
+                "headline": run.saved.headline,
+                "ranks": run.saved.ranks,
+                "iterations": run.saved.iterations,
+            }
+            for run in comparison.runs
+        ],
+        "ratios": [
+            {"ratio": row.name, "runs": [_cell(cell) for cell in row.cells]}
+            for row in comparison.rows
+        ],
+        "notes": list(comparison.notes),
+        "test": ASSUMPTIONS,
+    }
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    ratio = cell.ratio
+    return {
+        "bubble_ratio": None if ratio is None else asdict(ratio.bubble),
+        "window_ns": None if ratio is None else asdict(ratio.window_ns),
+        "difference": None if cell.bubble is None else asdict(cell.bubble),
+        "window_difference_ns": None if cell.window_ns is None else asdict(cell.window_ns),
+    }
+
+
+def as_json(comparison: Comparison) -> str:
+    """Return a comparison as JSON text."""
+    import json
+
+    return json.dumps(document(comparison), indent=1, allow_nan=False) + "\n"
+
+
+def as_csv(comparison: Comparison) -> str:
+    """Return a comparison as CSV: one row a ratio and run, empty cells for what is unknown."""
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in comparison.rows:
+        for run, cell in zip(comparison.runs, row.cells, strict=True):
+            writer.writerow((inert(row.name), inert(run.title), *_values(cell)))
+    return out.getvalue()
+
+
+def _values(cell: Cell) -> Iterator[object]:
+    """Yield the numbers of a row of the CSV; the writer leaves None empty."""
+    ratio, apart = cell.ratio, cell.bubble
+    if ratio is None:
+        yield from (None,) * 5
+    else:
+        yield from (ratio.bubble.mean, ratio.bubble.std, ratio.bubble.n)
+        yield from (ratio.window_ns.mean, ratio.window_ns.std)
+    if apart is None:
+        yield from (None,) * 6
+    else:
+        low, high = apart.ci95 or (None, None)
+        yield from (apart.mean, low, high, apart.t, apart.df, apart.p)
+    yield None if cell.window_ns is None else cell.window_ns.mean
+
+
+def check_drawable(comparison_paths: Mapping[str, bool]) -> None:
+    """Refuse to draw runs that are read from saved reports.
+
+    Args:
+        comparison_paths: by path of each run, whether it is a saved report.
+
+    Raises:
+        UsageError: one is.
+    """
+    for path, saved in comparison_paths.items():
+        if saved:
+            raise UsageError(
+                f"{path}: a report in JSON holds no operations to draw; give the profiles of this "
+                "run in its place, or leave out the picture"
+            )
+
+
+def as_svg(comparison: Comparison) -> str:
+    """Return the typical iterations of runs as panels on one axis of time.
+
+    Raises:
+        UsageError: a run was read from a saved report.
+    """
+    from bubbleviz.render.picture.panels import Panel, draw_panels
+    from bubbleviz.report.report import View
+
+    check_drawable({run.path: run.report is None for run in comparison.runs})
+    panels = [
+        Panel(run.title, run.report, View()) for run in comparison.runs if run.report is not None
+    ]
+    return draw_panels(panels, f"{len(panels)} runs on one axis of time")
+
+
+#: The outputs of a comparison, by the names of their options.
+RENDERINGS: Mapping[str, Callable[[Comparison], str | bytes]] = {
+    "json": as_json,
+    "csv": as_csv,
+    "svg": as_svg,
+    "pdf": lambda comparison: as_pdf(as_svg(comparison)),
+    "png": lambda comparison: as_png(as_svg(comparison)),
+}
+#: Those that draw operations.
+PICTURES = frozenset({"svg", "pdf", "png"})
+
+
+def parts(comparison: Comparison) -> Iterator[RenderableType]:
+    """Yield what to print, for any rich console."""
+    from rich.text import Text
+
+    titles = [shortened(clean(run.title, 200), _TITLE) for run in comparison.runs]
+    yield Text("\n".join(_summary(comparison, titles)), style="bold")
+    yield Text("\nBubble ratios in %; differences to the first run in percentage points")
+    table = ruled(
+        *("ratio", "run", "mean", "std", "n", "difference", "95 % CI", "p", "window ms", "by %"),
+        left=("ratio", "run"),
+    )
+    for row in comparison.rows:
+        for place, (title, cell) in enumerate(zip(titles, row.cells, strict=True)):
+            table.add_row(
+                "" if place else clean(row.name, 40), title, *_printed(row.cells[0], cell)
+            )
+    yield table
+    if comparison.notes:
+        yield listed(clean(note, 600) for note in comparison.notes)
+    yield Text(f"\n{ASSUMPTIONS}", style="dim")
+
+
+def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
+    """Yield a line for each run but the first: its headline ratio against the first's."""
+    headline = comparison.runs[0].saved.headline
+    row = next(row for row in comparison.rows if row.name == headline)
+    for title, cell in zip(titles[1:], row.cells[1:], strict=True):
+        against = _against(titles[0], row.cells[0], title, cell)
+        yield f"bubble ratio ({clean(headline, 40)}): {against}"
+
+
+def _against(first: str, before: Cell, title: str, cell: Cell) -> str:
+    old = None if before.ratio is None else before.ratio.bubble.mean
+    new = None if cell.ratio is None else cell.ratio.bubble.mean
+    apart = cell.bubble
+    said = f"{percent(new)} in {title}, {percent(old)} in {first}"
+    if apart is None:
+        return said
+    less = "less" if apart.mean < 0 else "more"
+    said += f": {100 * abs(apart.mean):.2f} points {less}" if apart.mean else ": the same"
+    if apart.ci95 is None:
+        return f"{said} (no test)"
+    return f"{said} (95 % CI {_between(apart)}, p {_probability(apart.p, ' = ')})"
+
+
+def _printed(first: Cell, cell: Cell) -> tuple[str, ...]:
+    """Return the cells of a row after its names."""
+    bubble: Average | None = None if cell.ratio is None else cell.ratio.bubble
+    window: Average | None = None if cell.ratio is None else cell.ratio.window_ns
+    apart = cell.bubble
+    return (
+        "-" if bubble is None else _points(bubble.mean),
+        "-" if bubble is None else _points(bubble.std),
+        "0" if bubble is None else str(bubble.n),
+        "" if apart is None else _signed(100 * apart.mean),
+        "" if apart is None else _between(apart),
+        "" if apart is None else _probability(apart.p, ""),
+        milliseconds(None if window is None else window.mean),
+        _longer_by(first.ratio, cell.window_ns),
+    )
+
+
+def _points(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 2) + 0.0:+.2f}"
+
+
+def _between(apart: Difference) -> str:
+    return "-" if apart.ci95 is None else " to ".join(_signed(100 * end) for end in apart.ci95)
+
+
+def _probability(p: float | None, equals: str) -> str:
+    if p is None:
+        return "-"
+    return "< 0.0001" if p < 0.0001 else f"{equals.lstrip()}{p:.4f}"
+
+
+def _longer_by(first: SavedRatio | None, apart: Difference | None) -> str:
+    """Return by how many percent a window is longer than the first's."""
+    if first is None or apart is None or not first.window_ns.mean:
+        return ""
+    return _signed(100 * apart.mean / first.window_ns.mean)

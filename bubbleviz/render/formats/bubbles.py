@@ -1,0 +1,96 @@
+"""Gaps: one row for each idle interval and cause, in the headline's windows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.render.formats import Renderer
+
+if TYPE_CHECKING:
+    from bubbleviz.report.report import Report, View
+
+COLUMNS = (
+    "ratio",
+    "iteration",
+    "rank",
+    "stage",
+    "interval",
+    "start_ns",
+    "end_ns",
+    "idle_ns",
+    "cause",
+    "before",
+    "after",
+    "peer_rank",
+    "peer_stage",
+    "peer_operation",
+    "host_call",
+    "host_range",
+)
+
+
+def render(report: Report, view: View) -> str:
+    """Return the idle intervals as CSV; the view plays no part, all of them are in it."""
+    del view
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(zip(*_columns(report), strict=True))
+    return out.getvalue()
+
+
+def _columns(report: Report) -> list[list[object]]:
+    from bubbleviz.explain.idle import Cause
+
+    gaps, operations = report.gaps, report.operations
+    label = {int(cause): cause.label for cause in Cause}
+    stage = ["" if rank.stage is None else rank.stage for rank in report.ranks]
+    rank = gaps.rank.tolist()
+    peer = ["" if row < 0 else int(operations.rank[row]) for row in gaps.giver.tolist()]
+    hosts = [
+        _host(report, row) if cause == Cause.HOST else ("", "")
+        for row, cause in enumerate(gaps.cause.tolist())
+    ]
+    return [
+        [gaps.ratio] * len(gaps),
+        gaps.iteration.tolist(),
+        rank,
+        [stage[own] for own in rank],
+        gaps.interval.tolist(),
+        gaps.start_ns.tolist(),
+        gaps.end_ns.tolist(),
+        (gaps.end_ns - gaps.start_ns).tolist(),
+        [label[cause] for cause in gaps.cause.tolist()],
+        _labels(report, gaps.before.tolist()),
+        _labels(report, gaps.after.tolist()),
+        peer,
+        ["" if isinstance(own, str) else stage[own] for own in peer],
+        _labels(report, gaps.giver.tolist()),
+        [call for call, _ in hosts],
+        [around for _, around in hosts],
+    ]
+
+
+def _labels(report: Report, rows: list[int]) -> list[object]:
+    """Return what operations are called; nothing for none."""
+    from bubbleviz.report.advice import operation_labels
+
+    some = sorted({row for row in rows if row >= 0})
+    called = dict(zip(some, operation_labels(report, some), strict=True))
+    return [called.get(row, "") for row in rows]
+
+
+def _host(report: Report, row: int) -> tuple[str, str]:
+    from bubbleviz.report.advice import host_activity
+    from bubbleviz.render.formats.csv import inert
+
+    call, around = host_activity(report, row)
+    return inert(call or ""), inert(around or "")
+
+
+RENDERER = Renderer(
+    name="gaps", summary="one row an idle interval, with its cause, as CSV", render=render, order=3
+)

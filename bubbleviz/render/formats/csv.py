@@ -1,0 +1,99 @@
+"""CSV: one row an operation, in order of (rank, start)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from bubbleviz.render.formats import Renderer
+
+if TYPE_CHECKING:
+    from bubbleviz.model.columns import Ints
+    from bubbleviz.report.report import Report, View
+
+COLUMNS = (
+    "iteration",
+    "rank",
+    "stage",
+    "phase",
+    "microbatch",
+    "chunk",
+    "start_ns",
+    "end_ns",
+    "host_start_ns",
+    "host_end_ns",
+    "kernels",
+    "compute_ns",
+    "name",
+    "sequence",
+    "occurrence",
+)
+#: A spreadsheet takes a cell that begins with one of these for a formula.
+_FORMULA = ("=", "+", "-", "@")
+#: What directs a terminal or the layout of a text, or breaks its line, and half characters.
+_DIRECTING = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+
+
+def render(report: Report, view: View) -> str:
+    """Return the operations as CSV; the view plays no part, all of them are in it."""
+    del view
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(zip(*_columns(report), strict=True))
+    return out.getvalue()
+
+
+def _columns(report: Report) -> list[list[object]]:
+    from bubbleviz.model.phases import Phase
+
+    operations = report.operations
+    labels = {int(phase): phase.label for phase in Phase}
+    stages = {rank.index: "" if rank.stage is None else rank.stage for rank in report.ranks}
+    names = [inert(name) for name in operations.names]
+    spanned = operations.has_span == 1
+    return [
+        _numbers(operations.iteration),
+        operations.rank.tolist(),
+        [stages[rank] for rank in operations.rank.tolist()],
+        [labels[phase] for phase in operations.phase.tolist()],
+        _pairs(operations.microbatch, operations.second_microbatch),
+        _pairs(operations.chunk, operations.second_chunk),
+        _where(operations.start_ns, spanned.tolist()),
+        _where(operations.end_ns, spanned.tolist()),
+        operations.host_start_ns.tolist(),
+        operations.host_end_ns.tolist(),
+        operations.kernels.tolist(),
+        operations.active_ns.tolist(),
+        [names[name] for name in operations.name_id.tolist()],
+        _numbers(operations.sequence),
+        operations.occurrence.tolist(),
+    ]
+
+
+def _numbers(column: Ints) -> list[object]:
+    return ["" if value < 0 else value for value in column.tolist()]
+
+
+def _where(column: Ints, known: list[bool]) -> list[object]:
+    return [value if told else "" for value, told in zip(column.tolist(), known, strict=True)]
+
+
+def _pairs(first: Ints, second: Ints) -> list[object]:
+    """Return ``7`` or, for an operation that names two things, ``7;3``."""
+    return [
+        "" if a < 0 else a if b < 0 else f"{a};{b}"
+        for a, b in zip(first.tolist(), second.tolist(), strict=True)
+    ]
+
+
+def inert(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula, on one line, otherwise as it is."""
+    flat = _DIRECTING.sub(" ", text)
+    return f"'{flat}" if flat.lstrip().startswith(_FORMULA) else flat
+
+
+RENDERER = Renderer(name="csv", summary="one row an operation", render=render, order=3)

@@ -1,0 +1,54 @@
+"""HTML: the interactive report, one file that needs no network and no server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.render.formats import Renderer
+from bubbleviz.render.web.page import check
+
+if TYPE_CHECKING:
+    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.saved import SavedDocument
+
+
+def render(report: Report, view: View) -> str:
+    """Return the report as an HTML document; everything is in it, the view opens its part.
+
+    Raises:
+        OutputError: the charting library is not installed.
+    """
+    from bubbleviz.render.formats.json import document
+    from bubbleviz.report.timeline import timeline_of
+    from bubbleviz.render.web.data import packed
+    from bubbleviz.render.web.page import page
+
+    numbers = document(report)
+    shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
+    data = packed(numbers, timeline_of(report), shown, report.command)
+    return page(data.document, data.columns, "bubbleviz report")
+
+
+def page_of_saved(path: str, saved: SavedDocument) -> str:
+    """Return a report that was saved as JSON as an HTML document.
+
+    Raises:
+        InputError: its timeline contradicts itself.
+        OutputError: the charting library is not installed.
+    """
+    from bubbleviz.report.timeline import restored
+    from bubbleviz.render.web.data import packed
+    from bubbleviz.render.web.page import page
+
+    shown = saved.document["typical_iteration"]
+    data = packed(saved.document, restored(path, saved), shown, "")
+    return page(data.document, data.columns, "bubbleviz report")
+
+
+RENDERER = Renderer(
+    name="html",
+    summary="interactive report: one file for any browser, nothing else needed",
+    render=render,
+    order=20,
+    check=check,
+)

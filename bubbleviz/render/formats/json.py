@@ -1,0 +1,314 @@
+"""JSON: the machine-readable report, schema ``bubbleviz.report.report/1``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+from bubbleviz.render.formats import Renderer
+
+if TYPE_CHECKING:
+    from bubbleviz.report.advice import Gap
+    from bubbleviz.count.count import Account, Iteration, RankIteration, Spread
+    from bubbleviz.explain.critical_path import CriticalPath
+    from bubbleviz.explain.phase_times import PhaseTime
+    from bubbleviz.explain.recognition.recognition import Recognition
+    from bubbleviz.report.report import Report, View
+
+
+#: More operations than this are not listed with their slack.
+_MOST_SLACKS = 20_000
+
+
+def render(report: Report, view: View) -> str:
+    """Return the report as JSON; the view plays no part, everything is in it."""
+    del view
+    return (
+        "{\n"
+        + ",\n".join(f"{_text(k)}: {_lines(v)}" for k, v in document(report).items())
+        + "\n}\n"
+    )
+
+
+def _lines(value: Any) -> str:
+    """Return a value with a line for each item of a list: to be read, compared and searched.
+
+    Indented all the way down it would take twenty times as long.
+    """
+    if isinstance(value, list) and value:
+        return "[\n " + ",\n ".join(map(_text, value)) + "\n]"
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=True, allow_nan=False)
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return the report as nested JSON values, keys as in the documented schema."""
+    from bubbleviz.report.advice import first_thing
+    from bubbleviz.report.methods import methods
+    from bubbleviz.report.report import SCHEMA
+
+    summary, typical = report.summary, report.typical_iteration()
+    return {
+        "schema": SCHEMA,
+        "bubbleviz": report.version,
+        "headline": report.headline,
+        "headline_reason": report.headline_reason,
+        "convention": report.convention,
+        "profiles": [asdict(profile) for profile in report.profiles],
+        "ranks": [
+            {
+                "index": rank.index,
+                "label": rank.label,
+                "host": rank.host,
+                "pid": rank.pid,
+                "device_id": rank.device_id,
+                "uuid": rank.uuid,
+                "gpu": rank.gpu,
+                "pci": rank.pci,
+                "stage": rank.stage,
+                "pipeline": rank.pipeline,
+                "profile": rank.profile,
+            }
+            for rank in report.ranks
+        ],
+        "advice": first_thing(report),
+        "typical_iteration": None if typical is None else typical.index,
+        "iterations": [_iteration(report, iteration) for iteration in report.iterations],
+        "summary": {
+            "iterations": summary.iterations,
+            "bubble_ratio": _spreads(summary.bubble_ratio),
+            "bubble_interval": _intervals(summary.bubble_interval),
+            "bubble_low": _spreads(summary.bubble_low),
+            "bubble_overhead": _spreads(summary.bubble_overhead),
+            "window_ns": _spreads(summary.window_ns),
+            "cause_ns": _summed_causes(report),
+        },
+        "schedule": _recognition(report.schedule),
+        "plan": _recognition(report.plan),
+        **_explained(report),
+        "coverage": [asdict(own) for own in report.coverage],
+        "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
+        "limitations": [asdict(limitation) for limitation in report.limitations],
+        "methods": methods(report),
+        "timeline": _timeline(report),
+    }
+
+
+def _timeline(report: Report) -> dict[str, Any] | None:
+    """Return what pictures are drawn from; None where that would be most of the file."""
+    from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
+
+    return saved(timeline_of(report)) if len(report.operations) <= MOST_SAVED else None
+
+
+def _spreads(spreads: Mapping[str, Spread]) -> dict[str, Any]:
+    return {name: asdict(spread) for name, spread in spreads.items()}
+
+
+def _intervals(
+    intervals: Mapping[str, tuple[float, float] | None],
+) -> dict[str, list[float] | None]:
+    """Return between what the clocks allow the ratios that need a common one; None unknown."""
+    from bubbleviz.count.ratios import statistics
+
+    found = {s.name: intervals.get(s.name) for s in statistics() if s.common_clock}
+    return {name: None if own is None else list(own) for name, own in found.items()}
+
+
+def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
+    ratios, causes = iteration.ratios, report.explanation.causes
+    told = {name for own in iteration.ranks for name in own.accounts}
+    return {
+        "index": iteration.index,
+        "name": iteration.name,
+        "kind": iteration.kind,
+        "complete": iteration.complete,
+        "averaged": iteration.averaged,
+        "microbatches": iteration.microbatches,
+        "start_ns": iteration.start_ns if iteration.ranks else None,
+        "end_ns": iteration.end_ns if iteration.ranks else None,
+        "window_ns": {name: ratio.window_ns for name, ratio in ratios.items()},
+        "bubble_ratio": {name: ratio.value for name, ratio in ratios.items()},
+        "bubble_low": {name: ratio.low for name, ratio in ratios.items()},
+        "bubble_overhead": {name: ratio.overhead for name, ratio in ratios.items()},
+        "bubble_interval": _intervals({name: ratio.interval for name, ratio in ratios.items()}),
+        "incomplete": any(ratio.incomplete for ratio in ratios.values()),
+        "clocks_contradict": any(ratio.contradicted for ratio in ratios.values()),
+        "cause_ns": {
+            name: causes.of_iteration(name, iteration.index) for name in ratios if name in told
+        },
+        "ranks": [{**_rank(own), **_idle(report, iteration.index, own)} for own in iteration.ranks],
+    }
+
+
+def _idle(report: Report, iteration: int, own: RankIteration) -> dict[str, Any]:
+    """Return why a rank was idle, and how long it communicated."""
+    causes, communication = report.explanation.causes, report.explanation.communication
+    return {
+        "cause_ns": {name: causes.of_rank(name, iteration, own.rank) for name in own.accounts},
+        "communication": {
+            field.name: int(getattr(communication, field.name)[iteration, own.rank])
+            for field in fields(communication)
+        },
+    }
+
+
+def _summed_causes(report: Report) -> dict[str, dict[str, int]]:
+    """Return idle time by cause over the averaged iterations that have a ratio."""
+    import numpy as np
+
+    causes = report.explanation.causes
+    averaged = [i for i in report.iterations if i.averaged]
+    return {
+        name: causes.of_iterations(
+            name,
+            np.array([i.index for i in averaged if i.ratios[name].value is not None], np.int64),
+        )
+        for name in causes.idle_ns
+    }
+
+
+def _explained(report: Report) -> dict[str, Any]:
+    """Return what the explanation tells beside causes."""
+    from bubbleviz.report.advice import biggest_gaps
+
+    explanation = report.explanation
+    times, path = explanation.phase_times, explanation.path
+    return {
+        "phase_times": [_phase_time(kind) for kind in times.kinds],
+        "transfer_ns": times.transfer_ns,
+        "imbalance": dict(times.imbalance),
+        "stragglers": [
+            {**_operation(report, s.operation), "times_median": s.times} for s in times.stragglers
+        ],
+        "critical_path": None
+        if path is None
+        else {
+            "iteration": path.iteration,
+            "length_ns": path.length_ns,
+            "parts": [asdict(part) for part in path.parts],
+            "operations": [_operation(report, row) for row in path.operations.tolist()],
+            "slack": _slack(report, path),
+        },
+        "what_if": [asdict(change) for change in explanation.what_if],
+        "alternatives": _alternatives(report),
+        "biggest_gaps": [_gap(report, gap) for gap in biggest_gaps(report)],
+    }
+
+
+def _phase_time(kind: PhaseTime) -> dict[str, Any]:
+    places = {name: _number(getattr(kind, name)) for name in ("stage", "chunk", "virtual_stage")}
+    return {**asdict(kind), **places, "phase": kind.phase.label}
+
+
+def _number(number: int) -> int | None:
+    """Return a number; null where there is none."""
+    return None if number < 0 else number
+
+
+def _slack(report: Report, path: CriticalPath) -> list[dict[str, Any]] | None:
+    """Return what the other operations have to spare; None where there are very many."""
+    import numpy as np
+
+    rows = np.flatnonzero(path.slack_ns > 0).tolist()
+    if len(rows) > _MOST_SLACKS:
+        return None
+    return [{**_operation(report, row), "slack_ns": int(path.slack_ns[row])} for row in rows]
+
+
+def _alternatives(report: Report) -> dict[str, Any] | None:
+    others = report.alternatives
+    if others is None:
+        return None
+    return {
+        "because": others.because,
+        "times": None if others.measured is None else asdict(others.measured),
+        "rows": [asdict(row) for row in others.rows],
+    }
+
+
+def _operation(report: Report, row: int) -> dict[str, Any]:
+    from bubbleviz.model.phases import Phase
+
+    operations = report.operations
+    return {
+        "rank": int(operations.rank[row]),
+        "iteration": int(operations.iteration[row]),
+        "phase": Phase(int(operations.phase[row])).label,
+        "microbatch": _number(int(operations.microbatch[row])),
+        "chunk": _number(int(operations.chunk[row])),
+        "start_ns": int(operations.start_ns[row]),
+        "end_ns": int(operations.end_ns[row]),
+    }
+
+
+def _gap(report: Report, gap: Gap) -> dict[str, Any]:
+    from bubbleviz.explain.idle import Cause
+
+    gaps = report.gaps
+    return {
+        "rank": int(gaps.rank[gap.row]),
+        "iteration": int(gaps.iteration[gap.row]),
+        "start_ns": int(gaps.start_ns[gap.row]),
+        "end_ns": int(gaps.end_ns[gap.row]),
+        "cause": Cause(int(gaps.cause[gap.row])).label,
+        "sentence": gap.sentence,
+    }
+
+
+def _rank(own: RankIteration) -> dict[str, Any]:
+    """Return one rank's entry; the plain sums are those of the window of ``schedule``."""
+    schedule = own.accounts.get("schedule")
+    return {
+        "rank": own.rank,
+        "busy_ns": dict(own.busy_ns),
+        "compute_ns": own.compute_ns,
+        "active_ns": own.active_ns,
+        "unattributed_ns": schedule.unattributed_ns if schedule else None,
+        "overlap_ns": schedule.overlap_ns if schedule else None,
+        "bubble_ns": {name: account.bubble_ns for name, account in own.accounts.items()},
+        "bubble_ratio": dict(own.bubble_ratio),
+        "bubble_interval": _intervals(own.bubble_interval),
+        "missing": own.missing,
+        "windows": {name: _account(account) for name, account in own.accounts.items()},
+    }
+
+
+def _account(account: Account) -> dict[str, int]:
+    return {**asdict(account), "window_ns": account.window_ns}
+
+
+def _recognition(found: Recognition | None) -> dict[str, Any] | None:
+    """Return which schedule ran, or how a plan was kept to."""
+    if found is None:
+        return None
+    return {
+        "name": found.name,
+        "also": list(found.also),
+        "exact": found.exact,
+        "distance": found.distance,
+        "because": found.because or None,
+        "iterations": [
+            {**asdict(own), "also": list(own.also), "names": list(own.names)}
+            for own in found.iterations
+        ],
+        "deviation_count": found.deviation_count,
+        "deviations": [
+            {**asdict(one), "phase": one.phase.label, "chunk": None if one.chunk < 0 else one.chunk}
+            for one in found.deviations
+        ],
+    }
+
+
+RENDERER = Renderer(
+    name="json",
+    summary="machine-readable report (schema bubbleviz.report.report/1)",
+    render=render,
+    order=2,
+)

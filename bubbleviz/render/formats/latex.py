@@ -1,0 +1,186 @@
+"""LaTeX: the bubble ratios as a table for a paper, and the methods sentence as a comment.
+
+Plain pdflatex with booktabs takes it, whatever names the profiles hold: all text is printable
+ASCII, and what means something to TeX is spelled out.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+from bubbleviz.render.formats import Renderer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bubbleviz.count.count import Spread
+    from bubbleviz.report.report import Report, View
+
+#: Of a text in a comment, characters.
+_LONGEST = 600
+_SPELLED = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "%": r"\%",
+    "#": r"\#",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    # In the usual encoding of fonts (OT1) these are other characters.
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    # After the end of a row these are arguments.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+}
+#: An apostrophe that opens a quotation.
+_OPENING = re.compile(r"(?<![^ (])'(?=\w)")
+_HEADER = (
+    r"Ratio & Mean & SD & 95\,\% CI & $n$ & ms & Ovh. \\",
+    r"\midrule",
+)
+
+
+def escaped(text: str) -> str:
+    """Return any text as LaTeX that prints it, on one line of ASCII; what has no ASCII is ``?``."""
+    letters = (c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    plain = _OPENING.sub("`", "".join(_in_ascii(c) for c in letters))
+    return "".join(_SPELLED.get(c, c) for c in plain)
+
+
+def _in_ascii(character: str) -> str:
+    if " " <= character <= "~":
+        return character
+    return "?" if character.isprintable() else " "
+
+
+def render(report: Report, view: View) -> str:
+    """Return the table; the view plays no part, it is of the averaged iterations."""
+    del view
+    return "".join(f"{line}\n" for line in (*_comments(report), *_table(report)))
+
+
+def _comments(report: Report) -> Iterator[str]:
+    from pathlib import Path
+
+    from bubbleviz.report.methods import methods
+
+    yield f"% Bubble ratios by bubbleviz {escaped(report.version)}."
+    yield r"% Needs in the preamble: \usepackage{booktabs}"
+    for profile in report.profiles:
+        yield f"% Profile: {_short(Path(profile.path).name)}"
+    yield "% Methods, ready to paste:"
+    yield f"%   {escaped(methods(report))}"
+    if report.limitations:
+        yield "% What could not be told:"
+    for limitation in report.limitations:
+        yield f"%   {_short(limitation.what)}: {_short(limitation.because)}"
+
+
+def _short(text: str) -> str:
+    """Return a text of a profile for a comment."""
+    return escaped(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+
+
+def _table(report: Report) -> Iterator[str]:
+    from bubbleviz.count.ratios import statistics
+
+    names = [s.name for s in statistics()]
+    ordered = sorted(names, key=lambda name: name != report.headline)
+    yield r"\begin{table}"
+    yield r"  \centering"
+    yield rf"  \caption{{{_caption(report, ordered)}}}"
+    yield r"  \label{tab:bubble-ratios}"
+    yield r"  \smallskip"  # plain classes leave none below a caption
+    # All columns fit into one of two: 229 pt in the article class.
+    yield r"  \small"
+    yield r"  \setlength{\tabcolsep}{3pt}"
+    yield r"  \begin{tabular}{@{}lrrrrrr@{}}"
+    yield r"    \toprule"
+    yield from (f"    {line}" for line in _HEADER)
+    for name in ordered:
+        yield rf"    {' & '.join(_cells(report, name))} \\"
+    yield r"    \bottomrule"
+    yield r"  \end{tabular}"
+    yield r"\end{table}"
+
+
+def _cells(report: Report, name: str) -> tuple[str, ...]:
+    summary = report.summary
+    ratio = summary.bubble_ratio.get(name)
+    mark = r"\,!" if report.contradicted(name) else ""
+    ci95 = _number(None if ratio is None else ratio.ci95, 100)
+    return (
+        rf"\textbf{{{escaped(name)}}}" if name == report.headline else escaped(name),
+        _mean(ratio, 100) + mark,
+        _number(None if ratio is None else ratio.std, 100),
+        ci95 if ci95 == "--" else rf"$\pm$\,{ci95}",
+        "0" if ratio is None else str(ratio.n),
+        _mean(summary.window_ns.get(name), 1e-6),
+        _mean(summary.bubble_overhead.get(name), 100),
+    )
+
+
+def _mean(spread: Spread | None, unit: float) -> str:
+    return _number(None if spread is None else spread.mean, unit)
+
+
+def _number(value: float | None, unit: float) -> str:
+    # A zero has no sign.
+    return "--" if value is None else f"{round(value * unit, 2) + 0.0:.2f}"
+
+
+def _caption(report: Report, ordered: list[str]) -> str:
+    """Return what the table shows, and the definitions of its rows."""
+    from bubbleviz.report.methods import counted
+    from bubbleviz.count.ratios import statistics
+
+    definitions = {s.name: s.definition for s in statistics()}
+    meanings = "; ".join(
+        rf"\emph{{{escaped(name)}}}{' (headline)' if name == report.headline else ''} is "
+        f"{_formula(definitions[name])}"
+        for name in ordered
+    )
+    head = (
+        rf"Bubble ratios in \% over {counted(report.summary.iterations, 'training iteration')} on "
+        f"{counted(len(report.ranks), 'rank')}: {meanings}."
+    )
+    tail = (
+        r" SD: standard deviation. CI: confidence interval of the mean (Student's $t$, half "
+        r"width). ms: mean length of the window. Ovh.: overhead, bubble over work."
+    )
+    return head + tail + "".join(_warnings(report))
+
+
+def _formula(definition: str) -> str:
+    from bubbleviz.report.methods import with_source
+
+    return escaped(with_source(definition)).replace(" - ", " $-$ ").replace(" x ", r" $\times$ ")
+
+
+def _warnings(report: Report) -> Iterator[str]:
+    from bubbleviz.report.report import told_apart
+
+    interval = report.summary.bubble_interval.get(report.headline)
+    if interval is not None and interval[0] < interval[1]:
+        low, high = told_apart(interval, 2, 4)
+        yield rf" The hosts' clocks leave \emph{{{escaped(report.headline)}}} between {low} and "
+        yield rf"{high}\,\%."
+    if any(report.contradicted(name) for name in report.summary.bubble_ratio):
+        yield " A ratio marked ! needs clocks that contradict each other."
+
+
+RENDERER = Renderer(
+    name="latex",
+    summary="table of the bubble ratios for a LaTeX document with booktabs",
+    render=render,
+    order=5,
+)

@@ -1,0 +1,66 @@
+"""Panels: the schedule in theory above what was measured, on one axis of time.
+
+As in Figure 6 of the Zero Bubble paper (arXiv 2401.10241).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bubbleviz.render.formats import Renderer
+
+if TYPE_CHECKING:
+    from bubbleviz.report.report import Report, View
+
+#: Ratios of an iteration by itself, the one to show first.
+_OF_ONE = ("schedule", "stage")
+
+
+def render(report: Report, view: View) -> str:
+    """Return the SVG document; without a schedule that is known, the measurement alone.
+
+    Both panels tell the same ratio: that of one iteration as if alone, for a plan has no other.
+    """
+    from bubbleviz.report.ideal_run import report_of
+    from bubbleviz.render.picture.panels import Panel, draw_panels
+    from bubbleviz.report.report import View as Everything
+
+    others = report.alternatives
+    if others is None or others.same is None:
+        why = others.because if others is not None and others.because else "no schedule recognised"
+        why = f"No schedule in theory stands above it: {why}."
+        return draw_panels((Panel("measured", report, view),), "As measured", why)
+    plan = others.same.plan
+    own, view = _of_one_iteration(report, view)
+    theory = Panel(
+        f"{plan.name} at the measured times",
+        replace(report_of(others.same), headline=own.headline),
+        Everything(),
+    )
+    heading = f"{plan.name}: in theory and as measured"
+    return draw_panels((theory, Panel("measured", own, view)), heading)
+
+
+def _of_one_iteration(report: Report, view: View) -> tuple[Report, View]:
+    """Return the report with a ratio that a plan has, too, and a view of the same iterations."""
+    shown = report.typical_iteration()
+    if shown is None:
+        return report, view
+    ratios = {name: shown.ratios[name].value for name in _OF_ONE if name in shown.ratios}
+    known = [name for name, value in ratios.items() if value is not None]
+    if not known or report.headline in known:
+        return report, view
+    reason = "A plan is of one iteration, and so is this ratio."
+    own = replace(report, headline=known[0], headline_reason=reason)
+    return own, replace(view, iterations=view.iterations or (shown.index,))
+
+
+RENDERER = Renderer(
+    name="panels",
+    summary="the schedule in theory above the measurement, on one axis of time, as SVG",
+    render=render,
+    order=1,
+    compares=True,
+    draws=frozenset({"causes", "critical-path"}),
+)

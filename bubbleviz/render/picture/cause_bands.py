@@ -1,0 +1,60 @@
+"""Cause bands: idle time behind the operations of a picture, coloured by why it is there."""
+
+from __future__ import annotations
+
+import drawsvg
+import numpy as np
+
+from bubbleviz.model import intervals
+from bubbleviz.explain.idle import Cause
+from bubbleviz.render.picture.page import Page, box
+from bubbleviz.render.picture.palette import CAUSES
+from bubbleviz.report.report import Report
+from bubbleviz.render.picture.scene import Selection
+
+#: Intervals are laid on a grid of so many lines a px: what is finer cannot be seen.
+_GRID = 2
+
+
+def draw_causes(
+    page: Page,
+    report: Report,
+    selection: Selection,
+    *,
+    left: float,
+    width: float,
+    tops: tuple[float, ...],
+    height: float,
+) -> tuple[Cause, ...]:
+    """Draw the idle time of the drawn iterations and ranks; return the causes there are.
+
+    Args:
+        page: the page.
+        report: whose gaps are drawn.
+        selection: what of it.
+        left: left edge of the plot, px.
+        width: of the plot.
+        tops: upper edge of each row.
+        height: of a row.
+    """
+    gaps = report.gaps.take(selection.drawn(report.gaps.iteration))
+    rows = selection.row_of_rank
+    row = np.append(rows, -1)[np.minimum(gaps.rank, len(rows))]
+    scale = _GRID * width / (selection.end_ns - selection.start_ns)
+    start = np.floor((gaps.start_ns - selection.start_ns) * scale).astype(np.int64)
+    end = np.ceil((gaps.end_ns - selection.start_ns) * scale).astype(np.int64)
+    start, end = (np.clip(column, 0, round(width * _GRID)) for column in (start, end))
+    drawn = []
+    for cause in Cause:
+        boxes: list[str] = []
+        for number, top in enumerate(tops):
+            own = (row == number) & (gaps.cause == cause)
+            lows, highs = intervals.union(start[own], end[own])
+            boxes += [
+                box(left + low / _GRID, top, left + high / _GRID, top + height)
+                for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
+            ]
+        if boxes:
+            drawn.append(cause)
+            page.elements.append(drawsvg.Path("".join(boxes), fill=CAUSES[cause.label]))
+    return tuple(drawn)

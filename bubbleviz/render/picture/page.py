@@ -1,0 +1,219 @@
+"""The page that a picture is drawn on: lettering, rounding, fills, and the document itself.
+
+Presentation attributes hold the colours of paper, so that converters without CSS are right; a
+style sheet changes the classes ``bv-*`` on a dark screen. drawsvg does not escape attributes, so
+text from profiles goes through :func:`clean` into text nodes only.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import Any
+
+import drawsvg
+
+from bubbleviz.render.picture.palette import DARK, LIGHT, Ink, Paint
+
+WIDTH = 1200
+MARGIN = 16
+FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+
+#: What stands where a number cannot be told.
+UNKNOWN = "\u2013"
+
+_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
+
+
+# Lettering
+
+
+def clean(text: str, longest: int = 120) -> str:
+    """Return ``text`` on one line, without invisible characters, at most ``longest`` long."""
+    kept = "".join(
+        " " if unicodedata.category(c)[0] in "CZ" else c for c in text[: 4 * longest + 1]
+    )
+    kept = " ".join(kept.split())
+    return kept if len(kept) <= longest else kept[: longest - 1].rstrip() + "…"
+
+
+def text_width(text: str, size: float) -> float:
+    """Return an upper estimate of the width of ``text`` in px, for the usual sans-serif fonts."""
+    return size * sum(map(_advance, text))
+
+
+def _advance(character: str) -> float:
+    if character in " .,:;·|!'ijl()[]It/":
+        return 0.36
+    if unicodedata.east_asian_width(character) in "WF":
+        return 1.3
+    if character in "mwMW%@…→<>+=~&#":
+        return 0.95
+    return 0.72 if character.isupper() else 0.62
+
+
+def fitted(text: str, size: float, width: float) -> str:
+    """Return ``text``, cut so that it is at most ``width`` px wide."""
+    if text_width(text, size) <= width:
+        return text
+    while text and text_width(text + "…", size) > width:
+        text = text[:-1]
+    return text.rstrip() + "…" if text else ""
+
+
+def percent(fraction: float | None) -> str:
+    """Return a fraction of 1 as the pictures print it; a dash for None."""
+    return UNKNOWN if fraction is None else f"{100 * fraction:.1f}\u00a0%"
+
+
+def duration(ns: float) -> str:
+    """Return a duration with the unit that suits it and four significant digits."""
+    unit_ns, unit = next(((n, u) for n, u in _UNITS if abs(ns) >= n), _UNITS[-1])
+    value = ns / unit_ns
+    digits = 0 if unit == "ns" else max(0, 3 - int(math.log10(max(abs(value), 1))))
+    return f"{value:.{digits}f}\u00a0{unit}"
+
+
+def at_most(ns: int) -> str:
+    """Return a duration rounded up to two significant digits."""
+    step = 10 ** max(0, len(str(ns)) - 2)
+    rounded = -(-ns // step) * step
+    unit_ns, unit = next(((n, u) for n, u in _UNITS if rounded >= n), _UNITS[-1])
+    digits = 1 if rounded % unit_ns and rounded < 10 * unit_ns else 0
+    return f"{rounded / unit_ns:.{digits}f}\u00a0{unit}"
+
+
+def ticks(span_ns: int, most: int) -> tuple[list[tuple[int, str]], str]:
+    """Return at most ``most`` + 1 round times from 0 to ``span_ns``, as printed, and their unit."""
+    least = span_ns / max(most, 1)
+    power = 10 ** max(0, math.floor(math.log10(max(least, 1))))
+    step = next(power * n for n in (1, 2, 5, 10, 20) if power * n >= least)
+    unit_ns, unit = next((n, u) for n, u in _UNITS if span_ns >= 2 * n or n == 1)
+    digits = max(0, math.ceil(math.log10(unit_ns / step)))
+    times = range(0, span_ns + 1, step)
+    return [(time, f"{time / unit_ns:.{digits}f}") for time in times], unit
+
+
+def px(value: float) -> float | int:
+    """Return ``value`` rounded to 0.01, without a needless fraction."""
+    rounded = round(float(value), 2)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def box(left: float, top: float, right: float, bottom: float) -> str:
+    """Return the path of a box; boxes that share an edge do so after rounding, too."""
+    x, y = px(left), px(top)
+    width, height = px(round(right, 2) - round(left, 2)), px(bottom - top)
+    return f"M{x} {y}h{width}v{height}h{px(-width)}z"
+
+
+# The page
+
+
+def _style_sheet(ink: Ink) -> str:
+    return (
+        "@media screen and (prefers-color-scheme:dark){"
+        f".bv-paper{{fill:{ink.paper}}}.bv-text{{fill:{ink.text}}}.bv-quiet{{fill:{ink.quiet}}}"
+        f".bv-frame{{stroke:{ink.frame}}}.bv-band{{fill:{ink.band}}}.bv-hatch{{stroke:{ink.hatch}}}"
+        f".bv-gap{{fill:{ink.gap}}}.bv-grid{{stroke:{ink.grid}}}.bv-rule{{stroke:{ink.quiet}}}"
+        f".bv-mark{{stroke:{ink.text}}}"
+        "}"
+    )
+
+
+class _Description(drawsvg.Title):  # type: ignore[misc]
+    TAG_NAME = "desc"
+
+
+class Page:
+    """The document: a stack of elements, definitions by id, and a cursor that moves down.
+
+    Args:
+        ids: what the ids of definitions begin with; those of several pictures in one HTML document
+            must differ.
+    """
+
+    def __init__(self, ids: str = "bv-") -> None:
+        self.ids = ids
+        self.y = float(MARGIN)
+        self.elements: list[Any] = []
+        self.definitions: dict[str, Any] = {}
+        self.title = "bubbleviz"
+        self.description = ""
+
+    def text(
+        self,
+        text: str,
+        x: float,
+        y: float,
+        size: float | None = 11,
+        *,
+        into: Any = None,
+        ink: str | None = "text",
+        **attributes: Any,
+    ) -> None:
+        """Write one line with its baseline at ``y``."""
+        if ink is not None:
+            attributes |= {"class_": f"bv-{ink}", "fill": getattr(LIGHT, ink)}
+        size = None if size is None else px(size)
+        element = drawsvg.Text(text, size, px(x), px(y), **attributes)
+        (self.elements if into is None else into).append(element)
+
+    def paragraph(self, text: str, size: float, *, ink: str = "quiet", lines: int = 2) -> None:
+        """Write a text over the width of the page, on at most ``lines`` lines."""
+        width = WIDTH - 2 * MARGIN
+        words = text.split(" ")
+        for number in range(lines):
+            if not words:
+                return
+            count = 1
+            while count < len(words) and text_width(" ".join(words[: count + 1]), size) <= width:
+                count += 1
+            count = len(words) if number == lines - 1 else count
+            line, words = " ".join(words[:count]), words[count:]
+            self.y += size * 1.35
+            self.text(fitted(line, size, width), MARGIN, self.y - size * 0.3, size, ink=ink)
+
+    def fill(self, paint: Paint) -> str:
+        """Return the ``fill`` of a paint, defining it where it has several bands."""
+        if len(paint.bands) == 1:
+            return paint.main
+        name = f"{self.ids}{paint.name}"
+        if name not in self.definitions:
+            gradient = drawsvg.LinearGradient(
+                0, 0, 0, 1, gradientUnits="objectBoundingBox", id=name
+            )
+            offset = 0.0
+            for share, colour in paint.bands:
+                gradient.add_stop(px(offset), colour)
+                offset += share
+                gradient.add_stop(px(offset), colour)
+            self.definitions[name] = gradient
+        return f"url(#{name}) {paint.main}"
+
+    def hatch(self) -> str:
+        """Return the ``fill`` of bubbles."""
+        name = f"{self.ids}bubble"
+        if name not in self.definitions:
+            pattern = drawsvg.Pattern(5, 5, patternTransform="rotate(45)", id=name)
+            pattern.append(drawsvg.Rectangle(0, 0, 5, 5, fill=LIGHT.band, class_="bv-band"))
+            pattern.append(
+                drawsvg.Line(
+                    2.5, 0, 2.5, 5, stroke=LIGHT.hatch, stroke_width=0.8, class_="bv-hatch"
+                )
+            )
+            self.definitions[name] = pattern
+        return f"url(#{name}) {LIGHT.band}"
+
+    def svg(self) -> str:
+        """Return the document."""
+        height = math.ceil(self.y + MARGIN * 0.75)
+        drawing = drawsvg.Drawing(WIDTH, height, class_="bubbleviz", role="img", font_family=FONT)
+        drawing.append_css(_style_sheet(DARK))
+        drawing.append_title(self.title)
+        drawing.append(_Description(self.description))
+        for _, definition in sorted(self.definitions.items()):
+            drawing.append_def(definition)
+        drawing.append(drawsvg.Rectangle(0, 0, WIDTH, height, fill=LIGHT.paper, class_="bv-paper"))
+        drawing.extend(self.elements)
+        return str(drawing.as_svg())

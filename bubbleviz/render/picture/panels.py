@@ -1,0 +1,115 @@
+"""Panels: several reports one above the other, on one scale of time.
+
+Each begins at its own first work, so that what lies below each other took equally long: runs that
+are compared, or a plan above its measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bubbleviz.render.picture.boxes import Boxes
+from bubbleviz.render.picture.drawing import Timeline, nothing_to_draw
+from bubbleviz.render.picture.legend import draw_legend
+from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, clean, duration, fitted, text_width
+from bubbleviz.report.report import Report, View
+from bubbleviz.render.picture.scene import select
+
+#: Between two panels, px.
+_APART = 12.0
+_TITLE_SIZE = 12.5
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel: its title, and what to draw of which report."""
+
+    title: str
+    report: Report
+    view: View
+
+
+def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
+    """Return the SVG document of panels from top to bottom, with one axis of time below them.
+
+    Args:
+        panels: any number of them; one that has nothing to draw says why.
+        heading: stands above them all.
+        note: a sentence below the heading; empty for none.
+    """
+    page = Page()
+    page.title = clean(heading, 200) if panels else "Nothing to draw: no run"
+    page.y += 14
+    page.text(fitted(page.title, 16, WIDTH - 2 * MARGIN), MARGIN, page.y, 16, font_weight="bold")
+    if note:
+        page.y += 5
+        page.paragraph(clean(note, 400), 10.5, lines=3)
+    page.y += _APART
+    timelines = [_timeline(page, panel) for panel in panels]
+    drawn = [timeline for timeline in timelines if timeline is not None]
+    longest = max(drawn, key=lambda timeline: timeline.span_ns, default=None)
+    page.description = f"{len(panels)} timelines on one scale of time, each from its own start" + (
+        f"; the longest takes {duration(longest.span_ns)}." if longest else "."
+    )
+    if longest is None:
+        for panel in panels:
+            _draw_title(page, panel.title, nothing_to_draw(panel.report, panel.view))
+        return page.svg()
+    _draw(page, panels, timelines, longest)
+    return page.svg()
+
+
+def _timeline(page: Page, panel: Panel) -> Timeline | None:
+    selection = select(panel.report, panel.view)
+    return None if selection is None else Timeline(page, panel.report, panel.view, selection)
+
+
+def _draw(
+    page: Page, panels: Sequence[Panel], timelines: Sequence[Timeline | None], longest: Timeline
+) -> None:
+    """Draw the panels, and below them what they share."""
+    drawn = [timeline for timeline in timelines if timeline is not None]
+    rows = max(len(timeline.selection.ranks) for timeline in drawn)
+    left = max(timeline.layout(rows=rows).left for timeline in drawn)
+    held: list[Boxes] = []
+    gaps = False
+    notes: list[str] = []
+    scale = longest.layout(left=left, rows=rows)
+    for panel, timeline in zip(panels, timelines, strict=True):
+        if timeline is None:
+            _draw_title(page, panel.title, nothing_to_draw(panel.report, panel.view))
+            continue
+        _draw_title(page, panel.title, " · ".join(part for part in timeline.headings() if part))
+        share = timeline.span_ns / longest.span_ns
+        layout = timeline.layout(left=left, share=share, rows=rows)
+        boxes, has_gaps = timeline.draw_rows(layout)
+        page.y = layout.bottom + _APART
+        held.append(boxes)
+        gaps = gaps or has_gaps
+        notes += [note for note in timeline.notes(boxes) if note not in notes]
+    longest.draw_axis(scale, page.y - _APART)
+    causes = sorted({cause for timeline in drawn for cause in timeline.causes})
+    draw_legend(page, held, gaps=gaps, causes=causes)
+    if texts := [*notes, *_limited(panels)]:
+        page.paragraph(" ".join(texts), 9.5, lines=4)
+
+
+def _draw_title(page: Page, title: str, rest: str) -> None:
+    """Write the title of a panel, and beside it what it shows."""
+    shown = fitted(clean(title, 120), _TITLE_SIZE, WIDTH / 2)
+    page.y += _TITLE_SIZE
+    page.text(shown, MARGIN, page.y, _TITLE_SIZE, font_weight="bold")
+    x = MARGIN + text_width(shown, _TITLE_SIZE) * 1.06 + 12
+    page.text(fitted(rest, 10.5, WIDTH - MARGIN - x), x, page.y, 10.5, ink="quiet")
+    page.y += 5
+
+
+def _limited(panels: Sequence[Panel]) -> list[str]:
+    """Return which panels' reports have limitations; the reports tell them."""
+    return [
+        f"{clean(panel.title, 60)}: {count:,} limitation{'' if count == 1 else 's'}, told by its "
+        "own report."
+        for panel in panels
+        if (count := len(panel.report.limitations))
+    ]

@@ -1,0 +1,1 @@
+"""Trace: what viewers of traces show: processes, slices, flows and counters."""

@@ -1,0 +1,282 @@
+"""Trace: a report as the processes, slices, flows and counters that trace viewers show.
+
+Ranks are processes. Each has a track of its operations, of its communication, of its bubbles and
+of its iterations, and its ratio as a counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.report.advice import host_activity, operation_labels
+from bubbleviz.render.text.cells import clean
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.count.count import RankIteration
+from bubbleviz.render.trace.flows import Flows, flows_at, flows_of
+from bubbleviz.explain.idle import Cause
+from bubbleviz.model.operations import Rank
+from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.report.report import Report
+from bubbleviz.render.trace.tracks import Argument, Counter, Process, Track, Value, lanes_of
+
+#: Of a name from a profile, characters; viewers show less, and each repetition takes room.
+_LONGEST_NAME = 200
+#: Times below this are whole numbers in every viewer, those that compute in floats included.
+_WHOLE_NS = 1 << 53
+#: What the process of the ratio over all ranks is called.
+ALL_RANKS = "all ranks"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A report, seen as a trace.
+
+    Attributes:
+        report: what is shown.
+        ratio: name of the ratio whose windows and bubbles are shown: the headline, where any rank
+            has it.
+        base_ns: time 0 of the trace on the report's clock: 0, unless times of the report are
+            negative or too large for viewers.
+        first_ns: when the first slice begins, since the base.
+        names: texts of ranges, for people.
+        flows: results that operations pass on.
+    """
+
+    report: Report
+    ratio: str
+    base_ns: int
+    first_ns: int
+    names: tuple[str, ...]
+    flows: Flows
+
+    def facts(self) -> dict[str, Value]:
+        """Return what holds for the trace as a whole."""
+        report = self.report
+        return {
+            "bubbleviz": report.version,
+            "headline": report.headline,
+            "headline_reason": _named(report.headline_reason),
+            "ratio": self.ratio,
+            "convention": _named(report.convention),
+            "base_ns": self.base_ns,
+        }
+
+    def processes(self) -> Iterator[Process]:
+        """Yield all ranks as one, then each rank; a rank's tracks are made when it is its turn."""
+        by_rank: list[list[tuple[int, RankIteration]]] = [[] for _ in self.report.ranks]
+        for iteration in self.report.iterations:
+            for own in iteration.ranks:
+                if self.ratio in own.accounts:
+                    by_rank[own.rank].append((iteration.index, own))
+        count = len(self.report.ranks)
+        yield Process(count + 1, 0, ALL_RANKS, (), self._over_all(), ())
+        for rank, own_iterations in zip(self.report.ranks, by_rank, strict=True):
+            yield Process(
+                number=rank.index + 1,
+                order=rank.index + 1,
+                name=_named(rank.label),
+                labels=_labels(rank),
+                counter=self._of_rank(own_iterations),
+                tracks=(
+                    self._operations("operations", "operation", rank.index, COMPUTE),
+                    self._operations("communication", "communication", rank.index, COMMUNICATION),
+                    self._bubbles(rank.index),
+                    self._iterations(own_iterations),
+                ),
+            )
+
+    def _over_all(self) -> Counter:
+        time_ns, values = [], []
+        for iteration in self.report.iterations:
+            ratio = iteration.ratios.get(self.ratio)
+            starts = [r.accounts[self.ratio].start_ns for r in iteration.ranks if self._tells(r)]
+            if ratio is not None and ratio.value is not None and starts:
+                time_ns.append(min(starts) - self.base_ns)
+                values.append(ratio.value)
+        return Counter(self.ratio, time_ns, values)
+
+    def _tells(self, own: RankIteration) -> bool:
+        return self.ratio in own.accounts
+
+    def _of_rank(self, iterations: Sequence[tuple[int, RankIteration]]) -> Counter:
+        told = [
+            (own.accounts[self.ratio].start_ns - self.base_ns, value)
+            for _, own in iterations
+            if (value := own.bubble_ratio.get(self.ratio)) is not None
+        ]
+        return Counter(self.ratio, [time for time, _ in told], [value for _, value in told])
+
+    def _operations(self, name: str, category: str, rank: int, phases: Sequence[Phase]) -> Track:
+        operations = self.report.operations
+        low, high = np.searchsorted(operations.rank, (rank, rank + 1)).tolist()
+        shown = (operations.has_span[low:high] == 1) & np.isin(operations.phase[low:high], phases)
+        rows = low + np.flatnonzero(shown)
+        rows = rows[np.lexsort((rows, operations.end_ns[rows], operations.start_ns[rows]))]
+        own = operations.take(rows)
+        labels = [Phase(phase).label for phase in own.phase.tolist()]
+        first, second = own.microbatch.tolist(), own.second_microbatch.tolist()
+        return self._track(
+            name,
+            category,
+            own.start_ns,
+            own.end_ns,
+            [_operation_name(*each) for each in zip(labels, first, second, strict=True)],
+            (
+                Argument("phase", labels),
+                _known("microbatch", own.microbatch),
+                _known("second_microbatch", own.second_microbatch),
+                _known("chunk", own.chunk),
+                _known("second_chunk", own.second_chunk),
+                Argument(
+                    "sequence", [split if split > 0 else None for split in own.sequence.tolist()]
+                ),
+                Argument("occurrence", [again or None for again in own.occurrence.tolist()]),
+                _known("iteration", own.iteration),
+                Argument("kernels", own.kernels.tolist()),
+                Argument("range", [self.names[row] for row in own.name_id.tolist()]),
+                Argument("host_start_ns", own.host_start_ns.tolist()),
+            ),
+            flows_at(rows, self.flows.before),
+            flows_at(rows, self.flows.after),
+        )
+
+    def _bubbles(self, rank: int) -> Track:
+        report, gaps = self.report, self.report.gaps
+        low, high = np.searchsorted(gaps.rank, (rank, rank + 1)).tolist()
+        rows = np.arange(low, high)
+        rows = rows[np.lexsort((rows, gaps.end_ns[rows], gaps.start_ns[rows]))]
+        own = gaps.take(rows)
+        causes = [Cause(cause) for cause in own.cause.tolist()]
+        nothing = (None, None)
+        hosts = [
+            host_activity(report, row) if cause is Cause.HOST else nothing
+            for row, cause in zip(rows.tolist(), causes, strict=True)
+        ]
+        giver = own.giver.tolist()
+        peer = np.append(report.operations.rank, NONE)[own.giver].tolist()
+        ranks = [_named(rank.label) for rank in report.ranks]
+        return self._track(
+            "bubbles",
+            "bubble",
+            own.start_ns,
+            own.end_ns,
+            [cause.label for cause in causes],
+            (
+                Argument("ratio", [gaps.ratio] * len(own)),
+                Argument("iteration", own.iteration.tolist()),
+                Argument("idle_ns", (own.end_ns - own.start_ns).tolist()),
+                Argument("before", _operation_labels(report, own.before.tolist())),
+                Argument("after", _operation_labels(report, own.after.tolist())),
+                Argument("peer", [None if at == NONE else ranks[at] for at in peer]),
+                Argument("peer_operation", _operation_labels(report, giver)),
+                Argument("host_call", [call and _named(call) for call, _ in hosts]),
+                Argument("host_range", [around and _named(around) for _, around in hosts]),
+            ),
+        )
+
+    def _iterations(self, iterations: Sequence[tuple[int, RankIteration]]) -> Track:
+        windows = [(index, own, own.accounts[self.ratio]) for index, own in iterations]
+        windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
+        among = self.report.iterations
+        return self._track(
+            "iterations",
+            "iteration",
+            np.array([account.start_ns for _, _, account in windows], np.int64),
+            np.array([account.end_ns for _, _, account in windows], np.int64),
+            [f"iteration {_named(among[index].name)}" for index, _, _ in windows],
+            (
+                Argument("iteration", [index for index, _, _ in windows]),
+                Argument("kind", [among[index].kind for index, _, _ in windows]),
+                Argument("complete", [int(among[index].complete) for index, _, _ in windows]),
+                Argument("averaged", [int(among[index].averaged) for index, _, _ in windows]),
+                Argument("ratio", [self.ratio] * len(windows)),
+                Argument("bubble_ratio", [o.bubble_ratio.get(self.ratio) for _, o, _ in windows]),
+                Argument("bubble_ns", [account.bubble_ns for _, _, account in windows]),
+                Argument("window_ns", [account.window_ns for _, _, account in windows]),
+            ),
+        )
+
+    def _track(
+        self,
+        name: str,
+        category: str,
+        start_ns: Ints,
+        end_ns: Ints,
+        names: Sequence[str],
+        arguments: tuple[Argument, ...],
+        leaving: Mapping[int, Sequence[int]] | None = None,
+        entering: Mapping[int, Sequence[int]] | None = None,
+    ) -> Track:
+        return Track(
+            name=name,
+            category=category,
+            start_ns=start_ns - self.base_ns,
+            end_ns=end_ns - self.base_ns,
+            lane=lanes_of(start_ns, end_ns),
+            names=names,
+            # What no slice has need not be looked at slice by slice.
+            arguments=tuple(a for a in arguments if any(v is not None for v in a.values)),
+            leaving=leaving or {},
+            entering=entering or {},
+        )
+
+
+def trace_of(report: Report) -> Trace:
+    """Return a report as a trace."""
+    ratio = report.gaps.ratio
+    first_ns, last_ns = _extent(report, ratio)
+    base_ns = first_ns if first_ns < 0 or last_ns >= _WHOLE_NS else 0
+    names = tuple(_named(name) for name in report.operations.names)
+    return Trace(report, ratio, base_ns, first_ns - base_ns, names, flows_of(report))
+
+
+def _extent(report: Report, ratio: str) -> tuple[int, int]:
+    """Return when the first thing of a trace begins, and the last one ends; 0 where is none."""
+    operations, gaps = report.operations, report.gaps
+    spanned = operations.has_span == 1
+    accounts = [
+        own.accounts[ratio]
+        for iteration in report.iterations
+        for own in iteration.ranks
+        if ratio in own.accounts
+    ]
+    starts = (operations.start_ns[spanned], gaps.start_ns, [a.start_ns for a in accounts])
+    ends = (operations.end_ns[spanned], gaps.end_ns, [a.end_ns for a in accounts])
+    first_ns = min((int(min(some)) for some in map(_listed, starts) if some), default=0)
+    return first_ns, max((int(max(some)) for some in map(_listed, ends) if some), default=0)
+
+
+def _listed(times: Ints | list[int]) -> list[int]:
+    return times.tolist() if isinstance(times, np.ndarray) else times
+
+
+def _known(name: str, column: Ints) -> Argument:
+    """Return an argument of numbers, of which -1 is none."""
+    return Argument(name, [None if value < 0 else value for value in column.tolist()])
+
+
+def _operation_name(label: str, first: int, second: int) -> str:
+    if first < 0:
+        return label
+    return f"{label} {first}" if second < 0 else f"{label} {first};{second}"
+
+
+def _operation_labels(report: Report, rows: list[int]) -> list[str | None]:
+    """Return what operations are called elsewhere in the report; None for none."""
+    some = sorted({row for row in rows if row >= 0})
+    called = dict(zip(some, operation_labels(report, some), strict=True))
+    return [called.get(row) for row in rows]
+
+
+def _labels(rank: Rank) -> tuple[str, ...]:
+    stage = () if rank.stage is None else (f"stage {rank.stage}",)
+    pipeline = () if rank.pipeline is None else (f"pipeline {rank.pipeline}",)
+    return (*stage, *pipeline, f"host {_named(rank.host)}", f"process {rank.pid}")
+
+
+def _named(text: str) -> str:
+    """Return a text from a profile for a viewer: on one line, printable, not too long."""
+    return clean(text[: _LONGEST_NAME + 1], _LONGEST_NAME)

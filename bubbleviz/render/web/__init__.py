@@ -1,0 +1,1 @@
+"""Web: the interactive report, one page that needs no network."""

@@ -1,0 +1,187 @@
+"""What the interactive report carries: a report's numbers, and its timeline as packed columns.
+
+Columns travel as differences in as few bytes as hold them, one after the other, deflated::
+
+    start_ns   0  7  9 20      ->  0 7 2 11   int8
+    rank       0  0  1  1      ->  0 0 1 0    int8
+
+Times are nanoseconds since ``base_ns``, which a browser holds exactly (below 2**53).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.explain.idle import MEANINGS, Cause
+from bubbleviz.render.picture.palette import (
+    CAUSES,
+    COMMUNICATION,
+    MAX_SHADES,
+    UNATTRIBUTED,
+    Paint,
+    number_colour,
+    paint,
+    shade_of,
+)
+from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
+from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.count.ratios import statistics
+from bubbleviz.report.timeline import Timeline
+
+_SIZES = (np.int8, np.int16, np.int32)
+#: A page is made once and opened often, but made while somebody waits.
+_LEVEL = 6
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Two texts in base64 for a page: deflated JSON, and the deflated columns that it describes."""
+
+    document: str
+    columns: str
+
+
+def packed(
+    document: Mapping[str, Any], timeline: Timeline, shown: int | None, command: str
+) -> Packed:
+    """Return a report for a page.
+
+    Args:
+        document: the report's numbers as JSON values, as ``--json`` writes them.
+        timeline: its operations.
+        shown: index of the iteration to begin with; None for the whole run.
+        command: the command line that made it; empty for none.
+    """
+    paints = _Paints(timeline.tables["operations"])
+    operations = {**timeline.tables["operations"], "paint": paints.of_operation}
+    layout, columns = laid_out({**timeline.tables, "operations": operations})
+    whole = {
+        "report": _numbers(document),
+        "base_ns": str(timeline.base_ns),
+        "shown": shown,
+        "command": command,
+        "layout": layout,
+        "names": timeline.names,
+        "paints": [_paint_entry(own) for own in paints.used],
+        "unattributed_colour": UNATTRIBUTED,
+        "phases": [phase.label for phase in Phase],
+        "compute_phases": [int(phase) for phase in COMPUTE],
+        "causes": [
+            {"name": cause.label, "meaning": MEANINGS[cause], "colour": CAUSES[cause.label]}
+            for cause in Cause
+        ],
+        "statistics": [
+            {
+                "name": own.name,
+                "summary": own.summary,
+                "definition": own.definition,
+                "work": own.work.name.lower(),
+            }
+            for own in statistics()
+        ],
+    }
+    text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Packed(_deflated(text.encode("utf-8", "surrogatepass")), _deflated(columns))
+
+
+def _deflated(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, _LEVEL)).decode("ascii")
+
+
+def _numbers(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document without what the columns hold, and without what only programs read."""
+    path = document.get("critical_path")
+    short = {"critical_path": path and {**path, "slack": None}, "timeline": None}
+    return {**document, **short}
+
+
+class _Paints:
+    """How operations are filled: few paints, and for each operation which."""
+
+    def __init__(self, operations: Mapping[str, Ints]) -> None:
+        phase, chunk = operations["phase"], operations["chunk"]
+        computing = np.isin(phase, COMPUTE)
+        chunks = np.unique(chunk[computing & (chunk >= 0)])
+        shades = min(len(chunks), MAX_SHADES)
+        kinds = np.stack((phase, chunk, operations["second_chunk"]))
+        found, of = np.unique(kinds, axis=1, return_inverse=True)
+        self.used = [
+            _paint(Phase(phase), chunk, second, chunks, shades)
+            for phase, chunk, second in found.T.tolist()
+        ]
+        self.of_operation: Ints = of.reshape(-1).astype(np.int64)
+
+
+def _paint(phase: Phase, chunk: int, second: int, chunks: Ints, shades: int) -> Paint:
+    if phase in COMMUNICATION_PHASES:
+        return Paint("communication", ((1.0, COMMUNICATION),), number_colour(COMMUNICATION))
+    other = second if phase is Phase.FB else NONE
+    own, pair = (
+        shade_of(int(np.searchsorted(chunks, c)), len(chunks)) if c in chunks else NONE
+        for c in (chunk, other)
+    )
+    return paint(phase, own, pair, shades)
+
+
+def _paint_entry(own: Paint) -> dict[str, Any]:
+    return {"bands": [list(band) for band in own.bands], "number": own.number}
+
+
+def laid_out(
+    tables: Mapping[str, Mapping[str, Ints]],
+) -> tuple[dict[str, dict[str, Any]], bytes]:
+    """Return where each column lies, and the columns.
+
+    Args:
+        tables: columns by table and name; values within 2**53.
+    """
+    layout: dict[str, dict[str, Any]] = {}
+    blocks: list[bytes] = []
+    at = 0
+    for table, columns in tables.items():
+        rows = len(next(iter(columns.values())))
+        layout[table] = {"rows": rows, "columns": {}}
+        for name, column in columns.items():
+            block, kind = _narrowed(column)
+            layout[table]["columns"][name] = [kind, at]
+            blocks.extend(_aligned(block))
+            at = sum(map(len, blocks[-2:])) + at
+    return layout, b"".join(blocks)
+
+
+def columns_of(layout: Mapping[str, Mapping[str, Any]], data: bytes) -> dict[str, dict[str, Ints]]:
+    """Return the columns that :func:`laid_out` gave, as a page unpacks them."""
+    return {
+        table: {
+            name: np.frombuffer(data, f"<{kind}", own["rows"], at).cumsum().astype(np.int64)
+            for name, (kind, at) in own["columns"].items()
+        }
+        for table, own in layout.items()
+    }
+
+
+def _aligned(block: bytes) -> Iterator[bytes]:
+    """Yield a block, and what brings its end to a multiple of eight bytes."""
+    yield block
+    yield bytes(-len(block) % 8)
+
+
+def _narrowed(column: Ints) -> tuple[bytes, str]:
+    """Return the differences of a column in as few bytes as hold them, and their type."""
+    steps = np.diff(column, prepend=np.int64(0))
+    low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
+    small: npt.NDArray[Any] = steps.astype("<f8")
+    for size in _SIZES:
+        if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
+            small = steps.astype(np.dtype(size).newbyteorder("<"))
+            break
+    return small.tobytes(), small.dtype.kind + str(small.dtype.itemsize)

@@ -1,0 +1,102 @@
+"""The interactive report as one file: markup, style, script, charting library and data.
+
+The parts lie in ``web/``. Charts are drawn by Vega-Lite, which the package vl-convert-python
+carries; it is imported when used, for it is an extra: ``pip install 'bubbleviz[html]'``. The
+timeline is our own: Vega takes a mark an operation, and runs have more than a million.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from string import Template
+
+from bubbleviz.errors import OutputError
+from bubbleviz.render.picture.palette import DARK, LIGHT
+
+#: In the order in which they build on each other.
+_SCRIPTS = (
+    "columns",
+    "words",
+    "run",
+    "shares",
+    "painter",
+    "gestures",
+    "timeline",
+    "charts",
+    "tables",
+    "main",
+)
+_FALLBACK = (
+    "This report is drawn by a script, which this browser does not run. "
+    "bubbleviz analyze --text FILE writes its tables, and --svg FILE its picture."
+)
+#: Whose libraries a page carries, as their licence (BSD 3-Clause) asks.
+_NOTICE = (
+    "/* Vega, Vega-Lite and Vega-Embed: copyright University of Washington Interactive Data Lab "
+    "and contributors, BSD-3-Clause, https://vega.github.io */\n"
+)
+
+
+def check() -> None:
+    """Refuse before any work what could not be written after it.
+
+    Raises:
+        OutputError: the charting library is not installed.
+    """
+    if find_spec("vl_convert") is None:
+        raise OutputError(
+            "the interactive report needs Vega-Lite; install it with: "
+            "pip install 'bubbleviz[html]', or write --svg"
+        )
+
+
+def page(document: str, columns: str, title: str) -> str:
+    """Return the page as an HTML document that needs nothing else.
+
+    Args:
+        document: deflated JSON in base64, as ``web_data`` makes it.
+        columns: the columns that it describes, likewise.
+        title: of the window.
+
+    Raises:
+        OutputError: the charting library is not installed.
+    """
+    return Template(_part("page.html")).substitute(
+        title=html.escape(title),
+        fallback=html.escape(_FALLBACK),
+        style=_style(),
+        document=document,
+        columns=columns,
+        charting=_charting(),
+        script="\n".join(_part(f"{name}.js") for name in _SCRIPTS),
+    )
+
+
+def _part(name: str) -> str:
+    return (files("bubbleviz") / "web" / name).read_text("utf-8")
+
+
+def _style() -> str:
+    """Return the style sheet with the colours of pictures."""
+    inks = (("light", LIGHT), ("dark", DARK))
+    colours = {f"{mode}_{name}": own for mode, ink in inks for name, own in asdict(ink).items()}
+    return Template(_part("page.css")).substitute(colours)
+
+
+@cache
+def _charting() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script.
+
+    Raises:
+        OutputError: they are not installed.
+    """
+    check()
+    from vl_convert import javascript_bundle
+
+    bundle: str = javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    # Nothing in it may end the element that holds it.
+    return _NOTICE + bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
