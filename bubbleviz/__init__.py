@@ -15,8 +15,8 @@ from bubbleviz.errors import BubblevizError
 
 if TYPE_CHECKING:
     from bubbleviz.api import analyze, inspect
-    from bubbleviz.host_gaps import gaps
-    from bubbleviz.idle_time import IdleReport
+    from bubbleviz.analyses.idle.analysis import gaps
+    from bubbleviz.analyses.idle.idle_time import IdleReport
     from bubbleviz.align.pipelines import Parallel
     from bubbleviz.report.report import Report, View
 
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "IdleReport": "bubbleviz.idle_time",
+    "IdleReport": "bubbleviz.analyses.idle.idle_time",
     "Parallel": "bubbleviz.align.pipelines",
     "Report": "bubbleviz.report.report",
     "View": "bubbleviz.report.report",
     "analyze": "bubbleviz.api",
-    "gaps": "bubbleviz.host_gaps",
+    "gaps": "bubbleviz.analyses.idle.analysis",
     "inspect": "bubbleviz.api",
 }
 

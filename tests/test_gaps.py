@@ -24,7 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz import call_notes, gap_picture, gap_report
+from bubbleviz.analyses.idle import call_notes
+from bubbleviz.analyses.idle import picture as gap_picture
+from bubbleviz.analyses.idle import report as gap_report
 from bubbleviz.cli import main
 from bubbleviz.errors import (
     InputError,
@@ -33,10 +35,10 @@ from bubbleviz.errors import (
     OutputError,
     UsageError,
 )
-from bubbleviz.gap_picture import draw_gaps
+from bubbleviz.analyses.idle.picture import draw_gaps
 from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.idle_gaps import gaps_of, split
-from bubbleviz.idle_time import IdleReport, RankIdle
+from bubbleviz.analyses.idle.idle_gaps import gaps_of, split
+from bubbleviz.analyses.idle.idle_time import IdleReport, RankIdle
 from bubbleviz.render.picture.palette import ACTIVITIES
 from bubbleviz.model.profile import Activities
 from bubbleviz.model.window import window_of

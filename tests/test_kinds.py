@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bubbleviz.conventions import built_in, understand
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.phases import COMMUNICATION
-from bubbleviz.thunks import what_is_said
+from bubbleviz.analyses.pgle.thunks import what_is_said
 
 NAMES = [
     # name, communication, receives, point to point, collective

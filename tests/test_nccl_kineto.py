@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bubbleviz import nccl_report
+from bubbleviz.analyses.nccl import report as nccl_report
 from bubbleviz.errors import BubblevizError
-from bubbleviz.nccl import measure_communication
-from bubbleviz.nccl_collectives import operation_of
-from bubbleviz.nccl_totals import Communication, Total, totals_of
+from bubbleviz.analyses.nccl.analysis import measure_communication
+from bubbleviz.analyses.nccl.collectives import operation_of
+from bubbleviz.analyses.nccl.totals import Communication, Total, totals_of
 from bubbleviz.model.process_groups import Group
 
 Events = list[dict[str, Any]]

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bubbleviz import pgle_report
+from bubbleviz.analyses.pgle import report as pgle_report
 from bubbleviz.cli import main
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.instruction_costs import Costs, compared, rule_of
-from bubbleviz.instructions import GRAPHS, OVERLAP, PAIRS
-from bubbleviz.pgle import contents_of, measure_costs
-from bubbleviz.pgle_files import pb, pbtxt, read_costs
-from bubbleviz.thunks import GLOBS, Kind, what_is_said
+from bubbleviz.analyses.pgle.instruction_costs import Costs, compared, rule_of
+from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
+from bubbleviz.analyses.pgle.analysis import contents_of, measure_costs
+from bubbleviz.analyses.pgle.files import pb, pbtxt, read_costs
+from bubbleviz.analyses.pgle.thunks import GLOBS, Kind, what_is_said
 from tests.building import C, K, M, R, profile
 
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

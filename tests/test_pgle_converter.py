@@ -16,7 +16,7 @@ from statistics import fmean
 
 import pytest
 
-from bubbleviz.pgle import measure_costs
+from bubbleviz.analyses.pgle.analysis import measure_costs
 from tests.test_pgle import FORMS, NCCL, Run, told
 
 _OP = re.compile(r"hlo_op=(.*)#")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.errors import InputError
-from bubbleviz.pgle_files import format_of, formats, pb, pbtxt, read_costs
+from bubbleviz.analyses.pgle.files import format_of, formats, pb, pbtxt, read_costs
 
 HOSTILE = {
     'a" cost_us: 1 } costs { name: "b': 1.0,

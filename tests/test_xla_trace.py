@@ -13,10 +13,10 @@ import pytest
 import bubbleviz
 from bubbleviz import errors
 from bubbleviz.sources.paths import find_profiles
-from bubbleviz.pgle import measure_costs
+from bubbleviz.analyses.pgle.analysis import measure_costs
 from bubbleviz.model.profile import Profile
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.thunks import GLOBS
+from bubbleviz.analyses.pgle.thunks import GLOBS
 from tests.planes import E, L, P, space, trace_json
 from tests.test_xplane import DATA, REAL, gpu, named, profile, ratios, read_or_refused, tpu, written
 

@@ -20,7 +20,7 @@ from bubbleviz import errors
 from bubbleviz.cli import main
 from bubbleviz.conventions import built_in, globs_of
 from bubbleviz.explain.idle import Cause
-from bubbleviz.pgle import measure_costs
+from bubbleviz.analyses.pgle.analysis import measure_costs
 from bubbleviz.model.profile import Profile, Ranges, is_main
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.report.report import Report

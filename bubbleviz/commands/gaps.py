@@ -89,9 +89,9 @@ def gaps(
     inputs += [] if activities is None else [activities]
     outputs = [file for file in (json, csv, svg) if file is not None]
     check_outputs(outputs, inputs, force=force)
-    from bubbleviz import gap_report
+    from bubbleviz.analyses.idle import report as gap_report
     from bubbleviz.interpret.fleet.process_pool import cores
-    from bubbleviz.host_gaps import gaps as find_gaps
+    from bubbleviz.analyses.idle.analysis import gaps as find_gaps
 
     with progress_bars() as bars:
         report = find_gaps(
@@ -110,7 +110,7 @@ def gaps(
     if csv is not None:
         contents[csv] = gap_report.gaps_csv(report)
     if svg is not None:
-        from bubbleviz.gap_picture import draw_gaps
+        from bubbleviz.analyses.idle.picture import draw_gaps
 
         contents[svg] = draw_gaps(report)
     deliver(contents, inputs, report.limitations, gap_report.parts(report, top), force=force)

@@ -56,7 +56,7 @@ def nccl(
 
     Event files come from NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
     """
-    from bubbleviz.nccl import find_inputs, measure_communication
+    from bubbleviz.analyses.nccl.analysis import find_inputs, measure_communication
     from bubbleviz.outputs import check_outputs
     from bubbleviz.model.window import window_of
 
@@ -64,7 +64,7 @@ def nccl(
     named = [file for file in (csv, json) if file is not None]
     inputs = [file.path for file in find_inputs(files)]
     check_outputs(named, inputs, force=force)
-    from bubbleviz import nccl_report
+    from bubbleviz.analyses.nccl import report as nccl_report
     from bubbleviz.interpret.fleet.process_pool import cores
 
     with progress_bars() as bars:

@@ -12,7 +12,7 @@ from bubbleviz.terminal import complain, pass_on, progress_bars, show
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bubbleviz.instruction_costs import Comparison
+    from bubbleviz.analyses.pgle.instruction_costs import Comparison
 
 
 def pgle(
@@ -99,11 +99,11 @@ def pgle(
     inputs += [] if against is None else [against]
     named = [file for file in (None if modules else output, csv) if file is not None]
     check_outputs(named, inputs, force=force)
-    from bubbleviz import pgle_report
+    from bubbleviz.analyses.pgle import report as pgle_report
     from bubbleviz.interpret.fleet.process_pool import cores
-    from bubbleviz.instruction_costs import compared
-    from bubbleviz.pgle import contents_of, measure_costs
-    from bubbleviz.pgle_files import read_costs
+    from bubbleviz.analyses.pgle.instruction_costs import compared
+    from bubbleviz.analyses.pgle.analysis import contents_of, measure_costs
+    from bubbleviz.analyses.pgle.files import read_costs
 
     estimates = None if against is None else read_costs(against)
     with progress_bars() as bars:
@@ -160,6 +160,6 @@ def _check(output: str | None, against: str | None, csv: str | None, *, modules:
 
 def _table(found: Comparison | None, csv: str | None) -> Mapping[str, bytes]:
     from bubbleviz.outputs import encoded
-    from bubbleviz.pgle_report import comparison_csv
+    from bubbleviz.analyses.pgle.report import comparison_csv
 
     return {} if found is None or csv is None else {csv: encoded(comparison_csv(found))}

@@ -1,6 +1,6 @@
 """What ran on devices, of XLA's planes: activities, their calls, and the ranges that name them.
 
-Ranges take the names that XLA gives them in nsys (:mod:`bubbleviz.thunks`), so that the same
+Ranges take the names that XLA gives them in nsys (:mod:`bubbleviz.analyses.pgle.thunks`), so that the same
 convention reads both. Where launches are told (GPUs: a host's event with the correlation id of a
 kernel), an instruction's range is its launching call, on the thread of that::
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.errors import UsageError
 from bubbleviz.conventions.host_activities import HostActivities, default_activities
-from bubbleviz.idle_ranks import Asked, ranks_of
-from bubbleviz.idle_time import IdleReport, Part, RankIdle
+from bubbleviz.analyses.idle.idle_ranks import Asked, ranks_of
+from bubbleviz.analyses.idle.idle_time import IdleReport, Part, RankIdle
 from bubbleviz.sources.paths import find_profiles, refuse_twins
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from bubbleviz.pgle_files import Format
+from bubbleviz.analyses.pgle.files import Format
 from bubbleviz.sources.xla.wire import Field, Walk
 
 #: Tags: field number << 3 | wire type (1 is eight bytes, 2 is a length and so many bytes).

@@ -16,12 +16,12 @@ from functools import partial
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.communications import Communicator
+from bubbleviz.analyses.nccl.communications import Communicator
 from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.interpret.link import link
 from bubbleviz.model.operations import Limitation
-from bubbleviz.nccl_called import Called
-from bubbleviz.nccl_collectives import called_of, sizes_of
+from bubbleviz.analyses.nccl.called import Called
+from bubbleviz.analyses.nccl.collectives import called_of, sizes_of
 from bubbleviz.sources.nsys.nccl_payloads import Payloads, read_payloads
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Ranges, Source, pid_of, process_of

@@ -15,7 +15,7 @@ import drawsvg
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.idle_time import BUSY, IdleReport, RankIdle
+from bubbleviz.analyses.idle.idle_time import BUSY, IdleReport, RankIdle
 from bubbleviz.render.picture.page import (
     MARGIN,
     WIDTH,

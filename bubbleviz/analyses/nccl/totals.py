@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.communications import (
+from bubbleviz.analyses.nccl.communications import (
     Communications,
     Communicator,
     bus_factor,
@@ -23,7 +23,7 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 
 if TYPE_CHECKING:
     from bubbleviz.model.operations import Limitation
-    from bubbleviz.nccl_clocks import Clock
+    from bubbleviz.analyses.nccl.clocks import Clock
 
 Floats = npt.NDArray[np.float64]
 

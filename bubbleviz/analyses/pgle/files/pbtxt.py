@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bubbleviz.pgle_files import Format
+from bubbleviz.analyses.pgle.files import Format
 
 _ESCAPED = {
     **{byte: f"\\{byte:03o}" for byte in (*range(0x20), *range(0x7F, 0x100))},

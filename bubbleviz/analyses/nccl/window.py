@@ -9,11 +9,11 @@ import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.idle_ranks import Asked, window_extent
+from bubbleviz.analyses.idle.idle_ranks import Asked, window_extent
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
 from bubbleviz.sources.nccl.events import UNKNOWN
-from bubbleviz.nccl_totals import Communication
+from bubbleviz.analyses.nccl.totals import Communication
 from bubbleviz.progress import unwatched
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.interpret.record import export_of

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.errors import UsageError
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.instructions import LeftOut, Samples
+from bubbleviz.analyses.pgle.instructions import LeftOut, Samples
 from bubbleviz.model.operations import Limitation
 
 Floats = npt.NDArray[np.float64]

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.communications import Timing
+from bubbleviz.analyses.nccl.communications import Timing
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.nccl_anchors import Anchor, by_file
+from bubbleviz.analyses.nccl.anchors import Anchor, by_file
 from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, Kind, NcclEvents
-from bubbleviz.nccl_kernels import Carried, family_of, said_by
-from bubbleviz.nccl_matching import (
+from bubbleviz.analyses.nccl.kernels import Carried, family_of, said_by
+from bubbleviz.analyses.nccl.matching import (
     GPU_TOLERANCE_NS,
     HOST_TOLERANCE_NS,
     Match,
@@ -70,7 +70,7 @@ class Placed(Table):
         start_ns: start on ``clock``.
         end_ns: end on it.
         duration_ns: from start to end; -1 unknown.
-        timing: code of :class:`~bubbleviz.communications.Timing`.
+        timing: code of :class:`~bubbleviz.analyses.nccl.communications.Timing`.
         clock: row of ``clocks``.
         kernel: row of all kernels of the profiles; -1 none.
         clocks: of the event files.
@@ -94,7 +94,7 @@ class _Local:
     Attributes:
         start_ns: start on the host's clock.
         end_ns: end on it.
-        timing: code of :class:`~bubbleviz.communications.Timing`.
+        timing: code of :class:`~bubbleviz.analyses.nccl.communications.Timing`.
         gpu_ns: start on the GPU's clock.
         bridge_ns: what the host's clock is ahead of the GPU's; None where they never meet.
     """

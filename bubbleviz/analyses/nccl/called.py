@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bubbleviz.model.columns import Ints, Table
-from bubbleviz.communications import Communicator
+from bubbleviz.analyses.nccl.communications import Communicator
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.communications import Communications, Split
+from bubbleviz.analyses.nccl.communications import Communications, Split
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation
-from bubbleviz.nccl_clocks import Clock, Placed
+from bubbleviz.analyses.nccl.clocks import Clock, Placed
 from bubbleviz.sources.nccl.events import EventFile
-from bubbleviz.nccl_kernels import Carried
+from bubbleviz.analyses.nccl.kernels import Carried
 
 
 def limitations_of(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from bubbleviz.idle_time import Breakdown, Example, IdleReport, Part, RankIdle, StepIdle
+    from bubbleviz.analyses.idle.idle_time import Breakdown, Example, IdleReport, Part, RankIdle, StepIdle
 
 SCHEMA = "bubbleviz.gaps/1"
 COLUMNS = (

@@ -13,20 +13,20 @@ import numpy as np
 
 from bubbleviz.align.bounds.clocks import machines_of, session_clocks
 from bubbleviz.model.columns import NONE, Ints, joined
-from bubbleviz.communications import Communications, Communicator
+from bubbleviz.analyses.nccl.communications import Communications, Communicator
 from bubbleviz.errors import InputError, NothingToAnalyseError
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.sources.paths import Beside, find_profiles, refuse_twins
-from bubbleviz.nccl_anchors import Anchor, anchor_of
-from bubbleviz.nccl_clocks import Clock, KernelPool, Placed, place, pool_of
+from bubbleviz.analyses.nccl.anchors import Anchor, anchor_of
+from bubbleviz.analyses.nccl.clocks import Clock, KernelPool, Placed, place, pool_of
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, Kind
 from bubbleviz.sources.nccl.formats import Format, format_of, read_events
-from bubbleviz.nccl_kernels import Carried, read_kernels
-from bubbleviz.nccl_limitations import limitations_of
-from bubbleviz.nccl_members import instances_of, paired_by_order, placed_by_ends, split
-from bubbleviz.nccl_rows import Numbers, of_events, of_kernels
-from bubbleviz.nccl_totals import Communication, FileRead
-from bubbleviz.nccl_window import extent_of, within
+from bubbleviz.analyses.nccl.kernels import Carried, read_kernels
+from bubbleviz.analyses.nccl.limitations import limitations_of
+from bubbleviz.analyses.nccl.members import instances_of, paired_by_order, placed_by_ends, split
+from bubbleviz.analyses.nccl.rows import Numbers, of_events, of_kernels
+from bubbleviz.analyses.nccl.totals import Communication, FileRead
+from bubbleviz.analyses.nccl.window import extent_of, within
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.model.window import Window

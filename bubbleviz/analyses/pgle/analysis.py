@@ -12,7 +12,7 @@ import numpy as np
 from bubbleviz.model.columns import Bools
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.sources.paths import find_profiles, refuse_twins
-from bubbleviz.instruction_costs import (
+from bubbleviz.analyses.pgle.instruction_costs import (
     Costs,
     ModuleSeen,
     costs_of,
@@ -20,14 +20,14 @@ from bubbleviz.instruction_costs import (
     shared_names,
     together,
 )
-from bubbleviz.instructions import LeftOut, Measured, Samples, measure
+from bubbleviz.analyses.pgle.instructions import LeftOut, Measured, Samples, measure
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
-from bubbleviz.pgle_files import format_of
+from bubbleviz.analyses.pgle.files import format_of
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.interpret.record import export_of
-from bubbleviz.thunks import GLOBS, module_name
+from bubbleviz.analyses.pgle.thunks import GLOBS, module_name
 
 #: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.
 AGGREGATE = "p90"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.attribution import (
+from bubbleviz.analyses.idle.attribution import (
     ActivityNumbers,
     Attributed,
     Host,
@@ -18,7 +18,7 @@ from bubbleviz.attribution import (
     host_of,
     names_around,
 )
-from bubbleviz.call_notes import GRAIN_NS, CallNotes, notes_of
+from bubbleviz.analyses.idle.call_notes import GRAIN_NS, CallNotes, notes_of
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.conventions import plain
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
@@ -32,9 +32,9 @@ from bubbleviz.conventions.host_activities import (
     HostActivities,
     Reading,
 )
-from bubbleviz.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched_by
-from bubbleviz.idle_parts import by_step, main_activity, parts_of, step_at, strip_of
-from bubbleviz.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
+from bubbleviz.analyses.idle.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched_by
+from bubbleviz.analyses.idle.idle_parts import by_step, main_activity, parts_of, step_at, strip_of
+from bubbleviz.analyses.idle.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.interpret.link import link
 from bubbleviz.model.operations import Limitation

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bubbleviz.render.text.cells import clean, ruled, shortened, titled
-from bubbleviz.instructions import GRAPHS, OVERLAP, PAIRS
-from bubbleviz.pgle_files import formats
+from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
+from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.render.formats.csv import inert
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from bubbleviz.instruction_costs import Comparison, Costs
+    from bubbleviz.analyses.pgle.instruction_costs import Comparison, Costs
     from bubbleviz.model.operations import Limitation
 
 #: Of a table, rows; of a name in it, characters.

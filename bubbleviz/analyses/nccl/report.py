@@ -13,20 +13,20 @@ import numpy as np
 from bubbleviz._version import __version__
 from bubbleviz.render.text.cells import clean, milliseconds, ruled, shortened, titled
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.communications import Split, Timing, communicator_text
+from bubbleviz.analyses.nccl.communications import Split, Timing, communicator_text
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, Kind
-from bubbleviz.nccl_totals import bandwidths_of, busy_ns, totals_of
+from bubbleviz.analyses.nccl.totals import bandwidths_of, busy_ns, totals_of
 from bubbleviz.model.process_groups import stretches
 from bubbleviz.render.formats.csv import inert
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from bubbleviz.communications import Communicator
-    from bubbleviz.nccl_clocks import Clock
-    from bubbleviz.nccl_totals import Communication, Floats, Total
+    from bubbleviz.analyses.nccl.communications import Communicator
+    from bubbleviz.analyses.nccl.clocks import Clock
+    from bubbleviz.analyses.nccl.totals import Communication, Floats, Total
 
-SCHEMA = "bubbleviz.nccl/1"
+SCHEMA = "bubbleviz.analyses.nccl.analysis/1"
 #: Of a table, rows; of a name in it, characters.
 _ROWS, _NAME = 40, 40
 COLUMNS = (

@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.nccl_called import Called
+from bubbleviz.analyses.nccl.called import Called
 from bubbleviz.model.process_groups import Collectives, Group
 
 #: How many bytes an element has (``ScalarType`` of c10/core/ScalarType.h).

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.attribution import Attributed
+from bubbleviz.analyses.idle.attribution import Attributed
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.idle_gaps import split
-from bubbleviz.idle_time import (
+from bubbleviz.analyses.idle.idle_gaps import split
+from bubbleviz.analyses.idle.idle_time import (
     BUSY,
     Example,
     Part,

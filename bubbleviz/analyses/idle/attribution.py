@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.call_notes import CallNotes
+from bubbleviz.analyses.idle.call_notes import CallNotes
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.conventions.host_activities import (
     DEVICE,
@@ -34,8 +34,8 @@ from bubbleviz.conventions.host_activities import (
     UNTRACED,
     Reading,
 )
-from bubbleviz.host_timeline import Doings, Stretches, collapsed, told
-from bubbleviz.idle_gaps import Gaps, Launched, covered, cuts_of, split
+from bubbleviz.analyses.idle.host_timeline import Doings, Stretches, collapsed, told
+from bubbleviz.analyses.idle.idle_gaps import Gaps, Launched, covered, cuts_of, split
 from bubbleviz.model.profile import Activities, CallLog, Calls, Ranges
 
 

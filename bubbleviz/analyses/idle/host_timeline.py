@@ -18,7 +18,7 @@ import numpy as np
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.containment import Innermost, disjoint_layers
-from bubbleviz.idle_gaps import split
+from bubbleviz.analyses.idle.idle_gaps import split
 
 
 @dataclass(frozen=True)

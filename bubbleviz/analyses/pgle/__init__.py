@@ -1,0 +1,1 @@
+"""PGLE: what each XLA instruction takes, for XLA's profile-guided latency estimator."""
