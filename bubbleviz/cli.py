@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bubbleviz._version import __version__
-from bubbleviz.commands.compare import compare
-from bubbleviz.commands.gaps import gaps
-from bubbleviz.commands.gate import gate
-from bubbleviz.commands.nccl import nccl
-from bubbleviz.commands.pgle import pgle
-from bubbleviz.commands.simulate import simulate
-from bubbleviz.commands.view import view
+from bubbleviz.cli.commands.compare import compare
+from bubbleviz.cli.commands.idle import gaps
+from bubbleviz.cli.commands.gate import gate
+from bubbleviz.cli.commands.nccl import nccl
+from bubbleviz.cli.commands.pgle import pgle
+from bubbleviz.cli.commands.simulate import simulate
+from bubbleviz.cli.commands.view import view
 from bubbleviz.errors import BubblevizError
 from bubbleviz.output_options import with_outputs
 from bubbleviz.render.formats import Renderer
-from bubbleviz.terminal import complain, pass_on, progress_bars, show, show_steps, width
+from bubbleviz.cli.terminal import complain, pass_on, progress_bars, show, show_steps, width
 
 if TYPE_CHECKING:
     pass
@@ -198,8 +198,8 @@ def analyze(
     from bubbleviz.model.choices import ROWS, one_of
     from bubbleviz.interpret.fleet.process_pool import cores
     from bubbleviz.sources.paths import find_profiles
-    from bubbleviz.outputs import check_outputs, write_outputs
-    from bubbleviz.selection import check_drawn, numbers, parallel_of, view_of
+    from bubbleviz.cli.outputs import check_outputs, write_outputs
+    from bubbleviz.cli.selection import check_drawn, numbers, parallel_of, view_of
     from bubbleviz.model.window import window_of
 
     # What lies on other machines is looked for there.
@@ -280,7 +280,7 @@ def inspect(
 
     files = find_profiles(profiles)
     from bubbleviz.api import inspect as look
-    from bubbleviz.overview import parts
+    from bubbleviz.cli.overview import parts
 
     for file in files:
         inspection = look(file.path, convention=convention or ())
@@ -304,7 +304,7 @@ def schedules() -> None:
 def conventions() -> None:
     """List the namings of ranges that are known, with examples."""
     from bubbleviz.conventions import built_in
-    from bubbleviz.overview import naming_parts
+    from bubbleviz.cli.overview import naming_parts
 
     show(naming_parts(built_in().values()))
 

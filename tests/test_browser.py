@@ -24,7 +24,7 @@ from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.render.formats import html
 from bubbleviz.render.formats.json import document
 from bubbleviz.report.report import Report, View
-from bubbleviz.serving import serving
+from bubbleviz.cli.serving import serving
 from tests.test_latex import HOSTILE
 from tests.test_svg import report_of
 

@@ -34,7 +34,7 @@ from bubbleviz.render.formats.csv import RENDERER as CSV
 from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.report.report import Report
 from bubbleviz.sources.nsys.scan import Stretch
-from bubbleviz.selection import view_of
+from bubbleviz.cli.selection import view_of
 from scripts.planting import plant
 from scripts.planting.options import Planting
 from tests.test_truth import RUNS

@@ -13,8 +13,8 @@ import pytest
 from bubbleviz.cli import main
 from bubbleviz.errors import InputError, OutputError, UsageError
 from bubbleviz.sources.paths import find_profiles
-from bubbleviz.outputs import check_outputs, write_outputs
-from bubbleviz.selection import numbers
+from bubbleviz.cli.outputs import check_outputs, write_outputs
+from bubbleviz.cli.selection import numbers
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ONE = str(CHECKOUT / "fixtures" / "1f1b")

@@ -13,7 +13,7 @@ from rich.console import Console
 import bubbleviz
 from bubbleviz.cli import main
 from bubbleviz.conventions import load_convention, understand
-from bubbleviz.overview import parts
+from bubbleviz.cli.overview import parts
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.table import WIDTH, print_parts
 from bubbleviz.conventions.draft import suggest

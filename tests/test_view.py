@@ -15,7 +15,7 @@ import pytest
 
 from bubbleviz.cli import main
 from bubbleviz.report.saved import read_document
-from bubbleviz.serving import serving
+from bubbleviz.cli.serving import serving
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ONE = str(CHECKOUT / "fixtures" / "1f1b")

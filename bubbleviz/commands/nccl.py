@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.terminal import deliver, progress_bars
+from bubbleviz.cli.terminal import deliver, progress_bars
 
 
 def nccl(
@@ -57,7 +57,7 @@ def nccl(
     Event files come from NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
     """
     from bubbleviz.analyses.nccl.analysis import find_inputs, measure_communication
-    from bubbleviz.outputs import check_outputs
+    from bubbleviz.cli.outputs import check_outputs
     from bubbleviz.model.window import window_of
 
     part = None if window is None else window_of(window)

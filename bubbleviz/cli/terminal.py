@@ -55,7 +55,7 @@ def deliver(
     Raises:
         OutputError: a file cannot be written.
     """
-    from bubbleviz.outputs import check_outputs, encoded, write_outputs
+    from bubbleviz.cli.outputs import check_outputs, encoded, write_outputs
 
     files = {file: text for file, text in contents.items() if file != "-"}
     check_outputs(list(files), inputs, force=force)
@@ -93,7 +93,7 @@ def pass_on(content: str | bytes) -> None:
         return
     if binary is None:
         raise OutputError("standard output takes text alone; name a file")
-    from bubbleviz.outputs import encoded
+    from bubbleviz.cli.outputs import encoded
 
     sys.stdout.flush()
     binary.write(encoded(content))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bubbleviz.errors import UsageError
-from bubbleviz.terminal import pass_on, progress_bars
+from bubbleviz.cli.terminal import pass_on, progress_bars
 
 
 def view(
@@ -45,7 +45,7 @@ def view(
     It is served to this machine alone, on a port and under a name of its own each time.
     """
     from bubbleviz.report.saved import looks_saved
-    from bubbleviz.serving import serving
+    from bubbleviz.cli.serving import serving
     from bubbleviz.render.web.page import check
 
     check()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bubbleviz.errors import UsageError
-from bubbleviz.terminal import complain, pass_on, progress_bars, show
+from bubbleviz.cli.terminal import complain, pass_on, progress_bars, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +92,7 @@ def pgle(
     Costs are device times of whole executions; the flags of the two runs are printed below.
     """
     from bubbleviz.sources.paths import find_profiles
-    from bubbleviz.outputs import check_outputs, write_outputs
+    from bubbleviz.cli.outputs import check_outputs, write_outputs
 
     _check(output, against, csv, modules=modules)
     inputs = [file.path for file in find_profiles(profiles)]
@@ -159,7 +159,7 @@ def _check(output: str | None, against: str | None, csv: str | None, *, modules:
 
 
 def _table(found: Comparison | None, csv: str | None) -> Mapping[str, bytes]:
-    from bubbleviz.outputs import encoded
+    from bubbleviz.cli.outputs import encoded
     from bubbleviz.analyses.pgle.report import comparison_csv
 
     return {} if found is None or csv is None else {csv: encoded(comparison_csv(found))}

@@ -8,7 +8,7 @@ import typer
 
 from bubbleviz.errors import UsageError
 from bubbleviz.output_options import chosen
-from bubbleviz.terminal import pass_on, progress_bars, show
+from bubbleviz.cli.terminal import pass_on, progress_bars, show
 
 if TYPE_CHECKING:
     from bubbleviz.report.compare.comparison import Run
@@ -61,7 +61,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare the bubble ratios of runs: differences to the first, and whether they are chance."""
-    from bubbleviz.outputs import check_outputs, write_outputs
+    from bubbleviz.cli.outputs import check_outputs, write_outputs
 
     if len(runs) < 2:
         raise UsageError("one run is nothing to compare; give two or more")

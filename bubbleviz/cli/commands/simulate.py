@@ -8,7 +8,7 @@ import typer
 
 from bubbleviz.errors import UsageError
 from bubbleviz.output_options import chosen
-from bubbleviz.terminal import pass_on, search_bar, show
+from bubbleviz.cli.terminal import pass_on, search_bar, show
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.ideal import StageTimes
@@ -108,7 +108,7 @@ def simulate(
 
     Times are milliseconds for one microbatch of a stage; each of V chunks takes 1/V of them.
     """
-    from bubbleviz.outputs import check_outputs, write_outputs
+    from bubbleviz.cli.outputs import check_outputs, write_outputs
 
     files = {"json": json, "svg": svg, "pdf": pdf, "png": png, "csv": csv}
     outputs = chosen(files)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bubbleviz.model.choices import SHORTEST_US
-from bubbleviz.terminal import deliver, progress_bars
+from bubbleviz.cli.terminal import deliver, progress_bars
 
 
 def gaps(
@@ -81,7 +81,7 @@ def gaps(
     thread was doing.
     """
     from bubbleviz.sources.paths import find_profiles
-    from bubbleviz.outputs import check_outputs
+    from bubbleviz.cli.outputs import check_outputs
     from bubbleviz.model.window import window_of
 
     part = None if window is None else window_of(window)

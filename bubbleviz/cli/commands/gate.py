@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.terminal import pass_on
+from bubbleviz.cli.terminal import pass_on
 
 #: Exit code where a ratio is above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
