@@ -14,10 +14,10 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError
 
 if TYPE_CHECKING:
-    from bubbleviz.api import analyze, inspect
-    from bubbleviz.analyses.idle.analysis import gaps
-    from bubbleviz.analyses.idle.idle_time import IdleReport
     from bubbleviz.align.pipelines import Parallel
+    from bubbleviz.analyses.idle.analysis import idle
+    from bubbleviz.analyses.idle.idle_time import IdleReport
+    from bubbleviz.api import analyze, inspect
     from bubbleviz.report.report import Report, View
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "View",
     "__version__",
     "analyze",
-    "gaps",
+    "idle",
     "inspect",
 ]
 
@@ -38,13 +38,15 @@ _HOMES = {
     "Report": "bubbleviz.report.report",
     "View": "bubbleviz.report.report",
     "analyze": "bubbleviz.api",
-    "gaps": "bubbleviz.analyses.idle.analysis",
+    "idle": "bubbleviz.analyses.idle.analysis",
     "inspect": "bubbleviz.api",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Load the analysis only when it is asked for: ``--help`` needs none of it."""
+    # The command goes by both names, and so does its function.
+    name = "idle" if name == "gaps" else name
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -14,7 +14,7 @@ def main() -> int:
     # No matrix is multiplied here, and every thread of OpenBLAS takes memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        from bubbleviz.cli import main as run
+        from bubbleviz.cli.app import main as run
     except KeyboardInterrupt:
         sys.stderr.write("bubbleviz: ended by a signal before anything was done\n")
         return 130

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.align.run import Run, Told, put_together
-from bubbleviz.model.choices import ALIGNMENTS, one_of
-from bubbleviz.conventions import (
+from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.run import Run, RunHints, merge_recordings
+from bubbleviz.align.staging import MAYBE_MISSING
+from bubbleviz.conventions.convention import (
     Convention,
     built_in,
     find_convention,
@@ -20,27 +21,26 @@ from bubbleviz.conventions import (
     recognise,
 )
 from bubbleviz.count.count import Counts, count, prepare
+from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.errors import MismatchError, ProfileError, UsageError
 from bubbleviz.explain.explanation import Explanation, explain
-from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
-from bubbleviz.sources.paths import Found, find_profiles
-from bubbleviz.interpret.inspection import Inspection, look_over
-from bubbleviz.interpret.recording import INFERRED, Recording
-from bubbleviz.count.iteration_table import Iterations
-from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
-from bubbleviz.render.documents.notebook import NotebookReport
-from bubbleviz.model.phases import BACKWARD, Phase
-from bubbleviz.align.pipelines import Parallel
-from bubbleviz.schedules.files import read_plan
-from bubbleviz.progress import Progress, Unwatched, unwatched
-from bubbleviz.sources.readers import reader_of
 from bubbleviz.explain.recognition.recognition import compared, schedule_of
-from bubbleviz.interpret.record import How, export_of
-from bubbleviz.report.report import Report
-from bubbleviz.align.staging import MAYBE_MISSING
-from bubbleviz.timing import add, step
-from bubbleviz.model.window import Window, window_of
 from bubbleviz.explain.windowed import windowed
+from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
+from bubbleviz.interpret.inspection import Inspection, look_over
+from bubbleviz.interpret.record import ReadOptions, export_of
+from bubbleviz.interpret.recording import INFERRED, Recording
+from bubbleviz.model.choices import ALIGNMENTS, one_of
+from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
+from bubbleviz.model.phases import BACKWARD, Phase
+from bubbleviz.model.window import Window, window_of
+from bubbleviz.progress import Progress, Unwatched, unwatched
+from bubbleviz.render.documents.notebook import NotebookReport
+from bubbleviz.report.report import Report
+from bubbleviz.schedules.files import read_plan
+from bubbleviz.sources.paths import InputFile, find_profiles
+from bubbleviz.sources.readers import reader_of
+from bubbleviz.timing import add, step
 
 #: Where unattributed compute can move a ratio by more than this, the report says so.
 LOW_MATTERS = 0.01
@@ -106,11 +106,11 @@ def analyze(
             sizes = _refuse_twins(fleet, [file.path for file in files])
         if progress:
             progress.files(sizes)
-        how = How(_conventions(convention), cross_thread, keep_export)
+        how = ReadOptions(_conventions(convention), cross_thread, keep_export)
         with step("profiles"):
             recordings, unreadable = _record_all(fleet, files, how, progress or Unwatched())
     with step("put together"):
-        run = put_together(recordings, Told(order, parallel, same_clock, align))
+        run = merge_recordings(recordings, RunHints(order, parallel, same_clock, align))
     with step("count"):
         counts = count(run, skip=skip, window=part)
     with step("explain"):
@@ -131,7 +131,7 @@ def analyze(
 
             others = alternatives_of(*told[:2], counts, explanation, ran, meant)
         if others.measured is None and explanation.untold:
-            others = replace(others, because=explanation.untold)
+            others = replace(others, reason=explanation.untold)
         report = replace(report, alternatives=others)
     return replace(report, schedule=ran, plan=against)
 
@@ -152,7 +152,7 @@ def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
 
 
 def _record_all(
-    fleet: Fleet, files: Sequence[Found], how: How, progress: Progress
+    fleet: Fleet, files: Sequence[InputFile], how: ReadOptions, progress: Progress
 ) -> tuple[list[Recording], tuple[Limitation, ...]]:
     """Return the recordings, and the files that could not be read where that does not end all.
 
@@ -329,11 +329,11 @@ def _limitations(
 
 def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
     """Yield what is told of why ranks are idle, and is not what one would look for."""
-    gaps = explanation.gaps
-    if gaps.ratio != counts.headline and len(gaps):
+    bubbles = explanation.bubbles
+    if bubbles.ratio != counts.headline and len(bubbles):
         yield Limitation(
             "idle intervals and their causes",
-            f"no rank has a window of {counts.headline}, so they are those of {gaps.ratio}",
+            f"no rank has a window of {counts.headline}, so they are those of {bubbles.ratio}",
         )
     if explanation.untold:
         yield Limitation("critical path, slack and what-if", explanation.untold)

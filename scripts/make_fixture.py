@@ -1,9 +1,9 @@
 """Write planted profiles: ``python scripts/make_fixture.py [options] DIRECTORY``.
 
 ``--all fixtures`` writes the fixtures of the repository again, byte for byte, with their README.
-Every field of ``scripts.planting.Planting`` is an option (``--late-stage 2``); ``--recipe 1f1b``
+Every field of ``tests.planting.Planting`` is an option (``--late-stage 2``); ``--recipe 1f1b``
 starts from one of the fixtures. The truth is written beside the exports; its shape is described
-in ``scripts/planting/truth.py``.
+in ``tests/planting/truth.py``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bubbleviz.errors import UsageError
-from scripts.planting import Planting, Truth, plant
-from scripts.planting.options import CHOICES
+from tests.planting import Planting, Truth, plant
+from tests.planting.options import CHOICES
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ _INTRODUCTION = """# Fixtures
 
 Planted, not measured: a simulated pipeline written in the tables of a real Nsight Systems export
 (schema 3.25.0), with the true spans and ratios beside it in `truth.json`, whose shape is described
-in `scripts/planting/truth.py`. Each has its own folder, a directory that bubbleviz can be given.
+in `tests/planting/truth.py`. Each has its own folder, a directory that bubbleviz can be given.
 The same command writes the same bytes (with another SQLite library, the same content):
 
     python scripts/make_fixture.py --all fixtures

@@ -17,14 +17,14 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, arrivals
+from bubbleviz.align.bounds.clock_segments import DRIFT
+from bubbleviz.align.bounds.offsets import Precedences, together
 from bubbleviz.interpret.collectives import Collectives
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
-from bubbleviz.align.bounds.offsets import Precedences, together
 from bubbleviz.model.phases import PASSED_ON, Phase
-from bubbleviz.align.bounds.clock_segments import DRIFT
 
 #: Ranks leave a collective within so long of each other.
 _LEAVE_NS = 50_000

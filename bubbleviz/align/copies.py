@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.operations import Operations
+from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.align.stage_order import Waits, following, waits
-from bubbleviz.align.bounds.clock_segments import DRIFT
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.operations import Operations
 
 #: With more copies than that the user is asked for the sizes of the run.
 _MOST_COPIES = 64

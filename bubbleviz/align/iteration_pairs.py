@@ -12,11 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from bubbleviz.align.iteration_shifts import NTP_NS, shift, shift_beside, track_of
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.align.iteration_shifts import NTP_NS, shift, shift_beside, track_of
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.clocks import APART_NS
+from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.operations import Operations
-from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.model.phases import PASSED_ON, Phase
-from bubbleviz.align.bounds.clock_segments import DRIFT
 
 #: By how many iterations more than their counts differ two captures may be moved.
 _MOVES = 2

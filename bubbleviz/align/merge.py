@@ -9,10 +9,10 @@ import numpy as np
 
 from bubbleviz.align.bounds.clocks import Clock
 from bubbleviz.interpret.collectives import Collectives
-from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.interpret.recording import LocalRank, Recording
-from bubbleviz.model.operations import BusyIntervals, HostActivities, Operations, RankIntervals
 from bubbleviz.interpret.spans import ActiveTime
+from bubbleviz.model.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.operations import BusyIntervals, HostActivities, Operations, RankIntervals
 
 #: The columns of operations that depend on the clock.
 _LAUNCHES = ("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns")

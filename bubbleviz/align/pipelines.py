@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model.grouping import groups_of, places_in
-from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.align.merge import JoinedRank
+from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.profile import pid_of
 

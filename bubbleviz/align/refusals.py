@@ -7,14 +7,14 @@ from itertools import combinations
 
 import numpy as np
 
-from bubbleviz.model.columns import Ints
+from bubbleviz.align.stage_order import forward_and_backward
 from bubbleviz.errors import MismatchError
-from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.interpret.recording import Recording
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
-from bubbleviz.align.stage_order import forward_and_backward
 
 #: Limitations that tell of ranges whose names were lost.
 _NAMES_LOST = ("names of ranges", "names of kernels, and maybe of ranges")

@@ -7,12 +7,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align.bounds.clocks import Clock, machines_of, refuse_unrelated, session_clocks, untimed
-from bubbleviz.model.columns import Ints
-from bubbleviz.errors import UsageError
-from bubbleviz.model.grouping import places_in
-from bubbleviz.interpret.recording import LocalRank, Recording
+from bubbleviz.align.bounds.clocks import (
+    Clock,
+    machines_of,
+    refuse_unrelated,
+    session_clocks,
+    untimed,
+)
+from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.merge import TIMES, Joined, join
+from bubbleviz.align.pipelines import Parallel
+from bubbleviz.align.refusals import refuse_other_runs
+from bubbleviz.align.staging import Staging, stage
+from bubbleviz.align.timebase import Timebase, timebase
+from bubbleviz.errors import UsageError
+from bubbleviz.interpret.recording import LocalRank, Recording
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import places_in
+from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
@@ -21,14 +33,8 @@ from bubbleviz.model.operations import (
     Rank,
     RankIntervals,
 )
-from bubbleviz.model.natural_order import natural_key
-from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.align.pipelines import Parallel
 from bubbleviz.model.profile import pid_of
-from bubbleviz.align.refusals import refuse_other_runs
-from bubbleviz.align.staging import Staging, stage
-from bubbleviz.align.timebase import Timebase, timebase
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Told:
+class RunHints:
     """What the user tells of a run beside its profiles.
 
     Attributes:
@@ -85,8 +91,8 @@ class Told:
             it from the data.
         parallel: sizes of the run; None to tell copies of stages from the data.
         same_clock: groups of hostnames that share one clock.
-        method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`; None for causal clocks of captures
-            that are not far apart in UTC.
+        method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`; None for causal clocks of
+            captures that are not far apart in UTC.
     """
 
     order: Sequence[int] = ()
@@ -95,7 +101,7 @@ class Told:
     method: str | None = None
 
 
-def put_together(recordings: Sequence[Recording], told: Told) -> Run:
+def merge_recordings(recordings: Sequence[Recording], told: RunHints) -> Run:
     """Return the recordings as one run.
 
     Args:
@@ -156,7 +162,7 @@ def put_together(recordings: Sequence[Recording], told: Told) -> Run:
     )
 
 
-def _staged(joined: Joined, told: Told) -> tuple[Staging, Ints]:
+def _staged(joined: Joined, told: RunHints) -> tuple[Staging, Ints]:
     """Return stages, pipelines and iterations, and each rank's place in the report.
 
     Raises:
@@ -214,8 +220,8 @@ def _idle_ranks(joined: Joined) -> tuple[Limitation, ...]:
     working = set(joined.operations.rank[np.isin(joined.operations.phase, COUNTED)].tolist())
     labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
     idle = [label for number, label in enumerate(labels) if number not in working]
-    because = "they take no part in any ratio: " + ", ".join(idle)
-    return (Limitation("ranks without forward or backward", because, len(idle)),) if idle else ()
+    reason = "they take no part in any ratio: " + ", ".join(idle)
+    return (Limitation("ranks without forward or backward", reason, len(idle)),) if idle else ()
 
 
 def _active(joined: Joined, place: Ints, staging: Staging, time_ns: Ints) -> Ints:

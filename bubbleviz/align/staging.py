@@ -12,14 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct_rows, looked_up
-from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.align.merge import Joined
 from bubbleviz.align.copies import matched, nests
-from bubbleviz.model.operations import Limitation, Operations
 from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations
-from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.align.merge import Joined
 from bubbleviz.align.pipelines import (
     Numbering,
     Parallel,
@@ -36,6 +31,11 @@ from bubbleviz.align.stage_order import (
     slacks,
     usual_waits,
 )
+from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct_rows, looked_up
+from bubbleviz.model.operations import Limitation, Operations
+from bubbleviz.model.phases import COUNTED, Phase
 
 #: What a limitation is about that a schedule which is known to be whole contradicts.
 MAYBE_MISSING = "stages that may be missing"
@@ -149,17 +149,17 @@ def _noted(
         notes = (*notes, _BY_COUNT)
     stages_missing = stages_missing or (_reaches_beyond(staging) and not doubtful)
     if stages_missing:
-        because = (
+        reason = (
             "range names tell of virtual stages that no profile holds, or of receives from them; "
             "ratios are incomplete"
         )
-        notes = (*notes, Limitation("stages without a profile", because))
+        notes = (*notes, Limitation("stages without a profile", reason))
     absent = _absent_ranks(given)
     if len(absent):
         listed = ", ".join(map(str, absent[:_LISTED].tolist()))
         listed += ", …" if len(absent) > _LISTED else ""
-        because = f"no profile holds ranks {listed}; ratios are incomplete"
-        notes = (*notes, Limitation("ranks without a profile", because, len(absent)))
+        reason = f"no profile holds ranks {listed}; ratios are incomplete"
+        notes = (*notes, Limitation("ranks without a profile", reason, len(absent)))
     if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
         notes = (*notes, _COPIES)
     numbered = given.said is not None or given.numbers.named or given.parallel is not None
@@ -185,11 +185,11 @@ def _far_apart(staging: Staging) -> tuple[Limitation, ...]:
         for upper, slack_ns, worked_ns in slacks(staging.operations, staging.virtual_stage)
         if slack_ns > worked_ns
     ]
-    because = (
+    reason = (
         f"between virtual stages {', '.join(far)} every microbatch is away for longer than an F "
         "and a B take; if a server has no profile here, ratios and stages leave it out"
     )
-    return (Limitation(MAYBE_MISSING, because, len(far)),) if far else ()
+    return (Limitation(MAYBE_MISSING, reason, len(far)),) if far else ()
 
 
 def _absent_ranks(given: _Given) -> Ints:

@@ -1,7 +1,7 @@
 """Timebase: one clock for all machines, and how far it can be off.
 
-Profiles come on the clocks of their sessions (:mod:`bubbleviz.align.bounds.clocks`), whose UTC is off by what
-NTP leaves over. What happened before what bounds that from both sides.
+Profiles come on the clocks of their sessions (:mod:`bubbleviz.align.bounds.clocks`), whose UTC is
+off by what NTP leaves over. What happened before what bounds that from both sides.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.causality import dependencies, overlaps
 from bubbleviz.align.bounds.clocks import Clock
-from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.align.merge import Joined
-from bubbleviz.model.operations import Limitation
-from bubbleviz.align.bounds.offsets import GRAIN_NS, Contradiction, Precedences, Solution, solve, together
+from bubbleviz.align.bounds.offsets import (
+    GRAIN_NS,
+    Contradiction,
+    Precedences,
+    Solution,
+    solve,
+    together,
+)
+from bubbleviz.align.causality import dependencies, overlaps
 from bubbleviz.align.iteration_pairs import paired
+from bubbleviz.align.merge import Joined
 from bubbleviz.align.staging import Staging
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.operations import Limitation
 
 _COLLECTIVES_DROPPED = Limitation(
     "collectives between copies",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.errors import OutputError
+from bubbleviz.model.texts import one_line
 from bubbleviz.progress import Watch, unwatched
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def show_steps(steps: Sequence[Step]) -> None:
 
 def complain(message: str, code: int) -> int:
     """Return the exit code, having written one line without control characters to stderr."""
-    flat = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    flat = one_line(message)
     if len(flat) > _LONGEST:
         # Of a message around an endless path both the head and the next step are kept.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"

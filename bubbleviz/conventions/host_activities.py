@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from bubbleviz.conventions._toml import load_toml
-from bubbleviz.conventions import plain
+from bubbleviz.conventions.convention import plain
 from bubbleviz.errors import InputError, UsageError
 
 #: Activities that no name tells.
@@ -126,7 +126,9 @@ class Reading:
 @cache
 def default_activities() -> HostActivities:
     """Return the activities that come with bubbleviz."""
-    text = files("bubbleviz").joinpath("host_activities.toml").read_text(encoding="utf-8")
+    text = (
+        files("bubbleviz.conventions").joinpath("host_activities.toml").read_text(encoding="utf-8")
+    )
     return HostActivities(_from_text(text, "host_activities.toml"))
 
 

@@ -46,7 +46,9 @@ class Kinds:
 @cache
 def default_kinds() -> Kinds:
     """Return the lists that come with bubbleviz."""
-    data = load_toml(files("bubbleviz").joinpath("kinds.toml").read_text(encoding="utf-8"))
+    data = load_toml(
+        files("bubbleviz.conventions").joinpath("kinds.toml").read_text(encoding="utf-8")
+    )
     return Kinds(**{kind: tuple(regexes) for kind, regexes in data.items()})
 
 

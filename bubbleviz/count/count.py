@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model import intervals
-from bubbleviz.count.time_breakdown import Uses, accounts_of, busy_by_phase, compute_time
-from bubbleviz.align.run import Run
-from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.count.completeness import Nature, natures
-from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
-from bubbleviz.count.window_bounds import Reach, reach_of
-from bubbleviz.count.ratios import Counted, Extents, Statistic, Windows, statistics
 from bubbleviz.align.bounds.clock_segments import DRIFT
+from bubbleviz.align.run import Run
+from bubbleviz.count.completeness import Nature, natures
+from bubbleviz.count.ratios import Counted, Extents, RatioDefinition, Windows, ratio_definitions
+from bubbleviz.count.time_breakdown import Uses, accounts_of, busy_by_phase, compute_time
+from bubbleviz.count.window_bounds import Reach, reach_of
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.window import Window
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
@@ -228,7 +228,7 @@ def _inside(iterations: Sequence[Iteration], window: Window | None) -> Bools:
 def _told_windows(table: _Table) -> Mapping[str, Windows]:
     """Return the windows, known only where accounts of them are told."""
     told = {}
-    for s in statistics():
+    for s in ratio_definitions():
         window, reach = table.windows[s.name], table.reaches.get(s.name)
         known = window.known & (table.run.paired or not s.across_ranks)
         known = known if reach is None else known & reach.comparable
@@ -263,7 +263,7 @@ class _Table:
 
 def _tabulate(run: Run) -> _Table:
     extents = _extents(run)
-    windows = {s.name: s.windows(extents) for s in statistics()}
+    windows = {s.name: s.windows(extents) for s in ratio_definitions()}
     return _Table(
         run=run,
         extents=extents,
@@ -271,7 +271,9 @@ def _tabulate(run: Run) -> _Table:
         parts=accounts_of(run, windows),
         nature=natures(run, extents.present),
         reaches={
-            s.name: reach_of(s, extents, run.timebase) for s in statistics() if s.common_clock
+            s.name: reach_of(s, extents, run.timebase)
+            for s in ratio_definitions()
+            if s.common_clock
         },
         phase_ns=busy_by_phase(run),
         compute_ns=compute_time(run),
@@ -279,7 +281,7 @@ def _tabulate(run: Run) -> _Table:
 
 
 def typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
-    """Return the iteration to show, see :meth:`bubbleviz.report.report.Report.typical_iteration`."""
+    """Return the iteration to show; see :meth:`.report.Report.typical_iteration`."""
     at_work = [i for i in iterations if i.ranks]
     averaged = [i for i in at_work if i.averaged]
     # One that has the headline ratio (the last iteration has no period) goes first.
@@ -333,12 +335,12 @@ def _extents(run: Run) -> Extents:
     return Extents(first_ns, last_ns, step_last_ns, present.reshape(shape))
 
 
-def _work_ns(statistic: Statistic, part: Uses) -> Ints:
+def _work_ns(ratio: RatioDefinition, part: Uses) -> Ints:
     """Return what counts as work in each window."""
     work = part.compute_ns
-    if statistic.work is not Counted.ITERATION:
+    if ratio.work is not Counted.ITERATION:
         work = work + part.optimizer_ns
-    if statistic.work is Counted.EVERYTHING:
+    if ratio.work is Counted.EVERYTHING:
         work = work + part.overlap_ns
     return work
 
@@ -359,24 +361,24 @@ def _iteration(table: _Table, k: int) -> Iteration:
         microbatches=nature.microbatches,
         start_ns=int(extents.first_ns[k, present].min()) if len(present) else 0,
         end_ns=int(extents.step_last_ns[k, present].max()) if len(present) else 0,
-        ratios={s.name: _ratio(table, s, k, present) for s in statistics()},
+        ratios={s.name: _ratio(table, s, k, present) for s in ratio_definitions()},
         ranks=tuple(_rank_iteration(table, k, rank) for rank in present.tolist()),
     )
 
 
-def _ratio(table: _Table, statistic: Statistic, k: int, present: Ints) -> Ratio:
+def _ratio(table: _Table, ratio: RatioDefinition, k: int, present: Ints) -> Ratio:
     """Return one ratio over the ranks; unknown where any of them lacks something."""
-    window, part = table.windows[statistic.name], table.parts[statistic.name]
+    window, part = table.windows[ratio.name], table.parts[ratio.name]
     nature = table.nature[k]
     lacking = any(nature.missing[rank] for rank in present.tolist()) or not nature.complete
-    lacking = lacking or (statistic.work is Counted.STEP and not nature.stepped)
+    lacking = lacking or (ratio.work is Counted.STEP and not nature.stepped)
     incomplete = table.run.stages_missing or nature.ranks_missing
-    reach = table.reaches.get(statistic.name)
+    reach = table.reaches.get(ratio.name)
     lacking = lacking or (reach is not None and not reach.comparable[k])
     if not window.known[k] or lacking or not (table.run.paired and len(present)):
         return Ratio(None, None, None, None, incomplete=incomplete)
     length = window.end_ns[k, present] - window.start_ns[k, present]
-    work = int(_work_ns(statistic, part)[k, present].sum())
+    work = int(_work_ns(ratio, part)[k, present].sum())
     loose = int(part.unattributed_ns[k, present].sum())
     total = int(length.sum())
     return Ratio(
@@ -410,13 +412,13 @@ def _rank_iteration(table: _Table, k: int, rank: int) -> RankIteration:
     # Where ranks' iterations are not known to be the same, only a rank's own window is.
     told = [
         s
-        for s in statistics()
+        for s in ratio_definitions()
         if table.windows[s.name].known[k]
         and (table.run.paired or not s.across_ranks)
         and (s.name not in table.reaches or table.reaches[s.name].comparable[k])
     ]
     accounts = {s.name: _account(table, s, k, rank) for s in told}
-    ratios: dict[str, float | None] = dict.fromkeys((s.name for s in statistics()), None)
+    ratios: dict[str, float | None] = dict.fromkeys((s.name for s in ratio_definitions()), None)
     between: dict[str, tuple[float, float]] = {}
     for s in told if missing is None else ():
         work = int(_work_ns(s, table.parts[s.name])[k, rank])
@@ -439,8 +441,8 @@ def _rank_iteration(table: _Table, k: int, rank: int) -> RankIteration:
     )
 
 
-def _account(table: _Table, statistic: Statistic, k: int, rank: int) -> Account:
-    window, part = table.windows[statistic.name], table.parts[statistic.name]
+def _account(table: _Table, ratio: RatioDefinition, k: int, rank: int) -> Account:
+    window, part = table.windows[ratio.name], table.parts[ratio.name]
     return Account(
         start_ns=int(window.start_ns[k, rank]),
         end_ns=int(window.end_ns[k, rank]),
@@ -490,7 +492,7 @@ def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
 
 def _summary(iterations: Sequence[Iteration]) -> Summary:
     averaged = [i for i in iterations if i.averaged]
-    names = [s.name for s in statistics()]
+    names = [s.name for s in ratio_definitions()]
 
     def over(field: str) -> dict[str, Spread]:
         return {name: spread([getattr(i.ratios[name], field) for i in averaged]) for name in names}

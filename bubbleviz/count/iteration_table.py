@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import overload
 
-from bubbleviz.model.arrow import ArrowTable, Column, values
 from bubbleviz.count.count import Iteration, Ratio
-from bubbleviz.count.ratios import statistics
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.model.arrow import ArrowTable, Column, values
 
 _UNKNOWN = Ratio(None, None, None, None)
 
@@ -69,9 +69,9 @@ class Iterations(ArrowTable):
                 [any(r.contradicted for r in ratios) for ratios in each], "bool"
             ),
         }
-        for statistic in statistics():
-            named = [i.ratios.get(statistic.name, _UNKNOWN) for i in own]
-            columns |= _of_ratio(statistic.name, named, between=statistic.common_clock)
+        for ratio in ratio_definitions():
+            named = [i.ratios.get(ratio.name, _UNKNOWN) for i in own]
+            columns |= _of_ratio(ratio.name, named, between=ratio.common_clock)
         return columns
 
 

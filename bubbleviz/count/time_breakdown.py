@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model import intervals
 from bubbleviz.align.run import Run
+from bubbleviz.count.ratios import Windows
+from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.count.ratios import Windows
 
 
 @dataclass(frozen=True)

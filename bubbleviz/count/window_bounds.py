@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.count.ratios import Extents, Statistic
 from bubbleviz.align.timebase import Timebase
+from bubbleviz.count.ratios import Extents, RatioDefinition
+from bubbleviz.model.columns import Bools, Ints
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Reach:
     contradicted: Bools
 
 
-def reach_of(statistic: Statistic, extents: Extents, timebase: Timebase) -> Reach:
+def reach_of(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> Reach:
     """Return the reach of the windows of a ratio that needs a common clock.
 
     Args:
-        statistic: the ratio; all its ranks have one window.
+        ratio: the ratio; all its ranks have one window.
         extents: first starts and last ends.
         timebase: how far the clocks can be off.
     """
@@ -55,7 +55,7 @@ def reach_of(statistic: Statistic, extents: Extents, timebase: Timebase) -> Reac
     takes_part = np.zeros((iterations, machines), bool)
     for machine in range(machines):
         own = extents.present & (timebase.machine == machine)
-        windows = statistic.windows(replace(extents, present=own))
+        windows = ratio.windows(replace(extents, present=own))
         takes_part[:, machine] = own.any(axis=1)
         # All ranks share the window, so that any of them shows it.
         start_ns[:, machine] = windows.start_ns[:, 0]

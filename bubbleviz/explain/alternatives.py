@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model.columns import Ints
 from bubbleviz.count.count import Counts, Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
+from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal, ideal_of
-from bubbleviz.schedules.measured_times import Measured, measured_times
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal, ideal_of
+from bubbleviz.schedules.known import schedules
+from bubbleviz.schedules.measured_times import Measured, measured_times
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.explain.recognition.recognition import Recognition
-from bubbleviz.schedules import schedules
 
 #: Schedules of more operations than this are not simulated beside a measurement.
 _MOST_OPERATIONS = 100_000
@@ -41,7 +41,7 @@ class Alternative:
         won: share of the measured makespan.
         fits: whether ``peak_activations`` are no more than those of the measured order, and the
             weights are held once.
-        because: why it cannot be told; empty where it can.
+        reason: why it cannot be told; empty where it can.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Alternative:
     peak_activations: float | None = None
     won: float | None = None
     fits: bool | None = None
-    because: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Alternatives:
         measured: the times; None where the run does not tell them.
         rows: as measured, in the same order without delays, then schedules, the best first.
         same: the schedule that ran (or the plan that was given), in theory; None for none.
-        because: why there is nothing; empty where there is.
+        reason: why there is nothing; empty where there is.
     """
 
     measured: Measured | None
     rows: tuple[Alternative, ...]
     same: Ideal | None
-    because: str = ""
+    reason: str = ""
 
 
 def alternatives_of(
@@ -154,7 +154,7 @@ def _simulated(measured: Measured) -> Iterator[tuple[str, Ideal | str]]:
 
 def _row(name: str, result: Ideal | str, whole_ms: float, peak: float) -> Alternative:
     if isinstance(result, str):
-        return Alternative(name, because=result)
+        return Alternative(name, reason=result)
     own = max(result.peak_activations, default=0.0)
     return Alternative(
         name,

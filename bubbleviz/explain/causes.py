@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bubbleviz.model import intervals
-from bubbleviz.align.run import Run
 from bubbleviz.align.arrivals import NEVER
+from bubbleviz.align.run import Run
+from bubbleviz.count.count import Counts
+from bubbleviz.count.ratios import Counted, ratio_definitions
+from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.idle import Cause, Idle, idle_of
+from bubbleviz.model import intervals
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
 from bubbleviz.model.columns import NONE, Ints, Table, joined
-from bubbleviz.count.count import Counts
-from bubbleviz.explain.idle import Cause, Idle, idle_of
 from bubbleviz.model.operations import Operations
-from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.count.ratios import Counted, statistics
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ def _by_label(idle_ns: Ints) -> dict[str, int]:
 
 
 @dataclass(frozen=True, repr=False)
-class Gaps(Table, ArrowTable):
+class Bubbles(Table, ArrowTable):
     """Idle intervals in the windows of one ratio, a row for each cause; -1 none.
 
     In order of (rank, iteration, start). Rows of one idle interval have the same ``interval``.
-    For Arrow's libraries (``polars.DataFrame(report.gaps)``) a row is the same, with the columns of
-    ``--gaps``; but ``before``, ``after`` and ``giver`` (there ``peer_operation``) are row numbers
-    of the operations, from 0.
+    For Arrow's libraries (``polars.DataFrame(report.bubbles)``) a row is the same, with the columns
+    of ``--bubbles``; but ``before``, ``after`` and ``peer_operation`` are row numbers of the
+    operations, from 0.
 
     Attributes:
         rank: that was idle.
@@ -68,7 +68,7 @@ class Gaps(Table, ArrowTable):
         cause: code of :class:`Cause`.
         before: row of the operation that ended last before the idle interval.
         after: row of the next one.
-        giver: row of the operation on another rank whose result that one takes.
+        peer_operation: row of the operation on another rank whose result that one takes.
         host_call_id: row of the operations' ``names``: the CUDA call that the launching thread was
             in, where the host is the cause.
         host_range_id: likewise the innermost range.
@@ -84,16 +84,16 @@ class Gaps(Table, ArrowTable):
     cause: Ints
     before: Ints
     after: Ints
-    giver: Ints
+    peer_operation: Ints
     host_call_id: Ints
     host_range_id: Ints
     ratio: str = field(metadata={"shared": True})
     operations: Operations = field(metadata={"shared": True})
 
     def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns of ``--gaps`` by name, operations by their rows."""
+        """Return the columns of ``--bubbles`` by name, operations by their rows."""
         operations = self.operations
-        peer = np.append(operations.rank, NONE)[self.giver]
+        peer = np.append(operations.rank, NONE)[self.peer_operation]
         return {
             "ratio": coded(np.zeros(len(self), np.int64), [self.ratio]),
             "iteration": identifiers(self.iteration),
@@ -106,14 +106,14 @@ class Gaps(Table, ArrowTable):
             "cause": coded(self.cause, [cause.label for cause in Cause]),
             "before": identifiers(self.before),
             "after": identifiers(self.after),
-            "giver": identifiers(self.giver),
+            "peer_operation": identifiers(self.peer_operation),
             "peer_rank": identifiers(peer),
             "peer_stage": identifiers(operations.stage_of(peer)),
             "host_call": coded(self.host_call_id, operations.names),
             "host_range": coded(self.host_range_id, operations.names),
         }
 
-    def doing(self, host_call_id: Ints, host_range_id: Ints) -> Gaps:
+    def doing(self, host_call_id: Ints, host_range_id: Ints) -> Bubbles:
         """Return the gaps with what the host did."""
         return replace(self, host_call_id=host_call_id, host_range_id=host_range_id)
 
@@ -147,7 +147,7 @@ _ALWAYS = (Cause.PROFILER, Cause.COLLECTIVE)
 _WITHIN = (Cause.DEPENDENCY, Cause.HOST, Cause.COMMUNICATION, Cause.OTHER)
 
 
-def causes_of(run: Run, counts: Counts, inputs: Inputs) -> tuple[Causes, Gaps, tuple[Idle, ...]]:
+def causes_of(run: Run, counts: Counts, inputs: Inputs) -> tuple[Causes, Bubbles, tuple[Idle, ...]]:
     """Return how long ranks were idle for which cause, the idle intervals of the headline, and all.
 
     Args:
@@ -158,8 +158,8 @@ def causes_of(run: Run, counts: Counts, inputs: Inputs) -> tuple[Causes, Gaps, t
     shape = (len(run.iteration_names), len(run.ranks), len(Cause))
     idle_ns = {name: np.zeros(shape, np.int64) for name in counts.windows}
     headline = _told(counts)
-    nothing = _no_gaps(headline, run.operations)
-    gaps, idle = [], []
+    nothing = _no_bubbles(headline, run.operations)
+    bubbles, idle = [], []
     for rank, own in enumerate(idle_of(run, counts, inputs)):
         idle.append(own)
         sets = {cause: own.of((cause,)) for cause in (*_ALWAYS, *_WITHIN)}
@@ -168,28 +168,28 @@ def causes_of(run: Run, counts: Counts, inputs: Inputs) -> tuple[Causes, Gaps, t
             regions = _regions(counts, name, rank)
             idle_ns[name][:, rank] = _tally(sets, either, regions)
             if name == headline:
-                gaps.append(_gaps(own, regions, rank, inputs.giver, nothing))
-    return Causes(idle_ns), joined(gaps or [nothing]), tuple(idle)
+                bubbles.append(_bubbles(own, regions, rank, inputs.producer, nothing))
+    return Causes(idle_ns), joined(bubbles or [nothing]), tuple(idle)
 
 
 def _told(counts: Counts) -> str:
     """Return the ratio whose gaps are listed: the headline, or another one that ranks have."""
     ranks = [own for iteration in counts.iterations for own in iteration.ranks]
-    names = (counts.headline, *(s.name for s in statistics()))
+    names = (counts.headline, *(s.name for s in ratio_definitions()))
     return next((n for n in names if any(n in own.accounts for own in ranks)), counts.headline)
 
 
 def _regions(counts: Counts, name: str, rank: int) -> _Regions:
     """Return where the windows of a ratio are cut on a rank; empty ones where there is none."""
     window, extents = counts.windows[name], counts.extents
-    statistic = next(s for s in statistics() if s.name == name)
+    ratio = next(s for s in ratio_definitions() if s.name == name)
     known = window.known & extents.present[:, rank]
     low = np.where(known, window.start_ns[:, rank], 0)
     high = np.maximum(np.where(known, window.end_ns[:, rank], 0), low)
-    last = extents.last_ns if statistic.work is Counted.ITERATION else extents.step_last_ns
+    last = extents.last_ns if ratio.work is Counted.ITERATION else extents.step_last_ns
     first_ns = np.clip(extents.first_ns[:, rank], low, high)
     last_ns = np.clip(last[:, rank], first_ns, high)
-    if statistic.work is not Counted.EVERYTHING:
+    if ratio.work is not Counted.EVERYTHING:
         return _Regions(low, first_ns, last_ns, high, high, high)
     ended, begun = _ends_and_starts(counts)
     drained = np.clip(ended, last_ns, high)
@@ -233,7 +233,9 @@ def _tally(
     return total
 
 
-def _gaps(idle: Idle, regions: _Regions, rank: int, giver: Ints, nothing: Gaps) -> Gaps:
+def _bubbles(
+    idle: Idle, regions: _Regions, rank: int, peer_operation: Ints, nothing: Bubbles
+) -> Bubbles:
     """Return the idle intervals in a rank's windows, by cause; ``nothing`` if there are none."""
     parts = []
     cuts = [(low.tolist(), high.tolist(), cause) for low, high, cause in regions.each()]
@@ -274,12 +276,12 @@ def _gaps(idle: Idle, regions: _Regions, rank: int, giver: Ints, nothing: Gaps) 
         cause=kind[first],
         before=own.before[first],
         after=after,
-        giver=np.append(giver, NONE)[after],
+        peer_operation=np.append(peer_operation, NONE)[after],
         host_call_id=np.full(len(after), NONE),
         host_range_id=np.full(len(after), NONE),
     )
 
 
-def _no_gaps(ratio: str, operations: Operations) -> Gaps:
-    nothing: dict[str, Ints] = {name: np.empty(0, np.int64) for name in Gaps.column_names()}
-    return Gaps(**nothing, ratio=ratio, operations=operations)
+def _no_bubbles(ratio: str, operations: Operations) -> Bubbles:
+    nothing: dict[str, Ints] = {name: np.empty(0, np.int64) for name in Bubbles.column_names()}
+    return Bubbles(**nothing, ratio=ratio, operations=operations)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.explain.dependencies import NEVER
+from bubbleviz.explain.graph import Graph
+from bubbleviz.explain.idle import Cause
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.explain.graph import Graph
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.explain.idle import Cause
 from bubbleviz.model.operations import Operations
-from bubbleviz.explain.dependencies import NEVER
 from bubbleviz.model.phases import Phase
 
 #: More operations than this in one iteration are not put together again: it takes seconds.

@@ -47,11 +47,11 @@ class Inputs(Table):
     Attributes:
         ready_ns: the latest end of what it takes from other ranks; ``NEVER`` where it takes none,
             or nothing is known of it.
-        giver: row of the operation that ended then; -1 none.
+        producer: row of the operation that ended then; -1 none.
     """
 
     ready_ns: Ints
-    giver: Ints
+    producer: Ints
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,13 @@ def _codes(operations: Operations, halves: _Halves, pipeline: Ints, phase: Ints,
 
 
 def _matched(
-    operations: Operations, giver: Ints, code: Ints, after: list[Ints], wanted: list[Ints]
+    operations: Operations, producer: Ints, code: Ints, after: list[Ints], wanted: list[Ints]
 ) -> Needs:
     """Return the pairs whose key columns agree; of several givers the one that was waited for.
 
     Givers and takers of one key stand in order of time::
 
-        end of giver 1    end of giver 2    start of the taker    end of giver 3
+        end of producer 1  end of producer 2  start of the consumer  end of producer 3
                                  └────────────────┘
     """
     asked = np.concatenate(after)
@@ -144,8 +144,8 @@ def _matched(
     before = np.full(len(asked), NONE, np.int64)
     # What receives inside itself may begin before its input is there.
     taken_ns = np.maximum(operations.start_ns, operations.received_ns)
-    time_ns = np.concatenate((operations.end_ns[giver], taken_ns[asked]))
-    takes = np.arange(len(number)) >= len(giver)
+    time_ns = np.concatenate((operations.end_ns[producer], taken_ns[asked]))
+    takes = np.arange(len(number)) >= len(producer)
     order = np.lexsort((takes, time_ns, number))
     place = np.arange(len(order))
     gives = ~takes[order]
@@ -155,7 +155,7 @@ def _matched(
         inside = (found >= 0) & (found < len(order)) & takes[order]
         at = np.flatnonzero(inside)
         at = at[number[order[found[at]]] == number[order[at]]]
-        before[order[at] - len(giver)] = giver[order[found[at]]]
+        before[order[at] - len(producer)] = producer[order[found[at]]]
     pairs = np.flatnonzero((before >= 0) & (before != asked))
     pairs = pairs[np.lexsort((before[pairs], asked[pairs]))]
     asked, before = asked[pairs], before[pairs]
@@ -170,7 +170,7 @@ def inputs_of(operations: Operations, needs: Needs) -> Inputs:
     ready_ns = group_extents(remote.after, count, end_ns, end_ns)[1]
     waits = np.zeros(count, bool)
     waits[remote.after] = True
-    giver = np.full(count, NONE, np.int64)
+    producer = np.full(count, NONE, np.int64)
     last = np.flatnonzero(end_ns == ready_ns[remote.after])[::-1]
-    giver[remote.after[last]] = remote.before[last]
-    return Inputs(np.where(waits, ready_ns, NEVER), giver)
+    producer[remote.after[last]] = remote.before[last]
+    return Inputs(np.where(waits, ready_ns, NEVER), producer)

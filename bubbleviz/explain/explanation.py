@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.run import Run
-from bubbleviz.explain.causes import Causes, Gaps, causes_of
-from bubbleviz.model.columns import NONE
 from bubbleviz.count.count import Counts, Iteration, typical
+from bubbleviz.explain.causes import Bubbles, Causes, causes_of
 from bubbleviz.explain.critical_path import (
     MOST_OPERATIONS,
     CriticalPath,
@@ -17,13 +16,14 @@ from bubbleviz.explain.critical_path import (
     critical_path,
     what_if,
 )
-from bubbleviz.explain.host_activity import with_doing
-from bubbleviz.explain.graph import graph_of
-from bubbleviz.explain.idle import Idle
 from bubbleviz.explain.dependencies import Needs, inputs_of, needs_of
+from bubbleviz.explain.graph import graph_of
+from bubbleviz.explain.host_activity import with_doing
+from bubbleviz.explain.idle import Idle
 from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
-from bubbleviz.model.phases import WORK
 from bubbleviz.explain.receives import Communication, Receives, communication_of, receives_of
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.phases import WORK
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Explanation:
     """
 
     causes: Causes
-    gaps: Gaps
+    bubbles: Bubbles
     receives: Receives
     communication: Communication
     phase_times: PhaseTimes
@@ -61,8 +61,8 @@ def explain(run: Run, counts: Counts) -> Explanation:
     operations = run.operations
     needs = needs_of(operations, run.ranks)
     inputs = inputs_of(operations, needs)
-    causes, gaps, idle = causes_of(run, counts, inputs)
-    gaps = with_doing(gaps, run.hosts)
+    causes, bubbles, idle = causes_of(run, counts, inputs)
+    bubbles = with_doing(bubbles, run.hosts)
     receives = receives_of(operations, inputs, idle)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)
@@ -71,7 +71,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
     path, changes = (None, ()) if untold else _bound(run, shown, needs, receives, idle)
     return Explanation(
         causes,
-        gaps,
+        bubbles,
         receives,
         communication_of(operations, receives, run.communication_ns, run.overlapped_ns),
         phase_times_of(operations, stage, averaged, receives),

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.explain.dependencies import NEVER, Needs
+from bubbleviz.explain.idle import Cause, Idle
+from bubbleviz.explain.receives import Receives
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.explain.idle import Cause, Idle
 from bubbleviz.model.operations import Operations
-from bubbleviz.explain.dependencies import NEVER, Needs
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.explain.receives import Receives
 
 
 @dataclass(frozen=True)

@@ -6,29 +6,29 @@ from collections import Counter
 
 import numpy as np
 
-from bubbleviz.explain.causes import Gaps
-from bubbleviz.model.columns import NONE
+from bubbleviz.explain.causes import Bubbles
 from bubbleviz.explain.idle import Cause
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.operations import HostActivities
 
 
-def with_doing(gaps: Gaps, hosts: HostActivities) -> Gaps:
-    """Return gaps with what the host did in those that it caused.
+def with_doing(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
+    """Return bubbles with what the host did in those that it caused.
 
     A call is named where calls of its name take half of the gap or more, a range where it is the
     shortest that does.
 
     Args:
-        gaps: idle intervals, by cause.
+        bubbles: idle intervals, by cause.
         hosts: what launching threads did, in order of the operation that came late.
     """
-    call, around = gaps.host_call_id.copy(), gaps.host_range_id.copy()
-    late = np.flatnonzero((gaps.cause == Cause.HOST) & np.isin(gaps.after, hosts.operation))
+    call, around = bubbles.host_call_id.copy(), bubbles.host_range_id.copy()
+    late = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.after, hosts.operation))
     # At most as many as operations were looked into, some thousand a profile.
     for row in late.tolist():
-        low, high = np.searchsorted(hosts.operation, (gaps.after[row], gaps.after[row] + 1))
+        low, high = np.searchsorted(hosts.operation, (bubbles.after[row], bubbles.after[row] + 1))
         own = hosts.take(slice(int(low), int(high)))
-        since, until = gaps.start_ns[row], gaps.end_ns[row]
+        since, until = bubbles.start_ns[row], bubbles.end_ns[row]
         spent_ns = np.minimum(own.end_ns, until) - np.maximum(own.start_ns, since)
         total: Counter[int] = Counter()
         for name, spent, is_call in zip(
@@ -42,4 +42,4 @@ def with_doing(gaps: Gaps, hosts: HostActivities) -> Gaps:
         if len(ranges):
             shortest = ranges[np.argmin((own.end_ns - own.start_ns)[ranges])]
             around[row] = own.name_id[shortest]
-    return gaps.doing(call, around)
+    return bubbles.doing(call, around)

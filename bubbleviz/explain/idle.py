@@ -19,15 +19,15 @@ from enum import IntEnum
 
 import numpy as np
 
-from bubbleviz.model import intervals
-from bubbleviz.align.run import Run
 from bubbleviz.align.arrivals import NEVER, Arrivals, arrivals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
-from bubbleviz.model.operations import Operations, RankIntervals
-from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.model.phases import COMPUTE
 from bubbleviz.count.ratios import Windows
+from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.phases import COMPUTE
 
 
 class Cause(IntEnum):

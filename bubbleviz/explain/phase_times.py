@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.explain.receives import Receives
 from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.explain.receives import Receives
 
 #: An operation is a straggler if it takes so many times the median of its kind, and more.
 STRAGGLES = 1.2

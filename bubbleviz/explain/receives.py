@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model import intervals
 from bubbleviz.align.arrivals import arrivals
-from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.explain.idle import Idle
-from bubbleviz.model.operations import Operations
 from bubbleviz.explain.dependencies import NEVER, Inputs
+from bubbleviz.explain.idle import Idle
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.operations import Operations
 
 
 @dataclass(frozen=True)

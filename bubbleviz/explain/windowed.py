@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align.run import Run
-from bubbleviz.explain.causes import Causes, Gaps
 from bubbleviz.align.bounds.clocks import Clock
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts, Iteration
-from bubbleviz.explain.explanation import Explanation
-from bubbleviz.model.operations import Limitation, Operations, ProfileSummary, RankIntervals
 from bubbleviz.count.ratios import Extents, Windows
+from bubbleviz.explain.causes import Bubbles, Causes
+from bubbleviz.explain.explanation import Explanation
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.operations import Limitation, Operations, ProfileSummary, RankIntervals
 from bubbleviz.model.window import Window
 
 #: What the limitation is about that tells of a window.
@@ -133,11 +133,11 @@ def _left_out(window: Window, counts: Counts) -> tuple[Limitation, ...]:
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
     cut = int((window.touches(start_ns, end_ns) & ~counts.inside).sum())
     partly = f" ({cut} of them lie partly in it)" if cut else ""
-    because = (
+    reason = (
         f"--window {window.text} leaves them out{partly}; what is told of whole profiles, as how "
         "much of their kernels operations explain, is of the whole capture"
     )
-    return (Limitation(OUTSIDE, because, outside),)
+    return (Limitation(OUTSIDE, reason, outside),)
 
 
 def _run(run: Run, kept: _Kept, extent_ns: tuple[int, int]) -> Run:
@@ -194,7 +194,7 @@ def _explanation(found: Explanation, kept: _Kept, operations: Operations) -> Exp
     return replace(
         found,
         causes=Causes({n: idle[kept.iterations] for n, idle in found.causes.idle_ns.items()}),
-        gaps=_gaps(found.gaps, kept, operations),
+        bubbles=_bubbles(found.bubbles, kept, operations),
         receives=replace(receives, operation=kept.moved(receives.operation)),
         communication=replace(
             communication,
@@ -218,14 +218,14 @@ def _explanation(found: Explanation, kept: _Kept, operations: Operations) -> Exp
     )
 
 
-def _gaps(gaps: Gaps, kept: _Kept, operations: Operations) -> Gaps:
+def _bubbles(bubbles: Bubbles, kept: _Kept, operations: Operations) -> Bubbles:
     """Return the idle intervals of the window; an operation outside it, beside one, is none."""
-    own = gaps.take(kept.renumbered(gaps.iteration) >= 0)
+    own = bubbles.take(kept.renumbered(bubbles.iteration) >= 0)
     return replace(
         own,
         iteration=kept.renumbered(own.iteration),
         before=kept.moved(own.before),
         after=kept.moved(own.after),
-        giver=kept.moved(own.giver),
+        peer_operation=kept.moved(own.peer_operation),
         operations=operations,
     )

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.conventions.kinds import matching
-from bubbleviz.model.operations import Operations
-from bubbleviz.model.phases import COUNTED, WORK, Phase
 from bubbleviz.interpret.spans import owned_by
 from bubbleviz.interpret.work import Work
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import COUNTED, WORK, Phase
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from intervaltree import IntervalTree
 
+from bubbleviz.interpret.link import Links, Rule
+from bubbleviz.interpret.work import Work
 from bubbleviz.model.columns import NONE, Bools, Codes
 from bubbleviz.model.intervals import group_sum
-from bubbleviz.interpret.link import Links, Rule
 from bubbleviz.model.operations import RankCoverage, UnattributedKernels
 from bubbleviz.model.profile import Profile, Ranges, tid_of
-from bubbleviz.interpret.work import Work
 
 #: How many unattributed kernel names are listed for each rank.
 LISTED = 5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.model.columns import Ints
 from bubbleviz.interpret.launches import Late
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import HostActivities, Operations
 from bubbleviz.model.profile import CallLog, Calls, Profile, Ranges
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.conventions import Convention, understand
+from bubbleviz.conventions.convention import Convention, understand
+from bubbleviz.conventions.draft import folded, suggest
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents
-from bubbleviz.conventions.draft import folded, suggest
 
 #: How many shapes of names are shown.
 _SHAPES = 20

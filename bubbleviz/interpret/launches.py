@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.interpret.link import Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, Table
-from bubbleviz.interpret.link import Links
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.profile import CallLog

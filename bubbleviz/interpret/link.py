@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.interpret.lengthy import Lengthy
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, widened
 from bubbleviz.model.containment import Innermost
-from bubbleviz.model.grouping import Coding
-from bubbleviz.interpret.lengthy import Lengthy
+from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
 from bubbleviz.model.profile import (
     UNCORRELATED,
@@ -344,7 +344,7 @@ class _Linker:
         forward = np.isin(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
         self._forward_threads = np.unique(ranges.thread[forward])
         self._helpers = helpers
-        self._threads = Coding()
+        self._threads = BlockNumbering()
         self._call: Codes = np.full(count, NONE, np.int32)
         self._launched_ns = np.zeros(count, np.int64)
         self._thread: Codes = np.full(count, NONE, np.int16)
@@ -363,7 +363,7 @@ class _Linker:
         self._first_ns = min(self._first_ns, int(calls.start_ns.min()))
         self._last_ns = max(self._last_ns, int(calls.end_ns.max()))
         self._lengthy.add(calls)
-        thread = self._threads.of(calls.thread)
+        thread = self._threads.numbers(calls.thread)
         activity, call = self._launches.of(calls)
         wins = self._wins(activity, calls.start_ns[call])
         activity, call = activity[wins], call[wins]

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.conventions import Names
-from bubbleviz.model.grouping import distinct_rows, groups_of
+from bubbleviz.conventions.convention import Names
 from bubbleviz.interpret.iterations import HostOrder, constant_names, number_iterations
+from bubbleviz.interpret.work import Work
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges
-from bubbleviz.interpret.work import Work
 
 #: Kernels that are looked at together.
 _PIECE = 1 << 16

@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model import intervals
-from bubbleviz.interpret.collectives import Collectives, collectives_of, kinds_of
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints
-from bubbleviz.interpret.coverage import Loose, largest, rank_coverage
 from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.interpret.collectives import Collectives, collectives_of, kinds_of
+from bubbleviz.interpret.coverage import Loose, largest, rank_coverage
 from bubbleviz.interpret.launches import (
     Begun,
     Late,
@@ -24,12 +22,14 @@ from bubbleviz.interpret.launches import (
     with_launches,
 )
 from bubbleviz.interpret.link import Inside, Links
-from bubbleviz.model.operations import BusyIntervals, Operations, RankCoverage, RankIntervals
 from bubbleviz.interpret.operation_ranges import Parts, operations_of_ranges
-from bubbleviz.model.phases import COMPUTE, TRANSFERS
-from bubbleviz.model.profile import Activities, CallLog
 from bubbleviz.interpret.spans import ActiveTime, active_time, owned_by, spans_of
 from bubbleviz.interpret.work import Work
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.operations import BusyIntervals, Operations, RankCoverage, RankIntervals
+from bubbleviz.model.phases import COMPUTE, TRANSFERS
+from bubbleviz.model.profile import Activities, CallLog
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.conventions import (
+from bubbleviz.conventions.convention import (
     Convention,
     built_in,
     globs_of,
@@ -17,21 +17,21 @@ from bubbleviz.conventions import (
     understand,
     with_iterations,
 )
+from bubbleviz.conventions.draft import folded
+from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
 from bubbleviz.interpret.recording import Recording, interpret
-from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import WITHOUT_DEVICE
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.raw_reports import exported
 from bubbleviz.sources.readers import OpenFile, reader_of
-from bubbleviz.conventions.draft import folded
 from bubbleviz.timing import Step, noting, step
 
 
 @dataclass(frozen=True)
-class How:
+class ReadOptions:
     """How profiles are to be read: the options that every one of them gets.
 
     Attributes:
@@ -56,7 +56,10 @@ class Recorded:
 
 
 def record(
-    path: str, how: How, watch: Watch = unwatched, meanwhile: Callable[[], None] = lambda: None
+    path: str,
+    how: ReadOptions,
+    watch: Watch = unwatched,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Recorded:
     """Read and interpret one profile; its kernels are dropped when this returns.
 
@@ -88,7 +91,7 @@ def renamed(recording: Recording, path: str, shown: str) -> Recording:
 
 def told_of(notes: Iterable[Limitation], path: str, shown: str) -> tuple[Limitation, ...]:
     """Return limitations of a file that goes by another path."""
-    return tuple(replace(note, because=note.because.replace(path, shown)) for note in notes)
+    return tuple(replace(note, reason=note.reason.replace(path, shown)) for note in notes)
 
 
 @contextmanager
@@ -103,7 +106,9 @@ def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
             raise type(error)(str(error).replace(file, path)) from error
 
 
-def _record_export(path: str, how: How, watch: Watch, meanwhile: Callable[[], None]) -> Recording:
+def _record_export(
+    path: str, how: ReadOptions, watch: Watch, meanwhile: Callable[[], None]
+) -> Recording:
     """Read and interpret one export.
 
     Raises:
@@ -123,7 +128,7 @@ def _record_export(path: str, how: How, watch: Watch, meanwhile: Callable[[], No
             if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
                 kinds, cross_thread = default_kinds(), how.cross_thread
                 return interpret(profile, last, names, kinds, cross_thread=cross_thread)
-        told = [note.because for note in profile.limitations if note.what == WITHOUT_DEVICE]
+        told = [note.reason for note in profile.limitations if note.what == WITHOUT_DEVICE]
         why = f" ({told[0]})" if told else ""
         raise NothingToAnalyseError(f"{path}: {_nothing_named(file, candidates)}{why}")
 

@@ -11,25 +11,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model import intervals
+from bubbleviz.conventions.convention import Convention, Names
+from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.interpret.collectives import Collectives
-from bubbleviz.model.columns import NONE, Ints, Table, joined
-from bubbleviz.conventions import Convention, Names
 from bubbleviz.interpret.coverage import Coverage, measure_coverage
-from bubbleviz.interpret.truncation import OPEN, UNRECORDED, mark_unrecorded
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.interpret.host import with_hosts
 from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.interpret.link import Linked, Links, Rule, launched_inside, link
-from bubbleviz.model.operations import BusyIntervals, HostActivities, Limitation, Operations, RankIntervals
-from bubbleviz.interpret.per_rank import Linkage, on_ranks
 from bubbleviz.interpret.operation_ranges import Parts, parts_of
-from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
-from bubbleviz.model.profile import Device, Profile, Ranges, Source, impossible_times, pid_of, process_of
+from bubbleviz.interpret.per_rank import Linkage, on_ranks
 from bubbleviz.interpret.spans import ActiveTime
-from bubbleviz.timing import step
+from bubbleviz.interpret.truncation import OPEN, UNRECORDED, mark_unrecorded
 from bubbleviz.interpret.work import work_of
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.operations import (
+    BusyIntervals,
+    HostActivities,
+    Limitation,
+    Operations,
+    RankIntervals,
+)
+from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
+from bubbleviz.model.profile import (
+    Device,
+    Profile,
+    Ranges,
+    Source,
+    impossible_times,
+    pid_of,
+    process_of,
+)
+from bubbleviz.timing import step
 
 #: What a limitation is about where names tell no microbatches.
 INFERRED = "microbatch numbers are inferred"

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.interpret.work import Work
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
-from bubbleviz.interpret.work import Work
 
 
 @dataclass(frozen=True)

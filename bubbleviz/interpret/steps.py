@@ -16,13 +16,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from bubbleviz.conventions.convention import (
+    Convention,
+    built_in,
+    plain,
+    understand,
+    with_iterations,
+)
+from bubbleviz.conventions.draft import folded
+from bubbleviz.conventions.host_activities import HOST, Reading
+from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.containment import disjoint_layers
-from bubbleviz.conventions import Convention, built_in, plain, understand, with_iterations
-from bubbleviz.errors import UsageError
-from bubbleviz.conventions.host_activities import HOST, Reading
 from bubbleviz.model.profile import Ranges, process_of
-from bubbleviz.conventions.draft import folded
 
 #: Families that count up, and names that repeat, cover at least so much of the device's time.
 _COUNTED, _REPEATED = 0.5, 0.8

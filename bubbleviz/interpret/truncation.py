@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from bubbleviz.interpret.link import VainCalls
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.interpret.link import VainCalls
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE, Phase
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.conventions import Names
+from bubbleviz.conventions.convention import Names
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.interpret.link import Links
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.model.profile import Activities, Ranges
 

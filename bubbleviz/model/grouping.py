@@ -78,53 +78,6 @@ def found_in(ascending: Ints, values: Ints | Codes) -> Ints:
     return np.where(ascending[at] == values, at, NONE)
 
 
-class Coding:
-    """Numbers distinct values that come in blocks, from 0 in the order in which they come."""
-
-    #: Values from 0 up to this are looked up in a table, 4 bytes each.
-    _TABLE = 1 << 24
-
-    def __init__(self) -> None:
-        self.values: Ints = np.empty(0, np.int64)
-        self._sorted: Ints = self.values
-        self._code: Codes = np.empty(0, np.int32)
-        self._table: Codes = np.empty(0, np.int32)
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def of(self, values: Ints) -> Codes:
-        """Return the numbers of a block of values, shape (rows,)."""
-        if len(values) == 0:
-            return np.empty(0, np.int32)
-        low, high = values.min(), values.max()
-        if low == high:
-            return np.full(len(values), self._searched(values[:1])[0], np.int32)
-        if low < 0 or high >= self._TABLE:
-            return self._searched(values)
-        if high >= len(self._table):
-            room = np.full(int(high) + 1 + len(self._table) // 2, NONE, np.int32)
-            room[: len(self._table)] = self._table
-            self._table = room
-        code = self._table[values]
-        unknown = np.flatnonzero(code == NONE)
-        if len(unknown):
-            self._table[values[unknown]] = self._searched(values[unknown])
-            code = self._table[values]
-        return code
-
-    def _searched(self, values: Ints) -> Codes:
-        known = self._sorted
-        at = np.minimum(np.searchsorted(known, values), max(len(known) - 1, 0))
-        if len(known) == 0 or not np.array_equal(known[at], values):
-            self.values = np.concatenate((self.values, np.setdiff1d(values, known)))
-            self._code = np.argsort(self.values, kind="stable").astype(np.int32)
-            self._sorted = self.values[self._code]
-            at = np.searchsorted(self._sorted, values)
-        code: Codes = self._code[at]
-        return code
-
-
 def places_in(order: Ints) -> Ints:
     """Return the place of each number in an order of them all."""
     place = np.empty(len(order), np.int64)

@@ -21,13 +21,13 @@ class Limitation:
     """Something that could not be told, why, and how often."""
 
     what: str
-    because: str
+    reason: str
     count: int = 1
 
     @property
     def sentence(self) -> str:
         """What commands say of it on standard error."""
-        return f"limitation: {self.what} ({self.count:,}): {self.because}"
+        return f"limitation: {self.what} ({self.count:,}): {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Operations(Table, ArrowTable):
             "host_start_ns": numbers(self.host_start_ns),
             "host_end_ns": numbers(self.host_end_ns),
             "kernels": numbers(self.kernels),
-            "compute_ns": numbers(self.active_ns),
+            "active_ns": numbers(self.active_ns),
             "name": coded(self.name_id, self.names),
             "sequence": identifiers(self.sequence),
             "occurrence": numbers(self.occurrence),

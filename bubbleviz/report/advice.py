@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE
 from bubbleviz.explain.critical_path import WhatIf
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.explain.idle import Cause
 from bubbleviz.explain.phase_times import Straggler
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 
@@ -33,7 +33,7 @@ _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 
 
 @dataclass(frozen=True)
-class Gap:
+class LongBubble:
     """An idle interval of one cause, for people.
 
     Attributes:
@@ -70,49 +70,51 @@ def rank_label(report: Report, rank: int) -> str:
     return f"stage {stage}" if alone else f"rank {rank} ({report.ranks[rank].label})"
 
 
-def biggest_gaps(report: Report, count: int = 5) -> tuple[Gap, ...]:
+def longest_bubbles(report: Report, count: int = 5) -> tuple[LongBubble, ...]:
     """Return the longest idle intervals of averaged iterations that lie not in the schedule.
 
     Where there are none, those that do. Of a rank's that have one cause and precede operations of
     one phase, there is only the longest.
     """
-    gaps = report.gaps
+    bubbles = report.bubbles
     averaged = np.array([i.averaged for i in report.iterations] or [False])
-    some = np.flatnonzero(averaged[gaps.iteration]) if averaged.any() else np.arange(len(gaps))
-    avoidable = some[~np.isin(gaps.cause[some], _INHERENT)]
+    some = (
+        np.flatnonzero(averaged[bubbles.iteration]) if averaged.any() else np.arange(len(bubbles))
+    )
+    avoidable = some[~np.isin(bubbles.cause[some], _INHERENT)]
     rows = avoidable if len(avoidable) else some
-    length_ns = (gaps.end_ns - gaps.start_ns)[rows]
+    length_ns = (bubbles.end_ns - bubbles.start_ns)[rows]
     rows = rows[np.argsort(-length_ns, kind="stable")]
     # Of those that come again and again, the longest stands for all.
-    after = np.append(report.operations.phase, NONE)[gaps.after[rows]]
-    alike = groups_of(gaps.rank[rows], gaps.cause[rows], after)
+    after = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
+    alike = groups_of(bubbles.rank[rows], bubbles.cause[rows], after)
     times = np.bincount(alike.of_row, minlength=len(alike))
     shown = np.sort(alike.first)[:count]
     return tuple(
-        Gap(int(rows[at]), _sentence(report, int(rows[at]), int(times[alike.of_row[at]])))
+        LongBubble(int(rows[at]), _sentence(report, int(rows[at]), int(times[alike.of_row[at]])))
         for at in shown.tolist()
     )
 
 
 def _sentence(report: Report, row: int, times: int) -> str:
-    gaps, cause = report.gaps, Cause(int(report.gaps.cause[row]))
-    who = rank_label(report, int(gaps.rank[row]))
+    bubbles, cause = report.bubbles, Cause(int(report.bubbles.cause[row]))
+    who = rank_label(report, int(bubbles.rank[row]))
     who = who[0].upper() + who[1:]
-    length = _ms(int(gaps.end_ns[row] - gaps.start_ns[row]))
-    after, giver = int(gaps.after[row]), int(gaps.giver[row])
+    length = _ms(int(bubbles.end_ns[row] - bubbles.start_ns[row]))
+    after, peer_operation = int(bubbles.after[row]), int(bubbles.peer_operation[row])
     upto = f" before {operation_label(report, after)}" if after != NONE else ""
-    iteration = report.iterations[int(gaps.iteration[row])].name
+    iteration = report.iterations[int(bubbles.iteration[row])].name
     idle = f"{who} is idle for {length}{upto} in iteration {iteration}: "
     often = f" (and {times - 1} more, none longer)" if times > 1 else ""
-    return idle + _because(report, row, cause, giver) + often
+    return idle + _because(report, row, cause, peer_operation) + often
 
 
-def _because(report: Report, row: int, cause: Cause, giver: int) -> str:
+def _because(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
     """Return why a rank is idle in a gap, given what the operation after it takes."""
     given = ""
-    if giver != NONE:
-        peer = rank_label(report, int(report.operations.rank[giver]))
-        given = f"{operation_label(report, giver)} of {peer}"
+    if peer_operation != NONE:
+        peer = rank_label(report, int(report.operations.rank[peer_operation]))
+        given = f"{operation_label(report, peer_operation)} of {peer}"
     if cause is Cause.DEPENDENCY:
         return f"it waits for {given or 'its input'}"
     if cause is Cause.COMMUNICATION:
@@ -140,7 +142,7 @@ def _doing(report: Report, row: int) -> str:
 def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
     """Return (CUDA call, range) that the host was in during a gap."""
     names = report.operations.names
-    call, around = int(report.gaps.host_call_id[row]), int(report.gaps.host_range_id[row])
+    call, around = int(report.bubbles.host_call_id[row]), int(report.bubbles.host_range_id[row])
     return names[call] if call != NONE else None, names[around] if around != NONE else None
 
 
@@ -209,16 +211,16 @@ def _do(report: Report, change: WhatIf) -> str:
 
 def _latest_host(report: Report) -> str:
     """Return whose host is late the longest, and with what."""
-    gaps = report.gaps
-    late = np.flatnonzero(gaps.cause == Cause.HOST)
+    bubbles = report.bubbles
+    late = np.flatnonzero(bubbles.cause == Cause.HOST)
     if len(late) == 0:
         return ""
-    length_ns = (gaps.end_ns - gaps.start_ns)[late]
+    length_ns = (bubbles.end_ns - bubbles.start_ns)[late]
     total_ns = np.zeros(len(report.ranks), np.int64)
-    np.add.at(total_ns, gaps.rank[late], length_ns)
+    np.add.at(total_ns, bubbles.rank[late], length_ns)
     rank = int(total_ns.argmax())
-    own = late[gaps.rank[late] == rank]
-    longest = int(own[np.argmax((gaps.end_ns - gaps.start_ns)[own])])
+    own = late[bubbles.rank[late] == rank]
+    longest = int(own[np.argmax((bubbles.end_ns - bubbles.start_ns)[own])])
     return f" on {rank_label(report, rank)}{_doing(report, longest)}"
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.align.run import Run
 from bubbleviz.align.bounds.clocks import Clock
-from bubbleviz.model.columns import NONE
+from bubbleviz.align.run import Run
+from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.count import count
-from bubbleviz.explain.explanation import explain
-from bubbleviz.schedules.ideal import Ideal
-from bubbleviz.model.intervals import group_sum
 from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.explain.explanation import explain
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
@@ -22,7 +22,7 @@ from bubbleviz.model.operations import (
     RankIntervals,
 )
 from bubbleviz.report.report import Report
-from bubbleviz.align.timebase import Timebase
+from bubbleviz.schedules.ideal import Ideal
 
 
 def report_of(ideal: Ideal) -> Report:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from bubbleviz.count.count import Spread
+from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report, told_apart
-from bubbleviz.schedules import schedules
-from bubbleviz.count.ratios import statistics
+from bubbleviz.schedules.known import schedules
 
 #: Where unattributed compute moves the ratio by more than this, the sentence says so.
 _LOW_MATTERS = 0.01
@@ -30,7 +30,9 @@ def methods(report: Report) -> str:
             f"No bubble ratio could be measured with {tool} on {_ranks(report)}: "
             f"{report.headline_reason.rstrip('.')}."
         )
-    definition = next((s.definition for s in statistics() if s.name == report.headline), None)
+    definition = next(
+        (s.definition for s in ratio_definitions() if s.name == report.headline), None
+    )
     means = f", that is {with_source(definition)}," if definition else ""
     return (
         f"Pipeline bubbles were measured with {tool}: the bubble ratio '{report.headline}'{means} "

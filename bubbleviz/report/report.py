@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bubbleviz.explain.causes import Gaps
 from bubbleviz.count.count import Iteration, Summary, typical
-from bubbleviz.explain.explanation import Explanation
 from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.explain.causes import Bubbles
+from bubbleviz.explain.explanation import Explanation
+from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.operations import (
     BusyIntervals,
     Limitation,
@@ -24,12 +25,11 @@ from bubbleviz.model.operations import (
     RankIntervals,
     UnattributedKernels,
 )
-from bubbleviz.explain.recognition.recognition import Recognition
 
 if TYPE_CHECKING:  # most reports hold no other schedules, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
 
-SCHEMA = "bubbleviz.report.report/1"
+SCHEMA = "bubbleviz.report/1"
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Report:
         )
 
     @property
-    def gaps(self) -> Gaps:
+    def bubbles(self) -> Bubbles:
         """The idle intervals in the headline's windows, with their causes."""
-        return self.explanation.gaps
+        return self.explanation.bubbles
 
     def clock_uncertainty_ns(self, rank: Rank) -> int | None:
         """Return how far the clock of a rank's host can be off; None where nothing bounds it."""

@@ -15,7 +15,7 @@ from msgspec import json as msgspec_json
 from bubbleviz.errors import InputError
 from bubbleviz.model.phases import Phase, phase_of_label
 
-SCHEMA = "bubbleviz.report.report/1"
+SCHEMA = "bubbleviz.report/1"
 
 #: As in columns of numbers.
 _UNKNOWN = -1
@@ -80,7 +80,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class SavedTime:
-    """How long the operations of one kind take; see :class:`bubbleviz.explain.phase_times.PhaseTime`."""
+    """Times of operations of one kind; see :class:`~bubbleviz.explain.phase_times.PhaseTime`."""
 
     stage: int
     chunk: int
@@ -136,7 +136,7 @@ _SHOWN = (
     "schedule",
     "phase_times",
     "what_if",
-    "biggest_gaps",
+    "longest_bubbles",
     "coverage",
     "limitations",
     "methods",
@@ -196,7 +196,7 @@ class _Summary:
 
 @dataclass(frozen=True)
 class _Document(_Head):
-    bubbleviz: str
+    version: str
     headline: str
     ranks: list[_Anything]
     iterations: list[_Iteration]
@@ -333,7 +333,7 @@ def _saved(path: str, document: _Document) -> Saved:
             f"{path}: the report lacks {what}; write it again with bubbleviz analyze --json"
         )
     return Saved(
-        version=document.bubbleviz,
+        version=document.version,
         headline=document.headline,
         ranks=len(document.ranks),
         iterations=summary.iterations,

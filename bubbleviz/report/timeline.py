@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import InputError
 from bubbleviz.explain.idle import Cause
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument, SavedTimeline
-from bubbleviz.count.ratios import statistics
 
 _OPERATIONS = (
     "rank",
@@ -36,24 +36,24 @@ _OPERATIONS = (
     "name",
 )
 _PIECES = ("operation", "start_ns", "length_ns")
-_GAPS = (
+_BUBBLES = (
     "rank",
     "iteration",
     "start_ns",
     "length_ns",
     "cause",
     "after",
-    "giver",
+    "peer_operation",
     "call",
     "around",
 )
-_WINDOWS = ("statistic", "iteration", "rank", "start_ns", "length_ns")
+_WINDOWS = ("ratio", "iteration", "rank", "start_ns", "length_ns")
 _COLUMNS = {
     "operations": _OPERATIONS,
     "compute": _PIECES,
     "communication": _PIECES,
     "unattributed": ("rank", "start_ns", "length_ns"),
-    "gaps": _GAPS,
+    "bubbles": _BUBBLES,
     "windows": _WINDOWS,
     "critical": ("operation",),
 }
@@ -74,7 +74,7 @@ class Timeline:
         base_ns: the earliest time, on the report's clock.
         names: texts that ``name``, ``call`` and ``around`` are rows of.
         tables: ``operations``, ``compute`` and ``communication`` (when operations are at work),
-                ``unattributed``, ``gaps``, ``windows`` (of every definition) and ``critical``.
+                ``unattributed``, ``bubbles``, ``windows`` (of every definition) and ``critical``.
             ``thousandths`` is how long an operation took: of the median of its kind, or 0.
     """
 
@@ -107,7 +107,7 @@ def _base(report: Report) -> int:
     """Return the earliest time that is shown."""
     operations = report.operations
     shown = operations.start_ns[operations.has_span == 1]
-    starts = (shown, report.unattributed.start_ns, report.gaps.start_ns)
+    starts = (shown, report.unattributed.start_ns, report.bubbles.start_ns)
     return min((int(own.min()) for own in starts if len(own)), default=0)
 
 
@@ -132,8 +132,10 @@ class _Names:
 
 
 def _tables(report: Report, base_ns: int, names: _Names) -> Mapping[str, Mapping[str, Ints]]:
-    operations, gaps, loose = report.operations, report.gaps, report.unattributed
-    name, call, around = names.numbered(operations.name_id, gaps.host_call_id, gaps.host_range_id)
+    operations, bubbles, loose = report.operations, report.bubbles, report.unattributed
+    name, call, around = names.numbered(
+        operations.name_id, bubbles.host_call_id, bubbles.host_range_id
+    )
     times = np.minimum(
         np.round(1000 * report.explanation.phase_times.times_median), _MOST_THOUSANDTHS
     ).astype(np.int64)
@@ -162,14 +164,14 @@ def _tables(report: Report, base_ns: int, names: _Names) -> Mapping[str, Mapping
             "start_ns": loose.start_ns - base_ns,
             "length_ns": loose.end_ns - loose.start_ns,
         },
-        "gaps": {
-            "rank": gaps.rank,
-            "iteration": gaps.iteration,
-            "start_ns": gaps.start_ns - base_ns,
-            "length_ns": gaps.end_ns - gaps.start_ns,
-            "cause": gaps.cause,
-            "after": gaps.after,
-            "giver": gaps.giver,
+        "bubbles": {
+            "rank": bubbles.rank,
+            "iteration": bubbles.iteration,
+            "start_ns": bubbles.start_ns - base_ns,
+            "length_ns": bubbles.end_ns - bubbles.start_ns,
+            "cause": bubbles.cause,
+            "after": bubbles.after,
+            "peer_operation": bubbles.peer_operation,
             "call": call,
             "around": around,
         },
@@ -205,12 +207,12 @@ def _windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
     """Return every window of every definition; of ranks that count in its ratio."""
     rows = [
         (place, iteration.index, own.rank, account.start_ns - base_ns, account.window_ns)
-        for place, statistic in enumerate(statistics())
+        for place, ratio in enumerate(ratio_definitions())
         for iteration in report.iterations
-        if statistic.name in iteration.ratios and iteration.ratios[statistic.name].value is not None
+        if ratio.name in iteration.ratios and iteration.ratios[ratio.name].value is not None
         for own in iteration.ranks
-        if (account := own.accounts.get(statistic.name)) is not None
-        and own.bubble_ratio.get(statistic.name) is not None
+        if (account := own.accounts.get(ratio.name)) is not None
+        and own.bubble_ratio.get(ratio.name) is not None
     ]
     table = np.array(rows, np.int64).reshape(-1, 5).T
     return dict(zip(_WINDOWS, table, strict=True))
@@ -227,11 +229,11 @@ _ROWS_OF = {
     "iteration": "iterations",
     "operation": "operations",
     "after": "operations",
-    "giver": "operations",
+    "peer_operation": "operations",
     "name": "names",
     "call": "names",
     "around": "names",
-    "statistic": "statistics",
+    "ratio": "ratios",
 }
 #: Columns that hold codes, and how many there are.
 _CODES = {"phase": len(Phase), "cause": len(Cause)}
@@ -245,7 +247,7 @@ def restored(path: str, saved: SavedDocument) -> Timeline:
     """
     own = saved.timeline or SavedTimeline(0, [], {name: _nothing(name) for name in _COLUMNS})
     rows = {key: len(saved.document[key]) for key in ("ranks", "iterations")}
-    rows["names"], rows["statistics"] = len(own.names), len(statistics())
+    rows["names"], rows["ratios"] = len(own.names), len(ratio_definitions())
     rows["operations"] = len(own.tables.get("operations", {}).get("rank", ()))
     made: dict[str, dict[str, Ints]] = {}
     for table, columns in _COLUMNS.items():

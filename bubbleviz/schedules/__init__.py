@@ -1,45 +1,5 @@
-"""Pipeline schedules: each module exports one ``SCHEDULE``, and that is all it takes to add one."""
+"""Schedules: the orders that papers publish, searched and read from files, timed by simulation.
 
-from __future__ import annotations
-
-from bubbleviz.errors import UsageError
-from bubbleviz.schedules.plan import Plan, Schedule
-from bubbleviz.registry import discover
-
-
-def schedules() -> tuple[Schedule, ...]:
-    """Return every schedule, in order of the module names."""
-    return discover(__name__, "SCHEDULE", Schedule)
-
-
-def schedule_named(name: str) -> Schedule:
-    """Return the schedule of that name.
-
-    Raises:
-        UsageError: there is none.
-    """
-    known = {schedule.name: schedule for schedule in schedules()}
-    if name not in known:
-        raise UsageError(f"no schedule is called {name!r}; known are {', '.join(sorted(known))}")
-    return known[name]
-
-
-def known_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
-    """Return the plans of one pipeline with that placement, of every schedule with one order.
-
-    Args:
-        placement: device of each virtual stage.
-        microbatches: m; a schedule that does not allow as many is left out.
-    """
-    stages = max(placement) + 1
-    plans = []
-    for rule in schedules():
-        if rule.searched is not None and rule.searched.limit is not None:
-            continue
-        try:
-            plan = rule.plan(stages, microbatches, len(placement) // stages)
-        except UsageError:
-            continue
-        if plan.placement == placement and plan.replicas == 1:
-            plans.append(plan)
-    return plans
+It hands on plans and what each would take at given times. It may import the model, and owes
+nothing to the measurement that it is compared with.
+"""

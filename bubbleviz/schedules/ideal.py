@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
+from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.formula import Sizes
 from bubbleviz.schedules.formulas import formula_named, formulas
+from bubbleviz.schedules.known import schedule_named, schedules
 from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting
-from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules import schedule_named, schedules
 from bubbleviz.schedules.simulation import (
     Simulation,
     cost,
@@ -155,7 +155,7 @@ def ideal(
     """Return what a schedule takes at these times.
 
     Args:
-        schedule: its name; see :func:`bubbleviz.schedules.schedules`.
+        schedule: its name; see :func:`bubbleviz.schedules.known.schedules`.
         stages: number of devices, p.
         microbatches: number of microbatches, m.
         times: of the stages.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bubbleviz.errors import MismatchError
-from bubbleviz.schedules.ideal import StageTimes
 from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.ideal import StageTimes
 
 
 class Timed(Protocol):
-    """How long the operations of one kind take; see :class:`bubbleviz.explain.phase_times.PhaseTime`."""
+    """Times of operations of one kind; see :class:`~bubbleviz.explain.phase_times.PhaseTime`."""
 
     @property
     def stage(self) -> int:

@@ -1,7 +1,8 @@
 """A plan: which device runs which operation of one iteration, and in which order.
 
-A plan holds no times. ``bubbleviz.schedules`` builds plans, ``bubbleviz.schedules.simulation`` times them;
-``bubbleviz.schedules.search`` finds plans for given times.
+A plan holds no times. ``bubbleviz.schedules.known`` builds plans,
+``bubbleviz.schedules.simulation`` times them; ``bubbleviz.schedules.search`` finds plans for given
+times.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.errors import MismatchError
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation
 

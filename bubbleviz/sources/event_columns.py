@@ -9,6 +9,7 @@ from decimal import Decimal
 import numpy as np
 
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.texts import encodable
 from bubbleviz.sources.in_memory import thread_numbers
 from bubbleviz.sources.trace_events import Event, ExactEvent
 
@@ -33,12 +34,7 @@ class Texts:
 
     def all(self) -> tuple[str, ...]:
         """Return the texts, by number."""
-        return tuple(map(clean, self.numbers))
-
-
-def clean(text: str) -> str:
-    """Return a text without what no output can hold, half a surrogate pair."""
-    return text.encode("utf-8", "replace").decode()
+        return tuple(map(encodable, self.numbers))
 
 
 @dataclass

@@ -13,7 +13,7 @@ from bubbleviz.sources.nsys.raw_reports import SUFFIXES
 
 
 @dataclass(frozen=True)
-class Found:
+class InputFile:
     """A file to read; ``named`` on the command line, or found in a directory."""
 
     path: str
@@ -21,7 +21,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Beside:
+class CompanionFormat:
     """Files that count beside profiles.
 
     Attributes:
@@ -33,7 +33,9 @@ class Beside:
     recognises: Callable[[str], bool]
 
 
-def find_profiles(paths: Sequence[str], also: Beside | None = None) -> tuple[Found, ...]:
+def find_profiles(
+    paths: Sequence[str], also: CompanionFormat | None = None
+) -> tuple[InputFile, ...]:
     """Return the files that paths stand for, in the order given.
 
     A directory stands for the profiles in it, a pattern for its matches, both in natural order.
@@ -47,7 +49,7 @@ def find_profiles(paths: Sequence[str], also: Beside | None = None) -> tuple[Fou
     """
     if not paths:
         raise InputError("no profile given; name one or more .sqlite files or a directory")
-    found: list[Found] = []
+    found: list[InputFile] = []
     for path in paths:
         try:
             found.extend(_stands_for(path, also))
@@ -70,18 +72,18 @@ def refuse_twins(files: Sequence[str], called: str = "profile") -> None:
         seen[place] = path
 
 
-def _stands_for(path: str, also: Beside | None) -> list[Found]:
+def _stands_for(path: str, also: CompanionFormat | None) -> list[InputFile]:
     """Return the files of one path; an OSError is the file system's."""
     if not path:
         raise InputError("a path is empty; name a .sqlite file or a directory")
     if Path(path).is_dir():
-        return [Found(file, named=False) for file in _in_directory(path, also)]
+        return [InputFile(file, named=False) for file in _in_directory(path, also)]
     if Path(path).exists():
         if not Path(path).is_file():
             raise InputError(f"{path}: neither a file nor a directory; name a profile")
-        return [Found(path, named=True)]
+        return [InputFile(path, named=True)]
     if glob.has_magic(path):
-        return [Found(file, named=True) for file in _matches(path)]
+        return [InputFile(file, named=True) for file in _matches(path)]
     raise InputError(f"{path}: no such file or directory; check the path")
 
 
@@ -114,8 +116,8 @@ def profiles_among(files: Sequence[str]) -> list[str]:
 
 def _looks_like_one(file: str) -> bool:
     """Tell whether a file that may be a profile by its ending is one by its first bytes."""
-    from bubbleviz.sources.readers import readers
     from bubbleviz.sources.gzip_files import head_of
+    from bubbleviz.sources.readers import readers
 
     asked = [reader for reader in readers() if file.endswith(reader.maybe or "\0")]
     try:
@@ -131,7 +133,7 @@ def _suffixes() -> tuple[str, ...]:
     return tuple(suffix for reader in readers() for suffix in reader.suffixes)
 
 
-def _in_directory(path: str, also: Beside | None) -> list[str]:
+def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     inside = [str(own) for own in Path(path).iterdir() if own.is_file()]
     others = [own for own in inside if also is not None and also.recognises(own)]
     files = [*profiles_among([own for own in inside if own not in others]), *others]

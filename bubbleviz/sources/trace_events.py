@@ -166,14 +166,14 @@ class TraceFile(Generic[EventT, ExactT]):
         """Return what of the file could not be read, once all blocks were."""
         found = []
         if self._unpacked.damaged:
-            because = f"{self.path}: it cannot be unpacked to its end; copy it again"
-            found.append(Limitation("what of the trace is damaged", because))
+            reason = f"{self.path}: it cannot be unpacked to its end; copy it again"
+            found.append(Limitation("what of the trace is damaged", reason))
         elif self.cut:
-            because = f"{self.path}: the file's end is missing, as when a job was killed"
-            found.append(Limitation("what came last in the trace", because))
+            reason = f"{self.path}: the file's end is missing, as when a job was killed"
+            found.append(Limitation("what came last in the trace", reason))
         if self.malformed:
-            because = f"{self.path}: they are no JSON, or no events"
-            found.append(Limitation("events that cannot be read", because, self.malformed))
+            reason = f"{self.path}: they are no JSON, or no events"
+            found.append(Limitation("events that cannot be read", reason, self.malformed))
         return tuple(found)
 
     def _more(self) -> bool:

@@ -17,11 +17,11 @@ from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import places_in
 from bubbleviz.model.phases import Phase
 from scripts.benchmark.timetable import DEVICES, Timetable
-from scripts.planting.host import COMPUTE, STREAM_OF
+from tests.planting.host import COMPUTE, STREAM_OF
 
 Arrays: TypeAlias = "dict[str, Ints]"
 
-#: Rows of scripts.planting.recorder.KERNEL_NAMES.
+#: Rows of tests.planting.recorder.KERNEL_NAMES.
 GEMM, ADD, ADAM, SEND_RECV = range(4)
 #: Names of API calls, by the numbers in ``calls["name"]``.
 CALL_NAMES = (

@@ -18,8 +18,8 @@ import numpy as np
 
 from scripts.benchmark.launches import CALL_NAMES, DRIVER, RUNTIME, Arrays, Block, block_of
 from scripts.benchmark.timetable import DEVICES, Recipe, Timetable, timetable_of
-from scripts.planting import layout
-from scripts.planting.recorder import KERNEL_NAMES
+from tests.planting import layout
+from tests.planting.recorder import KERNEL_NAMES
 
 #: Where a profile says what it was made from; what is made from a recipe is an edition, to be
 #: counted up where that changes.
@@ -39,7 +39,7 @@ _INNER = ("aten::addmm", "aten::as_strided", "aten::native_layer_norm", "AddmmBa
 #: One library range in this many is a registered string.
 _REGISTERED = 3
 
-#: Columns of kernels that are the same in every row, as in scripts.planting.export.
+#: Columns of kernels that are the same in every row, as in tests.planting.export.
 _KERNEL_CONSTANTS: layout.Columns = {
     "contextId": 1, "greenContextId": 0, "launchType": 1, "cacheConfig": 0,
     "registersPerThread": 32, "gridX": 1056, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules import schedule_named
+from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.simulation import Simulation, Task, program_of, schedule_ratio, simulate
 
 DEVICES, MICROBATCHES = 8, 16

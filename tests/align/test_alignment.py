@@ -18,10 +18,10 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.profile import Source
 from bubbleviz.report.report import Report
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from scripts.planting.truth import TrueFile, TrueOperation, Truth
-from tests.building import C, K, R, profile
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.planting.truth import TrueFile, TrueOperation, Truth
+from tests.support.nsys_exports import C, K, R, profile
 
 SECOND = 1_000_000_000
 ERRORS = tuple(int(e) for e in np.random.default_rng(1).integers(-50_000_000, 50_000_000, 32))
@@ -294,7 +294,7 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
     assert [p.clock_uncertainty_ns for p in report.profiles] == [0, None, None, None]
     assert report.iterations[0].ratios["schedule"].value is not None
     assert report.iterations[0].ratios["schedule"].interval is None
-    assert any("NTP" in n.because for n in report.limitations)
+    assert any("NTP" in n.reason for n in report.limitations)
 
 
 def test_a_profile_without_utc_is_told_where_utc_is_asked_for(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_profile_without_utc_is_told_where_utc_is_asked_for(tmp_path: Path) ->
 
     found = {
         align: [
-            n.because
+            n.reason
             for n in bubbleviz.analyze(paths, align=align).limitations
             if n.what == "clock of a profile"
         ]
@@ -370,11 +370,11 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
     report = bubbleviz.analyze(paths)
 
     (note,) = (n for n in report.limitations if n.what.endswith("contradict each other"))
-    assert "node0" in note.because
-    assert "node1" in note.because
-    assert "needs 'B" in note.because
-    assert "needs 'F" in note.because
-    missed = float(note.because.split("misses by ")[1].split(" us")[0].replace(",", ""))
+    assert "node0" in note.reason
+    assert "node1" in note.reason
+    assert "needs 'B" in note.reason
+    assert "needs 'F" in note.reason
+    missed = float(note.reason.split("misses by ")[1].split(" us")[0].replace(",", ""))
     assert missed == pytest.approx(3_000, rel=0.1)
     for iteration in report.iterations:
         assert {n for n, r in iteration.ratios.items() if r.contradicted} == {"schedule", "step"}
@@ -403,7 +403,7 @@ def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
     report = bubbleviz.analyze(named)
 
     assert any(
-        n.what == "ranks without a profile" and "ranks 2, 3;" in n.because
+        n.what == "ranks without a profile" and "ranks 2, 3;" in n.reason
         for n in report.limitations
     )
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
@@ -694,7 +694,7 @@ def test_short_iterations_pair_by_their_count_and_say_so(named: bool, tmp_path: 
 
     report = bubbleviz.analyze(paths)
 
-    said = any("paired in order" in note.because for note in report.limitations)
+    said = any("paired in order" in note.reason for note in report.limitations)
     assert said is not named
 
 
@@ -704,7 +704,7 @@ def test_utc_that_contradicts_dependencies_is_told(tmp_path: Path) -> None:
     report = bubbleviz.analyze(paths, align="utc")
 
     (note,) = (n for n in report.limitations if n.what.endswith("contradict each other"))
-    assert "by UTC it ran" in note.because
+    assert "by UTC it ran" in note.reason
     assert report.headline == "schedule"  # what overlaps by these clocks does not overlap
     assert report.contradicted("schedule")
     assert not report.contradicted("stage")
@@ -738,7 +738,7 @@ def test_an_order_that_waits_speak_against_is_told(order: list[int], tmp_path: P
 
     report = bubbleviz.analyze(paths, order=order)
 
-    assert any("given with --order" in n.because for n in report.limitations)
+    assert any("given with --order" in n.reason for n in report.limitations)
 
 
 def test_containers_that_share_a_clock_by_word_are_put_by_utc(tmp_path: Path) -> None:

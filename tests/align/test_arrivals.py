@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from bubbleviz.align.arrivals import NEVER, arrivals
+from bubbleviz.align.stage_order import waits
+from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.phases import Phase
-from bubbleviz.interpret.record import How, record
-from bubbleviz.align.stage_order import waits
-from tests.building import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, profile
 
 SEND_RECV = "ncclDevKernel_SendRecv"
 
@@ -40,7 +40,7 @@ class Job:
 
     def recorded(self, folder: Path) -> Recording:
         path = profile(folder, self.kernels, self.calls, self.ranges)
-        return record(str(path), How()).recording
+        return record(str(path), ReadOptions()).recording
 
 
 def told(recording: Recording) -> dict[str, tuple[int | None, int | None, bool]]:

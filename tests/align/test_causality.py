@@ -8,9 +8,9 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.align.bounds.offsets import Precedences, solve
 from bubbleviz.align.causality import overlaps
 from bubbleviz.interpret.collectives import Collectives
-from bubbleviz.align.bounds.offsets import Precedences, solve
 
 #: (rank, iteration, kind, start_ns, end_ns)
 Row = tuple[int, int, int, int, int]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from bubbleviz.align.bounds.offsets import Precedences, Solution, solve, together
 from bubbleviz.align.bounds.clock_segments import DRIFT
+from bubbleviz.align.bounds.offsets import Precedences, Solution, solve, together
 
 #: (before clock, after clock, before_ns, after_ns)
 Pair = tuple[int, int, int, int]

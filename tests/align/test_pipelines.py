@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.errors import UsageError
 from bubbleviz.align.pipelines import Numbering, Parallel, reducing, told_apart
-from bubbleviz.report.report import Report, View
+from bubbleviz.errors import UsageError
 from bubbleviz.render.rows import MOST_RANKS, by_stage, rows_of
-from tests.test_svg import rank_of, report_of
+from bubbleviz.report.report import Report, View
+from tests.support.drawn_reports import rank_of, report_of
 
 
 def column(values: Sequence[int]) -> npt.NDArray[np.int64]:

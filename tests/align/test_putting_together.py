@@ -9,9 +9,9 @@ import pytest
 
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from tests.building import C, K, R, profile
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.nsys_exports import C, K, R, profile
 
 TWO = Planting(schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=10_000)
 
@@ -134,7 +134,7 @@ def test_an_order_that_cannot_be_is_taken_and_told(tmp_path: Path) -> None:
 
     assert [r.pid for r in given.ranks] == [r.pid for r in told.ranks][::-1]
     assert any(
-        "order given with --order or --parallel contradicts" in n.because for n in given.limitations
+        "order given with --order or --parallel contradicts" in n.reason for n in given.limitations
     )
 
 

@@ -27,7 +27,11 @@ import bubbleviz
 from bubbleviz.analyses.idle import call_notes
 from bubbleviz.analyses.idle import picture as gap_picture
 from bubbleviz.analyses.idle import report as gap_report
-from bubbleviz.cli import main
+from bubbleviz.analyses.idle.idle_gaps import gaps_of, split
+from bubbleviz.analyses.idle.idle_time import IdleReport, RankIdle
+from bubbleviz.analyses.idle.picture import draw_gaps
+from bubbleviz.cli.app import main
+from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import (
     InputError,
     MismatchError,
@@ -35,16 +39,13 @@ from bubbleviz.errors import (
     OutputError,
     UsageError,
 )
-from bubbleviz.analyses.idle.picture import draw_gaps
-from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.analyses.idle.idle_gaps import gaps_of, split
-from bubbleviz.analyses.idle.idle_time import IdleReport, RankIdle
-from bubbleviz.render.picture.palette import ACTIVITIES
 from bubbleviz.model.profile import Activities
 from bubbleviz.model.window import window_of
-from tests.building import C, K, M, R, T, global_id, profile
-from tests.kineto import traces_of
-from tests.planes import E, L, P, space
+from bubbleviz.render.picture.palette import ACTIVITIES
+from tests.support.nsys_exports import C, K, M, R, T, global_id, profile
+from tests.support.places import FIXTURES, GOLDEN
+from tests.support.torch_traces import traces_of
+from tests.support.xla_files import E, L, P, space
 
 US = 1000
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -102,18 +103,18 @@ def add_up(rank: RankIdle) -> None:
 
 def test_nothing_recorded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NothingToAnalyseError, match="no CUDA kernels were recorded"):
-        bubbleviz.gaps(profile(tmp_path))
+        bubbleviz.idle(profile(tmp_path))
 
 
 def test_work_that_took_no_time_is_refused(tmp_path: Path) -> None:
     file = profile(tmp_path, [k(5, 5, 1)], [c(0, 1, 1)])
 
     with pytest.raises(NothingToAnalyseError, match="no kernel or copy took any time"):
-        bubbleviz.gaps(file)
+        bubbleviz.idle(file)
 
 
 def test_one_kernel_leaves_no_gap(tmp_path: Path) -> None:
-    report = bubbleviz.gaps(profile(tmp_path, [k(10, 30, 1)], [c(0, 5, 1)]))
+    report = bubbleviz.idle(profile(tmp_path, [k(10, 30, 1)], [c(0, 5, 1)]))
 
     rank = only(report)
     assert (rank.breakdown.duty_cycle, rank.parts, len(rank.gaps)) == (1.0, (), 0)
@@ -151,7 +152,7 @@ def test_every_part_of_a_gap_is_put_down_to_what_the_host_did(tmp_path: Path) ->
         ],
     )
 
-    rank = only(bubbleviz.gaps(file))
+    rank = only(bubbleviz.idle(file))
 
     # A call without a correlation id launched nothing, and exports that have such are not known.
     assert spent(rank) == {
@@ -173,7 +174,7 @@ def test_a_launch_is_under_way_as_long_as_its_call_or_its_latency(tmp_path: Path
     kernels = [k(0, 10, 1), k(20, 30, 2), k(130, 140, 3), k(200, 210, 4), k(260, 270, 5)]
     calls = [c(-9, 0, 1), c(1, 2, 2), c(40, 100, 3), c(150, 151, 4), c(160, 161, 5)]
 
-    rank = only(bubbleviz.gaps(profile(tmp_path, kernels, calls)))
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls)))
 
     # 10-20 is launched at 1, under way until 21; 30-130: host to 40, call to 100, device to 130;
     # 140-200: host to 150, latency to 170, device to 200; 210-260: launched at 160, long before.
@@ -200,7 +201,7 @@ def test_the_profiler_comes_first(tmp_path: Path) -> None:
         )
         database.commit()
 
-    rank = only(bubbleviz.gaps(file))
+    rank = only(bubbleviz.idle(file))
 
     assert spent(rank) == {
         "profiler": 20 + 10 + 1,
@@ -224,7 +225,7 @@ def test_the_main_thread_tells_where_the_launching_one_does_not(tmp_path: Path) 
     )
 
     # A thread that neither launches nor is the main one tells nothing.
-    assert spent(only(bubbleviz.gaps(file))) == {
+    assert spent(only(bubbleviz.idle(file))) == {
         "data loading": 30,
         "operators": 20,
         "untraced": 20,
@@ -253,7 +254,7 @@ def test_the_thread_that_launches_after_most_gaps_is_asked_before_the_main_one(
     )
 
     # Short gaps do not count: thread 5 ends three of these, thread 4 two others.
-    assert spent(only(bubbleviz.gaps(file))) == {
+    assert spent(only(bubbleviz.idle(file))) == {
         "data loading": 20,
         "host: mine": 5,
         "untraced": 10 + 35 + 5 + 5,
@@ -271,13 +272,13 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
         [k(0, 10, 1), k(100, 110, 2)],
         [c(-9, 0, 1), *(c(*wait, name="cudaMalloc") for wait in waits), c(80, 81, 2)],
     )
-    assert spent(only(bubbleviz.gaps(file)))["allocation"] == 2 + 3 + 4 + 5 + 6
+    assert spent(only(bubbleviz.idle(file)))["allocation"] == 2 + 3 + 4 + 5 + 6
     monkeypatch.setattr(call_notes, "_MOST", 3)
 
-    report = bubbleviz.gaps(file)
+    report = bubbleviz.idle(file)
 
     assert spent(only(report)) == {"allocation": 4 + 5 + 6, "untraced": 55, "launch": 20}
-    assert "those of less than 4,000 ns" in report.limitations[-2].because
+    assert "those of less than 4,000 ns" in report.limitations[-2].reason
 
 
 def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) -> None:
@@ -299,7 +300,7 @@ def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) 
         database.commit()
 
     # What takes less than the shortest gap, as the last one, tells nothing.
-    assert spent(only(bubbleviz.gaps(file))) == {
+    assert spent(only(bubbleviz.idle(file))) == {
         "untraced": 10 + 10 + 40 + 5 + 10,
         "file access": 10,
         "allocation": 20,
@@ -318,7 +319,7 @@ def test_where_threads_have_made_up_numbers_the_main_one_is_known_by_its_name(
 
     def told(*threads: T) -> dict[str, float]:
         return spent(
-            only(bubbleviz.gaps(profile(tmp_path, kernels, calls, ranges, threads=threads)))
+            only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges, threads=threads)))
         )
 
     assert told(T(77, "python", 8)) == {"untraced": 30, "data loading": 40, "launch": 20}
@@ -342,7 +343,7 @@ def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(
     file = tmp_path / "a.xplane.pb"
     file.write_bytes(space([device, host]))
 
-    rank = only(bubbleviz.gaps(file))
+    rank = only(bubbleviz.idle(file))
 
     # 40 to 50, 90 to 100 and 290 to 300 lie inside a module; 100 to 120 and 280 to 290 in nothing.
     assert spent(rank) == {"device": 30, "data loading": 160, "untraced": 30}
@@ -359,7 +360,7 @@ def test_devices_of_a_process_are_told_apart(tmp_path: Path) -> None:
         [c(-9, 0, 1), c(50, 55, 2), c(120, 125, 4), c(180, 190, 3)],
     )
 
-    first, second = bubbleviz.gaps(file).ranks
+    first, second = bubbleviz.idle(file).ranks
 
     assert (first.device_id, second.device_id) == (0, 1)
     assert spent(first) == {"untraced": 160, "other device": 10, "launch": 20}
@@ -376,7 +377,7 @@ def test_breakdown_of_overlapping_streams(tmp_path: Path) -> None:
         fills=[M(80 * US, 90 * US, 7)],
     )
 
-    own = only(bubbleviz.gaps(file)).breakdown
+    own = only(bubbleviz.idle(file)).breakdown
 
     assert (own.span_ns, own.busy_ns, own.idle_ns) == (90_000, 70_000, 20_000)
     assert (own.compute_ns, own.communication_ns, own.copy_ns) == (22_000, 35_000, 30_000)
@@ -389,7 +390,7 @@ def test_without_calls_nothing_is_put_down_to_the_host(tmp_path: Path) -> None:
     kernels = [k(0, 10, 1), k(100, 110, 2)]
     without = ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "ThreadNames")
 
-    report = bubbleviz.gaps(profile(tmp_path, kernels, without=without))
+    report = bubbleviz.idle(profile(tmp_path, kernels, without=without))
 
     assert spent(only(report)) == {"unlinked": 90}
     assert [own.what for own in report.limitations if "launched" in own.what] == [
@@ -401,19 +402,19 @@ def test_without_calls_nothing_is_put_down_to_the_host(tmp_path: Path) -> None:
 def test_short_gaps_are_those_that_are_shorter(tmp_path: Path) -> None:
     file = profile(tmp_path, [k(0, 10, 1), k(13, 20, 2), k(22, 30, 3)], [c(-9, -8, 1)])
 
-    assert spent(only(bubbleviz.gaps(file))) == {"unlinked": 3, "short gaps": 2}
-    assert spent(only(bubbleviz.gaps(file, shortest_us=0))) == {"unlinked": 5}
-    assert spent(only(bubbleviz.gaps(file, shortest_us=3.001))) == {"short gaps": 5}
+    assert spent(only(bubbleviz.idle(file))) == {"unlinked": 3, "short gaps": 2}
+    assert spent(only(bubbleviz.idle(file, shortest_us=0))) == {"unlinked": 5}
+    assert spent(only(bubbleviz.idle(file, shortest_us=3.001))) == {"short gaps": 5}
     with pytest.raises(UsageError, match="microseconds, 0 or more"):
-        bubbleviz.gaps(file, shortest_us=-1)
+        bubbleviz.idle(file, shortest_us=-1)
 
 
 @pytest.mark.parametrize("folder", ["1f1b", "zb-v"])
 def test_both_formats_tell_the_same(tmp_path: Path, folder: str) -> None:
-    export = next((Path(__file__).parents[1] / "fixtures" / folder).glob("*.sqlite"))
+    export = next((FIXTURES / folder).glob("*.sqlite"))
 
-    exported = bubbleviz.gaps(export)
-    traced = bubbleviz.gaps(traces_of(export, tmp_path))
+    exported = bubbleviz.idle(export)
+    traced = bubbleviz.idle(traces_of(export, tmp_path))
 
     told = [
         [
@@ -575,9 +576,9 @@ def test_against_a_reference_that_looks_at_every_microsecond(world: _World, shor
         file = _write(Path(folder), world)
         if not expected:
             with pytest.raises(NothingToAnalyseError):
-                bubbleviz.gaps(file, shortest_us=shortest, step="no|mine")
+                bubbleviz.idle(file, shortest_us=shortest, step="no|mine")
             return
-        report = bubbleviz.gaps(file, shortest_us=shortest)
+        report = bubbleviz.idle(file, shortest_us=shortest)
 
     for rank in report.ranks:
         if all(step.name is None for step in rank.steps):
@@ -673,7 +674,7 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
         tmp_path, [k(0, 10, 1), k(100, 110, 2)], [c(-9, 0, 1), c(70, 75, 2)], [r(20, 60, "tok")]
     )
 
-    report = bubbleviz.gaps(file, activities=mine)
+    report = bubbleviz.idle(file, activities=mine)
 
     assert spent(only(report)) == {"tokeniser": 40, "untraced": 20, "launch": 20, "device": 10}
     assert gap_report.advice(report).endswith('goes to "tokeniser": cache it')
@@ -702,9 +703,9 @@ def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, compla
     file = profile(tmp_path, [k(0, 10, 1)])
 
     with pytest.raises(UsageError, match=complaint):
-        bubbleviz.gaps(file, activities=mine)
+        bubbleviz.idle(file, activities=mine)
     with pytest.raises(InputError, match="cannot be read as activities"):
-        bubbleviz.gaps(file, activities=tmp_path / "none.toml")
+        bubbleviz.idle(file, activities=tmp_path / "none.toml")
 
 
 def _train(names: list[str], lengths: list[int]) -> tuple[list[K], list[C], list[R]]:
@@ -721,7 +722,7 @@ def _train(names: list[str], lengths: list[int]) -> tuple[list[K], list[C], list
 def test_steps_of_unequal_length(tmp_path: Path) -> None:
     kernels, calls, ranges = _train(["step 1", "step 2", "step 3"], [100, 200, 60])
 
-    rank = only(bubbleviz.gaps(profile(tmp_path, kernels, calls, ranges)))
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
 
     # The span is from 5, when the first kernel begins, to 335, when the last one ends.
     assert [(s.name, s.length_ns // US, s.busy_ns // US) for s in rank.steps] == [
@@ -737,7 +738,7 @@ def test_time_between_steps_is_told_apart(tmp_path: Path) -> None:
     kernels, calls, ranges = _train(["step 1", "between", "step 2"], [100, 40, 100])
     del ranges[1]
 
-    rank = only(bubbleviz.gaps(profile(tmp_path, kernels, calls, ranges)))
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
 
     assert [(s.name, s.length_ns // US, s.busy_ns // US) for s in rank.steps] == [
         ("step 1", 95, 50),
@@ -769,7 +770,7 @@ def test_time_between_steps_is_told_apart(tmp_path: Path) -> None:
 def test_which_ranges_are_steps(tmp_path: Path, names: list[str], told: list[str]) -> None:
     kernels, calls, ranges = _train(names, [100, 100])
 
-    rank = only(bubbleviz.gaps(profile(tmp_path, kernels, calls, ranges)))
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
 
     assert [step.name for step in rank.steps if step.name is not None] == told
 
@@ -779,7 +780,7 @@ def test_iterations_rather_than_epochs_or_layers(tmp_path: Path) -> None:
     ranges += [r(0, 200, "epoch 0"), r(200, 400, "epoch 1")]
     ranges += [r(at, at + 45, f"layer {at // 50 % 2}") for at in range(0, 400, 50)]
 
-    rank = only(bubbleviz.gaps(profile(tmp_path, kernels, calls, ranges)))
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
 
     assert [step.name for step in rank.steps] == ["step 0", "step 1", "step 2", "step 3"]
 
@@ -790,7 +791,7 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
     file = profile(tmp_path, kernels, calls, ranges)
 
     def names(step: str) -> list[str]:
-        rank = only(bubbleviz.gaps(file, step=step))
+        rank = only(bubbleviz.idle(file, step=step))
         add_up(rank)
         return [own.name for own in rank.steps if own.name is not None]
 
@@ -799,9 +800,9 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
     assert names(r"a\(\d\)") == ["a(1)", "a(2)"]
     assert names("a.*|b") == ["a(1)", "a(2)", "b"]
     with pytest.raises(UsageError, match=r"no range of a launching thread .* has such a name"):
-        bubbleviz.gaps(file, step="c")
+        bubbleviz.idle(file, step="c")
     with pytest.raises(UsageError, match="no regular expression"):
-        bubbleviz.gaps(file, step="a[")
+        bubbleviz.idle(file, step="a[")
 
 
 @settings(max_examples=60, deadline=None)
@@ -815,7 +816,7 @@ def test_steps_add_up(world: _World, lengths: list[int], begin: int) -> None:
         file = _write(Path(folder), _World(world.kernels, world.calls, ranges, world.overheads))
         if all(a == b for a, b, *_ in world.kernels):
             return
-        report = bubbleviz.gaps(file)
+        report = bubbleviz.idle(file)
 
     for rank in report.ranks:
         add_up(rank)
@@ -824,9 +825,9 @@ def test_steps_add_up(world: _World, lengths: list[int], begin: int) -> None:
 def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -> None:
     kernels, calls, ranges = _train([f"step {n}" for n in range(3, 8)], [100, 200, 60, 40, 80])
     file = profile(tmp_path, kernels, calls, ranges)
-    whole = only(bubbleviz.gaps(file))
+    whole = only(bubbleviz.idle(file))
 
-    report = bubbleviz.gaps(file, window=window_of("iteration:4-5"))
+    report = bubbleviz.idle(file, window=window_of("iteration:4-5"))
 
     rank = only(report)
     assert rank.steps == whole.steps[1:3]
@@ -840,9 +841,9 @@ def test_a_window_without_anything_is_refused(tmp_path: Path) -> None:
     file = profile(tmp_path, kernels, calls, ranges)
 
     with pytest.raises(InputError, match=r"iteration:7: .* the capture holds 1 to 2"):
-        bubbleviz.gaps(file, window=window_of("iteration:7"))
+        bubbleviz.idle(file, window=window_of("iteration:7"))
     with pytest.raises(NothingToAnalyseError, match="no device has any work in --window time:1s-"):
-        bubbleviz.gaps(file, window=window_of("time:1s-"))
+        bubbleviz.idle(file, window=window_of("time:1s-"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -853,11 +854,11 @@ def test_two_windows_make_the_whole(world: _World, cut: int) -> None:
     ranges = [(start, end, 1, "ProfilerStep#1") for start, end in [(-200, 400)]]
     with TemporaryDirectory() as folder:
         file = _write(Path(folder), replace(world, ranges=world.ranges + ranges))
-        whole = bubbleviz.gaps(file, shortest_us=0)
+        whole = bubbleviz.idle(file, shortest_us=0)
         halves = []
         for text in (f"time:-{cut}us", f"time:{cut}us-"):
             with contextlib.suppress(NothingToAnalyseError):
-                halves.append(bubbleviz.gaps(file, shortest_us=0, window=window_of(text)))
+                halves.append(bubbleviz.idle(file, shortest_us=0, window=window_of(text)))
 
     assert sum(half.idle_ns for half in halves) == whole.idle_ns
     assert sum(half.span_ns for half in halves) == whole.span_ns
@@ -877,7 +878,7 @@ def test_of_equal_ranges_the_later_tells(tmp_path: Path) -> None:
         [r(20, 60, "one"), r(20, 60, "two")],
     )
 
-    rank = only(bubbleviz.gaps(file))
+    rank = only(bubbleviz.idle(file))
 
     # Of two kernels that begin together the first row ends the gap: its call was at 90.
     assert spent(rank) == {"host: two": 40, "untraced": 40, "launch": 10}
@@ -895,7 +896,7 @@ def test_several_files_are_several_ranks(tmp_path: Path) -> None:
         tmp_path, [k(0, 10, 1), k(90, 99, 2)], [c(-9, 0, 1), c(80, 81, 2)], name="b.sqlite"
     )
 
-    report = bubbleviz.gaps([one, two])
+    report = bubbleviz.idle([one, two])
 
     assert [rank.label for rank in report.ranks] == ["a.sqlite pid 1 GPU 0", "b.sqlite pid 1 GPU 0"]
     assert {part.activity: part.idle_ns // US for part in report.parts} == {
@@ -904,7 +905,7 @@ def test_several_files_are_several_ranks(tmp_path: Path) -> None:
     }
     assert report.parts[0].rank == 1
     with pytest.raises(MismatchError, match="the same profile twice"):
-        bubbleviz.gaps([one, one])
+        bubbleviz.idle([one, one])
 
 
 def _planted(folder: Path, name: str = "DataLoader") -> Path:
@@ -913,7 +914,7 @@ def _planted(folder: Path, name: str = "DataLoader") -> Path:
 
 
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    golden = Path(__file__).parent / "golden" / "gaps.txt"
+    golden = GOLDEN / "gaps.txt"
 
     assert main(["gaps", str(_planted(tmp_path))]) == 0
 
@@ -928,9 +929,9 @@ def test_the_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["gaps", str(file), "--json", "-", "--top", "1"]) == 0
 
     told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "bubbleviz.gaps/1"
+    assert told["schema"] == "bubbleviz.idle/1"
     assert set(told) == {
-        *("schema", "bubbleviz", "definitions", "shortest_ns", "span_ns", "idle_ns", "advice"),
+        *("schema", "version", "definitions", "shortest_ns", "span_ns", "idle_ns", "advice"),
         *("activities", "meanings", "ranks", "limitations", "window"),
     }
     (rank,) = told["ranks"]
@@ -994,7 +995,7 @@ def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "\x01" not in text
     assert "\x1b" not in text
     assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(text)) for cell in row)
-    json.loads(gap_report.json_text(bubbleviz.gaps(file), 5))
+    json.loads(gap_report.json_text(bubbleviz.idle(file), 5))
 
 
 DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nonexistent"))
@@ -1008,10 +1009,10 @@ def test_every_real_export_with_work_adds_up(file: Path) -> None:
         *("dynamicvit_no_kernels", "jacc_cg_trace_no_kernels", "yoon_poolformer_no_kernels"),
     }:
         with pytest.raises(NothingToAnalyseError, match="no CUDA kernels were recorded"):
-            bubbleviz.gaps(file)
+            bubbleviz.idle(file)
         return
 
-    report = bubbleviz.gaps(file)
+    report = bubbleviz.idle(file)
 
     for rank in report.ranks:
         add_up(rank)
@@ -1021,7 +1022,7 @@ def test_every_real_export_with_work_adds_up(file: Path) -> None:
 
 @real
 def test_a_real_export_whose_host_reads_files() -> None:
-    rank = only(bubbleviz.gaps(DATA / "nsys" / "nsightful_power_iteration.sqlite"))
+    rank = only(bubbleviz.idle(DATA / "nsys" / "nsightful_power_iteration.sqlite"))
 
     # Ranges "IO 0" to "IO 430" take 644.240 ms, all of them while the GPU is idle; 16.5 ms of
     # that are calls of the operating system inside.
@@ -1037,7 +1038,7 @@ def test_a_real_export_whose_host_reads_files() -> None:
 @real
 @pytest.mark.parametrize("file", sorted(DATA.glob("jax/*")), ids=lambda file: file.name)
 def test_real_traces_of_jax_add_up(file: Path) -> None:
-    report = bubbleviz.gaps(file)
+    report = bubbleviz.idle(file)
 
     for rank in report.ranks:
         add_up(rank)
@@ -1065,7 +1066,7 @@ HTA = {
 def test_idle_compute_and_overlap_are_those_of_hta(name: str) -> None:
     idle, compute, span, overlap = HTA[name]
 
-    own = only(bubbleviz.gaps(DATA / "kineto" / f"{name}.json.gz")).breakdown
+    own = only(bubbleviz.idle(DATA / "kineto" / f"{name}.json.gz")).breakdown
 
     # What HTA calls non-compute is communication and copies that no compute hides.
     other_ns = own.exposed_communication_ns + own.exposed_copy_ns
@@ -1107,7 +1108,7 @@ def test_without_its_option_hta_rounds_idle_time_up() -> None:
 
     # 506,512 us is what HTA 0.5.0 tells as it is installed.
     assert (span - busy) / 1000 == 506_512
-    assert only(bubbleviz.gaps(file)).breakdown.idle_ns == pytest.approx(
+    assert only(bubbleviz.idle(file)).breakdown.idle_ns == pytest.approx(
         exact_span - exact, abs=5_000
     )
 
@@ -1115,11 +1116,11 @@ def test_without_its_option_hta_rounds_idle_time_up() -> None:
 def test_threads_may_have_names(tmp_path: Path) -> None:
     file = profile(tmp_path, [k(0, 9, 1)], [c(-9, 0, 1)], threads=[T(1, "python")])
 
-    assert only(bubbleviz.gaps(file)).breakdown.busy_ns == 9_000
+    assert only(bubbleviz.idle(file)).breakdown.busy_ns == 9_000
 
 
 def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
-    report = bubbleviz.gaps(_planted(tmp_path))
+    report = bubbleviz.idle(_planted(tmp_path))
 
     drawn = draw_gaps(report)
 
@@ -1128,11 +1129,11 @@ def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     texts = [text.replace("\u00a0", " ") for text in texts]
     assert texts[0] == "1 device, idle for 25.0 % of the time"
     assert {"step 1", "step 2", "host GPU 0", "75.0 %", "data loading  17.5 %"} <= set(texts)
-    assert drawn == draw_gaps(bubbleviz.gaps(tmp_path / "profile.sqlite"))
+    assert drawn == draw_gaps(bubbleviz.idle(tmp_path / "profile.sqlite"))
 
 
 def test_the_order_of_colours_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = bubbleviz.gaps(_planted(tmp_path))
+    report = bubbleviz.idle(_planted(tmp_path))
     drawn = draw_gaps(report)
     other = dict(reversed(ACTIVITIES.items()))
 
@@ -1142,7 +1143,7 @@ def test_the_order_of_colours_says_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_slices_of_a_strip_add_up(tmp_path: Path) -> None:
-    rank = only(bubbleviz.gaps(_planted(tmp_path)))
+    rank = only(bubbleviz.idle(_planted(tmp_path)))
 
     spent_ns = rank.strip.spent_ns
     assert spent_ns.sum() == rank.breakdown.span_ns
@@ -1155,7 +1156,7 @@ def test_a_picture_of_hostile_names_and_many_devices(tmp_path: Path) -> None:
     calls = [c(30, 35, 7)]
     file = profile(tmp_path, kernels, calls, hostname="<script>\x01" + "x" * 10_000)
 
-    drawn = draw_gaps(bubbleviz.gaps(file))
+    drawn = draw_gaps(bubbleviz.idle(file))
 
     ElementTree.fromstring(drawn)
     assert "<script>" not in drawn

@@ -20,8 +20,13 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import matching as nccl_matching
 from bubbleviz.analyses.nccl import report as nccl_report
-from bubbleviz.cli import main
+from bubbleviz.analyses.nccl.analysis import find_inputs, measure_communication
+from bubbleviz.analyses.nccl.anchors import anchor_of
 from bubbleviz.analyses.nccl.communications import Split, Timing, bus_factor, in_all
+from bubbleviz.analyses.nccl.kernels import read_kernels, said_by
+from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, Starts, match
+from bubbleviz.analyses.nccl.totals import Communication, totals_of
+from bubbleviz.cli.app import main
 from bubbleviz.errors import (
     BubblevizError,
     InputError,
@@ -29,16 +34,11 @@ from bubbleviz.errors import (
     NothingToAnalyseError,
     UsageError,
 )
-from bubbleviz.analyses.nccl.analysis import find_inputs, measure_communication
-from bubbleviz.analyses.nccl.anchors import anchor_of
-from bubbleviz.sources.nccl.events import UNKNOWN
-from bubbleviz.analyses.nccl.kernels import read_kernels, said_by
-from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, Starts, match
-from bubbleviz.sources.nsys.nccl_payloads import read_payloads
-from bubbleviz.analyses.nccl.totals import Communication, totals_of
 from bubbleviz.model.window import window_of
-from tests.building import C, K, R, global_id, profile
-from tests.nccl_writing import Op, Plugin, Step, line, proxy_file
+from bubbleviz.sources.nccl.events import UNKNOWN
+from bubbleviz.sources.nsys.nccl_payloads import read_payloads
+from tests.support.nccl_event_files import Op, Plugin, Step, line, proxy_file
+from tests.support.nsys_exports import C, K, R, global_id, profile
 
 ALLREDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -993,7 +993,7 @@ def test_json_is_whole_and_the_same_each_time(
     told = json.loads(first)
 
     assert first == second
-    assert told["schema"] == "bubbleviz.analyses.nccl.analysis/1"
+    assert told["schema"] == "bubbleviz.nccl/1"
     assert told["operations"] == 24
     assert told["totals"][0]["waiting_ns"] == 12 * 40_000
     assert told["communicators"] == [{"id": "0xfeedfacecafebeef", "ranks": 2}]

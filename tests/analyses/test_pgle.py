@@ -6,9 +6,6 @@ import csv
 import io
 import random
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -18,104 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.pgle import report as pgle_report
-from bubbleviz.cli import main
-from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.analyses.pgle.instruction_costs import Costs, compared, rule_of
-from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.analyses.pgle.analysis import contents_of, measure_costs
 from bubbleviz.analyses.pgle.files import pb, pbtxt, read_costs
+from bubbleviz.analyses.pgle.instruction_costs import Costs, compared, rule_of
+from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.analyses.pgle.thunks import GLOBS, Kind, what_is_said
-from tests.building import C, K, M, R, profile
-
-NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-#: Every form in which XLA has named the ranges of instructions.
-FORMS = (
-    "Thunk:#hlo_op={}#",
-    "TSL:Thunk:#hlo_op={}#",
-    "Thunk:#hlo_op={},hlo_module=jit_step#",
-    "Thunk:#hlo_op={},hlo_module=jit_step,program_id=7#",
-    "Thunk:#name=jit(step)/jit(main)/jvp(a)/dot_general,hlo_op={}#",
-    "TSL:Thunk:#name=jit(step)/{{}}/dot#1,hlo_op={},unique_hlo_op_id=41#",
-    "Thunk:#name=a,hlo_op=b#,hlo_op={},unique_hlo_op_id=41#",
-    "Thunk:#name=a,hlo_op=b,hlo_op={}#",
-    "Thunk:#hlo_op={},unique_hlo_op_id=41#",
-)
-
-
-@dataclass
-class Run:
-    """A JAX run that is written down as it goes: the host's clock ticks, devices do one by one."""
-
-    kernels: list[K] = field(default_factory=list)
-    calls: list[C] = field(default_factory=list)
-    copies: list[M] = field(default_factory=list)
-    ranges: list[R] = field(default_factory=list)
-    now: int = 0
-    free: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
-
-    def tick(self) -> int:
-        self.now += 10
-        return self.now
-
-    @contextmanager
-    def range(self, name: str, tid: int = 1) -> Iterator[None]:
-        row = len(self.ranges)
-        self.ranges.append(R(self.tick(), None, name, tid))
-        yield
-        self.ranges[row] = R(self.ranges[row].start, self.tick(), name, tid)
-
-    def launch(
-        self,
-        took: int,
-        *,
-        kernel: str | None = "gemm",
-        device: int = 0,
-        tid: int = 1,
-        stream: int = 7,
-        call: str = "cudaLaunchKernel",
-    ) -> None:
-        number = len(self.calls) + 1
-        self.calls.append(C(self.tick(), self.tick(), number, tid, name=call))
-        start = max(self.free[device, stream], self.now)
-        self.free[device, stream] = start + took
-        if kernel is None:
-            self.copies.append(M(start, start + took, number, device=device, stream=stream))
-        else:
-            self.kernels.append(
-                K(start, start + took, number, kernel, device=device, stream=stream)
-            )
-
-    @contextmanager
-    def module(self, name: str = "jit_step", program: int = 7, tid: int = 1) -> Iterator[None]:
-        with self.range(f"XlaModule:#hlo_module={name},program_id={program}#", tid):
-            yield
-
-    def thunk(
-        self,
-        op: str,
-        *took: int,
-        form: str = FORMS[0],
-        kernel: str | None = "gemm",
-        device: int = 0,
-        tid: int = 1,
-        stream: int = 7,
-    ) -> None:
-        with self.range(form.format(op), tid):
-            for each in took:
-                self.launch(each, kernel=kernel, device=device, tid=tid, stream=stream)
-
-    def written(
-        self, folder: Path, name: str = "jax.sqlite", without: tuple[str, ...] = ()
-    ) -> Path:
-        return profile(
-            folder,
-            self.kernels,
-            self.calls,
-            self.ranges,
-            copies=self.copies,
-            without=without,
-            name=name,
-        )
+from bubbleviz.cli.app import main
+from bubbleviz.errors import NothingToAnalyseError, UsageError
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.xla_runs import FORMS, NCCL, Run, told
 
 
 def steps(count: int, cost: int = 1_000) -> Run:
@@ -126,10 +34,6 @@ def steps(count: int, cost: int = 1_000) -> Run:
             run.thunk("fusion.1", (cost + k) * (10 if k == 0 else 1))
             run.thunk("all-gather-start.2", 500, 40, kernel=NCCL)
     return run
-
-
-def told(costs: Costs) -> dict[str, float]:
-    return {own.name: own.cost_us for own in costs.instructions}
 
 
 def notes(costs: Costs) -> set[str]:
@@ -431,10 +335,10 @@ def test_work_that_no_instruction_launched_is_told(tmp_path: Path) -> None:
     run.launch(2_000_000)
     run.kernels.append(K(9_000_000, 9_500_000, 777))
     costs = measure_costs(run.written(tmp_path))
-    because = {note.what: note.because for note in costs.limitations}
+    reason = {note.what: note.reason for note in costs.limitations}
 
-    assert "2.000 ms" in because["work outside every instruction"]
-    assert "0.500 ms" in because["kernels without their launching call"]
+    assert "2.000 ms" in reason["work outside every instruction"]
+    assert "0.500 ms" in reason["kernels without their launching call"]
 
 
 # Rules
@@ -898,7 +802,7 @@ def test_a_report_is_exported_and_goes_by_its_name(
 
     assert told(costs) == told(measure_costs(export))
     loose = [n for n in costs.limitations if n.what == "work outside every instruction"]
-    assert [n.because.split(":")[0] for n in loose] == [str(report)]
+    assert [n.reason.split(":")[0] for n in loose] == [str(report)]
 
 
 def test_the_same_profile_twice_is_refused(

@@ -17,7 +17,7 @@ from statistics import fmean
 import pytest
 
 from bubbleviz.analyses.pgle.analysis import measure_costs
-from tests.test_pgle import FORMS, NCCL, Run, told
+from tests.support.xla_runs import FORMS, NCCL, Run, told
 
 _OP = re.compile(r"hlo_op=(.*)#")
 _KERNELS = """

@@ -12,8 +12,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.errors import InputError
 from bubbleviz.analyses.pgle.files import format_of, formats, pb, pbtxt, read_costs
+from bubbleviz.errors import InputError
 
 HOSTILE = {
     'a" cost_us: 1 } costs { name: "b': 1.0,
@@ -166,7 +166,7 @@ def test_a_default_is_not_written_by_protobuf() -> None:
         "{}",
         "1: 2",
         "\x00",
-        '{"schema": "bubbleviz.report.report/1"}',
+        '{"schema": "bubbleviz.report/1"}',
         'costs { name: "a" cost_us: nan }',
         'costs { name: "a" cost_us: inf }',
         'costs { name: "a" cost_us: -1 }',

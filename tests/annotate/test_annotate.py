@@ -26,13 +26,11 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz import annotate
 from bubbleviz.annotate import ranges, recorders, wrapping
-from bubbleviz.conventions import built_in, recognise, understand
+from bubbleviz.conventions.convention import built_in, recognise, understand
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.schedules.files import read_plan
-
-CHECKOUT = Path(__file__).resolve().parents[1]
-FAKES = Path(__file__).parent / "fakes"
+from tests.support.places import CHECKOUT, FAKES
 
 
 class Recorder(recorders.Recorders):

@@ -20,15 +20,15 @@ import pytest
 
 import bubbleviz
 from bubbleviz import annotate
-from bubbleviz.cli import main
-from bubbleviz.conventions import built_in, globs_of, recognise, understand
+from bubbleviz.cli.app import main
+from bubbleviz.conventions.convention import built_in, globs_of, recognise, understand
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.report.report import Report
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from scripts.planting.truth import TrueOperation, Truth
-from tests.building import START_END, C, K, R, profile
-from tests.test_truth import LABELS, rank_numbers
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.planting.truth import TrueOperation, Truth
+from tests.support.nsys_exports import START_END, C, K, R, profile
+from tests.support.planted_runs import LABELS, rank_numbers
 
 #: A new name for a range of (rank, virtual stage, name); None takes the range away.
 Rename = Callable[[int, int | None, str], str | None]
@@ -144,7 +144,7 @@ def check_ratios(report: Report, truth: Truth) -> None:
 
 
 def told(report: Report) -> str:
-    return "\n".join(f"{note.what}: {note.because}" for note in report.limitations)
+    return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 
 
 # -- torch.distributed.pipelining ------------------------------------------------------------
@@ -684,7 +684,7 @@ def test_a_pair_is_one_operation(
     assert len(own) == 1
     assert (own[0]["microbatch"], own[0]["chunk"]) == (microbatch, chunk)
     assert (own[0]["start_ns"], own[0]["end_ns"]) == (str(at + 200), str(at + 750))
-    assert (own[0]["kernels"], own[0]["compute_ns"]) == ("2", "500")
+    assert (own[0]["kernels"], own[0]["active_ns"]) == ("2", "500")
     assert own[0]["name"] == text
     assert len(rows) == 1 + len(forward) + len(backward)
     assert {row["iteration"] for row in rows} == {"0"}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.render.formats import renderers
+from tests.support.places import FIXTURES
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 ONE = str(FIXTURES / "1f1b")
 
 
@@ -49,7 +49,7 @@ def test_a_dash_takes_standard_output_for_itself(capsys: pytest.CaptureFixture[s
     assert main(["analyze", ONE, "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
 
-    assert report["schema"] == "bubbleviz.report.report/1"
+    assert report["schema"] == "bubbleviz.report/1"
     assert report["summary"]["bubble_ratio"]["schedule"]["n"] == 3
 
 
@@ -149,7 +149,7 @@ def test_inspect_says_what_can_be_done(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["inspect", ONE]) == 0
     shown = capsys.readouterr().out
 
-    assert "analyze can give bubble ratios" in shown
+    assert "analyze can compute bubble ratios" in shown
     assert "zero-bubble: 96 F" in shown
 
 

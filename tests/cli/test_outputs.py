@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli import main
-from bubbleviz.errors import InputError, OutputError, UsageError
-from bubbleviz.sources.paths import find_profiles
+from bubbleviz.cli.app import main
 from bubbleviz.cli.outputs import check_outputs, write_outputs
 from bubbleviz.cli.selection import numbers
+from bubbleviz.errors import InputError, OutputError, UsageError
+from bubbleviz.sources.paths import find_profiles
+from tests.support.places import CHECKOUT
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 ONE = str(CHECKOUT / "fixtures" / "1f1b")
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli import main
-from bubbleviz.report.saved import read_document
+from bubbleviz.cli.app import main
 from bubbleviz.cli.serving import serving
+from bubbleviz.report.saved import read_document
+from tests.support.places import CHECKOUT
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 ONE = str(CHECKOUT / "fixtures" / "1f1b")
 
 
@@ -116,7 +116,7 @@ def test_what_does_not_go_with_a_report_is_refused(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"schema": "bubbleviz.report.report/1"}', "[]", "\0"])
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": "bubbleviz.report/1"}', "[]", "\0"])
 def test_what_is_no_report_is_refused(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.conventions import (
+from bubbleviz.conventions.convention import (
     built_in,
     find_convention,
     load_convention,
     understand,
 )
-from bubbleviz.errors import InputError, UsageError
 from bubbleviz.conventions.globs import lets_through
+from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
 
 
@@ -87,7 +87,9 @@ def test_a_wrong_file_is_told(text: str, said: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(built_in()))
 def test_built_in_conventions_load_as_a_users_own_would(name: str) -> None:
-    with as_file(files("bubbleviz.conventions") / f"{name.replace('-', '_')}.toml") as file:
+    with as_file(
+        files("bubbleviz") / "conventions" / "frameworks" / f"{name.replace('-', '_')}.toml"
+    ) as file:
         assert load_convention(file) == built_in()[name]
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.conventions import built_in, understand
+from bubbleviz.analyses.pgle.thunks import what_is_said
+from bubbleviz.conventions.convention import built_in, understand
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.phases import COMMUNICATION
-from bubbleviz.analyses.pgle.thunks import what_is_said
 
 NAMES = [
     # name, communication, receives, point to point, collective

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.conventions import built_in, globs_of
+from bubbleviz.conventions.convention import built_in, globs_of
 from bubbleviz.sources.readers.nsys import open_file
-from tests.building import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, profile
 
 KNOWN = ["F0.0.0", "B0.0.0", "Optimizer", "PP:0F3", "forward chunk 3 (phase0)", "ProfilerStep#3"]
 LIBRARY = ["aten::mm, op_id = 3", "aten::add_", "f0", "[x]"]

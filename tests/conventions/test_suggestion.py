@@ -11,14 +11,15 @@ import pytest
 from rich.console import Console
 
 import bubbleviz
-from bubbleviz.cli import main
-from bubbleviz.conventions import load_convention, understand
-from bubbleviz.cli.overview import parts
+from bubbleviz.cli.app import main
+from bubbleviz.cli.overview import inspection_parts
+from bubbleviz.conventions.convention import load_convention, understand
+from bubbleviz.conventions.draft import suggest
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.table import WIDTH, print_parts
-from bubbleviz.conventions.draft import suggest
+from tests.support.places import FIXTURES
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "1f1b" / "node0.sqlite"
+FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
 
 
 def test_no_names_give_no_draft() -> None:
@@ -109,7 +110,7 @@ def test_a_draft_is_printed_as_a_file_that_loads(
 def test_a_draft_is_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
     inspection = bubbleviz.inspect(named_at_length(tmp_path))
     out = io.StringIO()
-    print_parts(Console(file=out, width=80, force_terminal=True), parts(inspection))
+    print_parts(Console(file=out, width=80, force_terminal=True), inspection_parts(inspection))
 
     draft = inspection.suggestion
     assert draft is not None

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.count.window_bounds import Reach, reach_of
-from bubbleviz.count.ratios import Extents, Statistic, statistics
 from bubbleviz.align.timebase import Timebase
+from bubbleviz.count.ratios import Extents, RatioDefinition, ratio_definitions
+from bubbleviz.count.window_bounds import Reach, reach_of
 
-(SCHEDULE,) = (s for s in statistics() if s.name == "schedule")
-(STEP,) = (s for s in statistics() if s.name == "step")
+(SCHEDULE,) = (s for s in ratio_definitions() if s.name == "schedule")
+(STEP,) = (s for s in ratio_definitions() if s.name == "step")
 
 
 def column(*values: int) -> npt.NDArray[np.int64]:
@@ -24,7 +24,7 @@ def reach(
     machine: Sequence[int],
     uncertainty_ns: Sequence[int],
     *,
-    statistic: Statistic = SCHEDULE,
+    ratio: RatioDefinition = SCHEDULE,
     comparable: Sequence[bool] | None = None,
     contradicted: bool = False,
 ) -> Reach:
@@ -45,7 +45,7 @@ def reach(
         contradicted=contradicted,
         limitations=(),
     )
-    return reach_of(statistic, extents, timebase)
+    return reach_of(ratio, extents, timebase)
 
 
 def told(found: Reach) -> tuple[int, int, bool, bool, bool, bool]:
@@ -88,7 +88,7 @@ def test_ranks_of_one_machine_do_not_move_against_each_other() -> None:
 
 
 def test_the_step_ends_with_the_optimizer() -> None:
-    found = reach([(0, 100), (50, 150)], [0, 1], [0, 30], statistic=STEP)
+    found = reach([(0, 100), (50, 150)], [0, 1], [0, 30], ratio=STEP)
 
     assert told(found)[:2] == (127, 187)
 

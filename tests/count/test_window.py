@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.cli import main
 from bubbleviz.align.bounds.clocks import Clock
-from bubbleviz.model.columns import Ints
+from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
+from bubbleviz.explain.windowed import OUTSIDE, extents_of
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.window import Window, window_of
 from bubbleviz.render.formats import renderers
 from bubbleviz.report.report import Report, View
-from bubbleviz.model.window import Window, window_of
-from bubbleviz.explain.windowed import OUTSIDE, extents_of
-from scripts.planting import plant
-from scripts.planting.options import Planting
+from tests.planting import plant
+from tests.planting.options import Planting
 
 #: Iterations 7 to 12 of four ranks on two hosts, with an evaluation, strays and late launches.
 PLANTING = Planting(
@@ -170,7 +170,7 @@ def test_a_window_of_everything_is_no_window(profiles: Path) -> None:
     for text in ("time:-", "iteration:0-99"):
         part = analysed(profiles, text)
         for renderer in renderers():
-            if renderer.name in ("json", "csv", "gaps", "text", "svg", "chrome"):
+            if renderer.name in ("json", "csv", "bubbles", "text", "svg", "chrome"):
                 assert renderer.render(part, View()) == renderer.render(whole, View())
 
 
@@ -213,11 +213,11 @@ def test_tables_of_a_window_are_rows_of_those_of_the_whole(profiles: Path, text:
         assert np.array_equal(getattr(part.operations, name), column), name
 
     def told(report: Report, of: list[int]) -> list[tuple[object, ...]]:
-        gaps = report.gaps.take(np.isin(report.gaps.iteration, of))
+        bubbles = report.bubbles.take(np.isin(report.bubbles.iteration, of))
         operations = report.operations
-        numbers = [gaps.rank, gaps.interval, gaps.start_ns, gaps.end_ns, gaps.cause]
-        numbers += [gaps.iteration - of[0], gaps.host_call_id, gaps.host_range_id]
-        for row in (gaps.before, gaps.after, gaps.giver):
+        numbers = [bubbles.rank, bubbles.interval, bubbles.start_ns, bubbles.end_ns, bubbles.cause]
+        numbers += [bubbles.iteration - of[0], bubbles.host_call_id, bubbles.host_range_id]
+        for row in (bubbles.before, bubbles.after, bubbles.peer_operation):
             held = np.isin(np.append(operations.iteration, -1)[row], of)
             numbers += [np.where(held, np.append(operations.host_start_ns, 0)[row], -1)]
         return sorted(zip(*(column.tolist() for column in numbers), strict=True))
@@ -268,7 +268,7 @@ def test_a_window_of_time_is_that_of_the_iterations_in_it(profiles: Path) -> Non
 
     short = analysed(profiles, f"time:{eight.start_ns}ns-{nine.end_ns - 1}ns")
     assert "9" not in [i.name for i in short.iterations]
-    said = next(note.because for note in short.limitations if note.what == OUTSIDE)
+    said = next(note.reason for note in short.limitations if note.what == OUTSIDE)
     assert "lie partly in it" in said
 
 
@@ -284,7 +284,7 @@ def test_outputs_of_a_window(profiles: Path, tmp_path: Path) -> None:
     files = {
         r.name: tmp_path / f"out.{r.name}"
         for r in renderers()
-        if r.name in ("json", "csv", "gaps", "svg", "chrome", "latex", "text", "panels")
+        if r.name in ("json", "csv", "bubbles", "svg", "chrome", "latex", "text", "panels")
     }
     options = [word for name, file in files.items() for word in (f"--{name}", str(file))]
     options += ["--window", "iteration:9-10", "--iteration", "all", "--causes", "--critical-path"]

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.errors import MismatchError
-from bubbleviz.schedules.measured_times import measured_times
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.panels import RENDERER as PANELS
 from bubbleviz.report.report import Report, View
 from bubbleviz.report.saved import SavedTime
-from bubbleviz.schedules import schedules
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from tests.building import C, K, R, profile
+from bubbleviz.schedules.known import schedules
+from bubbleviz.schedules.measured_times import measured_times
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.nsys_exports import C, K, R, profile
 
 SVG = "{http://www.w3.org/2000/svg}"
 SPLIT = Planting(schedule="zb-h1", microbatches=12, backward_ns=1_200_000, weight_ns=700_000)
@@ -56,7 +56,7 @@ def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
 
     assert others is not None
     assert (others.measured, others.rows, others.same) == (None, (), None)
-    assert others.because
+    assert others.reason
 
 
 @pytest.mark.parametrize("planting", RUNS)
@@ -161,8 +161,8 @@ def test_why_there_is_no_theory_is_told_to_the_end(tmp_path: Path) -> None:
     told = " ".join(texts)
 
     assert report.alternatives is not None
-    assert report.alternatives.because in told
-    assert "microbatch" not in report.alternatives.because
+    assert report.alternatives.reason in told
+    assert "microbatch" not in report.alternatives.reason
     assert "…" not in told.split("measured", 2)[1]
 
 
@@ -212,11 +212,11 @@ def test_simulate_takes_sizes_and_times_from_a_report(
         ("{}", "is no report of bubbleviz"),
         ('{"schema": "other/1"}', "its schema is 'other/1'"),
         (
-            '{"schema": "bubbleviz.report.report/1", "iterations": [], "phase_times": '
+            '{"schema": "bubbleviz.report/1", "iterations": [], "phase_times": '
             '[{"stage": 0, "chunk": 0, "phase": "<b>", "median_ns": 1}]}',
             "'<b>' is no phase",
         ),
-        ('{"schema": "bubbleviz.report.report/1", "iterations": []}', "does not tell the times"),
+        ('{"schema": "bubbleviz.report/1", "iterations": []}', "does not tell the times"),
     ],
 )
 def test_a_report_without_times_is_refused(

@@ -19,20 +19,21 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.report.advice import biggest_gaps, first_thing
 from bubbleviz.explain.critical_path import replayed
 from bubbleviz.explain.graph import Graph, graph_of
 from bubbleviz.explain.idle import Cause
-from bubbleviz.render.picture.palette import CAUSES, CRITICAL, heat
 from bubbleviz.explain.phase_times import phase_times_of
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.render.formats import gaps as gaps_csv
+from bubbleviz.render.formats import bubbles as gaps_csv
 from bubbleviz.render.formats import json as json_report
 from bubbleviz.render.formats.svg import render
+from bubbleviz.render.picture.palette import CAUSES, CRITICAL, heat
+from bubbleviz.report.advice import first_thing, longest_bubbles
 from bubbleviz.report.report import Report, View
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from tests.building import C, K, R, profile
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.places import FIXTURES
 
 BASE = Planting(iterations=2, kernels=2)
 US = 1_000
@@ -86,14 +87,14 @@ def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
     path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
     report = bubbleviz.analyze(path)
 
-    assert len(report.gaps) == 0
+    assert len(report.bubbles) == 0
     assert first_thing(report) == "There is next to no bubble to win"
-    assert biggest_gaps(report) == ()
+    assert longest_bubbles(report) == ()
     assert gaps_csv.render(report, View()).splitlines() == [",".join(gaps_csv.COLUMNS)]
 
 
 def test_iterations_that_overlap_without_idle_time_leave_nothing_to_win() -> None:
-    fixture = Path(__file__).resolve().parents[1] / "fixtures" / "zb-h2"
+    fixture = FIXTURES / "zb-h2"
     report = bubbleviz.analyze(fixture)
 
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(0.1273, abs=1e-4)
@@ -126,9 +127,9 @@ def test_gaps_are_the_bubble_of_the_headline_by_cause(name: str) -> None:
     expected: Counter[tuple[int, int, str]] = Counter()
     for iteration in report.iterations:
         for own in iteration.ranks:
-            if report.gaps.ratio in own.accounts:
+            if report.bubbles.ratio in own.accounts:
                 causes = report.explanation.causes
-                told = causes.of_rank(report.gaps.ratio, iteration.index, own.rank)
+                told = causes.of_rank(report.bubbles.ratio, iteration.index, own.rank)
                 expected.update(
                     {(iteration.index, own.rank, cause): ns for cause, ns in told.items() if ns}
                 )
@@ -341,7 +342,7 @@ def test_a_late_host_is_host() -> None:
     assert idle_of(report, Cause.HOST) == late
     assert idle_of(report, Cause.COMMUNICATION) < late / 50
     assert (first_thing(report) or "").startswith("Launch earlier on stage 2")
-    host = report.gaps.take(report.gaps.cause == Cause.HOST)
+    host = report.bubbles.take(report.bubbles.cause == Cause.HOST)
     assert set(host.rank.tolist()) == {2}
 
 
@@ -365,8 +366,8 @@ def test_a_slow_stage_is_a_dependency_and_told_by_its_times() -> None:
     assert idle_of(report, Cause.HOST) == idle_of(report, Cause.COMMUNICATION) == 0
     assert dict(report.explanation.phase_times.imbalance)["F"] == pytest.approx(1 / 3)
     assert (first_thing(report) or "").startswith("Balance the stages (F of stage 1")
-    waits = report.gaps.take(report.gaps.cause == Cause.DEPENDENCY)
-    givers = set(report.operations.rank[waits.giver[waits.rank == 0]].tolist())
+    waits = report.bubbles.take(report.bubbles.cause == Cause.DEPENDENCY)
+    givers = set(report.operations.rank[waits.peer_operation[waits.rank == 0]].tolist())
     assert givers == {1}
 
 
@@ -472,7 +473,7 @@ def test_the_json_tells_causes_of_ranks_iterations_and_all() -> None:
     for cause, total in document["summary"]["cause_ns"]["schedule"].items():
         assert total == sum(i["cause_ns"]["schedule"][cause] for i in averaged)
     assert document["advice"] == first_thing(report)
-    assert len(document["biggest_gaps"]) == 5
+    assert len(document["longest_bubbles"]) == 5
     assert np.isclose(document["what_if"][0]["bubble_ratio"], 0.3, atol=0.2)
 
 
@@ -481,7 +482,9 @@ def test_causes_are_coloured_and_named_in_the_picture_on_request() -> None:
     plain, coloured = (render(report, View(causes=wanted)) for wanted in (False, True))
 
     for cause in Cause:
-        shown = cause in set(report.gaps.cause[report.gaps.iteration == drawn(report)].tolist())
+        shown = cause in set(
+            report.bubbles.cause[report.bubbles.iteration == drawn(report)].tolist()
+        )
         assert (f"idle: {cause.label}" in coloured) == shown
         assert (CAUSES[cause.label] in coloured) == shown
         assert f"idle: {cause.label}" not in plain
@@ -525,7 +528,7 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration(tmp_path: Path) -
         Planting(schedule="dualpipe", microbatches=8, iterations=1, iteration_ranges=True), tmp_path
     )
     report = bubbleviz.analyze(tmp_path, what_if=True)
-    told = {note.what: note.because for note in report.limitations}
+    told = {note.what: note.reason for note in report.limitations}
     document = json.loads(json_report.render(report, View()))
 
     assert [rank.stage for rank in report.ranks] == [None] * 4
@@ -535,14 +538,14 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration(tmp_path: Path) -
     assert first_thing(report) is None
     assert f'stroke="{CRITICAL}"' not in render(report, View(critical=True))
     assert report.alternatives is not None
-    assert report.alternatives.because == told["critical path, slack and what-if"]
+    assert report.alternatives.reason == told["critical path, slack and what-if"]
 
 
 def test_of_which_ratio_gaps_are_is_told_where_the_headline_has_none(tmp_path: Path) -> None:
     plant(Planting(servers=2, iterations=2), tmp_path)
     what = "idle intervals and their causes"
     told = {
-        align: {n.what: n.because for n in bubbleviz.analyze(tmp_path, align=align).limitations}
+        align: {n.what: n.reason for n in bubbleviz.analyze(tmp_path, align=align).limitations}
         for align in ("none", "causal")
     }
 
@@ -627,9 +630,9 @@ def test_copies_of_a_stage_wait_for_what_was_ready_last() -> None:
 
 def test_what_is_exposed_lies_in_the_gaps_that_transfers_make() -> None:
     _, report = planted("slow link")
-    gaps, receives = report.gaps, report.explanation.receives
+    bubbles, receives = report.bubbles, report.explanation.receives
     exposed = dict(zip(receives.operation.tolist(), receives.exposed_ns.tolist(), strict=True))
-    moving = gaps.take(gaps.cause == Cause.COMMUNICATION)
+    moving = bubbles.take(bubbles.cause == Cause.COMMUNICATION)
     length = (moving.end_ns - moving.start_ns).tolist()
 
     assert len(moving)

@@ -13,23 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
+from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.explain.recognition.candidates import Plans, Verdict, verdict
 from bubbleviz.explain.recognition.order_diff import difference
 from bubbleviz.explain.recognition.pipeline_orders import Crowd
-from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.report.methods import methods
-from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Plan, Schedule
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition, compared, schedule_of
+from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.table import render
+from bubbleviz.report.methods import methods
 from bubbleviz.report.report import View
-from bubbleviz.schedules import schedule_named, schedules
-from scripts.planting import Planting, plant
-from tests.ordering import Measured, Op, devices_of, iteration, measured, of_orders
-from tests.test_schedules import OURS, listed_plan, reference
+from bubbleviz.schedules.known import schedule_named, schedules
+from bubbleviz.schedules.plan import Plan, Schedule
+from tests.planting import Planting, plant
+from tests.support.measured_orders import Measured, Op, devices_of, iteration, measured, of_orders
+from tests.support.published_orders import ONE_WAY, OURS, listed_plan, reference
 
-#: Schedules of pipelines that microbatches enter at one end.
-ONE_WAY = [rule for rule in schedules() if rule.plan(4, 8, rule.chunks).replicas == 1]
 F, B, W, BW, FB = Phase.F, Phase.B, Phase.W, Phase.BW, Phase.FB
 #: What the authors' schedulers are called here. They place W by the times that they are given;
 #: where that is our handcrafted order, it has its name.
@@ -56,7 +54,7 @@ def planned(name: str, p: int = 4, m: int = 8) -> Plan:
 def test_nothing_ran() -> None:
     nothing = measured([], [])
     assert named(nothing).name is None
-    assert named(nothing).because == "no training iteration is in the capture"
+    assert named(nothing).reason == "no training iteration is in the capture"
 
     evaluated = measured([(0, 0, [Op(F, 0)])], [(0, 0)], [iteration(0, "evaluation")])
     assert named(evaluated) == named(nothing)
@@ -166,7 +164,7 @@ def test_an_order_of_its_own_has_no_name() -> None:
     row = next(r for r in reference("schedules.csv") if r["schedule"] == "1F1B-V" and r["order"])
     found = named(of_orders(devices_of(listed_plan(row))))
     assert (found.name, found.exact, found.distance, found.deviations) == (None, False, None, ())
-    assert found.because == "no schedule that is known has this order"
+    assert found.reason == "no schedule that is known has this order"
 
 
 @pytest.mark.parametrize("name", ["gpipe", "looped-bfs"])
@@ -282,7 +280,7 @@ def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None
     found = named(of_orders(moved))
 
     assert (found.name, found.exact, found.distance) == ("zb-1p", False, None)
-    assert found.because == "by its structure"
+    assert found.reason == "by its structure"
 
 
 def renumbered(orders: list[list[Op]], number: dict[int, int]) -> list[list[Op]]:
@@ -385,7 +383,7 @@ def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) ->
     plan = planned(name, p, m)
     whole, found = named(of_orders(devices_of(plan))), named(of_orders(cleared(plan)))
     assert name in (found.name, *found.also)
-    assert (found.name, found.also, found.because) == (whole.name, whole.also, whole.because)
+    assert (found.name, found.also, found.reason) == (whole.name, whole.also, whole.reason)
 
 
 def test_a_range_that_clears_without_any_work_found_nothing_left() -> None:
@@ -420,7 +418,7 @@ def test_an_overlapped_pair_is_a_forward_and_a_backward() -> None:
 def test_microbatches_that_names_do_not_tell() -> None:
     orders = [[replace(op, microbatch=-1) for op in order] for order in devices_of(planned("1f1b"))]
     found = named(of_orders(orders))
-    assert (found.name, found.because) == (None, "the names of ranges tell no microbatches")
+    assert (found.name, found.reason) == (None, "the names of ranges tell no microbatches")
 
 
 def test_a_recompute_belongs_to_its_backward() -> None:
@@ -602,7 +600,7 @@ def test_where_microbatches_are_counted_by_order_no_name_is_certain(
     found = report.schedule
     assert found is not None
     assert (found.name, found.inferred) == (name, True)
-    assert "which may make one schedule look like another" in found.because
+    assert "which may make one schedule look like another" in found.reason
     if name is not None:
         assert "microbatches are counted by order, another may look the same" in render(
             report, View()

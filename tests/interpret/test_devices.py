@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from tests.building import C, K, R, T, profile
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.nsys_exports import C, K, R, T, profile
 
 
 @dataclass
@@ -91,7 +91,7 @@ def said(report: Report) -> dict[str, int]:
 
 
 def told(report: Report) -> str:
-    return "\n".join(f"{note.what}: {note.because}" for note in report.limitations)
+    return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 
 
 # -- ranks -----------------------------------------------------------------------------------

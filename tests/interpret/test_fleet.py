@@ -19,30 +19,29 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.interpret.fleet import process_pool as crew
-from bubbleviz.interpret.fleet import dask_fleet
-from bubbleviz.interpret.fleet import fleet
-from bubbleviz.sources.nsys import scan
-from bubbleviz.cli import main
-from bubbleviz.model.columns import Ints
-from bubbleviz.interpret.fleet.process_pool import Broken
-from bubbleviz.sources.nsys.database import Database
+from bubbleviz.cli.app import main
+from bubbleviz.cli.selection import view_of
 from bubbleviz.errors import InputError, ProfileError, UsageError
+from bubbleviz.interpret.fleet import dask_fleet, fleet
+from bubbleviz.interpret.fleet import process_pool as crew
+from bubbleviz.interpret.fleet.process_pool import Broken
+from bubbleviz.interpret.record import ReadOptions, Recorded, record
+from bubbleviz.model.columns import Ints
 from bubbleviz.progress import Watch
-from bubbleviz.interpret.record import How, Recorded, record
 from bubbleviz.render.formats.csv import RENDERER as CSV
 from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.report.report import Report
+from bubbleviz.sources.nsys import scan
+from bubbleviz.sources.nsys.database import Database
 from bubbleviz.sources.nsys.scan import Stretch
-from bubbleviz.cli.selection import view_of
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from tests.test_truth import RUNS
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.places import CHECKOUT
+from tests.support.planted_runs import RUNS
 
 # A test forks on purpose, whatever threads pytest and libraries run.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 MANY = Planting(schedule="zb-h1", stages=4, servers=4, iterations=3, jitter=0.1, autograd="named")
 
 
@@ -173,7 +172,7 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
     """Have the process that reads a file die so many times."""
     own = os.getpid()
 
-    def dies(one: str, how: How, watch: Watch, _: Callable[[], None]) -> Recorded:
+    def dies(one: str, how: ReadOptions, watch: Watch, _: Callable[[], None]) -> Recorded:
         deaths = len(list(folder.glob("death*")))
         if os.getpid() != own and one == path and deaths < times:
             (folder / f"death{deaths}").touch()
@@ -204,7 +203,7 @@ def test_a_file_that_kills_every_process_is_named(
         with pytest.raises(ProfileError, match=r"node1\.sqlite: 3 processes died .* --jobs"):
             bubbleviz.analyze(named, jobs=2)
         report = bubbleviz.analyze(many, jobs=2)
-    assert [n.because for n in report.limitations if "processes died" in n.because]
+    assert [n.reason for n in report.limitations if "processes died" in n.reason]
     assert len(report.profiles) == 3
 
 
@@ -366,11 +365,11 @@ def test_a_signal_ends_all_at_once(
 ) -> None:
     program = (
         "import sys, time\n"
-        "from bubbleviz import crew, fleet\n"
+        "from bubbleviz.interpret.fleet import fleet, process_pool as crew\n"
         f"crew._single_threaded = lambda: {not afresh}\n"
         "fleet._recorded_there = time.sleep\n"
         "fleet._Many._task = lambda self, number: 60\n"
-        "from bubbleviz.cli import main\n"
+        "from bubbleviz.cli.app import main\n"
         "print('begun', flush=True)\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
@@ -527,7 +526,7 @@ def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
         with pytest.raises(ProfileError, match=r"bad\.sqlite"):
             bubbleviz.analyze(bad, dask=str(scheduler))
     assert len(report.profiles) == len(files)
-    assert any(str(bad) in note.because for note in report.limitations)
+    assert any(str(bad) in note.reason for note in report.limitations)
 
 
 def test_a_scheduler_that_goes_away_is_an_error(many: Path, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
-from tests.building import C, K, M, R, global_id, profile
+from tests.support.nsys_exports import C, K, M, R, global_id, profile
 
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 LAUNCH = "cudaGraphLaunch_v10000"
@@ -74,7 +74,7 @@ def work(report: Report) -> list[tuple[str, int, int, int, int, int]]:
 
 
 def told(report: Report) -> str:
-    return "\n".join(f"{note.what}: {note.because}" for note in report.limitations)
+    return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 
 
 # -- graphs ----------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_inspect_takes_graphs_traced_as_a_whole_for_work(
 
     assert main(["inspect", str(path)]) == 0
     shown = capsys.readouterr().out
-    assert "analyze can give bubble ratios" in shown
+    assert "analyze can compute bubble ratios" in shown
     assert "no CUDA kernels" not in shown
     assert "--cuda-graph-trace" not in shown
     assert "processes    1\n" in shown
@@ -221,7 +221,7 @@ def test_graphs_of_which_nothing_was_recorded_are_told(
     if empty:
         graphs(path, [])
     report = bubbleviz.analyze([path])
-    notes = [n for n in report.limitations if "--cuda-graph-trace=node" in n.because]
+    notes = [n for n in report.limitations if "--cuda-graph-trace=node" in n.reason]
 
     assert [note.count for note in notes] == [2]
     assert all(i.ratios["schedule"].value is None for i in report.iterations)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import bubbleviz
-from tests.building import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, profile
 
 if TYPE_CHECKING:
     from pathlib import Path

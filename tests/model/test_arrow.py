@@ -20,19 +20,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.model.arrow import ArrowTable, coded, identifiers, numbers
 from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.model.arrow import ArrowTable, coded, identifiers, numbers
 from bubbleviz.model.phases import Phase
+from bubbleviz.render.formats import bubbles as bubbles_renderer
 from bubbleviz.render.formats import csv as csv_renderer
-from bubbleviz.render.formats import gaps as gaps_renderer
 from bubbleviz.render.formats import json as json_renderer
 from bubbleviz.report.report import Report, View
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from tests.test_svg import HOSTILE, Op, report_of
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.drawn_reports import HOSTILE, Op, report_of
+from tests.support.places import FIXTURES
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-#: Columns of ``--gaps`` that name operations; as a table they give their rows.
+#: Columns of ``--bubbles`` that name operations; as a table they give their rows.
 LABELS = {"before", "after", "peer_operation"}
 
 
@@ -59,7 +59,7 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def tables(report: Report) -> tuple[ArrowTable, ...]:
-    return report.operations, report.gaps, report.iterations
+    return report.operations, report.bubbles, report.iterations
 
 
 def rows_of_csv(text: str) -> dict[str, list[str]]:
@@ -85,7 +85,7 @@ def test_an_empty_report_has_empty_tables_of_the_same_columns(report: Report) ->
 
 def test_a_table_of_no_rows_is_taken_of_a_full_one(report: Report) -> None:
     assert pa.table(report.operations.take(slice(0, 0))).num_rows == 0
-    assert pa.table(report.gaps.take(slice(0, 0))).num_rows == 0
+    assert pa.table(report.bubbles.take(slice(0, 0))).num_rows == 0
     assert pa.table(report.iterations[:0]).num_rows == 0
 
 
@@ -136,7 +136,7 @@ def test_columns_with_gaps_between_their_numbers_are_read_as_they_are() -> None:
 def test_whole_numbers_are_not_copied(report: Report) -> None:
     table = pa.table(report.operations)
 
-    for name, own in (("host_start_ns", "host_start_ns"), ("compute_ns", "active_ns")):
+    for name, own in (("host_start_ns", "host_start_ns"), ("active_ns", "active_ns")):
         (chunk,) = table[name].chunks
         assert chunk.buffers()[1].address == getattr(report.operations, own).ctypes.data
 
@@ -174,21 +174,25 @@ def test_operations_are_the_columns(report: Report) -> None:
 
 
 def test_gaps_are_those_of_the_file(report: Report) -> None:
-    file = rows_of_csv(gaps_renderer.render(report, View()))
-    table = pa.table(report.gaps)
-    renamed = ["giver" if name == "peer_operation" else name for name in gaps_renderer.COLUMNS]
+    file = rows_of_csv(bubbles_renderer.render(report, View()))
+    table = pa.table(report.bubbles)
+    renamed = list(bubbles_renderer.COLUMNS)
     same = {name: cells for name, cells in file.items() if name not in LABELS}
 
     assert sorted(table.column_names) == sorted(renamed)
     assert {name: written(table[name].to_pylist()) for name in same} == same
-    assert len(table) == len(report.gaps)
+    assert len(table) == len(report.bubbles)
 
 
 def test_gaps_give_the_rows_of_operations(report: Report) -> None:
-    file = rows_of_csv(gaps_renderer.render(report, View()))
-    operations, table = pa.table(report.operations), pa.table(report.gaps)
+    file = rows_of_csv(bubbles_renderer.render(report, View()))
+    operations, table = pa.table(report.operations), pa.table(report.bubbles)
 
-    for column, told in (("before", "before"), ("after", "after"), ("giver", "peer_operation")):
+    for column, told in (
+        ("before", "before"),
+        ("after", "after"),
+        ("peer_operation", "peer_operation"),
+    ):
         rows = table[column].to_pylist()
         phase, number = operations["phase"].to_pylist(), operations["microbatch"].to_pylist()
         for row, label in zip(rows, file[told], strict=True):
@@ -199,9 +203,9 @@ def test_gaps_give_the_rows_of_operations(report: Report) -> None:
 def test_some_run_has_every_kind_of_null(tmp_path: Path) -> None:
     run = Planting(stages=2, microbatches=2, iterations=2, transfer_ns=300_000, overhead=True)
     plant(run, tmp_path)
-    table = pa.table(bubbleviz.analyze([tmp_path]).gaps)
+    table = pa.table(bubbleviz.analyze([tmp_path]).bubbles)
 
-    for name in ("before", "after", "giver", "peer_rank"):
+    for name in ("before", "after", "peer_operation", "peer_rank"):
         assert 0 < table[name].null_count < len(table), name
 
 
@@ -218,9 +222,9 @@ def test_an_operation_without_work_has_no_times() -> None:
 def test_stages_that_are_not_known_are_null(report: Report) -> None:
     half = tuple(rank.stage if rank.index % 2 else None for rank in report.ranks)
     operations = replace(report.operations, stages=half)
-    gaps = replace(report.gaps, operations=operations)
+    bubbles = replace(report.bubbles, operations=operations)
 
-    for table in (operations, gaps):
+    for table in (operations, bubbles):
         found = pl.DataFrame(table)
         assert found["stage"].to_list() == [half[rank] for rank in found["rank"]]
     assert pa.table(replace(operations, stages=()))["stage"].null_count == len(operations)
@@ -319,7 +323,7 @@ def test_iterations_are_a_sequence_of_iterations(report: Report) -> None:
 def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None:
     named = Iterations(replace(i, name="\n" + "n" * 10_000) for i in report.iterations)
 
-    for value in (report, report_of([]), report.operations, report.busy, report.gaps, named):
+    for value in (report, report_of([]), report.operations, report.busy, report.bubbles, named):
         assert len(repr(value)) < 400
         assert repr(value).isprintable()
     assert repr(report).startswith("Report(")
@@ -332,8 +336,9 @@ def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None
 def test_no_library_is_loaded_but_arro3_and_nothing_that_draws() -> None:
     script = (
         "import sys, bubbleviz; report = bubbleviz.analyze(['fixtures/1f1b']);"
-        "[t.__arrow_c_stream__() for t in (report.operations, report.gaps, report.iterations)];"
-        "heavy = {'pandas', 'polars', 'pyarrow', 'IPython', 'drawsvg', 'bubbleviz.render.documents.fragment'};"
+        "[t.__arrow_c_stream__() for t in (report.operations, report.bubbles, report.iterations)];"
+        "heavy = {'pandas', 'polars', 'pyarrow', 'IPython', 'drawsvg', "
+        "'bubbleviz.render.documents.fragment'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

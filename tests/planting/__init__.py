@@ -19,7 +19,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import Phase
-from scripts.planting.export import (
+from tests.planting.export import (
     Clock,
     Place,
     Recording,
@@ -28,10 +28,10 @@ from scripts.planting.export import (
     places_of,
     recording_of,
 )
-from scripts.planting.layout import write_export
-from scripts.planting.options import Planting
-from scripts.planting.recorder import COMMUNICATION, COPIED, FILLED, KERNEL, Recorder
-from scripts.planting.truth import (
+from tests.planting.layout import write_export
+from tests.planting.options import Planting
+from tests.planting.recorder import COMMUNICATION, COPIED, FILLED, KERNEL, Recorder
+from tests.planting.truth import (
     Interval,
     TrueFile,
     TrueOperation,
@@ -42,7 +42,7 @@ from scripts.planting.truth import (
     iterations_of,
     read_truth,
 )
-from scripts.planting.units import TRAINING_STARTS_NS, Unit, plan_of, simulation_of, units_of
+from tests.planting.units import TRAINING_STARTS_NS, Unit, plan_of, simulation_of, units_of
 
 __all__ = ["Planting", "Truth", "plant", "read_truth"]
 

@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from scripts.planting.host import AUTOGRAD, CALL_NS, MAIN, WATCHDOG
-from scripts.planting.layout import Columns as TableColumns
-from scripts.planting.layout import enums
-from scripts.planting.options import Planting
-from scripts.planting.recorder import COMMUNICATION, COPIED, FILLED, KERNEL, KERNEL_NAMES, Recorder
+from tests.planting.host import AUTOGRAD, CALL_NS, MAIN, WATCHDOG
+from tests.planting.layout import Columns as TableColumns
+from tests.planting.layout import enums
+from tests.planting.options import Planting
+from tests.planting.recorder import COMMUNICATION, COPIED, FILLED, KERNEL, KERNEL_NAMES, Recorder
 
 #: UTC of global time 0.
 EPOCH_NS = 1_760_000_000_000_000_000

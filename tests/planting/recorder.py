@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import Phase
-from scripts.planting.host import (
+from tests.planting.host import (
     AUTOGRAD,
     COLLECTIVE_STREAM,
     COMPUTE,
@@ -22,8 +22,8 @@ from scripts.planting.host import (
     Host,
     kernel_times,
 )
-from scripts.planting.options import Planting
-from scripts.planting.units import Unit
+from tests.planting.options import Planting
+from tests.planting.units import Unit
 
 #: Kinds of device rows.
 KERNEL, COMMUNICATION, COPIED, FILLED = 0, 1, 2, 3

@@ -9,9 +9,9 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Memory, Plan, Setting
 from bubbleviz.progress import unwatched
-from bubbleviz.schedules import schedule_named
+from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.plan import Memory, Plan, Setting
 from bubbleviz.schedules.simulation import (
     POSTPONED,
     Duration,
@@ -21,7 +21,7 @@ from bubbleviz.schedules.simulation import (
     simulate,
     stage_times,
 )
-from scripts.planting.options import Planting
+from tests.planting.options import Planting
 
 #: Global time at which the first iteration can start.
 TRAINING_STARTS_NS = 10_000_000_000

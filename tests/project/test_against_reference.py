@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz import api
-from bubbleviz.model.columns import NONE
 from bubbleviz.errors import ProfileError
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
-from tests import reference, strategies
+from tests.support import reference, strategies
 
 EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "120"))
 SETTINGS = settings(

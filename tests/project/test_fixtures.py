@@ -15,10 +15,10 @@ import pytest
 import bubbleviz
 from bubbleviz.errors import UsageError
 from scripts.make_fixture import RECIPES, main, write_all
-from scripts.planting import Planting, Truth, plant, read_truth
-from scripts.planting.layout import tables_of, write_export
+from tests.planting import Planting, Truth, plant, read_truth
+from tests.planting.layout import tables_of, write_export
+from tests.support.places import FIXTURES
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 OPERATION = re.compile(r"[FBW]\d+\.\d+\.\d+|W_clear\.\d+\.\d+|Optimizer|POST_VALIDATION")
 TRANSFER = re.compile(r"(?:SEND|RECV)_(?:FORWARD|BACKWARD)(?:\.\d+\.\d+\.\d+)?")
 FOREVER = 1 << 62

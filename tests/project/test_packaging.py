@@ -19,23 +19,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz import cli, schedules
-from bubbleviz.render import formats as renderers
-from bubbleviz.count import ratios as statistics
-from bubbleviz.sources import readers
-from bubbleviz.schedules import formulas
-from bubbleviz.conventions import Convention, Pattern, built_in, plain, understand
-from bubbleviz.schedules.formula import Formula
+from bubbleviz.cli import app as cli
+from bubbleviz.conventions.convention import Convention, Pattern, built_in, plain, understand
+from bubbleviz.count import ratios
+from bubbleviz.count.ratios import RatioDefinition
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.registry import discover
+from bubbleviz.render import formats as renderers
+from bubbleviz.render.formats import Renderer
+from bubbleviz.schedules import formulas
+from bubbleviz.schedules import known as schedules
+from bubbleviz.schedules.formula import Formula
 from bubbleviz.schedules.plan import Schedule
+from bubbleviz.sources import readers
 from bubbleviz.sources.nsys.queries import query, sql_root
 from bubbleviz.sources.readers import Reader
-from bubbleviz.registry import discover
-from bubbleviz.render.formats import Renderer
-from bubbleviz.count.ratios import Statistic
-
-CHECKOUT = Path(__file__).resolve().parents[1]
-
+from tests.support.places import CHECKOUT
 
 # --- the public face
 
@@ -112,7 +111,7 @@ HEAVY = ("arro3", "drawsvg", "intervaltree", "numpy", "scipy", "sqlalchemy", "sq
 )
 def test_help_and_refusals_load_nothing_heavy(arguments: list[str], code: int) -> None:
     script = (
-        "import sys; from bubbleviz.cli import main; code = main(sys.argv[1:]); "
+        "import sys; from bubbleviz.cli.app import main; code = main(sys.argv[1:]); "
         f"print(code, sorted(set({HEAVY}) & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -131,6 +130,7 @@ def test_help_and_refusals_load_nothing_heavy(arguments: list[str], code: int) -
 COMMANDS = sorted(
     command.name or (command.callback.__name__ if command.callback else "")
     for command in cli.app.registered_commands
+    if not command.hidden
 )
 
 
@@ -334,7 +334,7 @@ KINDS: list[tuple[ModuleType, str, type]] = [
     (readers, "READER", Reader),
     (renderers, "RENDERER", Renderer),
     (schedules, "SCHEDULE", Schedule),
-    (statistics, "STATISTIC", Statistic),
+    (ratios, "RATIO", RatioDefinition),
 ]
 
 
@@ -354,12 +354,12 @@ def test_every_output_format_is_an_option(capsys: pytest.CaptureFixture[str]) ->
     assert all(f"--{renderer.name} " in text for renderer in renderers.renderers())
 
 
-def test_every_statistic_has_a_definition_and_a_window() -> None:
-    for statistic in statistics.statistics():
-        assert statistic.definition
-        assert callable(statistic.windows)
+def test_every_ratio_has_a_definition_and_a_window() -> None:
+    for ratio in ratios.ratio_definitions():
+        assert ratio.definition
+        assert callable(ratio.windows)
 
 
 def test_a_module_without_its_constant_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"bubbleviz\.statistics\.period must define NOTHING"):
-        discover("bubbleviz.count.ratios", "NOTHING", Statistic)
+    with pytest.raises(TypeError, match=r"bubbleviz\.count\.ratios\.period must define NOTHING"):
+        discover("bubbleviz.count.ratios", "NOTHING", RatioDefinition)

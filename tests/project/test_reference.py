@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests import reference
-from tests.building import START_END, C, K, M, R, T, global_id, profile
-from tests.reference import Analysis, Mark, Named, Operation, analyse, parse
-from tests.strategies import Rows, profiles
+from tests.support import reference
+from tests.support.nsys_exports import START_END, C, K, M, R, T, global_id, profile
+from tests.support.reference import Analysis, Mark, Named, Operation, analyse, parse
+from tests.support.strategies import Rows, profiles
 
 RECEIVE = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

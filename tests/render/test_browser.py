@@ -18,17 +18,17 @@ import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 from bubbleviz.api import analyze
+from bubbleviz.cli.serving import serving
 from bubbleviz.count.iteration_table import Iterations
-from bubbleviz.render.picture.page import UNKNOWN
 from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.render.formats import html
 from bubbleviz.render.formats.json import document
+from bubbleviz.render.picture.page import UNKNOWN
 from bubbleviz.report.report import Report, View
-from bubbleviz.cli.serving import serving
-from tests.test_latex import HOSTILE
-from tests.test_svg import report_of
+from tests.support.drawn_reports import report_of
+from tests.support.hostile import HOSTILE
+from tests.support.places import FIXTURES
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 REPORTS = {name: analyze(FIXTURES / name) for name in ("1f1b", "zb-h2", "zb-v")}
 SMALL = REPORTS["1f1b"]
 #: A browser that asks nobody for anything; in a container that has no sandbox of its own.
@@ -312,7 +312,7 @@ def test_hovering_tells_an_operation(opened: Open) -> None:
 def test_hovering_tells_a_gap_and_its_cause(opened: Open) -> None:
     own = opened(SMALL)
     found = own.run(
-        """const at = run.gaps.row[0], own = run.gapRows;
+        """const at = run.bubbles.row[0], own = run.bubbleRows;
         const box = timeline.canvas.getBoundingClientRect();
         const place = timeline.rows.findIndex((each) => each.rank === own.rank[at]);
         return [box.left + timeline.x(own.start_ns[at] + own.length_ns[at] / 2),

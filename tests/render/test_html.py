@@ -17,23 +17,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bubbleviz.render.web import page as web_page
 from bubbleviz.api import analyze
-from bubbleviz.cli import main
-from bubbleviz.model.columns import Ints
-from bubbleviz.errors import InputError, OutputError
+from bubbleviz.cli.app import main
 from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.errors import InputError, OutputError
+from bubbleviz.model.columns import Ints
 from bubbleviz.render.formats import html
 from bubbleviz.render.formats.json import document
+from bubbleviz.render.web import page as web_page
+from bubbleviz.render.web.data import columns_of, laid_out
 from bubbleviz.report.report import Report, View
 from bubbleviz.report.saved import SavedDocument, SavedTimeline, read_document
 from bubbleviz.report.timeline import MOST_SAVED, restored, saved, timeline_of
-from bubbleviz.render.web.data import columns_of, laid_out
-from tests.test_latex import HOSTILE
-from tests.test_svg import report_of
+from tests.support.drawn_reports import report_of
+from tests.support.hostile import HOSTILE
+from tests.support.places import FIXTURES
 
 EMPTY = report_of([])
-ONE = Path(__file__).resolve().parents[1] / "fixtures" / "1f1b"
+ONE = FIXTURES / "1f1b"
 SMALL = analyze(ONE)
 
 
@@ -104,11 +105,11 @@ def test_the_columns_are_those_of_the_operations() -> None:
 def test_the_windows_are_those_of_the_ratios() -> None:
     whole, columns = carried(html.render(SMALL, View()))
     windows = columns_of(whole["layout"], columns)["windows"]
-    names = [own["name"] for own in whole["statistics"]]
+    names = [own["name"] for own in whole["ratios"]]
     found = {
         (names[s], i, r): length
         for s, i, r, length in zip(
-            *(windows[name].tolist() for name in ("statistic", "iteration", "rank", "length_ns")),
+            *(windows[name].tolist() for name in ("ratio", "iteration", "rank", "length_ns")),
             strict=True,
         )
     }
@@ -273,7 +274,7 @@ def test_a_large_report_is_saved_without_its_timeline(
     ("table", "column", "value"),
     [
         ("operations", "rank", [99]),
-        ("gaps", "cause", [99]),
+        ("bubbles", "cause", [99]),
         ("compute", "operation", [-2]),
         ("operations", "start_ns", [2**70]),
         ("operations", "phase", None),

@@ -17,31 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.count.count import Spread
 from bubbleviz.count.iteration_table import Iterations
-from bubbleviz.report.methods import methods
+from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.operations import Limitation
 from bubbleviz.render.formats.latex import escaped, render
+from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report, View
-from bubbleviz.count.ratios import statistics
-from tests.test_svg import report_of
+from tests.support.drawn_reports import report_of
+from tests.support.hostile import HOSTILE
+from tests.support.places import FIXTURES
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 ONE = str(FIXTURES / "1f1b")
-HOSTILE = (
-    "<script>alert(1)</script>",
-    r"\input{/etc/passwd} \write18{rm} \end{document}",
-    "a_b^c~d#e$f&g%h{i}j",
-    "}}}{{{",
-    "^^M\\par\n\nnext\r\x00\x1b[2J\u2028",
-    "[*]=?`!`---<<>>,,''\"",
-    "日本 é ü ß µ ± 😀 \uff04 \uff3c \ufb03 a\u0301",
-    "=1+1",
-    "\\",
-    "%",
-    "x" * 10_000,
-)
 #: Every command that the table may hold.
 KNOWN = {
     *("begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule"),
@@ -126,7 +114,7 @@ def test_an_empty_report_is_a_table_of_dashes(tmp_path: Path) -> None:
 
     check(without_comments(text))
     _, *found = rows(text)
-    assert [row[1] for row in found] == ["--"] * len(statistics())
+    assert [row[1] for row in found] == ["--"] * len(ratio_definitions())
     assert "% Methods, ready to paste:\n%   No bubble ratio could be measured" in text
     compiled(tmp_path, text)
 
@@ -164,8 +152,8 @@ def test_the_caption_has_every_definition(report: Report) -> None:
     text = render(report, View())
     (caption,) = re.findall(r"\\caption\{(.*)\}", text)
 
-    for statistic in statistics():
-        assert rf"\emph{{{statistic.name}}}" in caption
+    for ratio in ratio_definitions():
+        assert rf"\emph{{{ratio.name}}}" in caption
     assert r"1 $-$ sum of the ranks' compute / (ranks $\times$ (last end" in caption
     assert "3 training iterations on 4 ranks" in caption
 

@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.render.picture import boxes
-from bubbleviz.render.picture import merging
-from bubbleviz.render.picture.merging import NARROWEST, Merged, runs, silhouette, split
 from bubbleviz.model.operations import BusyIntervals, Operations
-from bubbleviz.render.picture.page import WIDTH
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.svg import render
-from bubbleviz.report.report import Report, View
+from bubbleviz.render.picture import boxes, merging
+from bubbleviz.render.picture.merging import NARROWEST, Merged, runs, silhouette, split
+from bubbleviz.render.picture.page import WIDTH
 from bubbleviz.render.picture.scene import UNATTRIBUTED, Marks, compute_marks, marks_in, select
-from tests.test_svg import Op, one_f_one_b, parsed, report_of, tooltips, written
+from bubbleviz.report.report import Report, View
+from tests.support.drawn_reports import Op, one_f_one_b, parsed, report_of, tooltips, written
 
 # Against a slow count: a px is so many ticks, and every tick of every mark is counted.
 TICKS = 8
@@ -279,9 +278,11 @@ def test_idle_time_between_merged_operations_stays_bubble() -> None:
 def test_merged_communication_and_unattributed_compute_are_told() -> None:
     ops = one_f_one_b(1, 1)
     ops += [Op(0, Phase.SEND_F, n, 10_000 * n, 10_000 * n + 500) for n in range(30)]
-    gaps = [(0, 1_000 * n, 1_000 * n + 500) for n in range(3)]
+    bubbles = [(0, 1_000 * n, 1_000 * n + 500) for n in range(3)]
 
-    texts = " ".join(written(render(report_of(ops, unattributed=gaps), View(communication=True))))
+    texts = " ".join(
+        written(render(report_of(ops, unattributed=bubbles), View(communication=True)))
+    )
 
     assert "(30 operations and 3 times unattributed compute)" in texts
 

@@ -6,26 +6,30 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import bubbleviz
-from bubbleviz.render.documents import fragment as fragment_module
 from bubbleviz.count.count import Summary, spread
-from bubbleviz.render.documents.fragment import MOST_CHARACTERS, MOST_ROWS, bounded_picture, fragment
 from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.operations import Limitation
-from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.model.phases import Phase
+from bubbleviz.render.documents import fragment as fragment_module
+from bubbleviz.render.documents.fragment import (
+    MOST_CHARACTERS,
+    MOST_ROWS,
+    bounded_picture,
+    fragment,
+)
+from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.formats.table import render as table_of
 from bubbleviz.report.report import Report, View
-from bubbleviz.count.ratios import statistics
-from tests.test_svg import HOSTILE, SVG, Op, rank_of, report_of
+from tests.support.drawn_reports import HOSTILE, SVG, Op, rank_of, report_of
+from tests.support.places import FIXTURES
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 VOID = {"br", "hr", "img", "meta", "link", "input"}
 
 
@@ -36,7 +40,7 @@ def report() -> Report:
 
 def counted(report: Report) -> Report:
     """Return a report whose summary has every ratio, as that of an analysis has."""
-    none = {s.name: spread([]) for s in statistics()}
+    none = {s.name: spread([]) for s in ratio_definitions()}
     between = dict.fromkeys(none)
     told = {**none, **report.summary.bubble_ratio}
     ratios = Summary(report.summary.iterations, told, between, none, none, none)
@@ -126,7 +130,7 @@ def test_every_statistic_has_its_row(report: Report) -> None:
     tree = ET.fromstring(fragment(report))
     rows = [[cell.text for cell in row] for row in tree.findall(".//tbody")[0]]
 
-    assert [row[0] for row in rows] == [s.name for s in statistics()]
+    assert [row[0] for row in rows] == [s.name for s in ratio_definitions()]
 
 
 def test_limitations_are_listed(report: Report) -> None:

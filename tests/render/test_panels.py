@@ -9,11 +9,20 @@ from dataclasses import replace
 import pytest
 
 from bubbleviz.model.operations import Limitation
-from bubbleviz.render.picture.panels import Panel, draw_panels
 from bubbleviz.model.phases import Phase
+from bubbleviz.render.picture.panels import Panel, draw_panels
 from bubbleviz.report.report import Report, View
-from tests.test_latex import HOSTILE
-from tests.test_svg import MS, SVG, Op, one_f_one_b, parsed, rank_of, report_of, written
+from tests.support.drawn_reports import (
+    MS,
+    SVG,
+    Op,
+    one_f_one_b,
+    parsed,
+    rank_of,
+    report_of,
+    written,
+)
+from tests.support.hostile import HOSTILE
 
 SHORT = report_of(one_f_one_b(2, 4))
 LONG = report_of(one_f_one_b(2, 4, forward=20 * MS, backward=40 * MS))
@@ -152,7 +161,7 @@ def test_the_legend_has_the_shades_of_every_panel() -> None:
 def test_limitations_are_counted() -> None:
     limited = replace(SHORT, limitations=(Limitation("a", "b"), Limitation("c", "d")))
 
-    assert "run 0: 2 limitations, told by its own report." in " ".join(written(drawn(limited)))
+    assert "run 0: 2 limitations, listed in its own report." in " ".join(written(drawn(limited)))
 
 
 @pytest.mark.parametrize("name", HOSTILE)

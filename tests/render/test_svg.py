@@ -3,324 +3,41 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
-from bubbleviz.render.picture import palette
-from bubbleviz.explain.causes import Causes, Gaps
-from bubbleviz.count.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
-from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.idle import Cause
+from bubbleviz.count.count import Account, Ratio
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.model.operations import (
-    BusyIntervals,
     Limitation,
-    Operations,
-    ProfileSummary,
-    Rank,
-    RankIntervals,
 )
-from bubbleviz.render.picture.page import at_most, clean, duration, fitted, text_width, ticks
-from bubbleviz.explain.phase_times import PhaseTimes
-from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.explain.receives import Communication, Receives
+from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.texts import one_line
 from bubbleviz.render.formats.svg import RENDERER, render
-from bubbleviz.report.report import Report, View
+from bubbleviz.render.picture import palette
+from bubbleviz.render.picture.page import at_most, duration, fitted, text_width, ticks
 from bubbleviz.render.picture.scene import compute_marks, counted_windows, marks_in, select
-
-SVG = "{http://www.w3.org/2000/svg}"
-GOLDEN = Path(__file__).parent / "golden"
-MS = 1_000_000
-
+from bubbleviz.report.report import Report, View
+from tests.support.drawn_reports import (
+    HOSTILE,
+    MS,
+    SVG,
+    Op,
+    iteration_of,
+    one_f_one_b,
+    operations_of,
+    parsed,
+    rank_of,
+    report_of,
+    simulated,
+    tooltips,
+    written,
+)
+from tests.support.places import GOLDEN
 
 # Building reports
-
-
-@dataclass(frozen=True)
-class Op:
-    """One operation of a test; ``busy`` is its span where not given, None for no device time."""
-
-    rank: int
-    phase: Phase
-    microbatch: int
-    start: int
-    end: int
-    chunk: int = 0
-    iteration: int = 0
-    second_microbatch: int = -1
-    second_chunk: int = -1
-    busy: tuple[tuple[int, int], ...] | None = ()
-    cut: bool = False
-    name: str = ""
-
-
-def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
-    """Return the two tables of these operations."""
-    ops = sorted(ops, key=lambda op: (op.rank, op.start))
-    names = tuple(dict.fromkeys(op.name for op in ops))
-    intervals = [
-        (row, start, end)
-        for row, op in enumerate(ops)
-        if op.busy is not None
-        for start, end in op.busy or ((op.start, op.end),)
-    ]
-
-    def column(values: Iterable[int]) -> npt.NDArray[np.int64]:
-        return np.fromiter(values, np.int64)
-
-    length = len(ops)
-    table = Operations(
-        rank=column(op.rank for op in ops),
-        iteration=column(op.iteration for op in ops),
-        phase=column(op.phase for op in ops),
-        microbatch=column(op.microbatch for op in ops),
-        chunk=column(op.chunk for op in ops),
-        sequence=np.full(length, -1, np.int64),
-        second_microbatch=column(op.second_microbatch for op in ops),
-        second_chunk=column(op.second_chunk for op in ops),
-        occurrence=np.zeros(length, np.int64),
-        start_ns=column(op.start for op in ops),
-        end_ns=column(op.end for op in ops),
-        has_span=column(int(op.busy is not None) for op in ops),
-        host_start_ns=column(op.start for op in ops),
-        host_end_ns=column(op.end for op in ops),
-        kernels=np.ones(length, np.int64),
-        active_ns=column(op.end - op.start for op in ops),
-        busy_ns=column(op.end - op.start for op in ops),
-        received_ns=np.full(length, -1, np.int64),
-        receive_start_ns=np.full(length, -1, np.int64),
-        receive_launched_ns=np.full(length, -1, np.int64),
-        launched_ns=np.full(length, -1, np.int64),
-        virtual_stage=np.full(length, -1, np.int64),
-        cut=column(int(op.cut) for op in ops),
-        name_id=column(names.index(op.name) for op in ops),
-        names=names,
-    )
-    return table, BusyIntervals(*(column(values) for values in transposed(intervals, 3)))
-
-
-def transposed(rows: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
-    """Return rows as that many columns."""
-    return [[row[n] for row in rows] for n in range(columns)]
-
-
-def report_of(
-    ops: Sequence[Op],
-    *,
-    ranks: tuple[Rank, ...] | None = None,
-    headline: str = "schedule",
-    unattributed: Sequence[tuple[int, int, int]] = (),
-    limitations: tuple[Limitation, ...] = (),
-) -> Report:
-    """Return a report with the schedule ratios of these operations."""
-    count = max((op.rank for op in ops), default=-1) + 1
-    operations, busy = operations_of(ops)
-    if ranks is None:
-        ranks = tuple(rank_of(index) for index in range(count))
-    numbers = sorted({op.iteration for op in ops})
-    iterations = tuple(iteration_of(n, [op for op in ops if op.iteration == n]) for n in numbers)
-    values = [it.ratios["schedule"].value for it in iterations]
-    known = [value for value in values if value is not None]
-    mean = sum(known) / len(known) if known else None
-    spread = Spread(
-        mean, 0.0, min(known, default=None), max(known, default=None), 0.002, len(known)
-    )
-    return Report(
-        version="0",
-        convention="zero_bubble",
-        headline=headline,
-        headline_reason="Iterations do not overlap, so each is looked at as if alone.",
-        profiles=(ProfileSummary("p", "node1", "nsys", None, None, *[0] * 9),),
-        ranks=ranks,
-        iterations=Iterations(iterations),
-        summary=Summary(len(known), {"schedule": spread}, {}, {}, {}, {}),
-        operations=operations,
-        busy=busy,
-        unattributed=RankIntervals(
-            *(np.array(values, np.int64) for values in transposed(unattributed, 3))
-        ),
-        coverage=(),
-        unattributed_kernels=(),
-        explanation=unexplained(len(iterations), len(ranks), operations),
-        limitations=limitations,
-    )
-
-
-def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanation:
-    """Return an explanation of nothing."""
-    zero = np.zeros((iterations, ranks), np.int64)
-    none = {name: np.empty(0, np.int64) for name in Gaps.column_names()}
-    return Explanation(
-        causes=Causes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
-        gaps=Gaps(**none, ratio="schedule", operations=operations),
-        receives=Receives(*(np.empty(0, np.int64) for _ in Receives.column_names())),
-        communication=Communication(zero, zero, zero, zero, zero),
-        phase_times=PhaseTimes((), None, (), (), np.zeros(len(operations))),
-        path=None,
-        what_if=(),
-    )
-
-
-def rank_of(
-    index: int, host: str = "node1", *, pipeline: int = 0, stage: int | None = None
-) -> Rank:
-    """Return a rank of eight GPUs a host."""
-    return Rank(
-        index=index,
-        label=f"{host}:{index % 8} GPU {index % 8}",
-        host=host,
-        profile=0,
-        pid=100 + index,
-        device_id=index % 8,
-        stage=index if stage is None else stage,
-        pipeline=pipeline,
-    )
-
-
-def iteration_of(number: int, ops: Sequence[Op]) -> Iteration:
-    """Return the iteration with its ``schedule`` ratio."""
-    work: dict[int, list[Op]] = {}
-    for op in ops:
-        if op.phase in WORK and op.busy is not None:
-            work.setdefault(op.rank, []).append(op)
-    start = min((op.start for op in ops if op.phase in COMPUTE), default=0)
-    end = max((op.end for op in ops if op.phase in COMPUTE), default=0)
-    last = max((op.end for own in work.values() for op in own), default=start)
-    window = last - start
-    ranks = []
-    for rank, own in sorted(work.items()):
-        spent = sum(b - a for op in own for a, b in op.busy or ((op.start, op.end),))
-        account = Account(start, last, spent, 0, 0, 0, window - spent)
-        own_value = 1 - spent / window
-        first, final = min(op.start for op in own), max(op.end for op in own)
-        ranks.append(
-            RankIteration(
-                rank,
-                {},
-                spent,
-                spent,
-                first,
-                final,
-                {"schedule": account},
-                {"schedule": own_value},
-                {},
-            )
-        )
-    value = sum(r.bubble_ratio["schedule"] or 0 for r in ranks) / len(ranks) if ranks else None
-    ratios = {
-        "schedule": Ratio(value, value, None, window),
-        "step": Ratio(value, value, None, end - start),
-    }
-    return Iteration(
-        number, str(number), "training", True, True, None, start, end, ratios, tuple(ranks)
-    )
-
-
-def simulated(
-    orders: Sequence[Sequence[tuple[Phase, int, int]]],
-    times: Mapping[Phase, int],
-    virtual: Mapping[tuple[int, int], int],
-    *,
-    iteration: int = 0,
-    start: int = 0,
-    latency: int = 0,
-    optimizer: int = 0,
-) -> list[Op]:
-    """Return the operations of in-order ranks that wait for their inputs.
-
-    Args:
-        orders: for every rank its (phase, microbatch, chunk).
-        times: length by phase.
-        virtual: virtual stage by (rank, chunk).
-        iteration: index of the iteration.
-        start: when every rank may begin.
-        latency: of every edge between two ranks.
-        optimizer: length of the optimizer step after it, 0 for none.
-    """
-    last_stage = max(virtual.values())
-    ended: dict[tuple[str, int, int], tuple[int, int]] = {}
-    clock = [start] * len(orders)
-    place = [0] * len(orders)
-    ops: list[Op] = []
-    progress = True
-    while progress:
-        progress = False
-        for rank, order in enumerate(orders):
-            while place[rank] < len(order):
-                phase, microbatch, chunk = order[place[rank]]
-                stage = virtual[rank, chunk]
-                forward = phase is Phase.F
-                kind = "F" if forward else "W" if phase is Phase.W else "B"
-                needs: list[tuple[str, int, int]] = []
-                if forward and stage > 0:
-                    needs.append(("F", microbatch, stage - 1))
-                if kind == "B":
-                    edge = stage < last_stage
-                    needs.append(("B", microbatch, stage + 1) if edge else ("F", microbatch, stage))
-                if any(need not in ended for need in needs):
-                    break
-                inputs = [
-                    end + (latency if where != rank else 0)
-                    for end, where in (ended[need] for need in needs)
-                ]
-                begin = max([clock[rank], *inputs])
-                end = begin + times[phase]
-                name = f"{phase.label}{microbatch}.{chunk}.0"
-                ops.append(Op(rank, phase, microbatch, begin, end, chunk, iteration, name=name))
-                ended[kind, microbatch, stage] = (end, rank)
-                clock[rank] = end
-                place[rank] += 1
-                progress = True
-    assert place == [len(order) for order in orders], "the orders wait for each other"
-    if optimizer:
-        begin = max(clock)
-        for rank in range(len(orders)):
-            ops.append(Op(rank, Phase.OPTIMIZER, -1, begin, begin + optimizer, -1, iteration))
-    return ops
-
-
-def one_f_one_b(
-    stages: int,
-    microbatches: int,
-    *,
-    forward: int = 10 * MS,
-    backward: int = 20 * MS,
-    phase: Phase = Phase.BW,
-    **options: int,
-) -> list[Op]:
-    """Return an ideal 1F1B iteration."""
-    orders = []
-    for rank in range(stages):
-        warmup = min(stages - rank - 1, microbatches)
-        order = [(Phase.F, n, 0) for n in range(warmup)]
-        for n in range(microbatches - warmup):
-            order += [(Phase.F, warmup + n, 0), (phase, n, 0)]
-        order += [(phase, n, 0) for n in range(microbatches - warmup, microbatches)]
-        orders.append(order)
-    virtual = {(rank, 0): rank for rank in range(stages)}
-    return simulated(orders, {Phase.F: forward, phase: backward}, virtual, **options)
-
-
-def parsed(svg: str) -> ET.Element:
-    """Return the root of the document."""
-    return ET.fromstring(svg.encode())
-
-
-def written(svg: str) -> list[str]:
-    """Return everything that the picture writes, in order."""
-    return ["".join(element.itertext()) for element in parsed(svg).iter(f"{SVG}text")]
-
-
-def tooltips(svg: str) -> list[str]:
-    """Return the titles of everything but the picture."""
-    return [element.text or "" for element in parsed(svg).iter(f"{SVG}title")][1:]
 
 
 # Nothing and little
@@ -633,9 +350,6 @@ def test_hosts_are_grouped_where_there_are_several() -> None:
 # Hostile input
 
 
-HOSTILE = "<script>alert(1)</script>]]>&\"'\n\r\x00\x1b\u202e\ud800\uffff\U0001f600" * 300
-
-
 def test_hostile_names_are_inert() -> None:
     ops = [replace(op, name=HOSTILE) for op in one_f_one_b(2, 2)]
     ranks = tuple(replace(rank_of(index, HOSTILE), label=f"{index}{HOSTILE}") for index in range(2))
@@ -654,9 +368,9 @@ def test_hostile_names_are_inert() -> None:
 
 
 def test_clean_is_one_short_line() -> None:
-    assert clean("  a\n\tb\x00c\u202e ") == "a b c"
-    assert clean("x" * 500, 10) == "x" * 9 + "…"
-    assert clean("") == ""
+    assert one_line("  a\n\tb\x00c\u202e ") == "a b c"
+    assert one_line("x" * 500, 10) == "x" * 9 + "…"
+    assert one_line("") == ""
 
 
 def test_fitted_text_fits() -> None:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import bubbleviz
-from bubbleviz.render.text.cells import shortened
 from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.operations import Limitation, RankCoverage
 from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.texts import inert
 from bubbleviz.render.formats import json
-from bubbleviz.render.formats.csv import inert
 from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.render.formats.table import WIDTH, render
+from bubbleviz.render.text.cells import shortened
 from bubbleviz.report.report import Report, View
-from bubbleviz.count.ratios import statistics
+from tests.support.places import FIXTURES
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 MS = 1_000_000
 
 
@@ -45,7 +44,7 @@ def test_every_ratio_is_one_line_with_its_count(report: Report) -> None:
     header, _, *rows = section(render(report, View()), "Bubble ratios")
 
     assert header.split()[:2] == ["ratio", "mean"]
-    assert [row.split()[0] for row in rows] == [s.name for s in statistics()]
+    assert [row.split()[0] for row in rows] == [s.name for s in ratio_definitions()]
     place = header.index(" n ") + 1
     assert [row[place] for row in rows] == ["3", "3", "3", "2"]
     assert all(len(row) <= WIDTH for row in rows)

@@ -22,24 +22,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.formats import chrome, perfetto
 from bubbleviz.render.formats.json import document
-from bubbleviz.report.report import Report, View
 from bubbleviz.render.trace.trace import ALL_RANKS
 from bubbleviz.render.trace.tracks import lanes_of
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from tests import strategies
-from tests.building import C, K, R, profile
-from tests.test_bad_input import CONVENTION, DIRECTING, HOSTILE, hostile_profile
-from tests.test_svg import MS, Op, rank_of, report_of
-from tests.traces import Loaded, Slice, read_chrome, read_perfetto
+from bubbleviz.report.report import Report, View
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support import strategies
+from tests.support.drawn_reports import MS, Op, rank_of, report_of
+from tests.support.hostile_profiles import CONVENTION, DIRECTING, HOSTILE, hostile_profile
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.places import CHECKOUT
+from tests.support.trace_files import Loaded, Slice, read_chrome, read_perfetto
 
-ROOT = Path(__file__).parents[1]
-(SQL,) = re.findall(r"```sql\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+ROOT = CHECKOUT
+(SQL,) = re.findall(
+    r"```sql\n(.*?)```",
+    (ROOT / "bubbleviz" / "guides" / "outputs.md").read_text("utf-8"),
+    re.DOTALL,
+)
 US = 1_000
 BASE = Planting(iterations=2, kernels=2, transfer_ns=20 * US)
 RUNS = {
@@ -114,12 +119,12 @@ def assert_flows_have_two_ends(slices: Sequence[Slice]) -> None:
     assert len(leaving) == sum(len(own.leaving) for own in slices)
     assert len(entering) == sum(len(own.entering) for own in slices)
     assert leaving.keys() == entering.keys()
-    for flow, giver in leaving.items():
+    for flow, peer_operation in leaving.items():
         taker = entering[flow]
-        assert giver.start_ns < taker.start_ns
-        assert giver.category == taker.category == "operation"
-        assert giver.arguments["iteration"] == taker.arguments["iteration"]
-        assert numbers(giver) & numbers(taker)
+        assert peer_operation.start_ns < taker.start_ns
+        assert peer_operation.category == taker.category == "operation"
+        assert peer_operation.arguments["iteration"] == taker.arguments["iteration"]
+        assert numbers(peer_operation) & numbers(taker)
 
 
 def numbers(own: Slice) -> set[int]:
@@ -163,7 +168,7 @@ def assert_operations(report: Report, found: Loaded, base_ns: int) -> None:
 
 def assert_bubbles(report: Report, found: Loaded, base_ns: int) -> None:
     """Bubbles add up to what the JSON says, by rank, iteration and cause."""
-    ratio = report.gaps.ratio
+    ratio = report.bubbles.ratio
     seen: Counter[tuple[int, int, str]] = Counter()
     for own in found.of("bubble"):
         assert own.arguments["ratio"] == ratio
@@ -200,7 +205,7 @@ def assert_bubbles(report: Report, found: Loaded, base_ns: int) -> None:
 
 
 def assert_counters(report: Report, found: Loaded, base_ns: int) -> None:
-    ratio = report.gaps.ratio
+    ratio = report.bubbles.ratio
     wanted: dict[int, list[tuple[int, float]]] = {}
     everyone = len(report.ranks) + 1
     for iteration in report.iterations:
@@ -473,7 +478,7 @@ def test_hostile_names_are_inert(text: str, tmp_path: Path) -> None:
 
 def ratios(report: Report) -> list[tuple[str, float]]:
     """Return the idle share of each rank, over the iterations."""
-    ratio, told = report.gaps.ratio, []
+    ratio, told = report.bubbles.ratio, []
     for rank in report.ranks:
         accounts = [
             own.accounts[ratio]
@@ -601,7 +606,7 @@ def test_perfetto_is_loaded_only_where_it_is_asked_for() -> None:
     import subprocess
 
     script = (
-        "import sys; from bubbleviz.cli import main; "
+        "import sys; from bubbleviz.cli.app import main; "
         "main(['analyze', 'fixtures/1f1b', '--chrome', '-']); "
         "assert not {'perfetto', 'google.protobuf'} & set(sys.modules)"
     )

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli import main
-from bubbleviz.render.picture.drawing import picture
+from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import renderers
-from bubbleviz.report.report import View
+from bubbleviz.render.picture.drawing import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from tests.test_svg import MS, Op, one_f_one_b, report_of
+from bubbleviz.report.report import View
+from tests.support.drawn_reports import MS, Op, one_f_one_b, report_of
+from tests.support.places import FIXTURES
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 ONE = str(FIXTURES / "1f1b")
 SIMULATION = ("simulate", "--schedule", "1f1b", "-p", "2", "-m", "2")
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")

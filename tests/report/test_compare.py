@@ -13,15 +13,22 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.cli import main
-from bubbleviz.report.compare.comparison import Comparison, Run, compare, saved_of, titles_of
-from bubbleviz.render.documents.comparison_report import COLUMNS, as_csv, as_json, as_svg, document, parts
+from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
+from bubbleviz.render.documents.comparison_report import (
+    COLUMNS,
+    as_csv,
+    as_json,
+    as_svg,
+    document,
+    parts,
+)
 from bubbleviz.render.formats.table import plain_text
+from bubbleviz.report.compare.comparison import Comparison, Run, compare, saved_of, titles_of
 from bubbleviz.report.saved import Average, Saved, SavedRatio
-from tests.test_latex import HOSTILE
+from tests.support.hostile import HOSTILE
+from tests.support.places import FIXTURES
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 ONE, OTHER = str(FIXTURES / "1f1b"), str(FIXTURES / "zb-v")
 NONE = Average(None, None, 0)
 MS = 1e6
@@ -228,8 +235,8 @@ def test_csv_has_a_row_for_each_ratio_and_run() -> None:
 def test_json_has_what_is_promised() -> None:
     found = json.loads(as_json(compare([run("a"), run("b", 0.2)])))
 
-    assert found["schema"] == "bubbleviz.report.compare.comparison/1"
-    assert set(found) == {"schema", "bubbleviz", "runs", "ratios", "notes", "test"}
+    assert found["schema"] == "bubbleviz.comparison/1"
+    assert set(found) == {"schema", "version", "runs", "ratios", "notes", "test"}
     assert [own["title"] for own in found["runs"]] == ["a", "b"]
     assert found["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
     assert set(found["ratios"][0]["runs"][1]["difference"]) == {"mean", "ci95", "t", "df", "p"}

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.report.compare.gate import checks, limits_of
 from bubbleviz.report.report import SCHEMA
 from bubbleviz.report.saved import SCHEMA as READ_SCHEMA
 from bubbleviz.report.saved import Average, Saved, SavedRatio, looks_saved, read_saved
+from tests.support.places import FIXTURES
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 NONE = {"mean": None, "std": None, "min": None, "max": None, "ci95": None, "n": 0}
 
 
@@ -116,7 +116,7 @@ def test_a_hostile_name_keeps_to_its_line() -> None:
 
     (check,) = checks(hostile, limits_of([f"{name}=0.2"]), "x")
 
-    assert check.line == "ok: a  [2J 0.1000 is at most 0.2 (mean of 3 iterations)"
+    assert check.line == "ok: a [2J 0.1000 is at most 0.2 (mean of 3 iterations)"
 
 
 def _both(saved: Saved) -> tuple[Average, Average]:
@@ -191,7 +191,7 @@ def test_a_report_is_read_as_it_was_written(saved: Path) -> None:
     found = read_saved(str(saved))
     document = json.loads(saved.read_text())
 
-    assert (found.version, found.headline) == (document["bubbleviz"], "schedule")
+    assert (found.version, found.headline) == (document["version"], "schedule")
     assert (found.ranks, found.iterations, found.contradicted) == (4, 3, False)
     assert [ratio.name for ratio in found.ratios] == ["schedule", "stage", "step", "period"]
     for ratio in found.ratios:
@@ -212,7 +212,7 @@ def test_clocks_that_contradict_each_other_are_read(saved: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("schema",), "bubbleviz.report.report/2", "its schema is 'bubbleviz.report.report/2', not"),
+        (("schema",), "bubbleviz.report/2", "its schema is 'bubbleviz.report/2', not"),
         (("schema",), "x" * 10_000, "its schema is 'xxxx"),
         (("schema",), None, "Expected `str`"),
         (("headline",), "nothing", "lacks its headline among its ratios"),

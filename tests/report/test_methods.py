@@ -9,20 +9,19 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.count.count import Spread
 from bubbleviz.count.iteration_table import Iterations
-from bubbleviz.report.methods import methods, with_source
+from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.render.formats import json as json_renderer
 from bubbleviz.render.formats.table import render
+from bubbleviz.report.methods import methods, with_source
 from bubbleviz.report.report import Report, View
-from bubbleviz.count.ratios import statistics
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from tests.test_svg import report_of
-
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.drawn_reports import report_of
+from tests.support.places import FIXTURES
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +59,8 @@ def test_it_names_definition_iterations_ranks_result_and_version(report: Report)
     )
 
 
-@pytest.mark.parametrize("name", [s.name for s in statistics()])
-def test_every_statistic_can_be_the_headline(report: Report, name: str) -> None:
+@pytest.mark.parametrize("name", [s.name for s in ratio_definitions()])
+def test_every_ratio_can_be_the_headline(report: Report, name: str) -> None:
     sentence = methods(replace(report, headline=name))
 
     assert f"'{name}', that is 1 - sum of " in sentence

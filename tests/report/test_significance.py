@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bubbleviz.count.count import spread
-from bubbleviz.report.saved import Average
 from bubbleviz.report.compare.significance import difference
+from bubbleviz.report.saved import Average
 
 NONE = Average(None, None, 0)
 VALUES = st.lists(st.floats(0, 1).map(lambda x: round(x, 6)), min_size=0, max_size=12)

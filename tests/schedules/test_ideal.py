@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
-from bubbleviz.schedules.ideal import StageTimes, ideal
 from bubbleviz.report.ideal_run import report_of
-from bubbleviz.schedules import schedules
-from tests.test_schedules import WITH_ORDER, numbers, reference
+from bubbleviz.schedules.ideal import StageTimes, ideal
+from bubbleviz.schedules.known import schedules
+from tests.support.published_orders import WITH_ORDER, numbers, reference
 
 EQUAL = StageTimes((1.0,), (1.0,), (1.0,))
 #: What a call needs beside a schedule.

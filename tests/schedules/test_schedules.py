@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +13,8 @@ from hypothesis import strategies as st
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.known import schedule_named, schedules
 from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule
-from bubbleviz.schedules import schedule_named, schedules
 from bubbleviz.schedules.simulation import (
     Duration,
     Simulation,
@@ -34,61 +29,16 @@ from bubbleviz.schedules.simulation import (
     stage_ratio,
     stage_times,
 )
+from tests.support.published_orders import OURS, WITH_ORDER, Row, listed_plan, numbers, reference
 
 #: A chunk takes a quarter, a third or a half of its stage's time: in these ticks exactly.
 TICKS_A_US = 12
-LETTERS = {"F": Phase.F, "I": Phase.B, "W": Phase.W, "B": Phase.BW}
-#: Our names of the schedules in the table.
-OURS = {
-    "torch:ScheduleGPipe": "gpipe",
-    "1F1B": "1f1b",
-    "1F1B-I": "interleaved-1f1b",
-    "torch:ScheduleInterleaved1F1B": "interleaved-1f1b",
-    "ZB-H1": "zb-h1",
-    "ZB-H2": "zb-h2",
-    "ZB-V-handcrafted": "zb-v",
-    "torch:ScheduleZBVZeroBubble": "zb-v",
-    "torch:ScheduleLoopedBFS": "looped-bfs",
-    "DualPipe/atomicFB": "dualpipe",
-    "DualPipeV/atomicFB": "dualpipev",
-    "torch:ScheduleDualPipeV/atomicFB": "dualpipev",
-    "torch:ScheduleInterleavedZeroBubble": "interleaved-zb",
-}
-#: Schedules whose order is the same at all times; of the others see tests/test_search.py.
-WITH_ORDER = [one for one in schedules() if one.searched is None or one.searched.limit is None]
-Row = dict[str, str]
-
-
-@cache
-def reference(name: str) -> list[Row]:
-    """Return the rows of a reference table, which lies beside the data folder."""
-    data = os.environ.get("BUBBLEVIZ_DATA")
-    if data is None:
-        pytest.skip("BUBBLEVIZ_DATA is not set: no reference tables")
-    with (Path(data).parent / "reference" / name).open(encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
-
-
-def numbers(row: Row, *names: str) -> list[int]:
-    return [int(row[name]) for name in names]
 
 
 def times_of(row: Row, chunks: int) -> Duration:
     forward, backward, weight = numbers(row, "tf_us", "tb_us", "tw_us")
     a_chunk = TICKS_A_US // chunks
     return stage_times(forward * a_chunk, backward * a_chunk, weight * a_chunk)
-
-
-def listed_plan(row: Row) -> Plan:
-    """Return the plan of the order that a row of the table lists."""
-    orders, placement = [], {}
-    for device, text in enumerate(row["order"].split("|")):
-        found = re.findall(r"(\d+)([FIWB])(\d+)", text)
-        orders.append(tuple(PlannedOperation(int(s), LETTERS[x], int(m)) for s, x, m in found))
-        placement.update({int(stage): device for stage, _, _ in found})
-    p, m, chunks = numbers(row, "p", "m", "chunks")
-    at = tuple(placement[stage] for stage in range(len(placement)))
-    return Plan(row["schedule"], p, m, chunks, at, tuple(orders))
 
 
 def simulated(row: Row, plan: Plan) -> Simulation:

@@ -9,19 +9,27 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
-from bubbleviz.schedules.formulas import formulas
-from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions, StageTimes, estimate, ideal, theory
-from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Memory, Plan, Setting
-from bubbleviz.progress import unwatched
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
-from bubbleviz.schedules import schedule_named, schedules
+from bubbleviz.model.phases import Phase
+from bubbleviz.progress import unwatched
+from bubbleviz.schedules.formulas import formulas
+from bubbleviz.schedules.ideal import (
+    Estimate,
+    Ideal,
+    MemoryOptions,
+    StageTimes,
+    estimate,
+    ideal,
+    theory,
+)
+from bubbleviz.schedules.known import schedule_named, schedules
+from bubbleviz.schedules.plan import Memory, Plan, Setting
 from bubbleviz.schedules.search import extended
 from bubbleviz.schedules.simulation import cost, simulate, stage_times
-from tests.ordering import devices_of, of_orders
-from tests.test_schedules import Row, numbers, reference
+from tests.support.measured_orders import devices_of, of_orders
+from tests.support.published_orders import Row, numbers, reference
 
 #: h and a of the models of Table 5; s is 1024.
 MODELS = {"1.5B": (2304, 24), "6.2B": (4096, 32)}

@@ -19,12 +19,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import bubbleviz
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
-from scripts.planting import plant
-from scripts.planting.options import Planting
+from tests.planting import plant
+from tests.planting.options import Planting
 
 NVTX, KERNEL = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME, MEMCPY = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -163,7 +163,7 @@ def news(report: Report) -> list[str]:
     """Return the limitations that the whole export does not have."""
     known = {(note.what, note.count) for note in whole().limitations}
     return [
-        f"{note.what}: {note.because}"
+        f"{note.what}: {note.reason}"
         for note in report.limitations
         if (note.what, note.count) not in known
     ]

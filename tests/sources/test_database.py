@@ -14,9 +14,9 @@ import adbc_driver_manager
 import pytest
 from arro3.core import RecordBatchReader
 
+from bubbleviz.errors import ProfileError
 from bubbleviz.sources.nsys import database as module
 from bubbleviz.sources.nsys.database import Database, opened_database
-from bubbleviz.errors import ProfileError
 from bubbleviz.sources.nsys.queries import Query, query
 
 

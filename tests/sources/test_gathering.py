@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.model.columns import Ints, widened
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources.nsys.gathering import Gathering
-from bubbleviz.model.grouping import Coding
 from bubbleviz.interpret.link import _places
+from bubbleviz.model.columns import Ints, widened
+from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.profile import UNCORRELATED, correlations, possible
-from scripts.planting import plant
-from scripts.planting.options import Planting
-from tests.building import C, K, R, profile
+from bubbleviz.sources.nsys.gathering import Gathering
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.nsys_exports import C, K, R, profile
 
 
 def ints(*values: int) -> Ints:
@@ -28,13 +28,13 @@ def ints(*values: int) -> Ints:
 
 
 def test_nothing_has_codes_too() -> None:
-    assert len(Coding().of(ints())) == 0
+    assert len(BlockNumbering().numbers(ints())) == 0
 
 
 @given(st.lists(st.lists(st.sampled_from([-7, -1, 0, 1, 5, 900, 2**24, 2**40, -(2**50)]))))
 def test_codes_count_up_and_stand_for_their_values(blocks: list[list[int]]) -> None:
-    coding = Coding()
-    codes = [coding.of(np.array(block, np.int64)).tolist() for block in blocks]
+    coding = BlockNumbering()
+    codes = [coding.numbers(np.array(block, np.int64)).tolist() for block in blocks]
     flat = [value for block in blocks for value in block]
 
     assert len(coding) == len(set(flat))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.sources.in_memory import HeldCalls, HeldRanges, thread_numbers
 from bubbleviz.model.profile import PID_MASK, Calls, Ranges, correlations
+from bubbleviz.sources.in_memory import HeldCalls, HeldRanges, thread_numbers
 
 
 def _column(*values: int) -> Ints:

@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.model.columns import NONE
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import unwatched
-from bubbleviz.sources.readers import reader_of
 from bubbleviz.report.report import Report
 from bubbleviz.sources.event_columns import times_ns
-from scripts.planting import Planting, plant
-from tests.kineto import traces_of
+from bubbleviz.sources.readers import reader_of
+from tests.planting import Planting, plant
+from tests.support.torch_traces import traces_of
 
 
 def _read(path: Path, *globs: str) -> Profile:
@@ -81,7 +81,7 @@ def _told(report: Report) -> dict[str, Any]:
         "cross_thread": sum(p.cross_thread_kernels for p in profiles),
         "gpu_ns": sum(p.gpu_ns for p in profiles),
         "comm_ns": sum(p.comm_ns for p in profiles),
-        "causes": np.bincount(report.explanation.gaps.cause).tolist(),
+        "causes": np.bincount(report.explanation.bubbles.cause).tolist(),
     }
 
 
@@ -119,10 +119,10 @@ def test_a_directory_stands_for_the_traces_in_it(tmp_path: Path) -> None:
 def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Path) -> None:
     events = [_range(0, 4, "Forward 0"), _call(1, 1, 1), _kernel(5, 2, 1)]
     _trace(tmp_path / "rank0.json", events)
-    (tmp_path / "report.json").write_text('{"schema": "bubbleviz.report.report/1"}')
+    (tmp_path / "report.json").write_text('{"schema": "bubbleviz.report/1"}')
     (tmp_path / "other.json").write_text('{"a": 1}')
 
-    report = bubbleviz.gaps(tmp_path)
+    report = bubbleviz.bubbles(tmp_path)
 
     assert {rank.path for rank in report.ranks} == {str(tmp_path / "rank0.json")}
 
@@ -142,7 +142,7 @@ def test_a_mark_of_utf_8_in_front_is_nothing(tmp_path: Path, zipped: bool) -> No
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b'{\n "schema": "bubbleviz.report.report/1"}', "is a report of bubbleviz, no profile; give"),
+        (b'{\n "schema": "bubbleviz.report/1"}', "is a report of bubbleviz, no profile; give"),
         (b" \n", "the file is empty; give the file that the profiler wrote"),
         (b"<html>", "nor a trace of PyTorch or XLA; give the file that the profiler wrote"),
     ],
@@ -261,7 +261,7 @@ def test_what_lost_its_gpu_is_not_taken_for_a_run_without_one(
     if cut:
         trace.write_bytes(trace.read_bytes()[:-2])
 
-    for command in (bubbleviz.analyze, bubbleviz.gaps):
+    for command in (bubbleviz.analyze, bubbleviz.bubbles):
         with pytest.raises(NothingToAnalyseError, match=told):
             command(trace)
     assert not bubbleviz.inspect(trace).analysable

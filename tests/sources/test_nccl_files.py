@@ -19,7 +19,7 @@ from bubbleviz.sources.nccl.formats import format_of, formats, read_events
 from bubbleviz.sources.nccl.formats.plugin import PluginEvent
 from bubbleviz.sources.nccl.lines import BLOCK, Objects
 from bubbleviz.sources.readers import reader_of
-from tests.nccl_writing import Op, Plugin, Step, line, proxy_file
+from tests.support.nccl_event_files import Op, Plugin, Step, line, proxy_file
 
 HASH = 0xFEEDFACECAFEBEEF
 SEND = Step(("SendGpuWait", "SendPeerWait", "SendWait"), (60_000, 61_000, 64_000, 69_000))

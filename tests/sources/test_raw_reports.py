@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.cli import main
+from bubbleviz.cli.app import main
+from tests.support.places import CHECKOUT, FIXTURES
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "1f1b" / "node0.sqlite"
+FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
 
 
 def put_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -171,7 +172,6 @@ def test_a_report_is_left_as_it_was(
 
 # --- an end before the end
 
-CHECKOUT = Path(__file__).parents[1]
 #: An nsys that has begun to export, says so beside its report, and does not finish.
 SLEEPS = 'shift 4; echo half > "$1"; touch "$2.begun"; exec sleep 60'
 

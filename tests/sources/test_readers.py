@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.sources import readers
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
-from bubbleviz.sources.paths import find_profiles
 from bubbleviz.progress import unwatched
-from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources import readers
 from bubbleviz.sources.gzip_files import head_of
-from tests.building import C, K, R, profile
-from tests.kineto import traces_of
-from tests.planes import E, L, P, space, trace_json
+from bubbleviz.sources.paths import find_profiles
+from bubbleviz.sources.readers import reader_of
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.torch_traces import traces_of
+from tests.support.xla_files import E, L, P, space, trace_json
 
 KNOWN = {reader.name: reader for reader in readers.readers()}
 PLANES = [
@@ -206,7 +206,7 @@ def test_planes_that_are_gzipped_are_to_be_unpacked(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(path.read_bytes()))
 
     with pytest.raises(ProfileError, match=r"is gzipped, .* unpack it with gunzip"):
-        bubbleviz.gaps(path)
+        bubbleviz.idle(path)
 
 
 def test_planes_that_lost_all_work_were_cut(tmp_path: Path) -> None:
@@ -215,4 +215,4 @@ def test_planes_that_lost_all_work_were_cut(tmp_path: Path) -> None:
     path.write_bytes(whole[: whole.index(b"/device:") + 12])
 
     with pytest.raises(NothingToAnalyseError, match="was cut short, and holds nothing whole"):
-        bubbleviz.gaps(path)
+        bubbleviz.idle(path)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bubbleviz.sources import trace_events
-from bubbleviz.sources import gzip_files as unpacked
 from bubbleviz.errors import ProfileError
+from bubbleviz.sources import gzip_files as unpacked
+from bubbleviz.sources import trace_events
 from bubbleviz.sources.trace_events import TraceFile, opened_trace
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.sources.xla.wire import Field, MalformedError, Messages, Walk
-from tests.planes import space_type
+from tests.support.xla_files import space_type
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 STATS = st.fixed_dictionaries(

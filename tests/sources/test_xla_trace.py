@@ -12,13 +12,23 @@ import pytest
 
 import bubbleviz
 from bubbleviz import errors
-from bubbleviz.sources.paths import find_profiles
 from bubbleviz.analyses.pgle.analysis import measure_costs
-from bubbleviz.model.profile import Profile
-from bubbleviz.sources.readers import reader_of
 from bubbleviz.analyses.pgle.thunks import GLOBS
-from tests.planes import E, L, P, space, trace_json
-from tests.test_xplane import DATA, REAL, gpu, named, profile, ratios, read_or_refused, tpu, written
+from bubbleviz.model.profile import Profile
+from bubbleviz.sources.paths import find_profiles
+from bubbleviz.sources.readers import reader_of
+from tests.support.xla_files import E, L, P, space, trace_json
+from tests.support.xla_profiles import (
+    DATA,
+    REAL,
+    gpu,
+    named,
+    profile,
+    ratios,
+    read_or_refused,
+    tpu,
+    written,
+)
 
 PAIRS = {
     "jax_cpu4": "jax_cpu4.trace.json.gz",
@@ -160,7 +170,7 @@ def test_a_directory_that_jax_logs_to(tmp_path: Path) -> None:
 
 
 def test_no_environment_is_ever_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bubbleviz.cli import main
+    from bubbleviz.cli.app import main
 
     secret = P("Task Environment", (), {"HF_TOKEN": "hush", "profile_start_time": 1 << 60})
     path = tmp_path / "a.xplane.pb"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,138 +16,42 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz import errors
-from bubbleviz.cli import main
-from bubbleviz.conventions import built_in, globs_of
-from bubbleviz.explain.idle import Cause
 from bubbleviz.analyses.pgle.analysis import measure_costs
-from bubbleviz.model.profile import Profile, Ranges, is_main
-from bubbleviz.sources.readers import reader_of
-from bubbleviz.report.report import Report
-from bubbleviz.sources.xla.wire import Walk
+from bubbleviz.cli.app import main
+from bubbleviz.conventions.convention import built_in, globs_of
+from bubbleviz.explain.idle import Cause
+from bubbleviz.model.profile import is_main
 from bubbleviz.sources.xla.planes import device_of
+from bubbleviz.sources.xla.wire import Walk
 from bubbleviz.sources.xla.xspace import planes_of
-from tests.planes import E, L, P, space, space_type
-
-DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nowhere")) / "jax"
-REAL = pytest.mark.skipif(not DATA.is_dir(), reason="needs real profiles (BUBBLEVIZ_DATA)")
-GLOBS = globs_of(tuple(built_in().values()))
-FORWARD, BACKWARD = (
-    "jit(step)/jvp(layer)/dot_general",
-    "jit(step)/transpose(jvp(layer))/dot_general",
+from tests.support.places import CHECKOUT
+from tests.support.xla_files import E, L, P, space, space_type
+from tests.support.xla_profiles import (
+    DATA,
+    LENGTH,
+    MICROBATCHES,
+    REAL,
+    STAGES,
+    STEPS,
+    T_B,
+    T_F,
+    T_SEND,
+    gpu,
+    named,
+    op,
+    profile,
+    ratios,
+    read_or_refused,
+    tpu,
+    written,
 )
-STAGES, MICROBATCHES, STEPS = 4, 6, 3
-T_F, T_B, T_SEND = 10_000, 20_000, 1_000
+
+GLOBS = globs_of(tuple(built_in().values()))
 
 
-def op(name: str, start: float, end: float, **stats: int | str) -> E:
-    return E(name, start, end, stats)
-
-
-def gpipe(stage: int, begin: int) -> Iterator[tuple[str, str, int, int]]:
-    """Yield name, path, start and end of what one stage runs in a step of GPipe.
-
-    What is received is waited for in a collective-permute, up to the next operation.
-    """
-    unit_f, unit_b = T_F, T_B
-    turn = begin + (STAGES + MICROBATCHES - 1) * unit_f
-    work = [
-        ("fusion.1", FORWARD, begin + (stage + i) * unit_f, unit_f) for i in range(MICROBATCHES)
-    ]
-    work += [
-        ("fusion.2", BACKWARD, turn + (STAGES - 1 - stage + i) * unit_b, unit_b)
-        for i in range(MICROBATCHES)
-    ]
-    last = begin
-    for number, (name, path, start, length) in enumerate(work):
-        yield f"collective-permute.{number}", "", last, max(start, last)
-        end = start + length - T_SEND
-        yield name, path, start, (start + end) // 2
-        yield name.replace("fusion", "dot"), path, (start + end) // 2, end
-        last = end
-
-
-LENGTH = (STAGES + MICROBATCHES - 1) * (T_F + T_B)
 #: Each operation is T_SEND shorter than its turn, and so is the whole.
 BUSY = MICROBATCHES * (T_F + T_B - 2 * T_SEND)
 RATIO = 1 - BUSY / (LENGTH - T_SEND)
-
-
-def tpu(stages: int = STAGES) -> list[P]:
-    planes = []
-    for stage in range(stages):
-        rows = [row for step in range(STEPS) for row in gpipe(stage, 5000 + step * 2 * LENGTH)]
-        ops = [E(name, start, end) for name, _, start, end in rows]
-        modules = [
-            op("jit_step(7)", 5000 + k * 2 * LENGTH, 5000 + k * 2 * LENGTH + LENGTH, run_id=k)
-            for k in range(STEPS)
-        ]
-        steps = [E(str(k + 4), m.start, m.end) for k, m in enumerate(modules)]
-        paths = {name: {"tf_op": f"{path}:"} for name, path, _, _ in rows if path}
-        lines = [
-            L("Steps", steps, 1),
-            L("XLA Modules", modules, 2),
-            L("XLA Ops", ops, 3),
-            L("Framework Ops", ops, 4),
-        ]
-        planes.append(P(f"/device:TPU:{stage}", lines, {"device_type_string": "TPU v5"}, paths))
-    return planes
-
-
-def gpu() -> list[P]:
-    """Return the same on GPUs, launched by a thread for each, in time and in order."""
-    planes, threads = [], []
-    correlation = 0
-    for stage in range(STAGES):
-        kernels, calls = [], []
-        for k in range(STEPS):
-            for number, (name, path, start, end) in enumerate(gpipe(stage, 5000 + k * 2 * LENGTH)):
-                correlation += 1
-                facts: Mapping[str, int | str] = {
-                    "correlation_id": correlation,
-                    "hlo_op": name,
-                    "hlo_module": "jit_step",
-                    "program_id": 7,
-                    **({"name": path, "tf_op": "XlaModule:"} if path else {}),
-                }
-                sends = name.startswith("collective")
-                kernel = "ncclDevKernel_SendRecv(x)" if sends else f"{name}_kernel"
-                kernels.append(E(kernel, start, end, facts))
-                at = 10 + k * 2 * LENGTH + number * 10
-                calls.append(op("cuLaunchKernel", at, at + 5, correlation_id=correlation))
-        lines = [L("Stream #7(Kernel)", kernels, 7), L("XLA Ops", kernels, 8)]
-        planes.append(P(f"/device:GPU:{stage}", lines))
-        threads.append(L(f"launcher {stage}", calls, 100 + stage))
-    return [*planes, P("/host:CPU", threads, {"process_id": 4321})]
-
-
-def written(folder: Path, planes: list[P], name: str = "host0.xplane.pb", **how: Any) -> Path:
-    path = folder / name
-    path.write_bytes(space(planes, ["host0"], **how))
-    return path
-
-
-def profile(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
-    with reader_of(str(path)).open_file(str(path), 1, lambda _: None) as file:
-        return file.read(globs)
-
-
-def read_or_refused(path: Path) -> Profile | None:
-    """Return a profile; None where one sentence that names the file refuses it."""
-    try:
-        return profile(path)
-    except errors.BubblevizError as error:
-        sentence = str(error)
-    assert str(path) in sentence
-    assert "\n" not in sentence
-    return None
-
-
-def named(ranges: Ranges) -> Counter[str]:
-    return Counter(ranges.names[number] for number in ranges.name_id.tolist())
-
-
-def ratios(report: Report) -> list[float | None]:
-    return [own.ratios["schedule"].value for own in report.iterations]
 
 
 @pytest.mark.parametrize("refs", [True, False], ids=["referred", "in place"])
@@ -165,8 +68,8 @@ def test_a_planted_pipeline_has_its_ratio(planes: list[P], refs: bool, tmp_path:
 def test_without_launches_no_idle_time_is_the_hosts(tmp_path: Path) -> None:
     report = bubbleviz.analyze(written(tmp_path, tpu()))
 
-    assert len(report.gaps)
-    assert Cause.HOST not in report.gaps.cause
+    assert len(report.bubbles)
+    assert Cause.HOST not in report.bubbles.cause
     assert (report.operations.launched_ns == -1).all()
     assert [note for note in report.limitations if note.what == "launches"]
     assert not [
@@ -349,10 +252,10 @@ def test_launches_of_one_thread_tell_executions(tmp_path: Path) -> None:
 
 
 def test_scopes_can_name_microbatches(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    guide = (CHECKOUT / "bubbleviz" / "guides" / "traces.md").read_text(encoding="utf-8")
     naming = tmp_path / "scopes.toml"
     example = next(
-        t for t in readme.split("```toml\n")[1:] if t.startswith('name = "scopes"')
+        t for t in guide.split("```toml\n")[1:] if t.startswith('name = "scopes"')
     ).partition("```")[0]
     naming.write_text(example, encoding="utf-8")
     ops: list[E] = []

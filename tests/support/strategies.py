@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from tests.building import PUSH_POP, START_END, C, K, M, R, T, profile
+from tests.support.nsys_exports import PUSH_POP, START_END, C, K, M, R, T, profile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from bubbleviz.model.columns import Ints
-from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model.operations import Limitation
 from bubbleviz.align.bounds.offsets import Correction
+from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Source
 
 #: UTC clocks are set by less than that; machines are switched on at more different times.

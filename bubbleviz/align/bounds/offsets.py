@@ -11,8 +11,8 @@ clocks from one side; a pair the other way closes the interval::
 All clocks are solved together, as difference constraints: the correction of a clock against
 another lies between two shortest paths (Cormen et al., Introduction to Algorithms, "Difference
 constraints and shortest paths"). The middle is the offset, half the width its uncertainty, which
-:mod:`bubbleviz.align.bounds.clock_segments` widens by what clocks may drift. A drift is applied only where no
-constant offset satisfies the bounds.
+:mod:`bubbleviz.align.bounds.clock_segments` widens by what clocks may drift. A drift is applied
+only where no constant offset satisfies the bounds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.align.bounds.clock_segments import DRIFT, Floats, Stretches, bands, divided, feasible
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 
 #: Bounds that miss each other by less are the grain of clocks, no contradiction.
 GRAIN_NS = 5_000.0

@@ -8,22 +8,22 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bubbleviz.model.choices import SHORTEST_US
-from bubbleviz.errors import UsageError
-from bubbleviz.conventions.host_activities import HostActivities, default_activities
 from bubbleviz.analyses.idle.idle_ranks import Asked, ranks_of
 from bubbleviz.analyses.idle.idle_time import IdleReport, Part, RankIdle
-from bubbleviz.sources.paths import find_profiles, refuse_twins
+from bubbleviz.conventions.host_activities import HostActivities, default_activities
 from bubbleviz.conventions.kinds import default_kinds
-from bubbleviz.model.operations import Limitation
-from bubbleviz.progress import Progress, Unwatched, Watch
-from bubbleviz.sources.readers import reader_of
+from bubbleviz.errors import UsageError
 from bubbleviz.interpret.record import export_of, told_of
 from bubbleviz.interpret.steps import pattern_of
+from bubbleviz.model.choices import SHORTEST_US
+from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
+from bubbleviz.progress import Progress, Unwatched, Watch
+from bubbleviz.sources.paths import find_profiles, refuse_twins
+from bubbleviz.sources.readers import reader_of
 
 
-def gaps(
+def idle(
     paths: str | Path | Sequence[str | Path],
     *,
     step: str | None = None,
@@ -114,7 +114,7 @@ def _report(
     known = {part.activity: activities.named(part.activity) for part in parts}
     merged: Counter[tuple[str, str]] = Counter()
     for note in limitations:
-        merged[note.what, note.because] += note.count
+        merged[note.what, note.reason] += note.count
     return IdleReport(
         ranks=ranks,
         parts=parts,

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bubbleviz.model import intervals
 from bubbleviz.analyses.idle.call_notes import CallNotes
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
+from bubbleviz.analyses.idle.host_timeline import Doings, Stretches, collapsed, told
+from bubbleviz.analyses.idle.idle_gaps import Gaps, Launched, covered, cuts_of, split
 from bubbleviz.conventions.host_activities import (
     DEVICE,
     FRAME,
@@ -34,8 +34,8 @@ from bubbleviz.conventions.host_activities import (
     UNTRACED,
     Reading,
 )
-from bubbleviz.analyses.idle.host_timeline import Doings, Stretches, collapsed, told
-from bubbleviz.analyses.idle.idle_gaps import Gaps, Launched, covered, cuts_of, split
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.model.profile import Activities, CallLog, Calls, Ranges
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import found_in
-from bubbleviz.sources.in_memory import no_calls
 from bubbleviz.model.profile import CallLog, Calls, process_of
+from bubbleviz.sources.in_memory import no_calls
 
 #: Shorter calls and ranges are not told apart from what is around them.
 GRAIN_NS = 1_000

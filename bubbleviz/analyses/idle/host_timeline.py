@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.analyses.idle.idle_gaps import split
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.containment import Innermost, disjoint_layers
-from bubbleviz.analyses.idle.idle_gaps import split
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bubbleviz.model import intervals
 from bubbleviz.analyses.idle.attribution import Attributed
-from bubbleviz.model.columns import NONE, Codes, Ints
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.analyses.idle.idle_gaps import split
 from bubbleviz.analyses.idle.idle_time import (
     BUSY,
@@ -19,6 +16,9 @@ from bubbleviz.analyses.idle.idle_time import (
     Strip,
 )
 from bubbleviz.interpret.steps import Steps
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.grouping import groups_of
 
 #: A strip has so many slices: about as many as a picture has pixels.
 SLICES = 960

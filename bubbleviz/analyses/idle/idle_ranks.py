@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model import intervals
 from bubbleviz.analyses.idle.attribution import (
     ActivityNumbers,
     Attributed,
@@ -19,10 +18,10 @@ from bubbleviz.analyses.idle.attribution import (
     names_around,
 )
 from bubbleviz.analyses.idle.call_notes import GRAIN_NS, CallNotes, notes_of
-from bubbleviz.model.columns import NONE, Bools, Ints, joined
-from bubbleviz.conventions import plain
-from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
-from bubbleviz.sources.in_memory import no_ranges
+from bubbleviz.analyses.idle.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched_by
+from bubbleviz.analyses.idle.idle_parts import by_step, main_activity, parts_of, step_at, strip_of
+from bubbleviz.analyses.idle.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
+from bubbleviz.conventions.convention import plain
 from bubbleviz.conventions.host_activities import (
     DEVICE,
     KNOWN,
@@ -32,11 +31,12 @@ from bubbleviz.conventions.host_activities import (
     HostActivities,
     Reading,
 )
-from bubbleviz.analyses.idle.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched_by
-from bubbleviz.analyses.idle.idle_parts import by_step, main_activity, parts_of, step_at, strip_of
-from bubbleviz.analyses.idle.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
 from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.interpret.link import link
+from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
@@ -48,8 +48,8 @@ from bubbleviz.model.profile import (
     pid_of,
     process_of,
 )
-from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
 from bubbleviz.model.window import Window
+from bubbleviz.sources.in_memory import no_ranges
 
 #: What work is called that has no name.
 _COPY = "copy or fill"
@@ -511,11 +511,11 @@ def _example(
 
 def _left_out(profile: Profile, notes: CallNotes) -> Iterator[Limitation]:
     if notes.shortest_ns > GRAIN_NS:
-        because = (
+        reason = (
             f"{profile.source.path}: they are too many; those of less than "
             f"{notes.shortest_ns:,} ns are counted to what is around them"
         )
-        yield Limitation("short CUDA API calls in gaps", because)
+        yield Limitation("short CUDA API calls in gaps", reason)
 
 
 def _untold(read: _Read, found: Sequence[RankIdle]) -> Iterator[Limitation]:

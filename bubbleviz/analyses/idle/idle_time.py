@@ -242,7 +242,7 @@ class RankIdle:
 
 @dataclass(frozen=True)
 class IdleReport:
-    """What ``bubbleviz gaps`` tells.
+    """What ``bubbleviz idle`` tells.
 
     Attributes:
         ranks: in the order of the profiles, then processes and devices.

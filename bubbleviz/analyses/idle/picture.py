@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.analyses.idle.idle_time import BUSY, IdleReport, RankIdle
+from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.page import (
     MARGIN,
     WIDTH,
     Page,
     box,
-    clean,
     fitted,
     percent,
     px,
@@ -63,7 +63,7 @@ def draw_gaps(report: IdleReport) -> str:
     ranks = report.ranks[:MOST]
     colours = _colours(report)
     size = 11.0
-    labels = [clean(rank.label, 60) for rank in ranks]
+    labels = [one_line(rank.label, 60) for rank in ranks]
     room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
     left, right = MARGIN + room, WIDTH - MARGIN - _DUTY
     origin = {
@@ -144,7 +144,7 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
             continue
         boxes[number % 2].append(box(start, page.y + 2, end, page.y + _STEPS))
         reached = end
-        name = clean(step.name or "", 40)
+        name = one_line(step.name or "", 40)
         if name and text_width(name, 9) < end - start - 4:
             middle, line = (start + end) / 2, page.y + _STEPS - 2.5
             page.text(name, middle, line, 9, ink="quiet", text_anchor="middle")
@@ -175,7 +175,7 @@ def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> Non
         share = totals[name] / report.span_ns if report.span_ns else 0.0
         if share < _NOTHING:
             continue
-        text = f"{clean(name, 44)}  {percent(share)}"
+        text = f"{one_line(name, 44)}  {percent(share)}"
         width = text_width(text, 10.5) + 30
         if x + width > WIDTH - MARGIN:
             x, page.y = float(MARGIN), page.y + line

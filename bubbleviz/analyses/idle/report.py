@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
+from bubbleviz.conventions.host_activities import SHORT
+from bubbleviz.model.texts import csv_text, inert, one_line
 from bubbleviz.render.text.cells import (
-    clean,
     in_percent,
     listed,
     milliseconds,
@@ -19,8 +18,6 @@ from bubbleviz.render.text.cells import (
     shortened,
     titled,
 )
-from bubbleviz.conventions.host_activities import SHORT
-from bubbleviz.render.formats.csv import inert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +25,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from bubbleviz.analyses.idle.idle_time import Breakdown, Example, IdleReport, Part, RankIdle, StepIdle
+    from bubbleviz.analyses.idle.idle_time import (
+        Breakdown,
+        Example,
+        IdleReport,
+        Part,
+        RankIdle,
+        StepIdle,
+    )
 
-SCHEMA = "bubbleviz.gaps/1"
+SCHEMA = "bubbleviz.idle/1"
 COLUMNS = (
     "rank",
     "host",
@@ -136,7 +140,7 @@ def _devices(ranks: Sequence[RankIdle]) -> Table:
         own = rank.breakdown
         shares = (own.compute_ns, own.exposed_communication_ns, own.exposed_copy_ns, own.idle_ns)
         table.add_row(
-            shortened(clean(rank.label, None), _NAME),
+            shortened(one_line(rank.label, None), _NAME),
             milliseconds(own.span_ns),
             in_percent(own.duty_cycle),
             *(in_percent(part / own.span_ns if own.span_ns else None) for part in shares),
@@ -153,7 +157,7 @@ def _activities(report: IdleReport, top: int) -> Table:
     )
     for part in report.parts[:top]:
         table.add_row(
-            shortened(clean(part.activity, None), _NAME),
+            shortened(one_line(part.activity, None), _NAME),
             milliseconds(part.idle_ns),
             in_percent(part.idle_ns / report.idle_ns),
             in_percent(part.idle_ns / report.span_ns),
@@ -189,19 +193,19 @@ def _told(report: IdleReport, part: Part) -> str:
         return ""
     rank = report.ranks[part.rank]
     at = milliseconds(own.start_ns - rank.breakdown.start_ns)
-    step = "" if own.step is None else f", in {clean(own.step, _NAME)}"
-    device = f" of {clean(rank.label, _NAME)}" if len(report.ranks) > 1 else ""
-    where = " > ".join(clean(name, _NAME) for name in own.where)
+    step = "" if own.step is None else f", in {one_line(own.step, _NAME)}"
+    device = f" of {one_line(rank.label, _NAME)}" if len(report.ranks) > 1 else ""
+    where = " > ".join(one_line(name, _NAME) for name in own.where)
     inside = f"; the host in {shortened(where, _PATH)}" if where else ""
     return (
-        f"{clean(part.activity, _NAME)}: {milliseconds(part.longest_ns)} ms of the "
+        f"{one_line(part.activity, _NAME)}: {milliseconds(part.longest_ns)} ms of the "
         f"{milliseconds(own.end_ns - own.start_ns)} ms from {at} ms into the span{device}{step}; "
         f"between {_kernel(own.before)} and {_kernel(own.after)}{inside}"
     )
 
 
 def _kernel(name: str) -> str:
-    return shortened(clean(name, None), _KERNEL)
+    return shortened(one_line(name, None), _KERNEL)
 
 
 def _most_idle(
@@ -218,12 +222,13 @@ def _steps(steps: Sequence[tuple[RankIdle, StepIdle]]) -> Table:
     for rank, step in steps:
         most = step.parts[:2]
         told = ", ".join(
-            f"{shortened(clean(name, None), _NAME)} {milliseconds(spent)}" for name, spent in most
+            f"{shortened(one_line(name, None), _NAME)} {milliseconds(spent)}"
+            for name, spent in most
         )
         name = "(outside of steps)" if step.name is None else step.name
         table.add_row(
-            shortened(clean(rank.label, None), _NAME),
-            shortened(clean(name, None), _NAME),
+            shortened(one_line(rank.label, None), _NAME),
+            shortened(one_line(name, None), _NAME),
             milliseconds(step.length_ns),
             in_percent(step.duty_cycle),
             milliseconds(step.idle_ns),
@@ -242,7 +247,7 @@ def advice(report: IdleReport) -> str:
         return "no activity takes a tenth of the idle time: there is no one thing to mend"
     said = report.advice.get(part.activity, "see what runs in it, or add ranges inside it")
     of_all = percent(part.idle_ns / report.span_ns)
-    name = clean(part.activity, _NAME)
+    name = one_line(part.activity, _NAME)
     return f'{percent(share)} of the idle time ({of_all} of all) goes to "{name}": {said}'
 
 
@@ -261,7 +266,7 @@ def json_text(report: IdleReport, top: int) -> str:
     """Return a report as JSON; of each rank the ``top`` longest gaps are listed."""
     document = {
         "schema": SCHEMA,
-        "bubbleviz": __version__,
+        "version": __version__,
         "definitions": DEFINITIONS,
         "shortest_ns": report.shortest_ns,
         "window": report.window,
@@ -272,7 +277,7 @@ def json_text(report: IdleReport, top: int) -> str:
         "meanings": dict(report.meaning),
         "ranks": [_rank(index, rank, top) for index, rank in enumerate(report.ranks)],
         "limitations": [
-            {"what": own.what, "because": own.because, "count": own.count}
+            {"what": own.what, "reason": own.reason, "count": own.count}
             for own in report.limitations
         ],
     }
@@ -387,12 +392,9 @@ def _step_name(rank: RankIdle, step: int) -> str | None:
 
 def gaps_csv(report: IdleReport) -> str:
     """Return every gap that is not short as CSV; its chunks are a JSON object in a cell."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for index, rank in enumerate(report.ranks):
-        writer.writerows(_rows(index, rank))
-    return out.getvalue()
+    return csv_text(
+        COLUMNS, (row for index, rank in enumerate(report.ranks) for row in _rows(index, rank))
+    )
 
 
 def _rows(index: int, rank: RankIdle) -> Iterator[tuple[object, ...]]:

@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.align.bounds.clocks import machines_of, session_clocks
-from bubbleviz.model.columns import NONE, Ints, joined
-from bubbleviz.analyses.nccl.communications import Communications, Communicator
-from bubbleviz.errors import InputError, NothingToAnalyseError
-from bubbleviz.model.grouping import groups_of
-from bubbleviz.sources.paths import Beside, find_profiles, refuse_twins
 from bubbleviz.analyses.nccl.anchors import Anchor, anchor_of
 from bubbleviz.analyses.nccl.clocks import Clock, KernelPool, Placed, place, pool_of
-from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, Kind
-from bubbleviz.sources.nccl.formats import Format, format_of, read_events
+from bubbleviz.analyses.nccl.communications import Communications, Communicator
 from bubbleviz.analyses.nccl.kernels import Carried, read_kernels
 from bubbleviz.analyses.nccl.limitations import limitations_of
 from bubbleviz.analyses.nccl.members import instances_of, paired_by_order, placed_by_ends, split
 from bubbleviz.analyses.nccl.rows import Numbers, of_events, of_kernels
 from bubbleviz.analyses.nccl.totals import Communication, FileRead
 from bubbleviz.analyses.nccl.window import extent_of, within
+from bubbleviz.errors import InputError, NothingToAnalyseError
+from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
-from bubbleviz.model.window import Window
+from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, Kind
+from bubbleviz.sources.nccl.formats import Format, format_of, read_events
+from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
 
 
 def measure_communication(
@@ -71,7 +71,7 @@ def measure_communication(
         else:
             profiles.append(read_kernels(file.path, jobs, watch, keep_export=keep_export))
         watch(1.0)
-    found = put_together(recorded, profiles, stated)
+    found = merge_recordings(recorded, profiles, stated)
     if window is None:
         return found
     return within(found, window, extent_of(window, [own.source.path for own in profiles]))
@@ -103,13 +103,14 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
         return formats[path] is not None
 
     found = [
-        file.path for file in find_profiles(paths, Beside("an event file of NCCL", recognises))
+        file.path
+        for file in find_profiles(paths, CompanionFormat("an event file of NCCL", recognises))
     ]
     refuse_twins(found, "file")
     return tuple(Input(path, formats[path] if recognises(path) else None) for path in found)
 
 
-def put_together(
+def merge_recordings(
     recorded: Sequence[EventFile], profiles: Sequence[Carried], anchors: Sequence[Anchor] = ()
 ) -> Communication:
     """Return what ranks did, from what files tell of it.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bubbleviz.model.columns import Ints, Table
 from bubbleviz.analyses.nccl.communications import Communicator
+from bubbleviz.model.columns import Ints, Table
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.analyses.nccl.communications import Timing
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.analyses.nccl.anchors import Anchor, by_file
-from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, Kind, NcclEvents
+from bubbleviz.analyses.nccl.communications import Timing
 from bubbleviz.analyses.nccl.kernels import Carried, family_of, said_by
 from bubbleviz.analyses.nccl.matching import (
     GPU_TOLERANCE_NS,
@@ -28,6 +25,9 @@ from bubbleviz.analyses.nccl.matching import (
     beside,
     match,
 )
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, Kind, NcclEvents
 
 #: The thread that wrote a file ends its name: ``FILE-host-tid.txt``.
 _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")

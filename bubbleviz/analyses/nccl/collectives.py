@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
+from bubbleviz.analyses.nccl.called import Called
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.analyses.nccl.called import Called
 from bubbleviz.model.process_groups import Collectives, Group
 
 #: How many bytes an element has (``ScalarType`` of c10/core/ScalarType.h).

@@ -15,19 +15,19 @@ from functools import partial
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.analyses.nccl.communications import Communicator
-from bubbleviz.model.grouping import groups_of, looked_up
-from bubbleviz.interpret.link import link
-from bubbleviz.model.operations import Limitation
 from bubbleviz.analyses.nccl.called import Called
 from bubbleviz.analyses.nccl.collectives import called_of, sizes_of
-from bubbleviz.sources.nsys.nccl_payloads import Payloads, read_payloads
+from bubbleviz.analyses.nccl.communications import Communicator
+from bubbleviz.interpret.link import link
+from bubbleviz.interpret.record import export_of, told_of
+from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.grouping import groups_of, looked_up
+from bubbleviz.model.operations import Limitation
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Ranges, Source, pid_of, process_of
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.sources.nsys.nccl_payloads import Payloads, read_payloads
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.interpret.record import export_of, told_of
 
 #: Ranges that NCCL's interface opens.
 GLOBS = ("nccl[A-Z]*",)
@@ -184,11 +184,11 @@ def _of_pytorch(profile: Profile, told: Collectives, kernels: Kernels, rows: Int
     says = tuple(said_by(name)[0] for name in kernels.names)
     called = called_of(told, rows, kernels.name, says)
     bare = int((~np.isin(rows, told.kernel)).sum())
-    because = (
+    reason = (
         f"{profile.source.path}: their names alone tell what they did; PyTorch tells it of what "
         "it launched while it recorded, but not in CUDA graphs and other batches than sends"
     )
-    note = Limitation("kernels of NCCL of which no collective is told", because, bare)
+    note = Limitation("kernels of NCCL of which no collective is told", reason, bare)
     return Carried(
         source=profile.source,
         kernels=kernels,

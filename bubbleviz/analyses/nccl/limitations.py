@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.analyses.nccl.clocks import Clock, Placed
 from bubbleviz.analyses.nccl.communications import Communications, Split
+from bubbleviz.analyses.nccl.kernels import Carried
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation
-from bubbleviz.analyses.nccl.clocks import Clock, Placed
 from bubbleviz.sources.nccl.events import EventFile
-from bubbleviz.analyses.nccl.kernels import Carried
 
 
 def limitations_of(
@@ -30,8 +30,8 @@ def limitations_of(
     for profile in profiles:
         yield from profile.limitations
         if profile.without:
-            because = f"{profile.source.path}: they ran in CUDA graphs, or beyond the capture"
-            yield Limitation("calls of NCCL without kernels", because, profile.without)
+            reason = f"{profile.source.path}: they ran in CUDA graphs, or beyond the capture"
+            yield Limitation("calls of NCCL without kernels", reason, profile.without)
     endless = int((table.duration_ns < 0).sum())
     if endless:
         yield Limitation(
@@ -45,7 +45,7 @@ def limitations_of(
 
 
 def _of_file(file: EventFile) -> Iterator[Limitation]:
-    for what, count, because in (
+    for what, count, reason in (
         ("objects that are no event", file.unreadable, "cut, or damaged; they are left out"),
         ("events without an end", file.unfinished, "the job, or the file, ended before"),
         ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
@@ -53,7 +53,7 @@ def _of_file(file: EventFile) -> Iterator[Limitation]:
         ("events of unknown categories", file.strange, "they are left out"),
     ):
         if count:
-            yield Limitation(what, f"{file.path}: {because}", count)
+            yield Limitation(what, f"{file.path}: {reason}", count)
 
 
 def _of_clocks(placed: Placed, clocks: Sequence[Clock]) -> Iterator[Limitation]:

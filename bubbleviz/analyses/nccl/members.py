@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.analyses.nccl.communications import Communications, Split, Timing
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.analyses.nccl.clocks import Clock
+from bubbleviz.analyses.nccl.communications import Communications, Split, Timing
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.sources.nccl.events import UNKNOWN, Kind
 
 _FIRST = int(np.iinfo(np.int64).min)

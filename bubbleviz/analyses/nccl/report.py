@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -11,22 +9,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.render.text.cells import clean, milliseconds, ruled, shortened, titled
-from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.analyses.nccl.communications import Split, Timing, communicator_text
-from bubbleviz.sources.nccl.events import STATES, UNKNOWN, Kind
 from bubbleviz.analyses.nccl.totals import bandwidths_of, busy_ns, totals_of
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.process_groups import stretches
-from bubbleviz.render.formats.csv import inert
+from bubbleviz.model.texts import csv_text, inert, one_line
+from bubbleviz.render.text.cells import milliseconds, ruled, shortened, titled
+from bubbleviz.sources.nccl.events import STATES, UNKNOWN, Kind
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from bubbleviz.analyses.nccl.communications import Communicator
     from bubbleviz.analyses.nccl.clocks import Clock
+    from bubbleviz.analyses.nccl.communications import Communicator
     from bubbleviz.analyses.nccl.totals import Communication, Floats, Total
 
-SCHEMA = "bubbleviz.analyses.nccl.analysis/1"
+SCHEMA = "bubbleviz.nccl/1"
 #: Of a table, rows; of a name in it, characters.
 _ROWS, _NAME = 40, 40
 COLUMNS = (
@@ -76,7 +74,7 @@ def summary(found: Communication) -> str:
     for file in found.files:
         events = sum(count for _, count in file.events)
         of = f" of {events:,} events" if events else ""
-        name = clean(file.path, None)
+        name = one_line(file.path, None)
         lines.append(f"{name}: {file.format}, {file.operations:,} operations{of}\n")
     told = [own.bytes for own in totals_of(found) if own.bytes is not None]
     size = f"{sum(told) / 1e6:,.3f} MB" if told else "unknown bytes"
@@ -113,11 +111,11 @@ def parts(found: Communication) -> Iterator[RenderableType]:
 def _cells(own: Total) -> tuple[str, ...]:
     how = "/".join(part for part in (own.algorithm, own.protocol) if part)
     return (
-        shortened(clean(communicator_text(own.communicator), None), _NAME) or "-",
+        shortened(one_line(communicator_text(own.communicator), None), _NAME) or "-",
         "-" if own.ranks is None else f"{own.ranks:,}",
-        shortened(clean(own.name, None), _NAME),
+        shortened(one_line(own.name, None), _NAME),
         shortened(stretches(own.peers), _NAME // 2) or "-",
-        shortened(clean(how, None), _NAME // 2) or "-",
+        shortened(one_line(how, None), _NAME // 2) or "-",
         f"{own.operations:,}",
         "-" if own.bytes is None else f"{own.bytes / 1e6:,.3f}",
         milliseconds(own.duration_ns),
@@ -148,7 +146,7 @@ def _clock_parts(clocks: Sequence[Clock]) -> Iterator[RenderableType]:
     for own in clocks[:_ROWS]:
         residual = (own.median_ns, own.worst_ns)
         table.add_row(
-            shortened(clean(own.label, None), _NAME),
+            shortened(one_line(own.label, None), _NAME),
             _BY[own.by],
             f"{own.matched:,}" if own.of else "-",
             f"{own.of:,}" if own.of else "-",
@@ -194,11 +192,8 @@ def to_csv(found: Communication) -> str:
         *(_rates(c) for c in (bandwidths.algorithm, bandwidths.bus, bandwidths.moving)),
         *(column.tolist() for column in table.state_ns.T),
     ]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*COLUMNS, *(f"{name}_ns" for name in STATES)))
-    writer.writerows(zip(*columns, strict=True))
-    return out.getvalue()
+    header = (*COLUMNS, *(f"{name}_ns" for name in STATES))
+    return csv_text(header, zip(*columns, strict=True))
 
 
 def _group(communicator: Communicator) -> dict[str, object]:
@@ -226,7 +221,7 @@ def to_json(found: Communication) -> str:
     table = found.operations
     content = {
         "schema": SCHEMA,
-        "bubbleviz": __version__,
+        "version": __version__,
         "files": [
             {
                 "path": file.path,
@@ -277,7 +272,7 @@ def to_json(found: Communication) -> str:
         ],
         "definitions": list(DEFINITIONS),
         "limitations": [
-            {"what": own.what, "because": own.because, "count": own.count}
+            {"what": own.what, "reason": own.reason, "count": own.count}
             for own in found.limitations
         ],
     }

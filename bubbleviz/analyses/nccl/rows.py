@@ -7,11 +7,11 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.analyses.nccl.communications import SIZES, Communications, Communicator, Timing
 from bubbleviz.analyses.nccl.clocks import KernelPool, Placed
-from bubbleviz.sources.nccl.events import STATES, Kind, NcclEvents
+from bubbleviz.analyses.nccl.communications import SIZES, Communications, Communicator, Timing
 from bubbleviz.analyses.nccl.kernels import Carried, said_by
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.sources.nccl.events import STATES, Kind, NcclEvents
 
 #: More elements than any operation has.
 _MOST_COUNT = 1 << 59

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.analyses.nccl.communications import (
     Communications,
     Communicator,
@@ -18,12 +17,13 @@ from bubbleviz.analyses.nccl.communications import (
     communicator_text,
     in_all,
 )
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.sources.nccl.events import UNKNOWN
 
 if TYPE_CHECKING:
-    from bubbleviz.model.operations import Limitation
     from bubbleviz.analyses.nccl.clocks import Clock
+    from bubbleviz.model.operations import Limitation
 
 Floats = npt.NDArray[np.float64]
 

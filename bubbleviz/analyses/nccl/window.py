@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.analyses.idle.idle_ranks import Asked, window_extent
-from bubbleviz.conventions.kinds import default_kinds
-from bubbleviz.model.operations import Limitation
-from bubbleviz.sources.nccl.events import UNKNOWN
 from bubbleviz.analyses.nccl.totals import Communication
-from bubbleviz.progress import unwatched
-from bubbleviz.sources.readers import reader_of
+from bubbleviz.conventions.host_activities import default_activities
+from bubbleviz.conventions.kinds import default_kinds
+from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.interpret.record import export_of
+from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
+from bubbleviz.progress import unwatched
+from bubbleviz.sources.nccl.events import UNKNOWN
+from bubbleviz.sources.readers import reader_of
 
 
 def extent_of(window: Window, profiles: Sequence[str]) -> tuple[int, int]:
@@ -72,8 +72,8 @@ def within(found: Communication, window: Window, extent_ns: tuple[int, int]) -> 
             f"{first:.6f} s to {last:.6f} s of the report's clock"
         )
     lost = int((~timed).sum())
-    because = "their times are unknown, or on a clock of their own; they are left out of the window"
-    note = Limitation("operations that lie in no window", because, lost)
+    reason = "their times are unknown, or on a clock of their own; they are left out of the window"
+    note = Limitation("operations that lie in no window", reason, lost)
     return replace(
         found,
         operations=table.take(inside),

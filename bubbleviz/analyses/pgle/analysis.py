@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.model.columns import Bools
-from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.sources.paths import find_profiles, refuse_twins
+from bubbleviz.analyses.pgle.files import format_of
 from bubbleviz.analyses.pgle.instruction_costs import (
     Costs,
     ModuleSeen,
@@ -21,13 +19,15 @@ from bubbleviz.analyses.pgle.instruction_costs import (
     together,
 )
 from bubbleviz.analyses.pgle.instructions import LeftOut, Measured, Samples, measure
-from bubbleviz.conventions.kinds import default_kinds
-from bubbleviz.model.operations import Limitation
-from bubbleviz.analyses.pgle.files import format_of
-from bubbleviz.progress import Progress, Unwatched, Watch
-from bubbleviz.sources.readers import reader_of
-from bubbleviz.interpret.record import export_of
 from bubbleviz.analyses.pgle.thunks import GLOBS, module_name
+from bubbleviz.conventions.kinds import default_kinds
+from bubbleviz.errors import NothingToAnalyseError, UsageError
+from bubbleviz.interpret.record import export_of
+from bubbleviz.model.columns import Bools
+from bubbleviz.model.operations import Limitation
+from bubbleviz.progress import Progress, Unwatched, Watch
+from bubbleviz.sources.paths import find_profiles, refuse_twins
+from bubbleviz.sources.readers import reader_of
 
 #: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.
 AGGREGATE = "p90"
@@ -111,7 +111,7 @@ def _measured(path: str, skip: int, jobs: int, watch: Watch, *, keep_export: boo
     ):
         found = measure(file.read(GLOBS), default_kinds(), skip)
     # A temporary export goes by its report's name.
-    notes = (replace(n, because=n.because.replace(export, path)) for n in found.limitations)
+    notes = (replace(n, reason=n.reason.replace(export, path)) for n in found.limitations)
     return replace(found, limitations=tuple(notes))
 
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.analyses.pgle.thunks import Kind, Said, halves, loops
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.containment import Innermost
 from bubbleviz.model.profile import Ranges
-from bubbleviz.analyses.pgle.thunks import Kind, Said, halves, loops
 
 
 @dataclass(frozen=True)

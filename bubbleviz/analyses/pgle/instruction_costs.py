@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Ints, joined
-from bubbleviz.errors import UsageError
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.analyses.pgle.instructions import LeftOut, Samples
+from bubbleviz.errors import UsageError
+from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation
 
 Floats = npt.NDArray[np.float64]

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bubbleviz.analyses.pgle.executions import Thunks, thunks_of
+from bubbleviz.analyses.pgle.thunks import Kind, Said, what_is_said
+from bubbleviz.conventions.kinds import Kinds, default_kinds, matching
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret.link import Links, Rule, link
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.analyses.pgle.executions import Thunks, thunks_of
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.conventions.kinds import Kinds, default_kinds, matching
-from bubbleviz.interpret.link import Links, Rule, link
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Profile, Ranges, impossible_times
-from bubbleviz.analyses.pgle.thunks import Kind, Said, what_is_said
 
 #: How the names of calls begin that launch CUDA graphs.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
@@ -88,7 +88,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> Measured:
     """Return how long the executions of instructions took.
 
     Args:
-        profile: as read, with the ranges that :data:`bubbleviz.analyses.pgle.thunks.GLOBS` lets through.
+        profile: as read, with the ranges that :data:`.thunks.GLOBS` lets through.
         kinds: lists of what kernels are.
         skip: how many executions of each module on each device are its warm-up (lazy loading,
             set-up of communication); a module that no device runs more often keeps them.
@@ -128,11 +128,11 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> Measured:
         *_notes(profile, linked.links, thunks, work, keep),
     )
     if once:
-        because = (
+        reason = (
             f"{path}: no device runs them more than {skip} time{'s' * (skip != 1)}, so what their "
             "first execution took is in their costs"
         )
-        notes = (*notes, Limitation("modules whose warm-up counts", because, once))
+        notes = (*notes, Limitation("modules whose warm-up counts", reason, once))
     return Measured(_samples(work, thunks, said).take(keep), left_out, notes)
 
 

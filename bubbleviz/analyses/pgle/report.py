@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bubbleviz.render.text.cells import clean, ruled, shortened, titled
-from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.analyses.pgle.files import formats
-from bubbleviz.render.formats.csv import inert
+from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
+from bubbleviz.model.texts import csv_text, inert, one_line
+from bubbleviz.render.text.cells import ruled, shortened, titled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +64,7 @@ def flags(paths: Sequence[str]) -> str:
     Args:
         paths: of the costs.
     """
-    own = clean(paths[0], None) if len(paths) == 1 else "FILE"
+    own = one_line(paths[0], None) if len(paths) == 1 else "FILE"
     return (
         "\nXLA_FLAGS of the run to profile:\n  "
         + "\n  ".join(PROFILE_FLAGS)
@@ -97,7 +95,7 @@ def parts(costs: Costs) -> Iterator[RenderableType]:
     yield Text(summary(costs))
     modules = ruled("module", "instructions", "GPU ms", left=("module",))
     for seen in costs.modules[:_ROWS]:
-        label = shortened(clean(seen.label, None), _NAME)
+        label = shortened(one_line(seen.label, None), _NAME)
         modules.add_row(label, f"{seen.instructions:,}", f"{seen.gpu_ns / 1e6:,.3f}")
     if costs.modules:
         yield modules
@@ -106,7 +104,7 @@ def parts(costs: Costs) -> Iterator[RenderableType]:
     dearest = sorted(costs.instructions, key=lambda own: (-own.cost_us, own.name, own.module or ""))
     for own in dearest[:_ROWS]:
         table.add_row(
-            shortened(clean(own.name, None), _NAME),
+            shortened(one_line(own.name, None), _NAME),
             f"{own.cost_us:,.3f}",
             f"{own.executions:,}",
             "collective" if own.collective else "compute",
@@ -130,7 +128,7 @@ def comparison_parts(comparison: Comparison) -> Iterator[RenderableType]:
     )
     for own in comparison.differences[:_ROWS]:
         table.add_row(
-            shortened(clean(own.name, None), _NAME),
+            shortened(one_line(own.name, None), _NAME),
             f"{own.estimated_us:,.3f}",
             f"{own.measured_us:,.3f}",
             "-" if own.ratio is None else f"{own.ratio:,.3f}",
@@ -161,7 +159,7 @@ def comparison_parts(comparison: Comparison) -> Iterator[RenderableType]:
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(shortened(clean(name, None), _NAME) for name in names[:3])
+    shown = ", ".join(shortened(one_line(name, None), _NAME) for name in names[:3])
     more = ", ..." if len(names) > 3 else ""
     return f" ({shown}{more})" if names else ""
 
@@ -175,10 +173,10 @@ def _rest(count: int) -> Iterator[RenderableType]:
 
 def comparison_csv(comparison: Comparison) -> str:
     """Return a comparison as CSV: one row an instruction, empty cells for what is unknown."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for own in comparison.differences:
-        values = (own.estimated_us, own.measured_us, own.ratio, own.off_us, own.executions)
-        writer.writerow((inert(own.name), *values))
-    return out.getvalue()
+    return csv_text(
+        COLUMNS,
+        (
+            (inert(d.name), d.estimated_us, d.measured_us, d.ratio, d.off_us, d.executions)
+            for d in comparison.differences
+        ),
+    )

@@ -1,1 +1,1 @@
-"""Commands that stand in modules of their own; :mod:`bubbleviz.cli` registers them."""
+"""Commands that stand in modules of their own; :mod:`bubbleviz.cli.app` registers them."""

@@ -14,26 +14,25 @@ TOO_LARGE = 3
 
 def gate(
     report: Annotated[
-        str, typer.Argument(metavar="REPORT.json", help="Report that analyze --json wrote.")
+        str, typer.Argument(metavar="REPORT.json", help="Report written by analyze --json.")
     ],
     max_bubble: Annotated[
         list[str] | None,
         typer.Option(
             metavar="RATIO=FRACTION",
-            help="Most that the mean of a ratio may be, as a fraction of 1; for several ratios "
-            "give it several times.",
+            help="Upper limit of a ratio's mean, as a fraction of 1; repeat for several ratios.",
         ),
     ] = None,
 ) -> None:
-    """Check the bubble ratios of a report against limits: exit code 3 where one is too large.
+    """Fail with exit code 3 if a bubble ratio of a report is above its limit.
 
-    Codes are 0 where all are kept, 1 where it cannot be told, and 2 for wrong usage.
+    Other exit codes: 0 all within limits, 1 a value is missing, 2 wrong usage.
     """
     from bubbleviz.report.compare.gate import checks, limits_of
     from bubbleviz.report.saved import read_saved
 
     limits = limits_of(max_bubble or ())
-    found = checks(read_saved(report), limits, report)
-    pass_on("".join(f"{check.line}\n" for check in found))
-    if not all(check.passed for check in found):
+    results = checks(read_saved(report), limits, report)
+    pass_on("".join(f"{check.line}\n" for check in results))
+    if not all(check.passed for check in results):
         raise typer.Exit(TOO_LARGE)

@@ -1,4 +1,4 @@
-"""``bubbleviz simulate``: what a schedule takes in theory."""
+"""``bubbleviz simulate``: the makespan, bubble ratios and memory of a schedule in theory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.errors import UsageError
-from bubbleviz.output_options import chosen
+from bubbleviz.cli.options import FILE, Force, JsonFile, PdfFile, PngFile, SvgFile, formats_by_file
 from bubbleviz.cli.terminal import pass_on, search_bar, show
+from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.ideal import StageTimes
@@ -18,100 +18,95 @@ if TYPE_CHECKING:
 def simulate(
     tf: Annotated[
         str | None,
-        typer.Option(metavar="MS[,MS...]", help="Forward, of all stages or of each."),
+        typer.Option(
+            metavar="MS[,MS...]",
+            help="Forward time of a microbatch, one for all stages or one a stage.",
+        ),
     ] = None,
     tb: Annotated[
-        str | None, typer.Option(metavar="MS[,MS...]", help="Backward for the input alone.")
+        str | None,
+        typer.Option(metavar="MS[,MS...]", help="Backward time for the input gradients."),
     ] = None,
     tw: Annotated[
-        str | None, typer.Option(metavar="MS[,MS...]", help="Backward for the weights.")
+        str | None,
+        typer.Option(metavar="MS[,MS...]", help="Backward time for the weight gradients."),
     ] = None,
     measured: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="REPORT",
-            help="Take sizes and times that are not given from a report that analyze --json wrote.",
+            help="Take missing sizes and times from a report written by analyze --json.",
         ),
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Schedule; bubbleviz schedules lists them.")
+        str | None,
+        typer.Option(metavar="NAME", help="Name of a schedule; see bubbleviz schedules."),
     ] = None,
     stages: Annotated[
-        int | None, typer.Option("--stages", "-p", metavar="P", help="Stages, one a device.")
+        int | None,
+        typer.Option("--stages", "-p", metavar="P", help="Number of stages, one a device."),
     ] = None,
     microbatches: Annotated[
-        int | None, typer.Option("--microbatches", "-m", metavar="M", help="Microbatches.")
+        int | None,
+        typer.Option("--microbatches", "-m", metavar="M", help="Number of microbatches."),
     ] = None,
     plan: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE",
-            help="The order in a file, as PyTorch writes it (.csv), in place of a schedule and "
-            "its sizes.",
+            metavar=FILE,
+            help="Simulate the order in a file (PyTorch's CSV) instead of a named schedule.",
         ),
     ] = None,
     tcomm: Annotated[
-        float | None, typer.Option(metavar="MS", help="Latency between two devices; 0 by itself.")
+        float | None,
+        typer.Option(metavar="MS", help="Transfer time between two devices; 0 if not given."),
     ] = None,
     chunks: Annotated[
         int | None,
-        typer.Option(metavar="V", help="Model chunks a stage; the usual number if not given."),
+        typer.Option(
+            metavar="V", help="Model chunks a stage; the schedule's default if not given."
+        ),
     ] = None,
     memory_limit: Annotated[
         float | None,
         typer.Option(
             metavar="M",
-            help="Activation memory of a device, in the unit of --memory-b, within which zb-1p, "
-            "zb-2p, zb-v, v-half and v-min are searched; p, 2p, (p+2)/2 and (p+4)/3 M_B for "
-            "zb-1p, zb-2p, v-half and v-min if not given.",
+            help="Activation memory of a device for searched schedules, in the unit of --memory-b; "
+            "p, 2p, (p+2)/2 and (p+4)/3 M_B for zb-1p, zb-2p, v-half and v-min if not given.",
         ),
     ] = None,
     memory_b: Annotated[
         float | None,
         typer.Option(
-            metavar="M_B", help="Held by a microbatch on a stage from F to B; 1 if not given."
+            metavar="M_B", help="Memory a microbatch holds on a stage from F to B; 1 if not given."
         ),
     ] = None,
     memory_w: Annotated[
         float | None,
         typer.Option(
             metavar="M_W",
-            help="What of it is held on to W; all if not given, 32/74 for zb-1p and zb-2p.",
+            help="Part of it held until W; all of it if not given, 32/74 for zb-1p and zb-2p.",
         ),
     ] = None,
-    json: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write the result as JSON; - for standard output."),
-    ] = None,
-    svg: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Draw it; - for standard output."),
-    ] = None,
-    pdf: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Draw it as PDF; - for standard output.")
-    ] = None,
-    png: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Draw it as PNG; - for standard output.")
-    ] = None,
+    json: JsonFile = None,
+    svg: SvgFile = None,
+    pdf: PdfFile = None,
+    png: PngFile = None,
     csv: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="Write the order as PyTorch's CSV; - for standard output."
-        ),
+        typer.Option(metavar=FILE, help="Write the order as PyTorch's CSV; - for standard output."),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", "-f", help="Replace outputs that exist.")
-    ] = False,
+    force: Force = False,
 ) -> None:
-    """Tell what a schedule takes in theory: cost, makespan, bubble ratios, peak activations.
+    """Simulate a schedule: cost, makespan, bubble ratios and peak activations.
 
     Times are milliseconds for one microbatch of a stage; each of V chunks takes 1/V of them.
     """
     from bubbleviz.cli.outputs import check_outputs, write_outputs
 
     files = {"json": json, "svg": svg, "pdf": pdf, "png": png, "csv": csv}
-    outputs = chosen(files)
+    outputs = formats_by_file(files)
     inputs = [file for file in (plan, measured) if file is not None]
     check_outputs([file for file in files.values() if file is not None], inputs, force=force)
     from bubbleviz.render.documents import ideal_report
@@ -123,33 +118,34 @@ def simulate(
     if run is not None and plan is None:
         stages = run.stages if stages is None else stages
         microbatches = run.microbatches if microbatches is None else microbatches
-    found: Ideal | Estimate
+    result: Ideal | Estimate
     if plan is not None:
         sizes = (schedule, stages, microbatches, chunks, memory_limit, memory_b, memory_w)
         if any(given is not None for given in sizes):
-            raise UsageError("--plan tells the order and its sizes; leave the other ones out")
+            raise UsageError("--plan sets the order and its sizes; leave the other options out")
         from bubbleviz.schedules.files import read_plan
 
-        found = ideal_of(read_plan(plan), times)
+        result = ideal_of(read_plan(plan), times)
     elif schedule is None or stages is None or microbatches is None:
         raise UsageError("give a --schedule with its sizes -p and -m, or a --plan")
     else:
-        own = schedule, stages, microbatches, times, chunks
         with search_bar() as watch:
-            found = theory(*own, memory=memory, watch=watch)
-    texts = {file: ideal_report.RENDERINGS[kind](found) for file, kind in outputs.items()}
+            result = theory(
+                schedule, stages, microbatches, times, chunks, memory=memory, watch=watch
+            )
+    texts = {file: ideal_report.RENDERINGS[name](result) for file, name in outputs.items()}
     to_stdout = texts.pop("-", None)
     write_outputs(texts, force=force)
     if to_stdout is not None:
         pass_on(to_stdout)
     else:
-        show(ideal_report.parts(found))
+        show(ideal_report.parts(result))
 
 
 def _measured(path: str) -> Measured:
-    """Return the times in a report."""
-    from bubbleviz.schedules.measured_times import measured_times
+    """Return the measured times of a saved report."""
     from bubbleviz.report.saved import read_times
+    from bubbleviz.schedules.measured_times import measured_times
 
     saved = read_times(path)
     return measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)
@@ -158,33 +154,33 @@ def _measured(path: str) -> Measured:
 def _stage_times(
     run: Measured | None, tf: str | None, tb: str | None, tw: str | None, tcomm: float | None
 ) -> StageTimes:
-    """Return the times that are given, the others as measured.
+    """Return the given times, and measured ones for the rest.
 
     Raises:
-        UsageError: there are neither.
+        UsageError: a time is neither given nor measured.
     """
     from bubbleviz.schedules.ideal import StageTimes
 
     if run is None and (tf is None or tb is None or tw is None):
         raise UsageError("give the times --tf, --tb and --tw, or a report with --from")
-    own = StageTimes((), (), ()) if run is None else run.times
+    measured = StageTimes((), (), ()) if run is None else run.times
     return StageTimes(
-        own.forward_ms if tf is None else _times("--tf", tf),
-        own.backward_ms if tb is None else _times("--tb", tb),
-        own.weight_ms if tw is None else _times("--tw", tw),
-        own.transfer_ms if tcomm is None else tcomm,
+        measured.forward_ms if tf is None else _times("--tf", tf),
+        measured.backward_ms if tb is None else _times("--tb", tb),
+        measured.weight_ms if tw is None else _times("--tw", tw),
+        measured.transfer_ms if tcomm is None else tcomm,
     )
 
 
 def _times(option: str, text: str) -> tuple[float, ...]:
-    """Return the times in an option.
+    """Return the times in the value of an option.
 
     Raises:
-        UsageError: there is something else.
+        UsageError: it is not a list of numbers.
     """
     try:
-        return tuple(float(one) for one in text.split(","))
+        return tuple(map(float, text.split(",")))
     except ValueError:
         raise UsageError(
-            f"{option} {text}: not milliseconds; give a number, or one a stage with commas between"
+            f"{option} {text}: not milliseconds; give one number, or one a stage with commas"
         ) from None

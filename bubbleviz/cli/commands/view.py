@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.errors import UsageError
+from bubbleviz.cli.options import Conventions, Jobs, Skip
 from bubbleviz.cli.terminal import pass_on, progress_bars
+from bubbleviz.errors import UsageError
 
 
 def view(
@@ -16,37 +17,24 @@ def view(
         list[str],
         typer.Argument(
             metavar="REPORT.json|PROFILES...",
-            help="A report that analyze --json wrote, or the profiles of one run (files, or a "
-            "directory of them).",
+            help="A report written by analyze --json, or the profiles of one run (files or a "
+            "directory).",
         ),
     ],
     browser: Annotated[
-        bool, typer.Option(help="Open the page in the browser, or only say where it is.")
+        bool, typer.Option(help="Open the page in the browser, or only print its address.")
     ] = True,
-    skip: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Leave the first N iterations of profiles out of averages."
-        ),
-    ] = 0,
-    convention: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME|FILE", help="Naming of the ranges of profiles; recognised if not given."
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", min=1, metavar="N", help="As for analyze."),
-    ] = None,
+    skip: Skip = 0,
+    convention: Conventions = None,
+    jobs: Jobs = None,
 ) -> None:
     """Show the interactive report in the browser, until Ctrl-C.
 
-    It is served to this machine alone, on a port and under a name of its own each time.
+    The page is served on the loopback address only, under a new secret address each time.
     """
-    from bubbleviz.report.saved import looks_saved
     from bubbleviz.cli.serving import serving
     from bubbleviz.render.web.page import check
+    from bubbleviz.report.saved import looks_saved
 
     check()
     if len(inputs) > 1 and any(map(looks_saved, inputs)):

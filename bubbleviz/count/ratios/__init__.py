@@ -1,6 +1,6 @@
 """Bubble ratios: each module here defines one, by the window it looks at and what is work in it.
 
-Adding one is adding a module with a ``STATISTIC`` constant; it appears in every table and file.
+Adding one is adding a module with a ``RATIO`` constant; it appears in every table and file.
 A ratio over the ranks is ``1 - sum of work / sum of windows``.
 """
 
@@ -56,7 +56,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Statistic:
+class RatioDefinition:
     """A bubble ratio.
 
     Attributes:
@@ -80,6 +80,6 @@ class Statistic:
     order: int
 
 
-def statistics() -> tuple[Statistic, ...]:
+def ratio_definitions() -> tuple[RatioDefinition, ...]:
     """Return every statistic, in display order."""
-    return discover(__name__, "STATISTIC", Statistic)
+    return discover(__name__, "RATIO", RatioDefinition)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.count.ratios import Counted, Extents, Statistic, Windows
+from bubbleviz.count.ratios import Counted, Extents, RatioDefinition, Windows
 
 
 def _windows(extents: Extents) -> Windows:
@@ -15,7 +15,7 @@ def _windows(extents: Extents) -> Windows:
     return Windows(extents.first_ns, following, known)
 
 
-STATISTIC = Statistic(
+RATIO = RatioDefinition(
     name="period",
     summary="start to next start",
     definition="1 - sum of all compute / sum of the ranks' times from the iteration's first start "

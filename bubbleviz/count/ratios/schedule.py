@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from bubbleviz.count.ratios import Counted, Extents, RatioDefinition, Windows
 from bubbleviz.model.columns import Ints
-from bubbleviz.count.ratios import Counted, Extents, Statistic, Windows
 
 
 def common_window(extents: Extents, last_ns: Ints) -> Windows:
@@ -21,7 +21,7 @@ def common_window(extents: Extents, last_ns: Ints) -> Windows:
     )
 
 
-STATISTIC = Statistic(
+RATIO = RatioDefinition(
     name="schedule",
     summary="iteration as if alone",
     definition="1 - sum of the ranks' compute / (ranks x (last end - first start over all ranks))",

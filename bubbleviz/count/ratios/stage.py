@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.count.ratios import Counted, Extents, Statistic, Windows
+from bubbleviz.count.ratios import Counted, Extents, RatioDefinition, Windows
 
 
 def _windows(extents: Extents) -> Windows:
@@ -17,7 +17,7 @@ def _windows(extents: Extents) -> Windows:
     )
 
 
-STATISTIC = Statistic(
+RATIO = RatioDefinition(
     name="stage",
     summary="longest rank's own",
     definition="1 - sum of the ranks' compute / (ranks x longest (last end - first start) of a "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bubbleviz.count.ratios import Counted, Statistic
+from bubbleviz.count.ratios import Counted, RatioDefinition
 from bubbleviz.count.ratios.schedule import common_window
 
-STATISTIC = Statistic(
+RATIO = RatioDefinition(
     name="step",
     summary="to the last Optimizer",
     definition="1 - sum of the ranks' compute and Optimizer / (ranks x (last end, Optimizer "

@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.model.columns import Ints
-from bubbleviz.explain.recognition.order_diff import Difference, difference
-from bubbleviz.explain.recognition.pipeline_orders import Crowd
 from bubbleviz.errors import UsageError
+from bubbleviz.explain.recognition.order_diff import Difference, difference
 from bubbleviz.explain.recognition.orders import (
     BACKWARD,
     WEIGHTS,
@@ -20,9 +18,11 @@ from bubbleviz.explain.recognition.orders import (
     planned_orders,
     settled,
 )
-from bubbleviz.schedules.plan import Plan, Schedule
-from bubbleviz.schedules import schedules
+from bubbleviz.explain.recognition.pipeline_orders import Crowd
 from bubbleviz.explain.recognition.structure import families_of, without_eager
+from bubbleviz.model.columns import Ints
+from bubbleviz.schedules.known import schedules
+from bubbleviz.schedules.plan import Plan, Schedule
 
 #: With more operations elsewhere than this share, an order is not that of the schedule. Different
 #: schedules of this package are at least 0.125 apart, from 2 devices and 4 microbatches on.

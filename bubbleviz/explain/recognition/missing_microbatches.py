@@ -16,10 +16,10 @@ import numpy as np
 
 from bubbleviz.explain.recognition import candidates
 from bubbleviz.explain.recognition.candidates import Plans, Verdict
-from bubbleviz.model.columns import Ints
 from bubbleviz.explain.recognition.order_diff import Difference
-from bubbleviz.explain.recognition.pipeline_orders import Crowd
 from bubbleviz.explain.recognition.orders import alone, microbatch_of
+from bubbleviz.explain.recognition.pipeline_orders import Crowd
+from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.plan import Plan, Schedule
 
 

@@ -15,13 +15,13 @@ from itertools import chain
 
 import numpy as np
 
-from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.explain.recognition.orders import settled
+from bubbleviz.model.columns import Bools, Ints
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How an order differs from a planned one; codes are those of :mod:`bubbleviz.explain.recognition.orders`.
+    """How an order differs from a planned one; codes as in :mod:`..recognition.orders`.
 
     Attributes:
         moved: codes of operations out of place, in measured order.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.explain.recognition.orders import FORWARD, Orders, chunk_of, kind_of, microbatch_of
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Rank
-from bubbleviz.explain.recognition.orders import FORWARD, Orders, chunk_of, kind_of, microbatch_of
 
 
 @dataclass(frozen=True)

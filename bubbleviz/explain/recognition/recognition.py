@@ -12,14 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.explain.recognition.missing_microbatches import verdict, verdict_of_plan
-from bubbleviz.explain.recognition.candidates import Plans, Verdict
-from bubbleviz.model.columns import Ints
-from bubbleviz.explain.recognition.order_diff import Difference, joined_codes
 from bubbleviz.count.count import Iteration
-from bubbleviz.explain.recognition.pipeline_orders import Crowd, key_of, pipelines_of
 from bubbleviz.errors import MismatchError
-from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.explain.recognition.candidates import Plans, Verdict
+from bubbleviz.explain.recognition.missing_microbatches import verdict, verdict_of_plan
+from bubbleviz.explain.recognition.order_diff import Difference, joined_codes
 from bubbleviz.explain.recognition.orders import (
     BACKWARD,
     WEIGHTS,
@@ -29,6 +26,9 @@ from bubbleviz.explain.recognition.orders import (
     microbatch_of,
     orders_of,
 )
+from bubbleviz.explain.recognition.pipeline_orders import Crowd, key_of, pipelines_of
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan
 
@@ -93,7 +93,7 @@ class Recognition:
         also: other schedules with the same order, and searches that could have found it.
         exact: whether all averaged iterations ran exactly this.
         distance: mean share of their operations that are elsewhere; None without a plan.
-        because: why there is no name, or what tells it; a sentence's part.
+        reason: why there is no name, or what tells it; a sentence's part.
         iterations: every training iteration.
         judged: indices of those that decided: the averaged ones, if there are any.
         deviations: the first of them, by iteration and rank.
@@ -105,7 +105,7 @@ class Recognition:
     also: tuple[str, ...] = ()
     exact: bool = False
     distance: float | None = None
-    because: str = ""
+    reason: str = ""
     iterations: tuple[IterationOrder, ...] = ()
     judged: tuple[int, ...] = ()
     deviations: tuple[Deviation, ...] = ()
@@ -137,11 +137,11 @@ def schedule_of(
     plans = Plans()
     found = _judge(ranks, operations, iterations, lambda crowd: verdict(crowd, plans))
     if found.name is None:
-        because = found.because or "no schedule that is known has this order"
+        reason = found.reason or "no schedule that is known has this order"
     else:
-        because = "by its structure" if found.distance is None else ""
-    told = (because, _INFERRED if inferred else "")
-    return replace(found, because="; ".join(filter(None, told)), inferred=inferred)
+        reason = "by its structure" if found.distance is None else ""
+    told = (reason, _INFERRED if inferred else "")
+    return replace(found, reason="; ".join(filter(None, told)), inferred=inferred)
 
 
 def compared(
@@ -180,12 +180,12 @@ def _judge(
     """Return what was judged of every training iteration, and of the run."""
     training = [i.index for i in iterations if i.kind == "training"]
     if not training:
-        return Recognition(None, because="no training iteration is in the capture")
+        return Recognition(None, reason="no training iteration is in the capture")
     orders = orders_of(operations, training)
     if not len(orders.pattern):
-        return Recognition(None, because="no training iteration is in the capture")
+        return Recognition(None, reason="no training iteration is in the capture")
     if (orders.pattern < 0).all():
-        return Recognition(None, because="the names of ranges tell no microbatches")
+        return Recognition(None, reason="the names of ranges tell no microbatches")
     known: dict[tuple[object, ...], Verdict] = {}
     found: list[IterationOrder] = []
     deviations: list[Deviation] = []

@@ -20,7 +20,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.model.columns import Ints
 from bubbleviz.explain.recognition.orders import (
     BACKWARD,
     FORWARD,
@@ -30,6 +29,7 @@ from bubbleviz.explain.recognition.orders import (
     kind_of,
     microbatch_of,
 )
+from bubbleviz.model.columns import Ints
 
 #: Share of backwards that must have a W of their own. Some schedulers fuse the last ones.
 _SPLIT = 0.9

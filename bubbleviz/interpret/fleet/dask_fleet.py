@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
 from bubbleviz.interpret.fleet.fleet import Glance, Outcome, digest, glance, outcome_of
-from bubbleviz.sources.paths import Found, find_profiles
+from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.progress import Progress
-from bubbleviz.interpret.record import How, renamed
+from bubbleviz.sources.paths import InputFile, find_profiles
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -120,7 +120,7 @@ def _version() -> str:
 class _Sighting:
     """A file that one host sees, with what tells whether another one sees the same."""
 
-    found: Found
+    found: InputFile
     size: int
     changed_ns: int
 
@@ -139,7 +139,7 @@ def _sightings_of(path: str) -> list[_Sighting] | str:
     return [_Sighting(f, s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
 
 
-def _outcome(path: str, shown: str, how: How) -> Outcome:
+def _outcome(path: str, shown: str, how: ReadOptions) -> Outcome:
     outcome = outcome_of(path, how)
     if isinstance(outcome, ProfileError):
         return type(outcome)(str(outcome).replace(path, shown))
@@ -160,7 +160,7 @@ class DaskFleet:
         workers = sorted(self._client.nthreads())  # type: ignore[no-untyped-call]  # as above
         return {_host_of(worker): worker for worker in workers}
 
-    def find(self, paths: Sequence[str]) -> tuple[Found, ...]:
+    def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
         """Return the files that paths stand for on the hosts of the workers.
 
         Raises:
@@ -171,7 +171,7 @@ class DaskFleet:
         # Workers run in directories of their own.
         there = [_absolute(path) for path in paths]
         answers = self._client.run(_sightings, there, workers=list(by_host.values()))
-        found: list[Found] = []
+        found: list[InputFile] = []
         for number, path in enumerate(paths):
             seen: dict[str, _Sighting] = {}
             why = ""
@@ -214,7 +214,7 @@ class DaskFleet:
         return [results[number] for number in range(len(paths))]
 
     def record(
-        self, paths: Sequence[str], how: How, progress: Progress
+        self, paths: Sequence[str], how: ReadOptions, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (number of the path, outcome), in the order in which they are done."""
         for number, outcome in self._done(

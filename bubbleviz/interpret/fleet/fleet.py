@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
-from bubbleviz.interpret.fleet.process_pool import Broken, Handed, crew
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources.paths import Found, find_profiles
+from bubbleviz.interpret.fleet.process_pool import Broken, Handed, crew
+from bubbleviz.interpret.record import ReadOptions, Recorded, record
 from bubbleviz.progress import Progress, Watch, unwatched
-from bubbleviz.interpret.record import How, Recorded, record
+from bubbleviz.sources.paths import InputFile, find_profiles
 
 T = TypeVar("T")
 
@@ -90,8 +90,8 @@ class Fleet(Protocol):
     def strict(self) -> bool:
         """Whether a file that cannot be read ends the run, if it was named."""
 
-    def find(self, paths: Sequence[str]) -> tuple[Found, ...]:
-        """Return the files that paths stand for; see :func:`~bubbleviz.sources.paths.find_profiles`."""
+    def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
+        """Return the files of some paths; see :func:`~bubbleviz.sources.paths.find_profiles`."""
 
     def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:
         """Return the glance of each file, or why there is none."""
@@ -100,7 +100,7 @@ class Fleet(Protocol):
         """Return the digest of each file, or why there is none."""
 
     def record(
-        self, paths: Sequence[str], how: How, progress: Progress
+        self, paths: Sequence[str], how: ReadOptions, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (number of the path, outcome), in the order in which they are done."""
 
@@ -116,7 +116,7 @@ class Local:
     meanwhile: Callable[[], None] = lambda: None
     strict: bool = True
 
-    def find(self, paths: Sequence[str]) -> tuple[Found, ...]:
+    def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
         """Return the files that paths stand for."""
         return find_profiles(paths)
 
@@ -129,7 +129,7 @@ class Local:
         return [_or_error(digest, path) for path in paths]
 
     def record(
-        self, paths: Sequence[str], how: How, progress: Progress
+        self, paths: Sequence[str], how: ReadOptions, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (number of the path, outcome); the largest files are begun first.
 
@@ -157,7 +157,10 @@ def _or_error(work: Callable[[str], T], path: str) -> T | ProfileError:
 
 
 def outcome_of(
-    path: str, how: How, watch: Watch = unwatched, meanwhile: Callable[[], None] = lambda: None
+    path: str,
+    how: ReadOptions,
+    watch: Watch = unwatched,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Return the recording of a profile, or why there is none; see :func:`record`."""
     try:
@@ -175,7 +178,7 @@ class _Many:
     it shows which of them it dies of.
     """
 
-    def __init__(self, paths: Sequence[str], how: How, progress: Progress) -> None:
+    def __init__(self, paths: Sequence[str], how: ReadOptions, progress: Progress) -> None:
         self._paths, self._how, self._progress = paths, how, progress
         self._deaths: Counter[int] = Counter()
 
@@ -230,7 +233,7 @@ class _Many:
             yield number, outcome_of(self._paths[number], self._how, watch)
             watch(1.0)
 
-    def _task(self, number: int) -> tuple[int, str, How]:
+    def _task(self, number: int) -> tuple[int, str, ReadOptions]:
         return number, self._paths[number], self._how
 
     def _lost(self, number: int) -> ProfileError:
@@ -248,7 +251,7 @@ def _begin(telling: Connection) -> None:
     _telling.append(telling)
 
 
-def _recorded_there(task: tuple[int, str, How]) -> Outcome:
+def _recorded_there(task: tuple[int, str, ReadOptions]) -> Outcome:
     number, path, how = task
 
     def watch(share: float) -> None:

@@ -7,26 +7,19 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
-from bubbleviz.render.text.cells import (
-    clean,
-    listed,
-    milliseconds,
-    percent,
-    ruled,
-    shortened,
-)
-from bubbleviz.report.compare.comparison import Cell, Comparison
 from bubbleviz.errors import UsageError
-from bubbleviz.render.formats.csv import inert
-from bubbleviz.report.compare.significance import ASSUMPTIONS, Difference
+from bubbleviz.model.texts import csv_text, inert, one_line
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
+from bubbleviz.render.text.cells import listed, milliseconds, percent, ruled, shortened
+from bubbleviz.report.compare.comparison import Cell, Comparison
+from bubbleviz.report.compare.significance import ASSUMPTIONS, Difference
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.report.saved import Average, SavedRatio
 
-SCHEMA = "bubbleviz.report.compare.comparison/1"
+SCHEMA = "bubbleviz.comparison/1"
 COLUMNS = (
     *("ratio", "run", "mean", "std", "n", "window_ns", "window_std_ns"),
     *("difference", "difference_low", "difference_high", "t", "df", "p", "window_difference_ns"),
@@ -39,7 +32,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as JSON values."""
     return {
         "schema": SCHEMA,
-        "bubbleviz": __version__,
+        "version": __version__,
         "runs": [
             {
                 "title": run.title,
@@ -79,16 +72,14 @@ def as_json(comparison: Comparison) -> str:
 
 def as_csv(comparison: Comparison) -> str:
     """Return a comparison as CSV: one row a ratio and run, empty cells for what is unknown."""
-    import csv
-    import io
-
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in comparison.rows:
-        for run, cell in zip(comparison.runs, row.cells, strict=True):
-            writer.writerow((inert(row.name), inert(run.title), *_values(cell)))
-    return out.getvalue()
+    return csv_text(
+        COLUMNS,
+        (
+            (inert(row.name), inert(run.title), *_values(cell))
+            for row in comparison.rows
+            for run, cell in zip(comparison.runs, row.cells, strict=True)
+        ),
+    )
 
 
 def _values(cell: Cell) -> Iterator[object]:
@@ -156,7 +147,7 @@ def parts(comparison: Comparison) -> Iterator[RenderableType]:
     """Yield what to print, for any rich console."""
     from rich.text import Text
 
-    titles = [shortened(clean(run.title, 200), _TITLE) for run in comparison.runs]
+    titles = [shortened(one_line(run.title, 200), _TITLE) for run in comparison.runs]
     yield Text("\n".join(_summary(comparison, titles)), style="bold")
     yield Text("\nBubble ratios in %; differences to the first run in percentage points")
     table = ruled(
@@ -166,11 +157,11 @@ def parts(comparison: Comparison) -> Iterator[RenderableType]:
     for row in comparison.rows:
         for place, (title, cell) in enumerate(zip(titles, row.cells, strict=True)):
             table.add_row(
-                "" if place else clean(row.name, 40), title, *_printed(row.cells[0], cell)
+                "" if place else one_line(row.name, 40), title, *_printed(row.cells[0], cell)
             )
     yield table
     if comparison.notes:
-        yield listed(clean(note, 600) for note in comparison.notes)
+        yield listed(one_line(note, 600) for note in comparison.notes)
     yield Text(f"\n{ASSUMPTIONS}", style="dim")
 
 
@@ -180,7 +171,7 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
     row = next(row for row in comparison.rows if row.name == headline)
     for title, cell in zip(titles[1:], row.cells[1:], strict=True):
         against = _against(titles[0], row.cells[0], title, cell)
-        yield f"bubble ratio ({clean(headline, 40)}): {against}"
+        yield f"bubble ratio ({one_line(headline, 40)}): {against}"
 
 
 def _against(first: str, before: Cell, title: str, cell: Cell) -> str:

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from html import escape
 
-from bubbleviz.report.advice import first_thing
-from bubbleviz.render.text.cells import clean
-from bubbleviz.render.picture.drawing import picture
-from bubbleviz.report.methods import with_source
-from bubbleviz.render.text.reasons import cause_cells, causes_title
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.model.texts import one_line
 from bubbleviz.render.formats.table import headline_lines, limitation_lines, ratio_cells
-from bubbleviz.report.report import Report, View
+from bubbleviz.render.picture.drawing import picture
 from bubbleviz.render.rows import by_stage, rows_of
-from bubbleviz.count.ratios import statistics
+from bubbleviz.render.text.reasons import cause_cells, causes_title
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.methods import with_source
+from bubbleviz.report.report import Report, View
 
 #: A picture in a notebook has at most so many rows,
 MOST_ROWS = 64
@@ -100,7 +100,9 @@ def _head(report: Report) -> Iterator[str]:
     """Yield what stands above the picture."""
     value, bounds, runs, why = headline_lines(report)
     yield f"<p><b>{_text(value)}</b>{_text(bounds)}</p>"
-    definition = next((s.definition for s in statistics() if s.name == report.headline), None)
+    definition = next(
+        (s.definition for s in ratio_definitions() if s.name == report.headline), None
+    )
     if definition is not None:
         yield _paragraph(f"{report.headline} = {with_source(definition)}")
     yield _paragraph(runs)
@@ -144,4 +146,4 @@ def _paragraph(text: str) -> str:
 
 def _text(text: str) -> str:
     """Return a text that is no markup, on one line, and without invisible characters."""
-    return escape(clean(text, 800))
+    return escape(one_line(text, 800))

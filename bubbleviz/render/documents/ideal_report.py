@@ -31,7 +31,7 @@ def document(found: Ideal | Estimate) -> dict[str, Any]:
     known = found if isinstance(found, Ideal) else None
     return {
         "schema": SCHEMA,
-        "bubbleviz": __version__,
+        "version": __version__,
         **_sizes(found),
         "cost_ms": found.cost_ms,
         "makespan_ms": known and known.makespan_ms,
@@ -74,8 +74,8 @@ def as_svg(found: Ideal | Estimate) -> str:
     Raises:
         UsageError: it comes from a formula, which has no order to draw.
     """
-    from bubbleviz.report.ideal_run import report_of
     from bubbleviz.render.formats.svg import RENDERER
+    from bubbleviz.report.ideal_run import report_of
     from bubbleviz.report.report import View
 
     return RENDERER.render(report_of(_ordered(found)), View())
@@ -129,7 +129,7 @@ def schedule_parts() -> Iterator[RenderableType]:
     from rich.text import Text
 
     from bubbleviz.schedules.formulas import formulas
-    from bubbleviz.schedules import schedules
+    from bubbleviz.schedules.known import schedules
 
     rules: tuple[Schedule | Formula, ...] = (*schedules(), *formulas())
     for rule in rules:
@@ -171,7 +171,7 @@ def parts(found: Ideal | Estimate) -> Iterator[RenderableType]:
 def _told(name: str) -> str:
     """Return what a schedule or a formula is, and its source."""
     from bubbleviz.schedules.formulas import formulas
-    from bubbleviz.schedules import schedules
+    from bubbleviz.schedules.known import schedules
 
     rules: tuple[Schedule | Formula, ...] = (*schedules(), *formulas())
     known = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in rules}

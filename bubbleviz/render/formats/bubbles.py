@@ -1,9 +1,10 @@
-"""Gaps: one row for each idle interval and cause, in the headline's windows."""
+"""Bubbles: one row for each idle interval and cause, in the headline's windows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bubbleviz.model.texts import inert
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
@@ -32,43 +33,38 @@ COLUMNS = (
 def render(report: Report, view: View) -> str:
     """Return the idle intervals as CSV; the view plays no part, all of them are in it."""
     del view
-    import csv
-    import io
+    from bubbleviz.model.texts import csv_text
 
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(zip(*_columns(report), strict=True))
-    return out.getvalue()
+    return csv_text(COLUMNS, zip(*_columns(report), strict=True))
 
 
 def _columns(report: Report) -> list[list[object]]:
     from bubbleviz.explain.idle import Cause
 
-    gaps, operations = report.gaps, report.operations
+    bubbles, operations = report.bubbles, report.operations
     label = {int(cause): cause.label for cause in Cause}
     stage = ["" if rank.stage is None else rank.stage for rank in report.ranks]
-    rank = gaps.rank.tolist()
-    peer = ["" if row < 0 else int(operations.rank[row]) for row in gaps.giver.tolist()]
+    rank = bubbles.rank.tolist()
+    peer = ["" if row < 0 else int(operations.rank[row]) for row in bubbles.peer_operation.tolist()]
     hosts = [
         _host(report, row) if cause == Cause.HOST else ("", "")
-        for row, cause in enumerate(gaps.cause.tolist())
+        for row, cause in enumerate(bubbles.cause.tolist())
     ]
     return [
-        [gaps.ratio] * len(gaps),
-        gaps.iteration.tolist(),
+        [bubbles.ratio] * len(bubbles),
+        bubbles.iteration.tolist(),
         rank,
         [stage[own] for own in rank],
-        gaps.interval.tolist(),
-        gaps.start_ns.tolist(),
-        gaps.end_ns.tolist(),
-        (gaps.end_ns - gaps.start_ns).tolist(),
-        [label[cause] for cause in gaps.cause.tolist()],
-        _labels(report, gaps.before.tolist()),
-        _labels(report, gaps.after.tolist()),
+        bubbles.interval.tolist(),
+        bubbles.start_ns.tolist(),
+        bubbles.end_ns.tolist(),
+        (bubbles.end_ns - bubbles.start_ns).tolist(),
+        [label[cause] for cause in bubbles.cause.tolist()],
+        _labels(report, bubbles.before.tolist()),
+        _labels(report, bubbles.after.tolist()),
         peer,
         ["" if isinstance(own, str) else stage[own] for own in peer],
-        _labels(report, gaps.giver.tolist()),
+        _labels(report, bubbles.peer_operation.tolist()),
         [call for call, _ in hosts],
         [around for _, around in hosts],
     ]
@@ -85,12 +81,14 @@ def _labels(report: Report, rows: list[int]) -> list[object]:
 
 def _host(report: Report, row: int) -> tuple[str, str]:
     from bubbleviz.report.advice import host_activity
-    from bubbleviz.render.formats.csv import inert
 
     call, around = host_activity(report, row)
     return inert(call or ""), inert(around or "")
 
 
 RENDERER = Renderer(
-    name="gaps", summary="one row an idle interval, with its cause, as CSV", render=render, order=3
+    name="bubbles",
+    summary="one row an idle interval, with its cause, as CSV",
+    render=render,
+    order=3,
 )

@@ -14,8 +14,8 @@ from bubbleviz.render.formats import Renderer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from bubbleviz.report.report import Report, View
     from bubbleviz.render.trace.tracks import Argument, Counter, Process, Track
+    from bubbleviz.report.report import Report, View
 
 
 def render(report: Report, view: View) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from bubbleviz.render.formats import Renderer
@@ -23,32 +22,24 @@ COLUMNS = (
     "host_start_ns",
     "host_end_ns",
     "kernels",
-    "compute_ns",
+    "active_ns",
     "name",
     "sequence",
     "occurrence",
 )
-#: A spreadsheet takes a cell that begins with one of these for a formula.
-_FORMULA = ("=", "+", "-", "@")
-#: What directs a terminal or the layout of a text, or breaks its line, and half characters.
-_DIRECTING = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 
 
 def render(report: Report, view: View) -> str:
     """Return the operations as CSV; the view plays no part, all of them are in it."""
     del view
-    import csv
-    import io
+    from bubbleviz.model.texts import csv_text
 
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(zip(*_columns(report), strict=True))
-    return out.getvalue()
+    return csv_text(COLUMNS, zip(*_columns(report), strict=True))
 
 
 def _columns(report: Report) -> list[list[object]]:
     from bubbleviz.model.phases import Phase
+    from bubbleviz.model.texts import inert
 
     operations = report.operations
     labels = {int(phase): phase.label for phase in Phase}
@@ -88,12 +79,6 @@ def _pairs(first: Ints, second: Ints) -> list[object]:
         "" if a < 0 else a if b < 0 else f"{a};{b}"
         for a, b in zip(first.tolist(), second.tolist(), strict=True)
     ]
-
-
-def inert(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula, on one line, otherwise as it is."""
-    flat = _DIRECTING.sub(" ", text)
-    return f"'{flat}" if flat.lstrip().startswith(_FORMULA) else flat
 
 
 RENDERER = Renderer(name="csv", summary="one row an operation", render=render, order=3)

@@ -19,9 +19,9 @@ def render(report: Report, view: View) -> str:
         OutputError: the charting library is not installed.
     """
     from bubbleviz.render.formats.json import document
-    from bubbleviz.report.timeline import timeline_of
     from bubbleviz.render.web.data import packed
     from bubbleviz.render.web.page import page
+    from bubbleviz.report.timeline import timeline_of
 
     numbers = document(report)
     shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
@@ -36,9 +36,9 @@ def page_of_saved(path: str, saved: SavedDocument) -> str:
         InputError: its timeline contradicts itself.
         OutputError: the charting library is not installed.
     """
-    from bubbleviz.report.timeline import restored
     from bubbleviz.render.web.data import packed
     from bubbleviz.render.web.page import page
+    from bubbleviz.report.timeline import restored
 
     shown = saved.document["typical_iteration"]
     data = packed(saved.document, restored(path, saved), shown, "")

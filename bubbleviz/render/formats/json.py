@@ -1,4 +1,4 @@
-"""JSON: the machine-readable report, schema ``bubbleviz.report.report/1``."""
+"""JSON: the machine-readable report, schema ``bubbleviz.report/1``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.report.advice import Gap
     from bubbleviz.count.count import Account, Iteration, RankIteration, Spread
     from bubbleviz.explain.critical_path import CriticalPath
     from bubbleviz.explain.phase_times import PhaseTime
     from bubbleviz.explain.recognition.recognition import Recognition
+    from bubbleviz.report.advice import LongBubble
     from bubbleviz.report.report import Report, View
 
 
@@ -56,7 +56,7 @@ def document(report: Report) -> dict[str, Any]:
     summary, typical = report.summary, report.typical_iteration()
     return {
         "schema": SCHEMA,
-        "bubbleviz": report.version,
+        "version": report.version,
         "headline": report.headline,
         "headline_reason": report.headline_reason,
         "convention": report.convention,
@@ -115,9 +115,9 @@ def _intervals(
     intervals: Mapping[str, tuple[float, float] | None],
 ) -> dict[str, list[float] | None]:
     """Return between what the clocks allow the ratios that need a common one; None unknown."""
-    from bubbleviz.count.ratios import statistics
+    from bubbleviz.count.ratios import ratio_definitions
 
-    found = {s.name: intervals.get(s.name) for s in statistics() if s.common_clock}
+    found = {s.name: intervals.get(s.name) for s in ratio_definitions() if s.common_clock}
     return {name: None if own is None else list(own) for name, own in found.items()}
 
 
@@ -176,7 +176,7 @@ def _summed_causes(report: Report) -> dict[str, dict[str, int]]:
 
 def _explained(report: Report) -> dict[str, Any]:
     """Return what the explanation tells beside causes."""
-    from bubbleviz.report.advice import biggest_gaps
+    from bubbleviz.report.advice import longest_bubbles
 
     explanation = report.explanation
     times, path = explanation.phase_times, explanation.path
@@ -198,7 +198,7 @@ def _explained(report: Report) -> dict[str, Any]:
         },
         "what_if": [asdict(change) for change in explanation.what_if],
         "alternatives": _alternatives(report),
-        "biggest_gaps": [_gap(report, gap) for gap in biggest_gaps(report)],
+        "longest_bubbles": [_bubble(report, bubble) for bubble in longest_bubbles(report)],
     }
 
 
@@ -227,7 +227,7 @@ def _alternatives(report: Report) -> dict[str, Any] | None:
     if others is None:
         return None
     return {
-        "because": others.because,
+        "reason": others.reason,
         "times": None if others.measured is None else asdict(others.measured),
         "rows": [asdict(row) for row in others.rows],
     }
@@ -248,17 +248,17 @@ def _operation(report: Report, row: int) -> dict[str, Any]:
     }
 
 
-def _gap(report: Report, gap: Gap) -> dict[str, Any]:
+def _bubble(report: Report, bubble: LongBubble) -> dict[str, Any]:
     from bubbleviz.explain.idle import Cause
 
-    gaps = report.gaps
+    bubbles = report.bubbles
     return {
-        "rank": int(gaps.rank[gap.row]),
-        "iteration": int(gaps.iteration[gap.row]),
-        "start_ns": int(gaps.start_ns[gap.row]),
-        "end_ns": int(gaps.end_ns[gap.row]),
-        "cause": Cause(int(gaps.cause[gap.row])).label,
-        "sentence": gap.sentence,
+        "rank": int(bubbles.rank[bubble.row]),
+        "iteration": int(bubbles.iteration[bubble.row]),
+        "start_ns": int(bubbles.start_ns[bubble.row]),
+        "end_ns": int(bubbles.end_ns[bubble.row]),
+        "cause": Cause(int(bubbles.cause[bubble.row])).label,
+        "sentence": bubble.sentence,
     }
 
 
@@ -293,7 +293,7 @@ def _recognition(found: Recognition | None) -> dict[str, Any] | None:
         "also": list(found.also),
         "exact": found.exact,
         "distance": found.distance,
-        "because": found.because or None,
+        "reason": found.reason or None,
         "iterations": [
             {**asdict(own), "also": list(own.also), "names": list(own.names)}
             for own in found.iterations
@@ -308,7 +308,7 @@ def _recognition(found: Recognition | None) -> dict[str, Any] | None:
 
 RENDERER = Renderer(
     name="json",
-    summary="machine-readable report (schema bubbleviz.report.report/1)",
+    summary="machine-readable report (schema bubbleviz.report/1)",
     render=render,
     order=2,
 )

@@ -82,7 +82,7 @@ def _comments(report: Report) -> Iterator[str]:
     if report.limitations:
         yield "% What could not be told:"
     for limitation in report.limitations:
-        yield f"%   {_short(limitation.what)}: {_short(limitation.because)}"
+        yield f"%   {_short(limitation.what)}: {_short(limitation.reason)}"
 
 
 def _short(text: str) -> str:
@@ -91,9 +91,9 @@ def _short(text: str) -> str:
 
 
 def _table(report: Report) -> Iterator[str]:
-    from bubbleviz.count.ratios import statistics
+    from bubbleviz.count.ratios import ratio_definitions
 
-    names = [s.name for s in statistics()]
+    names = [s.name for s in ratio_definitions()]
     ordered = sorted(names, key=lambda name: name != report.headline)
     yield r"\begin{table}"
     yield r"  \centering"
@@ -140,10 +140,10 @@ def _number(value: float | None, unit: float) -> str:
 
 def _caption(report: Report, ordered: list[str]) -> str:
     """Return what the table shows, and the definitions of its rows."""
+    from bubbleviz.count.ratios import ratio_definitions
     from bubbleviz.report.methods import counted
-    from bubbleviz.count.ratios import statistics
 
-    definitions = {s.name: s.definition for s in statistics()}
+    definitions = {s.name: s.definition for s in ratio_definitions()}
     meanings = "; ".join(
         rf"\emph{{{escaped(name)}}}{' (headline)' if name == report.headline else ''} is "
         f"{_formula(definitions[name])}"

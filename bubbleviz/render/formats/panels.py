@@ -22,13 +22,13 @@ def render(report: Report, view: View) -> str:
 
     Both panels tell the same ratio: that of one iteration as if alone, for a plan has no other.
     """
-    from bubbleviz.report.ideal_run import report_of
     from bubbleviz.render.picture.panels import Panel, draw_panels
+    from bubbleviz.report.ideal_run import report_of
     from bubbleviz.report.report import View as Everything
 
     others = report.alternatives
     if others is None or others.same is None:
-        why = others.because if others is not None and others.because else "no schedule recognised"
+        why = others.reason if others is not None and others.reason else "no schedule recognised"
         why = f"No schedule in theory stands above it: {why}."
         return draw_panels((Panel("measured", report, view),), "As measured", why)
     plan = others.same.plan

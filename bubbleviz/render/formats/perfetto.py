@@ -21,9 +21,9 @@ if TYPE_CHECKING:
         TrackDescriptor,
     )
 
-    from bubbleviz.report.report import Report, View
     from bubbleviz.render.trace.trace import Trace
     from bubbleviz.render.trace.tracks import Counter, Process, Track, Value
+    from bubbleviz.report.report import Report, View
 
 #: Every packet is of the one sequence whose strings it uses.
 _SEQUENCE = 1

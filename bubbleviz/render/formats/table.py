@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.formats import Renderer
 from bubbleviz.render.text.cells import (
-    clean,
     in_percent,
     listed,
     milliseconds,
@@ -18,7 +19,6 @@ from bubbleviz.render.text.cells import (
     titled,
 )
 from bubbleviz.render.text.reasons import advice, causes, reasons, times
-from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from bubbleviz.count.count import Iteration, RankIteration
-    from bubbleviz.model.operations import ProfileSummary
     from bubbleviz.explain.recognition.recognition import Deviation, Recognition
+    from bubbleviz.model.operations import ProfileSummary
     from bubbleviz.report.report import Report, View
 
 #: Width of the table where it is not shown on a terminal.
@@ -127,7 +127,7 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     runs = (
         f"{len(report.ranks)} ranks on {hosts} host{'s' if hosts != 1 else ''}, "
         f"{report.summary.iterations} of {len(report.iterations)} iterations averaged, "
-        f"naming {clean(report.convention)}"
+        f"naming {one_line(report.convention, 60)}"
     )
     bounds = ""
     if spread.ci95 is not None:
@@ -137,7 +137,7 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
         bounds += " ! (clocks contradict each other)"
     if interval is not None and interval[0] < interval[1]:
         bounds += f", clocks allow {_between(interval)} %"
-    why = f"headline is {report.headline}: {clean(report.headline_reason, 400)}"
+    why = f"headline is {report.headline}: {one_line(report.headline_reason, 400)}"
     return f"bubble ratio ({report.headline}): {percent(spread.mean)}", bounds, runs, why
 
 
@@ -159,7 +159,7 @@ def _orders(report: Report) -> Iterator[RenderableType]:
 def _recognised(found: Recognition) -> str:
     """Return which schedule ran, in one line."""
     if found.name is None:
-        return f"not recognised: {found.because}"
+        return f"not recognised: {found.reason}"
     also = f", which here is also {' and '.join(found.also)}" if found.also else ""
     agreeing = found.agreeing
     exact = sum(i.exact for i in agreeing)
@@ -174,8 +174,8 @@ def _recognised(found: Recognition) -> str:
         how += "; microbatches are counted by order, another may look the same"
     others = [name for i in found.iterations for name in (i.name, *i.names) if name != found.name]
     unlike = sorted({name or "an order of its own" for name in others})
-    return f"{clean(found.name)}{also} ({how})" + (
-        f"; elsewhere {clean(', '.join(unlike), 120)}" if unlike else ""
+    return f"{one_line(found.name, 60)}{also} ({how})" + (
+        f"; elsewhere {one_line(', '.join(unlike), 120)}" if unlike else ""
     )
 
 
@@ -185,7 +185,7 @@ def _deviation(report: Report, one: Deviation) -> str:
     chunk = f" of chunk {one.chunk}" if one.chunk > 0 else ""
     places = f" by {one.places}" if one.places else ""
     return (
-        f"{clean(rank.label, 40)}, iteration {clean(iteration.name, 20)}: "
+        f"{one_line(rank.label, 40)}, iteration {one_line(iteration.name, 20)}: "
         f"{one.phase.label}{one.microbatch}{chunk} {one.what}{places}"
     )
 
@@ -214,30 +214,30 @@ def _ratios(report: Report) -> Iterator[RenderableType]:
 
 def ratio_cells(report: Report) -> list[dict[str, str]]:
     """Return a row of cells by column for each ratio, without columns that say nothing."""
-    from bubbleviz.count.ratios import statistics
+    from bubbleviz.count.ratios import ratio_definitions
 
     summary = report.summary
     rows = []
-    for statistic in statistics():
-        ratio, low = summary.bubble_ratio[statistic.name], summary.bubble_low[statistic.name]
-        window = summary.window_ns[statistic.name]
-        mark = " !" if report.contradicted(statistic.name) else ""
+    for definition in ratio_definitions():
+        ratio, low = summary.bubble_ratio[definition.name], summary.bubble_low[definition.name]
+        window = summary.window_ns[definition.name]
+        mark = " !" if report.contradicted(definition.name) else ""
         rows.append(
             {
-                "ratio": statistic.name,
+                "ratio": definition.name,
                 "mean": in_percent(ratio.mean) + mark,
                 "low": in_percent(low.mean) if low.mean != ratio.mean else "",
-                "by clocks": _between(summary.bubble_interval[statistic.name])
-                if statistic.common_clock
+                "by clocks": _between(summary.bubble_interval[definition.name])
+                if definition.common_clock
                 else "not needed",
                 "std": in_percent(ratio.std),
                 "min": in_percent(ratio.min),
                 "max": in_percent(ratio.max),
                 "n": str(ratio.n),
-                "overhead": in_percent(summary.bubble_overhead[statistic.name].mean),
+                "overhead": in_percent(summary.bubble_overhead[definition.name].mean),
                 "window ms": milliseconds(window.mean),
                 "std ms": milliseconds(window.std),
-                "window": statistic.summary,
+                "window": definition.summary,
             }
         )
     nothing = {"low": ("",), "by clocks": ("", "not needed")}
@@ -285,7 +285,10 @@ def _ranks(
     if len(rows) > _RANKS:
         table.add_row("", "", f"… and {len(rows) - _RANKS} more in --json")
     by = "rank" if all(len(row.copies) == 1 for row in rows) else "stage (mean of its copies)"
-    title = f"Iteration {clean(iteration.name)}: busy time and bubble by {by}, ms ({name} window)"
+    title = (
+        f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms "
+        f"({name} window)"
+    )
     return titled(title, table)
 
 
@@ -333,7 +336,7 @@ def _labels(report: Report, ranks: list[int], width: int) -> list[str]:
     for rank in (report.ranks[index] for index in ranks):
         rest = rank.label.removeprefix(rank.host)
         label = f"{short[rank.host]}{rest}" if rest != rank.label else rank.label
-        whole.append(clean(label.strip() or rank.label, _LONGEST_LABEL))
+        whole.append(one_line(label.strip() or rank.label, _LONGEST_LABEL))
     for room in range(max(width, _SHORTEST_LABEL), _LONGEST_LABEL):
         labels = [shortened(label, room) for label in whole]
         if len(set(labels)) == len(set(whole)):
@@ -353,7 +356,7 @@ def _others(report: Report) -> Iterator[RenderableType]:
     others = [i for i in report.iterations if not i.averaged]
     for iteration in others[:_LIMITATIONS]:
         table.add_row(
-            clean(iteration.name),
+            one_line(iteration.name, 60),
             iteration.kind,
             "yes" if iteration.complete else "no",
             "-" if iteration.microbatches is None else str(iteration.microbatches),
@@ -375,7 +378,7 @@ def _clocks(report: Report) -> Iterator[RenderableType]:
     for profile in list(first.values())[:_RANKS]:
         uncertainty_ns = profile.clock_uncertainty_ns
         table.add_row(
-            shortened(clean(profile.host, 200), 28),
+            shortened(one_line(profile.host, 200), 28),
             milliseconds(profile.clock_offset_ns),
             "-" if uncertainty_ns is None else f"{uncertainty_ns / 1e3:,.1f}",
             f"{profile.clock_drift_ppm:.3f}" if profile.clock_drift_ppm else "-",
@@ -403,7 +406,7 @@ def _coverage(report: Report) -> Iterator[RenderableType]:
     )
     for profile in report.profiles[:_RANKS]:
         table.add_row(
-            shortened(clean(Path(profile.path).name, 200), 28),
+            shortened(one_line(Path(profile.path).name, 200), 28),
             f"{profile.kernels:,}",
             _share(profile.linked_kernels, profile.kernels),
             _share(profile.attributed_kernels, profile.kernels),
@@ -418,8 +421,8 @@ def _coverage(report: Report) -> Iterator[RenderableType]:
     largest = sorted(report.unattributed_kernels, key=lambda k: (-k.gpu_ns, k.rank, k.name))[:5]
     if largest:
         yield listed(
-            f"not explained: {milliseconds(k.gpu_ns)} ms in {k.count:,} x {clean(k.name)} on "
-            f"{clean(report.ranks[k.rank].label, 40)}, {clean(k.where, 80)}"
+            f"not explained: {milliseconds(k.gpu_ns)} ms in {k.count:,} x {one_line(k.name, 60)} "
+            f"on {one_line(report.ranks[k.rank].label, 40)}, {one_line(k.where, 80)}"
             for k in largest
         )
 
@@ -437,15 +440,15 @@ def limitation_lines(report: Report) -> list[str]:
     merged: dict[str, tuple[list[str], int]] = {}
     shorter = _shorter_paths(report)
     for entry in report.limitations:
-        what, because = shorter(entry.what), shorter(entry.because)
-        subjects, count = merged.get(because, ([], 0))
+        what, reason = shorter(entry.what), shorter(entry.reason)
+        subjects, count = merged.get(reason, ([], 0))
         if what not in subjects:
             subjects.append(what)
-        merged[because] = (subjects, count + entry.count)
+        merged[reason] = (subjects, count + entry.count)
     lines = [
-        f"{clean('; '.join(subjects), 160)}{f' ({count:,})' if count != 1 else ''}: "
-        f"{clean(because, 400)}"
-        for because, (subjects, count) in merged.items()
+        f"{one_line('; '.join(subjects), 160)}{f' ({count:,})' if count != 1 else ''}: "
+        f"{one_line(reason, 400)}"
+        for reason, (subjects, count) in merged.items()
     ]
     if len(lines) > _LIMITATIONS:
         lines[_LIMITATIONS:] = [f"and {len(lines) - _LIMITATIONS} more in --json"]
@@ -458,7 +461,7 @@ def _methods(report: Report) -> Iterator[RenderableType]:
     from bubbleviz.report.methods import methods
 
     yield Text("\nMethods, ready to paste", style="bold")
-    yield Text(clean(methods(report), None))
+    yield Text(one_line(methods(report), None))
 
 
 def _shorter_paths(report: Report) -> Callable[[str], str]:
@@ -466,7 +469,7 @@ def _shorter_paths(report: Report) -> Callable[[str], str]:
     paths = {profile.path for profile in report.profiles}
     folders = {Path(path).parent for path in paths}
     # A profile that could not be read is in no other place than at the head of its refusal.
-    heads = {entry.because.split(": ", 1)[0] for entry in report.limitations}
+    heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
     paths |= {head for head in heads if Path(head).parent in folders and Path(head).name}
     names = [Path(path).name for path in paths]
     short = {path: Path(path).name for path in paths if names.count(Path(path).name) == 1}

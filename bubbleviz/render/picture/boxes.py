@@ -15,8 +15,11 @@ import drawsvg
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.merging import Merged, runs, silhouette, split
-from bubbleviz.render.picture.page import Page, box, clean, px
+from bubbleviz.render.picture.page import Page, box, px
 from bubbleviz.render.picture.palette import (
     COMMUNICATION,
     LIGHT,
@@ -28,9 +31,6 @@ from bubbleviz.render.picture.palette import (
     paint,
     shade_of,
 )
-from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
-from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.report.report import Report
 from bubbleviz.render.picture.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
 from bubbleviz.render.picture.scene import (
     Marks,
@@ -39,6 +39,7 @@ from bubbleviz.render.picture.scene import (
     compute_marks,
     overlapping,
 )
+from bubbleviz.report.report import Report
 
 #: Up to so many marks, each has a tooltip of its own.
 MOST_TOOLTIPS = 4_000
@@ -233,7 +234,7 @@ class Boxes:
         operations = self._operations
         start, end = int(operations.start_ns[operation]), int(operations.end_ns[operation])
         name_id = int(operations.name_id[operation])
-        name = clean(self._names[name_id], 80) if name_id != NONE else ""
+        name = one_line(self._names[name_id], 80) if name_id != NONE else ""
         named = f" ({name})" if name else ""
         cut = ", cut" if operations.cut[operation] else ""
         since, length = (start - self._selection.start_ns) / 1e6, (end - start) / 1e6

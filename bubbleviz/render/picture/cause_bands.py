@@ -5,12 +5,12 @@ from __future__ import annotations
 import drawsvg
 import numpy as np
 
-from bubbleviz.model import intervals
 from bubbleviz.explain.idle import Cause
+from bubbleviz.model import intervals
 from bubbleviz.render.picture.page import Page, box
 from bubbleviz.render.picture.palette import CAUSES
-from bubbleviz.report.report import Report
 from bubbleviz.render.picture.scene import Selection
+from bubbleviz.report.report import Report
 
 #: Intervals are laid on a grid of so many lines a px: what is finer cannot be seen.
 _GRID = 2
@@ -37,18 +37,18 @@ def draw_causes(
         tops: upper edge of each row.
         height: of a row.
     """
-    gaps = report.gaps.take(selection.drawn(report.gaps.iteration))
+    bubbles = report.bubbles.take(selection.drawn(report.bubbles.iteration))
     rows = selection.row_of_rank
-    row = np.append(rows, -1)[np.minimum(gaps.rank, len(rows))]
+    row = np.append(rows, -1)[np.minimum(bubbles.rank, len(rows))]
     scale = _GRID * width / (selection.end_ns - selection.start_ns)
-    start = np.floor((gaps.start_ns - selection.start_ns) * scale).astype(np.int64)
-    end = np.ceil((gaps.end_ns - selection.start_ns) * scale).astype(np.int64)
+    start = np.floor((bubbles.start_ns - selection.start_ns) * scale).astype(np.int64)
+    end = np.ceil((bubbles.end_ns - selection.start_ns) * scale).astype(np.int64)
     start, end = (np.clip(column, 0, round(width * _GRID)) for column in (start, end))
     drawn = []
     for cause in Cause:
         boxes: list[str] = []
         for number, top in enumerate(tops):
-            own = (row == number) & (gaps.cause == cause)
+            own = (row == number) & (bubbles.cause == cause)
             lows, highs = intervals.union(start[own], end[own])
             boxes += [
                 box(left + low / _GRID, top, left + high / _GRID, top + height)

@@ -10,8 +10,8 @@ import numpy as np
 
 from bubbleviz.render.picture.page import Page, px
 from bubbleviz.render.picture.palette import CRITICAL
-from bubbleviz.report.report import Report
 from bubbleviz.render.picture.scene import Selection
+from bubbleviz.report.report import Report
 
 _THICKNESS = 2.4
 

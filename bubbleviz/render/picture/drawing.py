@@ -13,12 +13,13 @@ from typing import TypedDict
 
 import drawsvg
 
+from bubbleviz.count.count import Iteration
+from bubbleviz.explain.idle import Cause
+from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.boxes import LANE_GAP, Boxes
 from bubbleviz.render.picture.cause_bands import draw_causes
-from bubbleviz.count.count import Iteration
 from bubbleviz.render.picture.critical_line import draw_critical_line
 from bubbleviz.render.picture.heat_map import draw_heat_maps
-from bubbleviz.explain.idle import Cause
 from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.merging import NARROWEST
 from bubbleviz.render.picture.page import (
@@ -28,7 +29,6 @@ from bubbleviz.render.picture.page import (
     Page,
     at_most,
     box,
-    clean,
     duration,
     fitted,
     percent,
@@ -37,8 +37,8 @@ from bubbleviz.render.picture.page import (
     ticks,
 )
 from bubbleviz.render.picture.palette import LIGHT
-from bubbleviz.report.report import Report, View, told_apart
 from bubbleviz.render.picture.scene import Selection, select
+from bubbleviz.report.report import Report, View, told_apart
 
 #: Up to so many iterations have a bracket and a boundary.
 MOST_BRACKETS = 60
@@ -96,8 +96,8 @@ def draw_limitations(page: Page, report: Report) -> None:
     """Write below what is on the page what could not be told."""
     for limitation in report.limitations[:MOST_LIMITATIONS]:
         times = f" ({limitation.count:,} times)" if limitation.count > 1 else ""
-        what, because = clean(limitation.what, 160), clean(limitation.because, 500)
-        page.paragraph(f"{what}{times}: {because}", 9.5, lines=2)
+        what, reason = one_line(limitation.what, 160), one_line(limitation.reason, 500)
+        page.paragraph(f"{what}{times}: {reason}", 9.5, lines=2)
     if (more := len(report.limitations) - MOST_LIMITATIONS) > 0:
         page.paragraph(f"and {more:,} more limitation{'s' if more > 1 else ''}", 9.5, lines=1)
 
@@ -227,12 +227,12 @@ class Timeline:
     def headings(self) -> tuple[str, str]:
         """Return the ratio as a heading, and what it is of."""
         report, drawn = self.report, self.selection.iterations
-        head = f"{clean(report.headline, 40)} bubble ratio "
+        head = f"{one_line(report.headline, 40)} bubble ratio "
         parts = []
         value = percent(None)
         if len(drawn) == 1:
             value = self._ratio(drawn[0])
-            parts.append(f"iteration {clean(drawn[0].name, 40)}")
+            parts.append(f"iteration {one_line(drawn[0].name, 40)}")
         spread = report.summary.bubble_ratio.get(report.headline)
         if spread is not None and spread.mean is not None and spread.n > 0:
             bounds = f" ± {percent(spread.ci95)} (95 % CI)" if spread.ci95 is not None else ""
@@ -250,7 +250,7 @@ class Timeline:
         head, rest = self.headings()
         page.title = f"{head}, {rest}" if rest else head
         ranks, length = len(self.selection.ranks), self.span_ns
-        reason = clean(report.headline_reason, 300)
+        reason = one_line(report.headline_reason, 300)
         page.description = (
             f"Timeline of {ranks} GPU{'s' if ranks > 1 else ''}, one row each, over "
             f"{duration(length)}. {reason}"
@@ -338,8 +338,8 @@ class Timeline:
         if copies > 1:
             label = f"1 of {copies}: {label}"
         if row == 0 or self.clocks[row - 1] != self.clocks[row]:
-            label = f"{clean(label, 60)} {self._clock(row)}".rstrip()
-        return clean(label, 80)
+            label = f"{one_line(label, 60)} {self._clock(row)}".rstrip()
+        return one_line(label, 80)
 
     def _clock(self, row: int) -> str:
         """Return how far the clock of a row's host can be off, where there are several."""
@@ -468,7 +468,7 @@ class Timeline:
             top, bottom = layout.tops[rows[0]], layout.tops[rows[-1]] + layout.row
             x, middle = MARGIN + 8, (top + bottom) / 2
             self.page.text(
-                fitted(clean(host, 80), 10, bottom - top),
+                fitted(one_line(host, 80), 10, bottom - top),
                 x,
                 middle,
                 10,
@@ -545,7 +545,7 @@ class Timeline:
 
     def _bracket(self, it: Iteration, left: float, right: float, y: float) -> None:
         """Draw a line over the window with what fits of name, ratio and length in its middle."""
-        name, value = clean(it.name, 40), self._ratio(it)
+        name, value = one_line(it.name, 40), self._ratio(it)
         ratio = it.ratios.get(self.report.headline)
         texts = [f"iteration {name}", name, ""]
         if value != UNKNOWN:
@@ -601,8 +601,8 @@ class Timeline:
             "Paler: operations of other iterations.": boxes.others,
             "Each row counts a window of its own: brackets span the first row's, and tell the mean "
             "length.": self._windows_differ() and len(drawn) <= MOST_BRACKETS,
-            f"Where an iteration has no {clean(self.report.headline, 40)}, its schedule window is "
-            "hatched.": self._falls_back(),
+            f"Where an iteration has no {one_line(self.report.headline, 40)}, its schedule window "
+            "is hatched.": self._falls_back(),
             "Hatched as well: what lies between iterations, where it is too narrow to be seen.": (
                 self.bridged
             ),

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, box, px
 from bubbleviz.render.picture.palette import heat
-from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.report.report import Report
 from bubbleviz.render.picture.scene import Selection
+from bubbleviz.report.report import Report
 
 #: Shades of the scale, and the times of the median at its two ends.
 SHADES, FASTEST, SLOWEST = 11, 0.5, 1.5

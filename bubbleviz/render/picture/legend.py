@@ -8,11 +8,11 @@ from typing import Any
 
 import drawsvg
 
-from bubbleviz.render.picture.boxes import DOTS, DOTS_BELOW, Boxes
 from bubbleviz.explain.idle import Cause
+from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.render.picture.boxes import DOTS, DOTS_BELOW, Boxes
 from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, box, px, text_width
 from bubbleviz.render.picture.palette import CAUSES, COMMUNICATION, LIGHT, UNATTRIBUTED, paint
-from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render.picture.scene import UNATTRIBUTED as UNATTRIBUTED_KIND
 
 _LONG_NAMES = {

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.render.picture.page import px
 from bubbleviz.model.phases import COMMUNICATION, Phase
+from bubbleviz.render.picture.page import px
 from bubbleviz.render.picture.scene import UNATTRIBUTED, Floats, Marks, marks_in
 
 #: Narrower than this (px), and a mark is merged with its neighbours: half a px is a dot of a

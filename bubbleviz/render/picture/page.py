@@ -28,15 +28,6 @@ _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 # Lettering
 
 
-def clean(text: str, longest: int = 120) -> str:
-    """Return ``text`` on one line, without invisible characters, at most ``longest`` long."""
-    kept = "".join(
-        " " if unicodedata.category(c)[0] in "CZ" else c for c in text[: 4 * longest + 1]
-    )
-    kept = " ".join(kept.split())
-    return kept if len(kept) <= longest else kept[: longest - 1].rstrip() + "…"
-
-
 def text_width(text: str, size: float) -> float:
     """Return an upper estimate of the width of ``text`` in px, for the usual sans-serif fonts."""
     return size * sum(map(_advance, text))

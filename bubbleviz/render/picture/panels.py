@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.boxes import Boxes
 from bubbleviz.render.picture.drawing import Timeline, nothing_to_draw
 from bubbleviz.render.picture.legend import draw_legend
-from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, clean, duration, fitted, text_width
-from bubbleviz.report.report import Report, View
+from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, duration, fitted, text_width
 from bubbleviz.render.picture.scene import select
+from bubbleviz.report.report import Report, View
 
 #: Between two panels, px.
 _APART = 12.0
@@ -39,12 +40,12 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
         note: a sentence below the heading; empty for none.
     """
     page = Page()
-    page.title = clean(heading, 200) if panels else "Nothing to draw: no run"
+    page.title = one_line(heading, 200) if panels else "Nothing to draw: no run"
     page.y += 14
     page.text(fitted(page.title, 16, WIDTH - 2 * MARGIN), MARGIN, page.y, 16, font_weight="bold")
     if note:
         page.y += 5
-        page.paragraph(clean(note, 400), 10.5, lines=3)
+        page.paragraph(one_line(note, 400), 10.5, lines=3)
     page.y += _APART
     timelines = [_timeline(page, panel) for panel in panels]
     drawn = [timeline for timeline in timelines if timeline is not None]
@@ -97,7 +98,7 @@ def _draw(
 
 def _draw_title(page: Page, title: str, rest: str) -> None:
     """Write the title of a panel, and beside it what it shows."""
-    shown = fitted(clean(title, 120), _TITLE_SIZE, WIDTH / 2)
+    shown = fitted(one_line(title, 120), _TITLE_SIZE, WIDTH / 2)
     page.y += _TITLE_SIZE
     page.text(shown, MARGIN, page.y, _TITLE_SIZE, font_weight="bold")
     x = MARGIN + text_width(shown, _TITLE_SIZE) * 1.06 + 12
@@ -108,8 +109,8 @@ def _draw_title(page: Page, title: str, rest: str) -> None:
 def _limited(panels: Sequence[Panel]) -> list[str]:
     """Return which panels' reports have limitations; the reports tell them."""
     return [
-        f"{clean(panel.title, 60)}: {count:,} limitation{'' if count == 1 else 's'}, told by its "
-        "own report."
+        f"{one_line(panel.title, 60)}: {count:,} limitation{'' if count == 1 else 's'}, listed in "
+        "its own report."
         for panel in panels
         if (count := len(panel.report.limitations))
     ]

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.count.count import Iteration
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.report.report import Report, View
 from bubbleviz.render.rows import Row, rows_of
+from bubbleviz.report.report import Report, View
 
 Floats = npt.NDArray[np.float64]
 

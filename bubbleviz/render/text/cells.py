@@ -21,17 +21,6 @@ def milliseconds(value: float | None) -> str:
     return "-" if value is None else f"{value / 1e6:,.3f}"
 
 
-def clean(text: str, width: int | None = 60) -> str:
-    """Return a text from a profile for the terminal: printable, on one line, not too long.
-
-    Args:
-        text: any text.
-        width: how many characters it may have; None for any number.
-    """
-    flat = "".join(c if c.isprintable() else " " for c in text)
-    return flat if width is None or len(flat) <= width else flat[: width - 1] + "…"
-
-
 def shortened(text: str, width: int) -> str:
     """Return a text of at most ``width`` characters; its middle goes, for its ends tell more."""
     if len(text) <= width:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.render.text.cells import clean, in_percent, listed, milliseconds, ruled, titled
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.text.cells import in_percent, listed, milliseconds, ruled, titled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ def advice(report: Report) -> Iterator[RenderableType]:
 
     sentence = first_thing(report)
     if sentence is not None:
-        yield Text(f"what to do first: {clean(sentence, 600)}")
+        yield Text(f"what to do first: {one_line(sentence, 600)}")
 
 
 def causes(report: Report) -> Iterator[RenderableType]:
@@ -53,7 +54,7 @@ def causes(report: Report) -> Iterator[RenderableType]:
 def causes_title(report: Report) -> str:
     """Return what stands above the causes."""
     return (
-        f"What the bubble is made of ({report.gaps.ratio} window), mean of ranks and averaged "
+        f"What the bubble is made of ({report.bubbles.ratio} window), mean of ranks and averaged "
         "iterations"
     )
 
@@ -64,7 +65,7 @@ def cause_cells(report: Report) -> list[dict[str, str]]:
 
     from bubbleviz.explain.idle import MEANINGS, Cause
 
-    name = report.gaps.ratio
+    name = report.bubbles.ratio
     shown = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
     if not shown:
         return []
@@ -91,20 +92,20 @@ def reasons(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
     """Yield why each rank was idle in an iteration, and the longest gaps."""
     from rich.text import Text
 
-    from bubbleviz.report.advice import biggest_gaps
+    from bubbleviz.report.advice import longest_bubbles
 
     yield from _by_rank(report, iteration)
     yield from _communication(report, iteration)
-    gaps = biggest_gaps(report)
-    if gaps:
-        yield Text("\nLongest idle intervals (all of them: --gaps FILE)", style="bold")
-        yield listed(clean(gap.sentence, 400) for gap in gaps)
+    bubbles = longest_bubbles(report)
+    if bubbles:
+        yield Text("\nLongest idle intervals (all of them: --bubbles FILE)", style="bold")
+        yield listed(one_line(bubble.sentence, 400) for bubble in bubbles)
 
 
 def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
     from bubbleviz.explain.idle import Cause
 
-    name = report.gaps.ratio
+    name = report.bubbles.ratio
     idle = {
         own.rank: report.explanation.causes.of_rank(name, iteration.index, own.rank)
         for own in iteration.ranks
@@ -119,7 +120,7 @@ def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
         table.add_row(str(rank), "-" if stage is None else str(stage), *cells)
     if len(idle) > _ROWS:
         table.add_row("", f"… {len(idle) - _ROWS} more")
-    title = f"Iteration {clean(iteration.name)}: idle time by cause, ms ({name} window)"
+    title = f"Iteration {one_line(iteration.name, 60)}: idle time by cause, ms ({name} window)"
     yield from titled(title, table)
 
 
@@ -146,7 +147,7 @@ def _communication(report: Report, iteration: Iteration) -> Iterator[RenderableT
         )
     if len(ranks) > _ROWS:
         table.add_row("", f"… {len(ranks) - _ROWS} more")
-    yield from titled(f"Iteration {clean(iteration.name)}: communication, ms", table)
+    yield from titled(f"Iteration {one_line(iteration.name, 60)}: communication, ms", table)
     yield Text(_COMMUNICATION)
 
 
@@ -199,7 +200,7 @@ def _phase_times(report: Report) -> Iterator[RenderableType]:
         f"{s.times:.2f} times the median of its kind"
         for s in own.stragglers[:_PARTS]
     )
-    yield listed(clean(line, 300) for line in lines) if lines else Text("")
+    yield listed(one_line(line, 300) for line in lines) if lines else Text("")
 
 
 def _imbalance(report: Report) -> str:
@@ -216,15 +217,15 @@ def _path(report: Report) -> Iterator[RenderableType]:
     path = report.explanation.path
     if path is None or len(path.operations) == 0:
         return
-    name = clean(report.iterations[path.iteration].name)
+    name = one_line(report.iterations[path.iteration].name, 60)
     yield Text(
         f"\nCritical path of iteration {name}: {milliseconds(path.length_ns)} ms, "
         f"{len(path.operations)} operations",
         style="bold",
     )
     lines = [
-        f"{milliseconds(part.time_ns)} ms: {part.what} on {clean(rank_label(report, part.rank))} "
-        f"({part.count})"
+        f"{milliseconds(part.time_ns)} ms: {part.what} on "
+        f"{one_line(rank_label(report, part.rank), 60)} ({part.count})"
         for part in path.parts[:_PARTS]
     ]
     spare = np.sort(path.slack_ns[path.slack_ns > 0])
@@ -262,7 +263,7 @@ def _alternatives(report: Report) -> Iterator[RenderableType]:
     if others is None:
         return
     if others.measured is None:
-        yield Text(f"\nOther schedules cannot be compared: {clean(others.because, 300)}")
+        yield Text(f"\nOther schedules cannot be compared: {one_line(others.reason, 300)}")
         return
     columns = ("iteration ms", "won %", "schedule %", "activations", "as much memory")
     table = ruled("order", *columns, left=("order", "as much memory"))
@@ -271,7 +272,7 @@ def _alternatives(report: Report) -> Iterator[RenderableType]:
     for row in others.rows:
         name = called.get(row.name, row.name) + (" (this one)" if row.name == ran else "")
         if row.makespan_ms is None:
-            table.add_row(name, "-", "-", "-", "-", shortened(clean(row.because, 200), 40))
+            table.add_row(name, "-", "-", "-", "-", shortened(one_line(row.reason, 200), 40))
             continue
         table.add_row(
             name,

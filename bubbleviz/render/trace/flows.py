@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.explain.dependencies import needs_of
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.report.advice import host_activity, operation_labels
-from bubbleviz.render.text.cells import clean
-from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.count.count import RankIteration
-from bubbleviz.render.trace.flows import Flows, flows_at, flows_of
 from bubbleviz.explain.idle import Cause
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.report.report import Report
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.trace.flows import Flows, flows_at, flows_of
 from bubbleviz.render.trace.tracks import Argument, Counter, Process, Track, Value, lanes_of
+from bubbleviz.report.advice import host_activity, operation_labels
+from bubbleviz.report.report import Report
 
 #: Of a name from a profile, characters; viewers show less, and each repetition takes room.
 _LONGEST_NAME = 200
@@ -144,19 +144,19 @@ class Trace:
         )
 
     def _bubbles(self, rank: int) -> Track:
-        report, gaps = self.report, self.report.gaps
-        low, high = np.searchsorted(gaps.rank, (rank, rank + 1)).tolist()
+        report, bubbles = self.report, self.report.bubbles
+        low, high = np.searchsorted(bubbles.rank, (rank, rank + 1)).tolist()
         rows = np.arange(low, high)
-        rows = rows[np.lexsort((rows, gaps.end_ns[rows], gaps.start_ns[rows]))]
-        own = gaps.take(rows)
+        rows = rows[np.lexsort((rows, bubbles.end_ns[rows], bubbles.start_ns[rows]))]
+        own = bubbles.take(rows)
         causes = [Cause(cause) for cause in own.cause.tolist()]
         nothing = (None, None)
         hosts = [
             host_activity(report, row) if cause is Cause.HOST else nothing
             for row, cause in zip(rows.tolist(), causes, strict=True)
         ]
-        giver = own.giver.tolist()
-        peer = np.append(report.operations.rank, NONE)[own.giver].tolist()
+        peer_operation = own.peer_operation.tolist()
+        peer = np.append(report.operations.rank, NONE)[own.peer_operation].tolist()
         ranks = [_named(rank.label) for rank in report.ranks]
         return self._track(
             "bubbles",
@@ -165,13 +165,13 @@ class Trace:
             own.end_ns,
             [cause.label for cause in causes],
             (
-                Argument("ratio", [gaps.ratio] * len(own)),
+                Argument("ratio", [bubbles.ratio] * len(own)),
                 Argument("iteration", own.iteration.tolist()),
                 Argument("idle_ns", (own.end_ns - own.start_ns).tolist()),
                 Argument("before", _operation_labels(report, own.before.tolist())),
                 Argument("after", _operation_labels(report, own.after.tolist())),
                 Argument("peer", [None if at == NONE else ranks[at] for at in peer]),
-                Argument("peer_operation", _operation_labels(report, giver)),
+                Argument("peer_operation", _operation_labels(report, peer_operation)),
                 Argument("host_call", [call and _named(call) for call, _ in hosts]),
                 Argument("host_range", [around and _named(around) for _, around in hosts]),
             ),
@@ -226,7 +226,7 @@ class Trace:
 
 def trace_of(report: Report) -> Trace:
     """Return a report as a trace."""
-    ratio = report.gaps.ratio
+    ratio = report.bubbles.ratio
     first_ns, last_ns = _extent(report, ratio)
     base_ns = first_ns if first_ns < 0 or last_ns >= _WHOLE_NS else 0
     names = tuple(_named(name) for name in report.operations.names)
@@ -235,7 +235,7 @@ def trace_of(report: Report) -> Trace:
 
 def _extent(report: Report, ratio: str) -> tuple[int, int]:
     """Return when the first thing of a trace begins, and the last one ends; 0 where is none."""
-    operations, gaps = report.operations, report.gaps
+    operations, bubbles = report.operations, report.bubbles
     spanned = operations.has_span == 1
     accounts = [
         own.accounts[ratio]
@@ -243,8 +243,8 @@ def _extent(report: Report, ratio: str) -> tuple[int, int]:
         for own in iteration.ranks
         if ratio in own.accounts
     ]
-    starts = (operations.start_ns[spanned], gaps.start_ns, [a.start_ns for a in accounts])
-    ends = (operations.end_ns[spanned], gaps.end_ns, [a.end_ns for a in accounts])
+    starts = (operations.start_ns[spanned], bubbles.start_ns, [a.start_ns for a in accounts])
+    ends = (operations.end_ns[spanned], bubbles.end_ns, [a.end_ns for a in accounts])
     first_ns = min((int(min(some)) for some in map(_listed, starts) if some), default=0)
     return first_ns, max((int(max(some)) for some in map(_listed, ends) if some), default=0)
 
@@ -279,4 +279,4 @@ def _labels(rank: Rank) -> tuple[str, ...]:
 
 def _named(text: str) -> str:
     """Return a text from a profile for a viewer: on one line, printable, not too long."""
-    return clean(text[: _LONGEST_NAME + 1], _LONGEST_NAME)
+    return one_line(text[: _LONGEST_NAME + 1], _LONGEST_NAME)

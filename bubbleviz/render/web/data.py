@@ -20,8 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.idle import MEANINGS, Cause
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
+from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render.picture.palette import (
     CAUSES,
     COMMUNICATION,
@@ -32,9 +35,6 @@ from bubbleviz.render.picture.palette import (
     paint,
     shade_of,
 )
-from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
-from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.count.ratios import statistics
 from bubbleviz.report.timeline import Timeline
 
 _SIZES = (np.int8, np.int16, np.int32)
@@ -79,14 +79,14 @@ def packed(
             {"name": cause.label, "meaning": MEANINGS[cause], "colour": CAUSES[cause.label]}
             for cause in Cause
         ],
-        "statistics": [
+        "ratios": [
             {
                 "name": own.name,
                 "summary": own.summary,
                 "definition": own.definition,
                 "work": own.work.name.lower(),
             }
-            for own in statistics()
+            for own in ratio_definitions()
         ],
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -1,6 +1,6 @@
 """The interactive report as one file: markup, style, script, charting library and data.
 
-The parts lie in ``web/``. Charts are drawn by Vega-Lite, which the package vl-convert-python
+The parts lie in ``assets/``. Charts are drawn by Vega-Lite, which the package vl-convert-python
 carries; it is imported when used, for it is an extra: ``pip install 'bubbleviz[html]'``. The
 timeline is our own: Vega takes a mark an operation, and runs have more than a million.
 """
@@ -77,7 +77,7 @@ def page(document: str, columns: str, title: str) -> str:
 
 
 def _part(name: str) -> str:
-    return (files("bubbleviz") / "web" / name).read_text("utf-8")
+    return (files("bubbleviz.render.web") / "assets" / name).read_text("utf-8")
 
 
 def _style() -> str:

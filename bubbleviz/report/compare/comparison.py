@@ -8,9 +8,9 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.count import Spread
+from bubbleviz.report.compare.significance import Difference, difference
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import Average, Saved, SavedRatio
-from bubbleviz.report.compare.significance import Difference, difference
 
 #: Below this, a difference is called significant.
 SIGNIFICANT = 0.05

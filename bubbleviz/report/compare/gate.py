@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bubbleviz.errors import InputError, UsageError
+from bubbleviz.model.texts import one_line
 from bubbleviz.report.saved import Saved
 
 
@@ -40,7 +41,7 @@ class Check:
             (text for d in range(4, 17) if _apart(text := f"{self.mean:.{d}f}", self)),
             repr(self.mean),
         )
-        name = "".join(c if c.isprintable() else " " for c in self.limit.ratio)
+        name = one_line(self.limit.ratio)
         over = f"{self.n:,} iteration{'' if self.n == 1 else 's'}"
         return f"{verdict}: {name} {value} is {stands} {self.limit.written} (mean of {over})"
 

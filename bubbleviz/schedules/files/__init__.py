@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.errors import InputError
-from bubbleviz.schedules.plan import Plan
+from bubbleviz.model.texts import one_line
 from bubbleviz.registry import discover
+from bubbleviz.schedules.plan import Plan
 
 #: A larger file is no plan; one of 5 million operations has 50 MB.
 _MOST_BYTES = 1 << 28
@@ -67,16 +68,10 @@ def read_plan(path: str) -> Plan:
     if len(raw) > _MOST_BYTES:
         raise InputError(f"{path}: larger than any plan; give the file of one iteration's order")
     try:
-        return known.read(raw.decode("utf-8-sig"), printable(Path(path).name))
+        return known.read(raw.decode("utf-8-sig"), one_line(Path(path).name, 60))
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: not text in UTF-8 (byte {error.start}); write the plan again"
         ) from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def printable(text: str, width: int = 60) -> str:
-    """Return a text on one line, so long at most, without what a terminal would act on."""
-    flat = "".join(c if c.isprintable() else "?" for c in text[: width + 1])
-    return flat if len(flat) <= width else flat[: width - 1] + "…"

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.texts import one_line
+from bubbleviz.schedules.files import PlanFormat
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-from bubbleviz.schedules.files import PlanFormat, printable
 
 _CELL = re.compile(r"([0-9]{1,6})(F|I|BW|B|W)([0-9]{1,7})")
 #: What is no compute. Some have no microbatch.
@@ -153,7 +154,7 @@ def _operation(number: int, place: int, text: str) -> PlannedOperation:
     found = _CELL.fullmatch(text)
     if found is None:
         raise InputError(
-            f"row {number}, cell {place}: {printable(text, 40)!r} is no operation; {_FORM}"
+            f"row {number}, cell {place}: {one_line(text, 40)!r} is no operation; {_FORM}"
         )
     stage, letters, microbatch = found.groups()
     if int(stage) >= _MOST_STAGES:
@@ -169,7 +170,7 @@ def _pair(number: int, place: int, text: str, pair: re.Match[str]) -> Iterator[_
     forward, backward = both
     if forward.phase is not Phase.F or backward.phase not in (Phase.B, Phase.BW):
         raise InputError(
-            f"row {number}, cell {place}: {printable(text, 60)!r} is no forward beside a "
+            f"row {number}, cell {place}: {one_line(text, 60)!r} is no forward beside a "
             f"backward; {_FORM}"
         )
     yield replace(forward, beside_next=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bubbleviz.schedules.formula import Formula
 from bubbleviz.registry import discover
+from bubbleviz.schedules.formula import Formula
 
 
 def formulas() -> tuple[Formula, ...]:

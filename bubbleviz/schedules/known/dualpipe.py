@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.schedules.plan import Plan, Schedule
 from bubbleviz.schedules.known.dualpipe_v import TwoWays, enough
+from bubbleviz.schedules.plan import Plan, Schedule
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Plan, Schedule, looped_placement
 from bubbleviz.schedules.known.interleaved_1f1b import in_groups, nth
 from bubbleviz.schedules.known.zb_h1 import delayed_weights
+from bubbleviz.schedules.plan import Plan, Schedule, looped_placement
 
 
 def plan(stages: int, microbatches: int, chunks: int) -> Plan:

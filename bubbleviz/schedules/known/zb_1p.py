@@ -5,9 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from bubbleviz.errors import UsageError
-from bubbleviz.schedules.plan import Plan, Schedule, Searched, Setting, at_equal_times, looped_placement
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules import known_plans
+from bubbleviz.schedules.known import known_plans
+from bubbleviz.schedules.plan import (
+    Plan,
+    Schedule,
+    Searched,
+    Setting,
+    at_equal_times,
+    looped_placement,
+)
 from bubbleviz.schedules.search import search
 
 #: M_W over M_B of the paper's models, 32 h / (34 h + 5 a s), with h = 128 a and s = 1024.

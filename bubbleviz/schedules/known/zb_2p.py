@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bubbleviz.schedules.plan import Plan, Schedule, Searched, at_equal_times
 from bubbleviz.progress import unwatched
 from bubbleviz.schedules.known.zb_1p import KEPT, searched
+from bubbleviz.schedules.plan import Plan, Schedule, Searched, at_equal_times
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.schedules.plan import Plan, Schedule, looped_placement
 from bubbleviz.schedules.known.zb_h1 import one_chunk
+from bubbleviz.schedules.plan import Plan, Schedule, looped_placement
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:

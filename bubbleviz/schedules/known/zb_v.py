@@ -6,6 +6,8 @@ from functools import partial
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
+from bubbleviz.progress import Watch
+from bubbleviz.schedules.known import known_plans
 from bubbleviz.schedules.plan import (
     Order,
     Plan,
@@ -15,8 +17,6 @@ from bubbleviz.schedules.plan import (
     Setting,
     v_placement,
 )
-from bubbleviz.progress import Watch
-from bubbleviz.schedules import known_plans
 from bubbleviz.schedules.search import search
 
 _F, _B, _W = Phase.F, Phase.B, Phase.W

@@ -24,8 +24,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Plan, Setting
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.schedules.plan import Plan, Setting
 from bubbleviz.schedules.search.blocks import Block, blocks, manners, squeeze
 from bubbleviz.schedules.search.climbing import climb
 from bubbleviz.schedules.search.filling import Draft, fill, timed

@@ -21,6 +21,9 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import looked_up
+from bubbleviz.model.process_groups import Collectives, Group
+from bubbleviz.model.texts import encodable
+from bubbleviz.sources.event_columns import Texts
 from bubbleviz.sources.kineto.events import (
     CORRELATION,
     DEVICE,
@@ -35,8 +38,6 @@ from bubbleviz.sources.kineto.events import (
     Gathered,
     Rows,
 )
-from bubbleviz.model.process_groups import Collectives, Group
-from bubbleviz.sources.event_columns import Texts, clean
 
 #: More elements, or ranks, than there are.
 _MOST_ELEMENTS, _MOST_RANKS = 1 << 55, 1 << 20
@@ -312,7 +313,7 @@ def _whole(value: object, below: int) -> int:
 def _text(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 1 << 63 else ""
-    return clean(value) if isinstance(value, str) else ""
+    return encodable(value) if isinstance(value, str) else ""
 
 
 def _uneven(split: object) -> bool:

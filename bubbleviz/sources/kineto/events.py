@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bubbleviz.sources import trace_events
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
+from bubbleviz.sources import trace_events
 from bubbleviz.sources.event_columns import Owners, Texts, columns_of
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = range(7)

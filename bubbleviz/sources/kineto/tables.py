@@ -8,6 +8,8 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import found_in
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import Activities, Calls, Ranges, correlations, process_of
 from bubbleviz.sources.in_memory import HeldCalls
 from bubbleviz.sources.kineto.events import (
     ANNOTATION,
@@ -23,8 +25,6 @@ from bubbleviz.sources.kineto.events import (
     START,
     Rows,
 )
-from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import Activities, Calls, Ranges, correlations, process_of
 
 
 def with_operators(
@@ -48,8 +48,8 @@ def with_operators(
     rows[CORRELATION] = work[CORRELATION][lost]
     if len(lost) == 0:
         return called, ()
-    because = f"{path}: their operators, which share their External id, stand for the calls"
-    note = Limitation("CUDA API calls of some kernels and copies", because, len(lost))
+    reason = f"{path}: their operators, which share their External id, stand for the calls"
+    note = Limitation("CUDA API calls of some kernels and copies", reason, len(lost))
     columns = np.concatenate((called.columns, rows), axis=1)
     kind = np.full(columns.shape[1], CALL, np.int64)
     return Rows(columns, kind, 0), (note,)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.profile import Calls, correlations, possible
 from bubbleviz.sources.nsys.database import Database
 from bubbleviz.sources.nsys.export import Export
-from bubbleviz.model.profile import Calls, correlations, possible
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.scan import ROWS, Scan, Stretch
 from bubbleviz.timing import step

@@ -22,8 +22,8 @@ import adbc_driver_sqlite
 import numpy as np
 from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 
-from bubbleviz.model.columns import Ints
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.model.columns import Ints
 from bubbleviz.sources.nsys.queries import Query
 
 Binds: TypeAlias = Mapping[str, int | str | None]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from bubbleviz.sources.nsys.database import Database, opened_database, uri_of
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
+from bubbleviz.sources.nsys.database import Database, opened_database, uri_of
 from bubbleviz.sources.nsys.queries import Query, query
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"

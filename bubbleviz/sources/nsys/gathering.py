@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Codes, Ints, widened
-from bubbleviz.model.grouping import Coding, groups_of, places_in
+from bubbleviz.model.grouping import groups_of, places_in
+from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.profile import Activities, correlations, possible
 
 #: A process (40 bits) and a device are told apart in one integer.
@@ -26,7 +27,7 @@ class Gathering:
         self._rank: Codes = np.empty(room, np.int16)
         self._name_id: Codes = np.empty(room, np.int16)
         self._correlation_id = np.empty(room, np.uint32)
-        self._places, self._names = Coding(), Coding()
+        self._places, self._names = BlockNumbering(), BlockNumbering()
         self._count = self._kernels = 0
         self.impossible = {"kernels": 0, "copies": 0}
 
@@ -56,8 +57,8 @@ class Gathering:
             raise ValueError("a table has more rows than numbers of rows")
         rows = slice(at, self._count)
         self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
-        place = self._places.of(process << _DEVICE_BITS | device_id)
-        name_id = self._names.of(name[0]) if name else np.full(len(place), NONE)
+        place = self._places.numbers(process << _DEVICE_BITS | device_id)
+        name_id = self._names.numbers(name[0]) if name else np.full(len(place), NONE)
         self._rank, self._name_id = widened(self._rank, place), widened(self._name_id, name_id)
         self._rank[rows], self._name_id[rows] = place, name_id
         self._correlation_id[rows] = correlations(correlation_id)

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from bubbleviz.model.columns import Ints
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
-from bubbleviz.sources.nsys.export import GRAPH, Export, number
-from bubbleviz.sources.nsys.gathering import Gathering
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Activities, correlations, impossible_times
+from bubbleviz.sources.nsys.export import GRAPH, Export, number
+from bubbleviz.sources.nsys.gathering import Gathering
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.scan import Scan, Stretch
 
@@ -109,8 +109,8 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
     one = len(processes) == 1
     what = "they are taken for the only one that made calls" if one else "they stay unlinked"
     lacking = ", ".join(export.lacks("kernels")) or "it for some"
-    because = f"{export.path} lacks {lacking}; {what}"
-    return (Limitation("the process of kernels", because, count),)
+    reason = f"{export.path} lacks {lacking}; {what}"
+    return (Limitation("the process of kernels", reason, count),)
 
 
 def _lost_copies(
@@ -128,8 +128,8 @@ def _lost_copies(
         if what in recorded or not ids or not export.has("call_named"):
             continue
         if export.rows(query("nsys/call_named"), {"name_ids": json.dumps(ids)}):
-            because = f"{export.path} holds calls that make some, but none in {table}"
-            lost.append(Limitation(f"memory {what}", because))
+            reason = f"{export.path} holds calls that make some, but none in {table}"
+            lost.append(Limitation(f"memory {what}", reason))
     return tuple(lost)
 
 
@@ -147,9 +147,9 @@ def _unrecorded_graphs(
         ranks = np.flatnonzero(activities.ranks[:, 0] == own)
         ran = activities.correlation_id[np.isin(activities.rank, ranks)]
         lost += int((~np.isin(correlation_id[process == own], ran)).sum())
-    because = f"{export.path}: record what graphs run with nsys profile --cuda-graph-trace=node"
+    reason = f"{export.path}: record what graphs run with nsys profile --cuda-graph-trace=node"
     what = "CUDA graph launches without recorded work"
-    return (Limitation(what, because, lost),) if lost else ()
+    return (Limitation(what, reason, lost),) if lost else ()
 
 
 def _ids(call_names: Mapping[int, str], beginnings: tuple[str, ...]) -> list[int]:

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.sources.nsys.export import Export, opened
 from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.operations import Limitation
+from bubbleviz.sources.nsys.export import Export, opened
 from bubbleviz.sources.nsys.queries import query
 
 #: What fields are called, and their columns here.
@@ -130,15 +130,15 @@ def read_payloads(path: str) -> tuple[Payloads, tuple[Limitation, ...]]:
         layouts, twice = _layouts(export)
         blocks = [_decoded(block, layouts) for block in _blocks(export) if block]
     if not blocks:
-        because = f"{path}: its ranges carry none; bytes, peers and communicators are unknown"
-        return _payloads([_Block.of(0)]), (Limitation("payloads of NCCL's ranges", because),)
+        reason = f"{path}: its ranges carry none; bytes, peers and communicators are unknown"
+        return _payloads([_Block.of(0)]), (Limitation("payloads of NCCL's ranges", reason),)
     payloads = _payloads(blocks)
     unread = sum(map(len, blocks)) - len(payloads)
     if not unread:
         return payloads, ()
     why = "two processes use one layout's number" if twice else "their layout is not known"
-    because = f"{path}: cannot be read ({why})"
-    return payloads, (Limitation("payloads of ranges", because, unread),)
+    reason = f"{path}: cannot be read ({why})"
+    return payloads, (Limitation("payloads of ranges", reason, unread),)
 
 
 def _blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:

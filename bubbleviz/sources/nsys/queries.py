@@ -60,7 +60,7 @@ class Query:
 def sql_root() -> Traversable:
     """Return the packaged ``sql`` folder (a wheel has it), else the checkout's."""
     packaged = files("bubbleviz") / "sql"
-    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[1] / "sql"
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "sql"
 
 
 @cache

@@ -24,8 +24,8 @@ from threading import local
 from typing import TypeVar
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.sources.nsys.database import Binds, Database, opened_database
 from bubbleviz.progress import Watch
+from bubbleviz.sources.nsys.database import Binds, Database, opened_database
 from bubbleviz.sources.nsys.queries import query
 
 Result = TypeVar("Result")

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
-from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.progress import Watch
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of
+from bubbleviz.sources.nccl.formats import format_of
 
 if TYPE_CHECKING:
     from bubbleviz.model.profile import Contents, Profile

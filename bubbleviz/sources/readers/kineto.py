@@ -27,9 +27,24 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.model.columns import Ints
-from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.conventions.globs import fitting
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import (
+    Contents,
+    Device,
+    NameCount,
+    Overheads,
+    Profile,
+    Source,
+    TableCount,
+    Thread,
+    impossible_times,
+    process_of,
+)
+from bubbleviz.model.texts import encodable
+from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import HeldRanges
 from bubbleviz.sources.kineto.collectives import collectives_of
 from bubbleviz.sources.kineto.events import (
@@ -60,24 +75,9 @@ from bubbleviz.sources.kineto.tables import (
     ranges_of,
     with_operators,
 )
-from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import (
-    Contents,
-    Device,
-    NameCount,
-    Overheads,
-    Profile,
-    Source,
-    TableCount,
-    Thread,
-    impossible_times,
-    process_of,
-)
-from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.readers import Reader
-from bubbleviz.timing import step
 from bubbleviz.sources.trace_events import Rare, TraceFile, is_json, opened_trace
-from bubbleviz.sources.event_columns import clean
+from bubbleviz.timing import step
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
 _OLDEST_UTC_NS = 1_262_304_000_000_000_000
@@ -195,11 +195,11 @@ def _cut(file: TraceFile[Event, ExactEvent], launched: int, work: int) -> tuple[
     """Return what a cut takes: PyTorch writes operators first, and kernels in no order of time."""
     if not (file.cut and work):
         return ()
-    because = (
+    reason = (
         f"{file.path}: its end is missing, and kernels stand there in no order of time; any may be "
         "lost, and what devices did is told too low"
     )
-    return (Limitation("work of calls that launched some", because, launched),)
+    return (Limitation("work of calls that launched some", reason, launched),)
 
 
 def _untimed(path: str, count: int, endless: int) -> tuple[Limitation, ...]:
@@ -208,20 +208,20 @@ def _untimed(path: str, count: int, endless: int) -> tuple[Limitation, ...]:
         ("events without a duration", "they say none; they count as no time at all"): endless,
     }
     return tuple(
-        Limitation(what, f"{path}: {because}", n) for (what, because), n in found.items() if n
+        Limitation(what, f"{path}: {reason}", n) for (what, reason), n in found.items() if n
     )
 
 
 def _without_gpu(path: str) -> tuple[Limitation, ...]:
-    because = (
+    reason = (
         f"{path}: it holds no GPU work, so the outermost operators of each thread stand for kernels"
     )
-    return (Limitation("what ran on a GPU", because),)
+    return (Limitation("what ran on a GPU", reason),)
 
 
 def _threads(names: Mapping[int, str], thread: Ints) -> tuple[Thread, ...]:
     told = {int(thread[owner]): _THREAD_NAME.sub(r"\g<name>", n) for owner, n in names.items()}
-    return tuple(Thread(own, clean(name)) for own, name in sorted(told.items()) if name)
+    return tuple(Thread(own, encodable(name)) for own, name in sorted(told.items()) if name)
 
 
 def _source(path: str, facts: Mapping[str, object], base_ns: int) -> Source:
@@ -231,7 +231,7 @@ def _source(path: str, facts: Mapping[str, object], base_ns: int) -> Source:
     known = isinstance(host, str) and bool(host)
     return Source(
         path=path,
-        host=clean(str(host)) if known else Path(path).name,
+        host=encodable(str(host)) if known else Path(path).name,
         host_known=known,
         format="kineto",
         nsys_version=None,
@@ -245,7 +245,7 @@ def _devices(facts: Mapping[str, object]) -> tuple[Device, ...]:
     told = facts.get("deviceProperties")
     gpus = [gpu for gpu in told if isinstance(gpu, dict)] if isinstance(told, list) else []
     return tuple(
-        Device(None, gpu["id"], clean(str(gpu.get("name", ""))), None)
+        Device(None, gpu["id"], encodable(str(gpu.get("name", ""))), None)
         for gpu in gpus
         if isinstance(gpu.get("id"), int)
     )

@@ -16,15 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.model import intervals
-from bubbleviz.sources.nsys.call_log import ExportedCalls
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.sources.nsys.database import Binds
-from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
-from bubbleviz.sources.nsys.export import GRAPH, KERNEL, NVTX, RUNTIME, Export, connect, number, opened
 from bubbleviz.conventions.globs import binds_of, fitting
-from bubbleviz.sources.nsys.gpu_work import KERNEL_QUERIES, TELLING_CALLS, activities_of, kernel_stretches
-from bubbleviz.sources.in_memory import no_calls, no_ranges
+from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (
     IMPOSSIBLE_NS,
@@ -41,9 +36,28 @@ from bubbleviz.model.profile import (
     possible,
 )
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.sources.in_memory import no_calls, no_ranges
+from bubbleviz.sources.nsys.call_log import ExportedCalls
+from bubbleviz.sources.nsys.database import Binds
+from bubbleviz.sources.nsys.export import (
+    GRAPH,
+    KERNEL,
+    NVTX,
+    RUNTIME,
+    Export,
+    connect,
+    number,
+    opened,
+)
+from bubbleviz.sources.nsys.gpu_work import (
+    KERNEL_QUERIES,
+    TELLING_CALLS,
+    activities_of,
+    kernel_stretches,
+)
 from bubbleviz.sources.nsys.queries import query
-from bubbleviz.sources.readers import Reader
 from bubbleviz.sources.nsys.scan import Scan, scan_of
+from bubbleviz.sources.readers import Reader
 from bubbleviz.timing import step
 
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
@@ -579,8 +593,8 @@ def _names_lost(export: Export, ranges: Ranges) -> tuple[Limitation, ...]:
     if names:
         notes.append(Limitation("names of ranges", f"{export.path} lacks {', '.join(names)}"))
     if len(names) < len(lacking) and bool(ranges.start_end.any()):
-        because = f"{export.path} lacks {NVTX}.endGlobalTid, so their starting thread is taken"
-        notes.append(Limitation("start/end ranges that another thread ended", because))
+        reason = f"{export.path} lacks {NVTX}.endGlobalTid, so their starting thread is taken"
+        notes.append(Limitation("start/end ranges that another thread ended", reason))
     return tuple(notes)
 
 
@@ -613,7 +627,7 @@ def _facts_lost(export: Export, kernel_names: Sequence[str]) -> tuple[Limitation
     nameless = sum(name.startswith("<string ") for name in kernel_names)
     if nameless:
         lost.append(("names of kernels, and maybe of ranges", "has none for them in StringIds"))
-    return tuple(Limitation(what, f"{export.path} {because}") for what, because in lost)
+    return tuple(Limitation(what, f"{export.path} {reason}") for what, reason in lost)
 
 
 def _tables(export: Export) -> tuple[TableCount, ...]:

@@ -19,18 +19,27 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bubbleviz.sources import trace_events
-from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.errors import ProfileError
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Contents, Profile, Source
+from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.sources import trace_events
+from bubbleviz.sources.event_columns import times_ns
 from bubbleviz.sources.readers import Reader
-from bubbleviz.timing import step
 from bubbleviz.sources.trace_events import TraceFile, is_json, opened_trace
-from bubbleviz.sources.event_columns import clean, times_ns
-from bubbleviz.sources.xla.planes import FOLDER, Collector, Events, Role, device_of, path_of, roles_of
+from bubbleviz.sources.xla.planes import (
+    FOLDER,
+    Collector,
+    Events,
+    Role,
+    device_of,
+    path_of,
+    roles_of,
+)
 from bubbleviz.sources.xla.profile import Held, held
+from bubbleviz.timing import step
 
 #: How XLA's profiler says how exact its times are, and how it calls processes.
 _MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
@@ -88,7 +97,7 @@ class _Trace:
             if event.ph == "X" and event.ts is not None:
                 owned[event.pid, event.tid].append(event)
             elif event.ph == "M" and event.args is not None:
-                self._name(event, clean(event.args.name or ""))
+                self._name(event, encodable(event.args.name or ""))
         for owner, own in owned.items():
             role = self._role(owner)
             if role is not Role.NOTHING:
@@ -128,7 +137,7 @@ class _Trace:
         texts, args = self.into.texts, [event.args or _NO_ARGS for event in events]
 
         def numbered(told: Sequence[str | None]) -> Ints:
-            found = (texts.of(clean(text)) if text else NONE for text in told)
+            found = (texts.of(encodable(text)) if text else NONE for text in told)
             return np.fromiter(found, np.int64, len(told))
 
         start_ns = times_ns([event.ts for event in events])
@@ -139,7 +148,7 @@ class _Trace:
         return Events(
             start_ns=start_ns,
             end_ns=start_ns + times_ns([event.dur for event in events]),
-            name=np.fromiter((texts.of(clean(e.name)) for e in events), np.int64, len(events)),
+            name=np.fromiter((texts.of(encodable(e.name)) for e in events), np.int64, len(events)),
             op=numbered([own.hlo_op for own in args]),
             path=numbered(paths),
             module=numbered([own.hlo_module for own in args]),
@@ -210,8 +219,8 @@ class XlaTraceFile:
             Limitation(known, f"{path} has none; the .xplane.pb of the same run has them"),
         ]
         if strays:
-            because = f"{path}: nothing says what they are of; they are left out"
-            told.append(Limitation("events of processes without a name", because, strays))
+            reason = f"{path}: nothing says what they are of; they are left out"
+            told.append(Limitation("events of processes without a name", reason, strays))
         return tuple(told)
 
 

@@ -15,16 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.errors import ProfileError
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Contents, Profile, Source
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.readers import Reader
-from bubbleviz.timing import step
 from bubbleviz.sources.gzip_files import GZIP
-from bubbleviz.sources.xla.wire import MalformedError, Walk
+from bubbleviz.sources.readers import Reader
 from bubbleviz.sources.xla.planes import (
     FACTS,
     FOLDER,
@@ -37,7 +35,9 @@ from bubbleviz.sources.xla.planes import (
     roles_of,
 )
 from bubbleviz.sources.xla.profile import Held, held
+from bubbleviz.sources.xla.wire import MalformedError, Walk
 from bubbleviz.sources.xla.xspace import Kind, Line, Plane, RawEvents, Stat, events_of, planes_of
+from bubbleviz.timing import step
 
 #: What a statistic of an event tells, by its name. Names of instructions are ``name`` on GPUs
 #: (newer) and ``tf_op`` on TPUs and before.
@@ -269,12 +269,12 @@ class XplaneFile:
     def _limitations(self, utc_ns: int | None) -> tuple[Limitation, ...]:
         told = []
         if self.walk.cut:
-            because = f"{self.path}: the file ends within an event or a name; {_AGAIN}"
-            told.append(Limitation("events behind the end of a file that was cut short", because))
+            reason = f"{self.path}: the file ends within an event or a name; {_AGAIN}"
+            told.append(Limitation("events behind the end of a file that was cut short", reason))
         if utc_ns is None:
-            because = f"{self.path} tells no UTC of its time 0"
+            reason = f"{self.path} tells no UTC of its time 0"
             told.append(
-                Limitation("the start of the session, which puts profiles on one clock", because)
+                Limitation("the start of the session, which puts profiles on one clock", reason)
             )
         return tuple(told)
 

@@ -1,8 +1,8 @@
 """What ran on devices, of XLA's planes: activities, their calls, and the ranges that name them.
 
-Ranges take the names that XLA gives them in nsys (:mod:`bubbleviz.analyses.pgle.thunks`), so that the same
-convention reads both. Where launches are told (GPUs: a host's event with the correlation id of a
-kernel), an instruction's range is its launching call, on the thread of that::
+Ranges take the names that XLA gives them in nsys (:mod:`bubbleviz.analyses.pgle.thunks`), so that
+the same convention reads both. Where launches are told (GPUs: a host's event with the correlation
+id of a kernel), an instruction's range is its launching call, on the thread of that::
 
     host      ├─launch─┤ ├─launch─┤        Thunk:#name=.../jvp(a)/dot,hlo_op=fusion.1#, twice
     device              ███ fusion.1 ███ fusion.1
@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.containment import Innermost
 from bubbleviz.model.grouping import found_in, groups_of
-from bubbleviz.sources.in_memory import HeldCalls
-from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.profile import Activities, Calls, Ranges, correlations
+from bubbleviz.sources.in_memory import HeldCalls
 from bubbleviz.sources.xla.planes import Kept, Label, Planes, copies, leaves, module_of
 
 #: How a host's event is called that is a module's execution: ``jit_step:XLA GPU module``.

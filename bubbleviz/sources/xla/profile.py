@@ -8,10 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.model.columns import Bools, Ints, joined
-from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.conventions.globs import fitting
-from bubbleviz.sources.in_memory import HeldRanges, thread_numbers
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model.columns import Bools, Ints, joined
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
@@ -28,8 +27,9 @@ from bubbleviz.model.profile import (
     Thread,
     impossible_times,
 )
-from bubbleviz.sources.xla.planes import Planes, Spans
+from bubbleviz.sources.in_memory import HeldRanges, thread_numbers
 from bubbleviz.sources.xla.device_work import Names, Placed, Work, devices_of, ranges_of, work_of
+from bubbleviz.sources.xla.planes import Planes, Spans
 
 #: Lines of devices are threads of their own, by numbers that no thread has.
 _DEVICE_THREAD = 1 << 40

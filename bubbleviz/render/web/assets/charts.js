@@ -123,7 +123,7 @@ function heatSpec(run, phase, name) {
 
 function trendSpec(run) {
   const { report } = run;
-  const names = run.statistics.map((own) => own.name);
+  const names = run.ratioDefinitions.map((own) => own.name);
   const values = report.iterations.flatMap((own) =>
     names.filter((name) => own.bubble_ratio[name] !== null && own.bubble_ratio[name] !== undefined).map((name) => ({
       index: own.index, iteration: clean(own.name, 40), definition: name, ratio: own.bubble_ratio[name],

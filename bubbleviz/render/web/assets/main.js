@@ -2,7 +2,7 @@
 
 const byId = (id) => document.getElementById(id);
 
-// --- what is said of an operation or a gap
+// --- what is said of an operation or a bubble
 
 function toldOperation(run, row) {
   const own = run.operations;
@@ -20,24 +20,24 @@ function iterationName(run, index) {
   return index < 0 ? "–" : clean(run.report.iterations[index].name, 40);
 }
 
-function toldGap(run, gap) {
-  const own = run.gapRows;
-  const cause = run.data.causes[own.cause[gap]];
+function toldGap(run, bubble) {
+  const own = run.bubbleRows;
+  const cause = run.data.causes[own.cause[bubble]];
   const lines = [`idle: ${cause.name}`, cause.meaning];
-  lines.push(`${run.rankLabel(own.rank[gap])}, iteration ${iterationName(run, own.iteration[gap])}`);
-  lines.push(`at ${duration(own.start_ns[gap] - run.startNs)} for ${duration(own.length_ns[gap])}`);
-  if (own.after[gap] >= 0) lines.push(`before ${run.label(own.after[gap])}`);
-  if (own.giver[gap] >= 0) lines.push(`takes the result of ${run.label(own.giver[gap])} of ${run.rankLabel(run.operations.rank[own.giver[gap]])}`);
+  lines.push(`${run.rankLabel(own.rank[bubble])}, iteration ${iterationName(run, own.iteration[bubble])}`);
+  lines.push(`at ${duration(own.start_ns[bubble] - run.startNs)} for ${duration(own.length_ns[bubble])}`);
+  if (own.after[bubble] >= 0) lines.push(`before ${run.label(own.after[bubble])}`);
+  if (own.peer_operation[bubble] >= 0) lines.push(`takes the result of ${run.label(own.peer_operation[bubble])} of ${run.rankLabel(run.operations.rank[own.peer_operation[bubble]])}`);
   if (cause.name === "host") {
-    if (own.call[gap] >= 0) lines.push(`host in ${run.name(own.call[gap])}`);
-    if (own.around[gap] >= 0) lines.push(`inside ${run.name(own.around[gap])}`);
+    if (own.call[bubble] >= 0) lines.push(`host in ${run.name(own.call[bubble])}`);
+    if (own.around[bubble] >= 0) lines.push(`inside ${run.name(own.around[bubble])}`);
   }
   return lines;
 }
 
 // The idle intervals right before an operation, cause by cause, in words.
 function idleBefore(run, row) {
-  const own = run.gapRows;
+  const own = run.bubbleRows;
   const parts = new Map();
   for (let i = 0; i < own.rows; i += 1) {
     if (own.after[i] === row) parts.set(own.cause[i], (parts.get(own.cause[i]) ?? 0) + own.length_ns[i]);
@@ -124,7 +124,7 @@ function showLegend(run, timeline) {
   }
   if (timeline.lanes.critical && run.critical.size) entries.push(element("li", {}, swatch(timeline.ink.accent), "critical path"));
   if (timeline.lanes.causes) {
-    const used = new Set(run.gapRows.cause);
+    const used = new Set(run.bubbleRows.cause);
     run.data.causes.forEach((own, at) => {
       if (used.has(at)) entries.push(element("li", { title: own.meaning }, swatch(own.colour), own.name));
     });
@@ -216,7 +216,7 @@ function describe(run, timeline) {
 function fillPanels(run) {
   byId("ratios-panel").append(element("div", { class: "wide" }, ratiosTable(run)), definitions(run));
   byId("causes-panel").append(element("div", { class: "wide" }, causesTable(run)));
-  byId("gaps-panel").append(gapsList(run));
+  byId("bubbles-panel").append(bubblesList(run));
   byId("what-if-panel").append(element("div", { class: "wide" }, whatIfTable(run)), ...alternatives(run));
   byId("times-panel").append(element("div", { class: "wide" }, phaseTimesTable(run)));
   byId("ranks-panel").append(ranksTable(run));
@@ -228,7 +228,7 @@ async function main() {
   const run = new Run(await loaded());
   showHead(run);
   const callbacks = {
-    told: (found) => found.row >= 0 ? toldOperation(run, found.row) : found.gap >= 0 ? toldGap(run, found.gap) : [],
+    told: (found) => found.row >= 0 ? toldOperation(run, found.row) : found.bubble >= 0 ? toldGap(run, found.bubble) : [],
     selected: (row) => showOperation(run, timeline, row),
     windowed: (range) => showWindow(run, range),
     wholeShown: () => { byId("iteration").value = ""; },

@@ -1,4 +1,4 @@
-// The painter: rows, boxes, gaps, marks and the axis of a timeline on its canvas.
+// The painter: rows, boxes, bubbles, marks and the axis of a timeline on its canvas.
 //
 // Where operations are wider than a pixel they are boxes; where they are narrower, each column of
 // pixels shows how its time was spent, by phase, so that nothing is dropped whatever the zoom:
@@ -53,10 +53,10 @@ class Painter {
     c.fillRect(this.at.gutter, top + inset, this.at.plotWidth, rowHeight - 2 * inset);
     const { compute, communication } = this.at.run;
     if (this.at.lanes.operations && this.isDense(compute, rank)) {
-      this.paintShares(compute, rank, top + inset, height, this.gapColours());
+      this.paintShares(compute, rank, top + inset, height, this.bubbleColours());
       this.paintLoose(rank, top + inset, height);
     } else {
-      this.paintGaps(rank, top + inset, height);
+      this.paintBubbles(rank, top + inset, height);
       if (this.at.lanes.operations) {
         this.paintLoose(rank, top + inset, height);
         this.paintBoxes(compute, rank, top + inset, height, true);
@@ -99,23 +99,23 @@ class Painter {
     return cut();
   }
 
-  paintGaps(rank, top, height) {
+  paintBubbles(rank, top, height) {
     const { context: c, run } = this.at;
-    const { gaps } = run;
-    const [low, high] = gaps.between(rank, this.at.fromNs, this.at.untilNs);
+    const { bubbles } = run;
+    const [low, high] = bubbles.between(rank, this.at.fromNs, this.at.untilNs);
     const perPixel = (this.at.untilNs - this.at.fromNs) / (this.at.plotWidth * this.at.scale);
     let drawnTo = -Infinity;
     for (let i = low; i < high; i += 1) {
-      const [start, end] = [gaps.startNs[i], gaps.endNs[i]];
+      const [start, end] = [bubbles.startNs[i], bubbles.endNs[i]];
       // Of those within one pixel the first is drawn: the next one to look at starts in the next.
       if (end - start < perPixel && start < drawnTo) {
-        const next = above(gaps.reachNs, drawnTo, i, high);
+        const next = above(bubbles.reachNs, drawnTo, i, high);
         if (next > i) i = next - 1;
         continue;
       }
       const left = this.at.x(start);
       const width = Math.max(this.at.x(end) - left, 1 / this.at.scale);
-      c.fillStyle = this.at.lanes.causes ? run.data.causes[gaps.cause[i]].colour : this.at.hatching;
+      c.fillStyle = this.at.lanes.causes ? run.data.causes[bubbles.cause[i]].colour : this.at.hatching;
       c.fillRect(left, top, width, height);
       drawnTo = Math.max(end, start + perPixel);
     }
@@ -126,7 +126,7 @@ class Painter {
     const tile = document.createElement("canvas");
     tile.width = tile.height = 6;
     const c = tile.getContext("2d");
-    c.fillStyle = this.at.ink.gap;
+    c.fillStyle = this.at.ink.bubble;
     c.fillRect(0, 0, 6, 6);
     c.strokeStyle = this.at.ink.hatch;
     c.lineWidth = 1.6;
@@ -160,9 +160,9 @@ class Painter {
     return high - low > this.at.plotWidth * 0.75;
   }
 
-  // Colours of gaps by cause, as pixels.
-  gapColours() {
-    return this.at.run.data.causes.map((own) => channels(this.at.lanes.causes ? own.colour : this.at.ink.gap));
+  // Colours of bubbles by cause, as pixels.
+  bubbleColours() {
+    return this.at.run.data.causes.map((own) => channels(this.at.lanes.causes ? own.colour : this.at.ink.bubble));
   }
 
   paintBoxes(lane, rank, top, height, numbers) {
@@ -208,10 +208,10 @@ class Painter {
     c.fillText(text, left + width / 2, top + height / 2 + 0.5);
   }
 
-  paintShares(lane, rank, top, height, gapColours = []) {
+  paintShares(lane, rank, top, height, bubbleColours = []) {
     const wide = Math.round(this.at.plotWidth * this.at.scale);
     const tall = Math.max(1, Math.round(height * this.at.scale));
-    const image = this.shares.image(lane, rank, [this.at.fromNs, this.at.untilNs], wide, tall, gapColours);
+    const image = this.shares.image(lane, rank, [this.at.fromNs, this.at.untilNs], wide, tall, bubbleColours);
     const board = this.board ?? (this.board = document.createElement("canvas"));
     if (board.width < wide || board.height < tall) {
       board.width = Math.max(board.width, wide);
@@ -293,7 +293,7 @@ class Painter {
     this.at.bands.forEach(({ name, span }, at) => {
       const [left, right] = [Math.max(this.at.x(span[0]), this.at.gutter), Math.min(this.at.x(span[1]), this.at.width)];
       if (right <= left) return;
-      c.fillStyle = at % 2 ? this.at.ink.grid : this.at.ink.gap;
+      c.fillStyle = at % 2 ? this.at.ink.grid : this.at.ink.bubble;
       c.fillRect(left, 0, right - left, 16);
       c.fillStyle = this.at.ink.text;
       c.textAlign = "center";

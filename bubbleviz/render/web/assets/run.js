@@ -69,16 +69,16 @@ class Run {
     this.operations = data.tables.operations;
     const ranks = this.report.ranks.length;
     this.pipelines = new Set(this.report.ranks.map((rank) => rank.pipeline)).size;
-    const { compute, communication, unattributed, gaps, windows } = data.tables;
+    const { compute, communication, unattributed, bubbles, windows } = data.tables;
     const lane = (own) => new Lane(taken(this.operations.rank, own.operation), own.start_ns, own.length_ns, ranks);
     this.compute = Object.assign(lane(compute), { operation: compute.operation });
     this.communication = Object.assign(lane(communication), { operation: communication.operation });
     this.unattributed = new Lane(unattributed.rank, unattributed.start_ns, unattributed.length_ns, ranks);
-    this.gapRows = gaps;
-    const byStart = this.inOrder(gaps);
-    this.gaps = Object.assign(
-      new Lane(taken(gaps.rank, byStart), taken(gaps.start_ns, byStart), taken(gaps.length_ns, byStart), ranks),
-      { cause: taken(gaps.cause, byStart), row: byStart });
+    this.bubbleRows = bubbles;
+    const byStart = this.inOrder(bubbles);
+    this.bubbles = Object.assign(
+      new Lane(taken(bubbles.rank, byStart), taken(bubbles.start_ns, byStart), taken(bubbles.length_ns, byStart), ranks),
+      { cause: taken(bubbles.cause, byStart), row: byStart });
     this.windows = windows;
     this.bounds = boundsOf(this.operations.rank, ranks);
     this.critical = new Set(data.tables.critical.operation);
@@ -86,12 +86,12 @@ class Run {
     this.optimizer = data.phases.indexOf("Optimizer");
   }
 
-  // Rows of gaps by (rank, start): windows of successive iterations may overlap.
-  inOrder(gaps) {
-    const rows = Int32Array.from({ length: gaps.rows }, (_, i) => i);
-    for (let i = 1; i < gaps.rows; i += 1) {
-      if (gaps.rank[i] === gaps.rank[i - 1] && gaps.start_ns[i] < gaps.start_ns[i - 1]) {
-        return rows.sort((a, b) => gaps.rank[a] - gaps.rank[b] || gaps.start_ns[a] - gaps.start_ns[b] || a - b);
+  // Rows of bubbles by (rank, start): windows of successive iterations may overlap.
+  inOrder(bubbles) {
+    const rows = Int32Array.from({ length: bubbles.rows }, (_, i) => i);
+    for (let i = 1; i < bubbles.rows; i += 1) {
+      if (bubbles.rank[i] === bubbles.rank[i - 1] && bubbles.start_ns[i] < bubbles.start_ns[i - 1]) {
+        return rows.sort((a, b) => bubbles.rank[a] - bubbles.rank[b] || bubbles.start_ns[a] - bubbles.start_ns[b] || a - b);
       }
     }
     return rows;
@@ -100,7 +100,7 @@ class Run {
   extent() {
     let low = Infinity;
     let high = -Infinity;
-    for (const lane of [this.compute, this.communication, this.unattributed, this.gaps]) {
+    for (const lane of [this.compute, this.communication, this.unattributed, this.bubbles]) {
       for (let i = 0; i < lane.rows; i += 1) {
         if (lane.startNs[i] < low) low = lane.startNs[i];
         if (lane.endNs[i] > high) high = lane.endNs[i];
@@ -109,8 +109,8 @@ class Run {
     return low < high ? [low, high] : [0, 1];
   }
 
-  get statistics() {
-    return this.data.statistics;
+  get ratioDefinitions() {
+    return this.data.ratios;
   }
 
   phase(row) {
@@ -165,12 +165,12 @@ class Run {
 
   // From the first to the last window of an iteration; null where it has none.
   iterationSpan(index) {
-    const { iteration, start_ns: start, length_ns: length, statistic } = this.windows;
-    const headline = this.statistics.findIndex((own) => own.name === this.report.headline);
+    const { iteration, start_ns: start, length_ns: length, ratio } = this.windows;
+    const headline = this.ratioDefinitions.findIndex((own) => own.name === this.report.headline);
     for (const wanted of [headline, null]) {
       let [low, high] = [Infinity, -Infinity];
       for (let i = 0; i < this.windows.rows; i += 1) {
-        if (iteration[i] !== index || (wanted !== null && statistic[i] !== wanted)) continue;
+        if (iteration[i] !== index || (wanted !== null && ratio[i] !== wanted)) continue;
         low = Math.min(low, start[i]);
         high = Math.max(high, start[i] + length[i]);
       }
@@ -234,17 +234,17 @@ class Run {
   // whole in there, these are their windows as the report has them, and no others; else all
   // windows as far as they lie in there.
   ratios(fromNs, untilNs) {
-    const found = this.statistics.map((own) => ({ name: own.name, windowNs: 0, workNs: 0, ratio: null }));
-    const { statistic, iteration, rank, start_ns: start, length_ns: length } = this.windows;
+    const found = this.ratioDefinitions.map((own) => ({ name: own.name, windowNs: 0, workNs: 0, ratio: null }));
+    const { ratio, iteration, rank, start_ns: start, length_ns: length } = this.windows;
     const whole = new Set(this.wholeIterations(fromNs, untilNs));
     for (let i = 0; i < this.windows.rows; i += 1) {
       if (whole.size && !whole.has(iteration[i])) continue;
       const low = whole.size ? start[i] : Math.max(start[i], fromNs);
       const high = whole.size ? start[i] + length[i] : Math.min(start[i] + length[i], untilNs);
       if (high <= low) continue;
-      const own = found[statistic[i]];
+      const own = found[ratio[i]];
       own.windowNs += high - low;
-      own.workNs += this.work(rank[i], low, high, iteration[i], this.statistics[statistic[i]].work);
+      own.workNs += this.work(rank[i], low, high, iteration[i], this.ratioDefinitions[ratio[i]].work);
     }
     for (const own of found) if (own.windowNs > 0) own.ratio = 1 - own.workNs / own.windowNs;
     return found;
@@ -254,9 +254,9 @@ class Run {
   idle(fromNs, untilNs) {
     const sums = this.data.causes.map(() => 0);
     const whole = new Set(this.wholeIterations(fromNs, untilNs));
-    const { rank, iteration, cause, start_ns: start, length_ns: length } = this.gapRows;
+    const { rank, iteration, cause, start_ns: start, length_ns: length } = this.bubbleRows;
     const counted = this.countedWindows();
-    for (let i = 0; i < this.gapRows.rows; i += 1) {
+    for (let i = 0; i < this.bubbleRows.rows; i += 1) {
       if (!counted.has(iteration[i] * this.report.ranks.length + rank[i])) continue;
       if (whole.size && !whole.has(iteration[i])) continue;
       const cut = Math.min(start[i] + length[i], untilNs) - Math.max(start[i], fromNs);
@@ -267,11 +267,11 @@ class Run {
 
   // The (iteration, rank) that have a window in the headline's ratio.
   countedWindows() {
-    const headline = this.statistics.findIndex((own) => own.name === this.report.headline);
-    const { statistic, iteration, rank } = this.windows;
+    const headline = this.ratioDefinitions.findIndex((own) => own.name === this.report.headline);
+    const { ratio, iteration, rank } = this.windows;
     const counted = new Set();
     for (let i = 0; i < this.windows.rows; i += 1) {
-      if (statistic[i] === headline) counted.add(iteration[i] * this.report.ranks.length + rank[i]);
+      if (ratio[i] === headline) counted.add(iteration[i] * this.report.ranks.length + rank[i]);
     }
     return counted;
   }

@@ -48,15 +48,15 @@ class Shares {
   }
 
   // A picture of a rank's lane between two times, a column a pixel: busy time from the bottom up,
-  // and above it what is idle in the colour of its gap, where colours for gaps are given.
-  image(lane, rank, [fromNs, untilNs], wide, tall, gapColours = []) {
+  // and above it what is idle in the colour of its bubble, where colours for bubbles are given.
+  image(lane, rank, [fromNs, untilNs], wide, tall, bubbleColours = []) {
     const made = this.sumsOf(lane, rank);
     const image = new ImageData(wide, tall);
     const pixels = new Uint32Array(image.data.buffer);
     const perPixel = (untilNs - fromNs) / wide;
-    const { gaps } = this.run;
-    const lastGap = gapColours.length ? gaps.bounds[rank + 1] : gaps.bounds[rank];
-    let gap = gaps.bounds[rank];
+    const { bubbles } = this.run;
+    const lastBubble = bubbleColours.length ? bubbles.bounds[rank + 1] : bubbles.bounds[rank];
+    let bubble = bubbles.bounds[rank];
     let before = new Float64Array(made.sums.length);
     let after = new Float64Array(made.sums.length);
     let next = this.spentUntil(lane, rank, made, fromNs, before);
@@ -69,8 +69,8 @@ class Shares {
         fill(pixels, x, wide, tall, Math.round(y), Math.round(until), made.colours[k]);
         y = until;
       }
-      gap = onward(gaps.reachNs, rightNs - perPixel, gap, lastGap);
-      if (gap < lastGap && gaps.startNs[gap] < rightNs) fill(pixels, x, wide, tall, Math.round(y), tall, gapColours[gaps.cause[gap]]);
+      bubble = onward(bubbles.reachNs, rightNs - perPixel, bubble, lastBubble);
+      if (bubble < lastBubble && bubbles.startNs[bubble] < rightNs) fill(pixels, x, wide, tall, Math.round(y), tall, bubbleColours[bubbles.cause[bubble]]);
       [before, after] = [after, before];
     }
     return image;

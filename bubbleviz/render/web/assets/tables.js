@@ -21,7 +21,7 @@ function marksOf(report, name) {
 function ratiosTable(run) {
   const { report } = run;
   const { summary } = report;
-  const rows = run.statistics.filter((own) => summary.bubble_ratio[own.name]).map((own) => {
+  const rows = run.ratioDefinitions.filter((own) => summary.bubble_ratio[own.name]).map((own) => {
     const spread = summary.bubble_ratio[own.name];
     const window = summary.window_ns[own.name];
     return [
@@ -37,7 +37,7 @@ function ratiosTable(run) {
 }
 
 function definitions(run) {
-  return element("dl", {}, ...run.statistics.flatMap((own) => [
+  return element("dl", {}, ...run.ratioDefinitions.flatMap((own) => [
     element("dt", {}, own.name), element("dd", {}, `${own.summary}: ${own.definition}`),
   ]));
 }
@@ -98,10 +98,10 @@ function alternatives(run) {
   const { alternatives: others } = run.report;
   if (!others) return [];
   const heading = element("h3", {}, "Other schedules at these times");
-  if (!others.rows.length) return [heading, element("p", { class: "quiet" }, clean(others.because ?? "", 300))];
+  if (!others.rows.length) return [heading, element("p", { class: "quiet" }, clean(others.reason ?? "", 300))];
   const rows = others.rows.map((own) => [
     clean(own.name, 60), own.makespan_ms === null ? "–" : grouped(own.makespan_ms, 3), percent(own.bubble_ratio), percent(own.won),
-    own.peak_activations === null ? "–" : grouped(own.peak_activations, 2), own.fits === null ? clean(own.because ?? "", 120) : own.fits ? "yes" : "no, more",
+    own.peak_activations === null ? "–" : grouped(own.peak_activations, 2), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no, more",
   ]);
   const made = table(null, ["schedule", "iteration, ms", "ratio", "won", "activations", "as much memory"], rows);
   made.classList.add("last-text");
@@ -131,7 +131,7 @@ function coverageTable(run) {
 function limitations(run) {
   const { limitations: all } = run.report;
   if (!all.length) return element("p", { class: "quiet" }, "None: everything could be told.");
-  return list(all.map((own) => `${clean(own.what, 200)}: ${clean(own.because, 600)}${own.count ? ` (${own.count})` : ""}`));
+  return list(all.map((own) => `${clean(own.what, 200)}: ${clean(own.reason, 600)}${own.count ? ` (${own.count})` : ""}`));
 }
 
 function provenance(run) {
@@ -142,15 +142,15 @@ function provenance(run) {
   ]);
   const made = table(null, ["profile", "host", "format", "kernels", "linked", "attributed", "clock ±"], rows, { left: 3 });
   return [
-    element("p", {}, `bubbleviz ${report.bubbleviz}, naming ${clean(report.convention, 200)}`),
+    element("p", {}, `bubbleviz ${report.version}, naming ${clean(report.convention, 200)}`),
     run.data.command ? element("pre", {}, clean(run.data.command, 2000)) : null,
     element("div", { class: "wide" }, made),
     element("p", { class: "methods" }, report.methods),
   ];
 }
 
-function gapsList(run) {
-  const { biggest_gaps: all } = run.report;
+function bubblesList(run) {
+  const { longest_bubbles: all } = run.report;
   if (!all?.length) return element("p", { class: "quiet" }, "No idle interval stands out.");
   return list(all.map((own) => clean(own.sentence, 500)));
 }

@@ -38,7 +38,7 @@ class Timeline {
   resize() {
     const style = getComputedStyle(this.canvas);
     this.ink = Object.fromEntries(
-      ["paper", "text", "quiet", "frame", "band", "gap", "hatch", "grid", "accent"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+      ["paper", "text", "quiet", "frame", "band", "bubble", "hatch", "grid", "accent"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
     this.scale = window.devicePixelRatio || 1;
     this.hatching = this.painter.hatched();
     this.width = this.canvas.clientWidth;
@@ -182,12 +182,12 @@ class Timeline {
     for (const slack of [0, slackNs]) {
       for (const lane of lanes) {
         const found = lane.at(rank, timeNs, slack);
-        if (found >= 0 && lane.endNs[found] + slack >= timeNs) return { rank, timeNs, row: lane.operation[found], gap: -1 };
+        if (found >= 0 && lane.endNs[found] + slack >= timeNs) return { rank, timeNs, row: lane.operation[found], bubble: -1 };
       }
-      const gap = this.run.gaps.at(rank, timeNs, slack);
-      if (slack === 0 && gap >= 0 && this.run.gaps.endNs[gap] >= timeNs) return { rank, timeNs, row: -1, gap: this.run.gaps.row[gap] };
+      const bubble = this.run.bubbles.at(rank, timeNs, slack);
+      if (slack === 0 && bubble >= 0 && this.run.bubbles.endNs[bubble] >= timeNs) return { rank, timeNs, row: -1, bubble: this.run.bubbles.row[bubble] };
     }
-    return { rank, timeNs, row: -1, gap: -1 };
+    return { rank, timeNs, row: -1, bubble: -1 };
   }
 
   // --- from operation to operation

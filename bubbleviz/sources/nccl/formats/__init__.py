@@ -12,11 +12,11 @@ from itertools import chain
 from typing import Any, Generic
 
 from bubbleviz.errors import InputError
-from bubbleviz.sources.nccl.events import Columns, EventFile
-from bubbleviz.sources.nccl.lines import BLOCK, EventT, Objects
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, unpacked
+from bubbleviz.sources.nccl.events import Columns, EventFile
+from bubbleviz.sources.nccl.lines import BLOCK, EventT, Objects
 
 _SQLITE = b"SQLite format 3\0"
 

@@ -1,0 +1,118 @@
+"""The application: its commands, its exit codes, and one line on stderr for every refusal."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Annotated
+
+import typer
+
+from bubbleviz._version import __version__
+from bubbleviz.cli.commands.analyze import analyze
+from bubbleviz.cli.commands.compare import compare
+from bubbleviz.cli.commands.gate import gate
+from bubbleviz.cli.commands.guide import guide
+from bubbleviz.cli.commands.idle import idle
+from bubbleviz.cli.commands.inspect import inspect
+from bubbleviz.cli.commands.lists import conventions, schedules
+from bubbleviz.cli.commands.nccl import nccl
+from bubbleviz.cli.commands.pgle import pgle
+from bubbleviz.cli.commands.simulate import simulate
+from bubbleviz.cli.commands.view import view
+from bubbleviz.cli.terminal import complain
+from bubbleviz.errors import BubblevizError
+
+#: Exit codes after SIGINT (Ctrl-C) and SIGTERM, as shells give them.
+_INTERRUPTED, _TERMINATED = 130, 143
+_INCOMPLETE = "interrupted; results are incomplete, run again"
+_NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
+
+app = typer.Typer(
+    name="bubbleviz",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="How large are the pipeline bubbles of a training run, where, and why.",
+    epilog="Start with: bubbleviz inspect PROFILE.sqlite",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"bubbleviz {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _bubbleviz(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """How large are the pipeline bubbles of a training run, where, and why."""
+
+
+#: Every command with an example, in the order of ``--help``.
+for command, example in (
+    (analyze, "node*.sqlite --svg bubbles.svg"),
+    (inspect, "node0.sqlite"),
+    (idle, "trace.json.gz"),
+    (compare, "before.json after.json"),
+    (view, "node*.sqlite"),
+    (gate, "report.json --max-bubble schedule=0.12"),
+    (simulate, "--schedule 1f1b -p 8 -m 24 --tf 18.5 --tb 18.1 --tw 9.3"),
+    (nccl, "trace-*.txt node*.sqlite --csv operations.csv"),
+    (pgle, "node*.sqlite -o costs.pbtxt"),
+    (schedules, ""),
+    (conventions, ""),
+    (guide, "ratios"),
+):
+    app.command(epilog=f"Example: bubbleviz {command.__name__} {example}".rstrip())(command)
+app.command("gaps", hidden=True, epilog="Example: bubbleviz gaps trace.json.gz")(idle)
+
+
+def _run(arguments: list[str]) -> int:
+    """Run a command and return its exit code; a signal that ended it is reported."""
+    code: object
+    try:
+        # An output is the same whether or not it replaces a file.
+        recorded = (word for word in arguments if word not in {"-f", "--force"})
+        command_line = shlex.join(["bubbleviz", *recorded])
+        code = app(args=arguments, prog_name="bubbleviz", standalone_mode=False, obj=command_line)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _INTERRUPTED
+    except SystemExit as end:
+        if end.code != _TERMINATED:
+            raise
+        code = _TERMINATED
+    # Newer versions of typer return the code of Ctrl-C themselves, and print nothing.
+    if code in {_INTERRUPTED, _TERMINATED}:
+        return complain(_INCOMPLETE, _INTERRUPTED if code == _INTERRUPTED else _TERMINATED)
+    return code if isinstance(code, int) else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _run(given or ["--help"])
+    except BubblevizError as error:
+        return complain(str(error), error.exit_code)
+    except MemoryError:
+        return complain(_NO_MEMORY, 1)
+    except BrokenPipeError:
+        # The reader of a pipe (head, say) has seen enough.
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        # Standard output that takes nothing more, as a full disk.
+        return complain(f"stopped ({error.strerror or error}); fix that and run again", 1)
+    except Exception as error:
+        # Typer's complaints about the command line; versions differ in their classes.
+        if not hasattr(error, "format_message"):
+            raise
+        context = getattr(error, "ctx", None)
+        place = context.command_path if context else "bubbleviz"
+        return complain(f"{error.format_message().rstrip('.')}; see {place} --help", 2)

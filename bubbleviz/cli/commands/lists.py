@@ -1,0 +1,20 @@
+"""``bubbleviz schedules`` and ``bubbleviz conventions``: what is built in."""
+
+from __future__ import annotations
+
+from bubbleviz.cli.terminal import show
+
+
+def schedules() -> None:
+    """List the schedules that simulate knows, with their sources."""
+    from bubbleviz.render.documents.ideal_report import schedule_parts
+
+    show(schedule_parts())
+
+
+def conventions() -> None:
+    """List the NVTX conventions that are built in, with examples."""
+    from bubbleviz.cli.overview import convention_parts
+    from bubbleviz.conventions.convention import built_in
+
+    show(convention_parts(built_in().values()))

@@ -1,0 +1,65 @@
+"""``bubbleviz nccl``: what NCCL moved, between whom, how fast, and who waited."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bubbleviz.cli.options import CsvFile, Force, Jobs, JsonFile, KeepExport, Window
+from bubbleviz.cli.terminal import deliver, progress_bars
+
+
+def nccl(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="Event files of NCCL's profiler plugin or proxy profiler, profiles of the same "
+            "run, or both; or directories of them."
+        ),
+    ],
+    csv: CsvFile = None,
+    json: JsonFile = None,
+    anchor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[FILE:]EVENT=NS",
+            help="Align an event file to the first profile's clock: EVENT (a ts in us, or a "
+            "StartGpuClk) was at NS; two anchors also give the drift.",
+        ),
+    ] = None,
+    window: Window = None,
+    keep_export: KeepExport = False,
+    force: Force = False,
+    jobs: Jobs = None,
+) -> None:
+    """Show what NCCL moved, between which ranks and how fast, and how long ranks waited.
+
+    Event files come from NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
+    """
+    from bubbleviz.analyses.nccl.analysis import find_inputs, measure_communication
+    from bubbleviz.cli.outputs import check_outputs
+    from bubbleviz.model.window import window_of
+
+    run_window = None if window is None else window_of(window)
+    outputs = [file for file in (csv, json) if file is not None]
+    inputs = [file.path for file in find_inputs(files)]
+    check_outputs(outputs, inputs, force=force)
+    from bubbleviz.analyses.nccl import report as nccl_report
+    from bubbleviz.interpret.fleet.process_pool import cores
+
+    with progress_bars() as bars:
+        report = measure_communication(
+            files,
+            anchors=anchor or (),
+            window=run_window,
+            keep_export=keep_export,
+            jobs=jobs or cores(),
+            progress=bars,
+        )
+    contents: dict[str, str] = {}
+    if csv is not None:
+        contents[csv] = nccl_report.to_csv(report)
+    if json is not None:
+        contents[json] = nccl_report.to_json(report)
+    deliver(contents, inputs, report.limitations, nccl_report.parts(report), force=force)

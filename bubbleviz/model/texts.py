@@ -1,0 +1,58 @@
+"""Texts: what profiles hold, made fit for a terminal, a picture, a file and a spreadsheet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+#: A spreadsheet takes a cell that begins with one of these for a formula.
+_FORMULA = ("=", "+", "-", "@")
+#: Control characters, line and direction marks, and halves of surrogate pairs.
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return a text with a blank for each character that does not print, line ends included."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def one_line(text: str, longest: int | None = None) -> str:
+    """Return a text on one line: printable characters only, runs of blanks as one.
+
+    Args:
+        text: any text.
+        longest: how many characters it may have, the ellipsis of a cut one included; None for
+            any number.
+    """
+    # Four times as many characters as are kept leave room for blanks that are folded.
+    some = text if longest is None else text[: 4 * longest + 1]
+    flat = " ".join(printable(some).split())
+    if longest is None or len(flat) <= longest:
+        return flat
+    return flat[: longest - 1].rstrip() + "…"
+
+
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can hold: halves of surrogate pairs become question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def inert(text: str) -> str:
+    """Return a text on one line that no spreadsheet takes for a formula."""
+    flat = _CONTROL.sub(" ", text)
+    return f"'{flat}" if flat.lstrip().startswith(_FORMULA) else flat
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV with a header and line feeds; None is an empty cell.
+
+    Texts are written as they are: those that come from a profile must be :func:`inert`.
+    """
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return out.getvalue()

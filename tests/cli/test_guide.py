@@ -1,0 +1,61 @@
+"""``bubbleviz guide``: every page, listed, plain when piped, rendered on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from bubbleviz.cli.app import main
+from tests.support.places import CHECKOUT
+
+GUIDES = sorted((CHECKOUT / "bubbleviz" / "guides").glob("*.md"))
+
+
+def test_guides_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["guide"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+
+    assert [line.split()[0] for line in listed[: len(GUIDES)]] == [file.stem for file in GUIDES]
+    for line, file in zip(listed, GUIDES, strict=False):
+        title = file.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        assert line.endswith(f"  {title}")
+
+
+@pytest.mark.parametrize("name", [file.stem for file in GUIDES])
+def test_a_guide_is_its_markdown_when_piped(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["guide", name]) == 0
+
+    page = (CHECKOUT / "bubbleviz" / "guides" / f"{name}.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == page
+
+
+def test_a_mistyped_name_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["guide", "ratio"]) == 2
+
+    assert "did you mean ratios?" in capsys.readouterr().err
+
+
+def test_a_guide_is_rendered_on_a_terminal() -> None:
+    reader, writer = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "bubbleviz", "guide", "ratios"], cwd=CHECKOUT, stdout=writer
+    ) as process:
+        os.close(writer)
+        shown = b""
+        while True:
+            try:
+                block = os.read(reader, 65536)
+            except OSError:  # Linux reports the end of a terminal as an error
+                break
+            if not block:
+                break
+            shown += block
+    os.close(reader)
+
+    assert process.returncode == 0
+    assert b"\x1b[" in shown
+    assert b"# " not in shown.splitlines()[0]

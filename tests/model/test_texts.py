@@ -1,0 +1,71 @@
+"""Texts from profiles: on one line, printable, cut, and inert in a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bubbleviz.model.texts import csv_text, encodable, inert, one_line, printable
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        ("F0", "F0"),
+        ("  two\n\tword\x00 ", "two word"),
+        ("a\u202eb\u2028c\ud800d", "a b c d"),
+        ("12345678", "12345678"),
+        ("123456789", "1234567…"),
+        ("123456  89", "123456…"),
+        (" " * 1_000 + "late", ""),
+    ],
+)
+def test_a_line_of_at_most_eight(text: str, expected: str) -> None:
+    assert one_line(text, 8) == expected
+
+
+@given(st.text(), st.integers(min_value=1, max_value=30))
+def test_a_line_is_printable_and_short(text: str, longest: int) -> None:
+    found = one_line(text, longest)
+
+    assert len(found) <= longest
+    assert found.isprintable()
+    assert one_line(found, longest) == found
+
+
+def test_what_prints_keeps_its_place() -> None:
+    assert printable("  a\tb\x1b") == "  a b "
+
+
+def test_a_line_of_any_length() -> None:
+    assert one_line("x" * 100_000) == "x" * 100_000
+
+
+@given(st.text())
+def test_what_is_encodable_is_kept(text: str) -> None:
+    assert encodable(text) == text
+    assert encodable(text + "\ud800") == text + "?"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", " =1", "\t=1"])
+def test_a_formula_is_made_inert(text: str) -> None:
+    assert inert(text).startswith("'")
+
+
+def test_the_empty_table_is_its_header() -> None:
+    assert csv_text(("a", "b"), ()) == "a,b\n"
+
+
+def test_a_table_reads_back() -> None:
+    rows = [("1,2", 'say "x"'), (None, 3)]
+
+    assert list(csv.reader(io.StringIO(csv_text(("a", "b"), rows)))) == [
+        ["a", "b"],
+        ["1,2", 'say "x"'],
+        ["", "3"],
+    ]

@@ -1,0 +1,191 @@
+"""README and guides: every command runs, every example is right, nothing is left out."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli.app import main
+from bubbleviz.conventions.convention import built_in, load_convention, understand
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats.svg import RENDERER
+from bubbleviz.report.report import View
+from tests.support.documented_files import GUIDES, lay_out, lay_out_jax
+from tests.support.places import CHECKOUT, FIXTURES
+
+README = CHECKOUT / "README.md"
+PAGES = [README, *sorted(GUIDES.glob("*.md"))]
+#: Commands that need what no test has: a cluster.
+NEEDS_MORE = ("--dask",)
+#: Commands that run until they are interrupted.
+ENDLESS = ("view",)
+
+
+def text_of(name: str) -> str:
+    return (GUIDES / f"{name}.md").read_text(encoding="utf-8")
+
+
+def examples_of(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def commands_of(page: Path) -> list[str]:
+    """Return the commands that a page shows, in order: blocks, tables and lines of text."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"^ {4}(bubbleviz .*)$", text, re.MULTILINE)
+    return [*blocks, *re.findall(r"`(bubbleviz [^`]*)`", text)]
+
+
+def words_of(command: str) -> list[str]:
+    """Return the words of a command after its name, as a shell would hand them over."""
+    words = []
+    for word in shlex.split(command, comments=True)[1:]:
+        files = sorted(map(str, Path().glob(word))) if "*" in word and word[0] != "/" else []
+        words += files or [word]
+    return words
+
+
+# --- README
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_the_picture_is_current() -> None:
+    report = bubbleviz.analyze([FIXTURES / "1f1b"])
+
+    assert RENDERER.render(report, View()) == (FIXTURES / "1f1b.svg").read_text(encoding="utf-8")
+
+
+def test_the_sample_of_the_table_is_current(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    (sample,) = re.findall(
+        r"<!-- printed by: bubbleviz (.*) -->\n```\n(.*?)```", README.read_text("utf-8"), re.DOTALL
+    )
+
+    assert main(sample[0].split()) == 0
+    assert sample[1] in capsys.readouterr().out
+
+
+def test_every_guide_is_linked() -> None:
+    readme = README.read_text(encoding="utf-8")
+
+    for guide in GUIDES.glob("*.md"):
+        assert f"](bubbleviz/guides/{guide.name})" in readme
+
+
+# --- guides are whole
+
+
+@pytest.mark.parametrize("name", [ratio.name for ratio in ratio_definitions()])
+def test_every_ratio_is_explained(name: str) -> None:
+    assert f"| `{name}` |" in text_of("ratios")
+
+
+@pytest.mark.parametrize("name", [renderer.name for renderer in renderers()])
+def test_every_output_is_named(name: str) -> None:
+    assert f"--{name} " in text_of("outputs")
+
+
+@pytest.mark.parametrize("name", list(built_in()))
+def test_every_convention_is_named(name: str) -> None:
+    assert f"| `{name}` |" in text_of("conventions")
+
+
+# --- examples are right
+
+
+def test_the_python_examples_run_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    names: dict[str, object] = {}
+    printed = []
+    for page in (README, GUIDES / "outputs.md"):
+        for example in examples_of(page, "python"):
+            exec(compile(example, page.name, "exec"), names)
+            printed.append(capsys.readouterr().out)
+
+    analysed, tables, iterations = printed
+    assert analysed.startswith("schedule: 0.2727 over 3 iterations\n0 8000000")
+    # Stage s of an ideal 1F1B waits s forwards of 1 ms in each of three iterations.
+    assert tables == "[3000000, 6000000, 9000000]\n['BW', 'F', 'Optimizer']\n"
+    assert iterations.startswith("{'name': '0', 'bubble_ratio_schedule': 0.2727")
+
+
+@pytest.mark.parametrize("name", ["conventions", "traces"])
+def test_conventions_in_guides_match_their_examples(name: str, tmp_path: Path) -> None:
+    (example,) = examples_of(GUIDES / f"{name}.md", "toml")
+    file = tmp_path / "mine.toml"
+    file.write_text(example, encoding="utf-8")
+
+    convention = load_convention(file)
+
+    assert (understand(convention.examples, convention).phase >= 0).all()
+
+
+# --- commands run
+
+
+@pytest.fixture(scope="module")
+def documented(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("documented")
+    lay_out(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def documented_jax(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("jax")
+    lay_out_jax(folder)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_runs(
+    page: Path,
+    documented: Path,
+    documented_jax: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in commands_of(page):
+        is_jax = page.stem == "pgle" or ("pgle" in command and "node" in command)
+        monkeypatch.chdir(documented_jax if is_jax else documented)
+        words = words_of(command)
+        if not set(NEEDS_MORE).isdisjoint(words) or (words and words[0] in ENDLESS):
+            continue
+        if len(words) < 2:  # the name of a command alone
+            continue
+        # Commands of one page may write the same file.
+        writes = words[0] in {"analyze", "compare", "simulate", "idle", "nccl", "pgle"}
+        code = main([*words, "--force"] if writes else words)
+        assert code == 0, f"{command}: {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_options_in_text_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options that a page names by themselves are options of some command of bubbleviz."""
+    named = set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8")))
+    known: set[str] = set()
+    for command in ("analyze", "inspect", "idle", "compare", "gate", "simulate", "nccl", "pgle"):
+        assert main([command, "--help"]) == 0
+        known |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+
+    assert named - {
+        "--nvtx-ranges",
+        "--profile-ranks",
+        "--use-pytorch-profiler",
+        "--tensorboard-dir",
+    } <= known | {
+        "--profile",
+        "--cuda-graph-trace",
+    }

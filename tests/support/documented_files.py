@@ -1,0 +1,86 @@
+"""The files that README and guides name in their commands, small and real, in one folder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from bubbleviz.cli.app import main
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.nccl_event_files import Op, Plugin
+from tests.support.places import CHECKOUT, FIXTURES
+from tests.support.torch_traces import traces_of
+from tests.support.xla_profiles import gpu, tpu, written
+from tests.support.xla_runs import Run
+
+GUIDES = CHECKOUT / "bubbleviz" / "guides"
+
+
+def lay_out(folder: Path) -> None:
+    """Fill a folder with every file that a documented command reads."""
+    shutil.copytree(FIXTURES / "1f1b", folder / "fixtures" / "1f1b")
+    for name in ("run", "before", "after"):
+        shutil.copytree(FIXTURES / "1f1b", folder / name)
+    for name in ("node0.sqlite", "node1.sqlite"):
+        shutil.copy(FIXTURES / "zb-h2" / name, folder / name)
+    for name in ("report.json", "before.json", "after.json"):
+        assert main(["analyze", str(folder / "run"), "--json", str(folder / name)]) == 0
+    # A plan of run/ and one of traces/.
+    for name, stages, microbatches in (("order.csv", "4", "8"), ("schedule.csv", "2", "4")):
+        sizes = ["--schedule", "1f1b", "-p", stages, "-m", microbatches]
+        times = ["--tf", "1", "--tb", "1", "--tw", "1"]
+        assert main(["simulate", *sizes, *times, "--csv", str(folder / name)]) == 0
+    _lay_out_conventions(folder)
+    _lay_out_traces(folder)
+    _lay_out_xla(folder)
+    _lay_out_nccl(folder)
+
+
+def _lay_out_conventions(folder: Path) -> None:
+    """Write the convention of the guide, made to match the ranges of ``run/``."""
+    example = re.search(r"```toml\n(.*?)```", (GUIDES / "conventions.md").read_text(), re.DOTALL)
+    assert example is not None
+    (folder / "guide.toml").write_text(example[1], encoding="utf-8")
+    built_in = CHECKOUT / "bubbleviz" / "conventions" / "frameworks" / "zero_bubble.toml"
+    shutil.copy(built_in, folder / "mine.toml")
+
+
+def _lay_out_traces(folder: Path) -> None:
+    planted = folder / "planted"
+    planted.mkdir()
+    plant(Planting(stages=2, microbatches=4, iterations=2), planted)
+    export = next(planted.glob("*.sqlite"))
+    for name in ("traces", "tensorboard"):
+        (folder / name).mkdir()
+        traces = traces_of(export, folder / name)
+    shutil.copy(traces[0], folder / "rank0.json.gz")
+    shutil.copy(traces[0], folder / "rank0.pt.trace.json.gz")
+    shutil.copy(traces[0], folder / "trace.json.gz")
+
+
+def _lay_out_xla(folder: Path) -> None:
+    for place in ("DIR/plugins/profile/2025_01_31_12_00_00", "profile/plugins/profile/DATE"):
+        (folder / place).mkdir(parents=True)
+        written(folder / place, gpu())
+    written(folder, gpu())
+    written(folder, tpu(), "host1.xplane.pb")
+
+
+def lay_out_jax(folder: Path) -> None:
+    """Fill a folder with an export of a JAX run and its costs, as the guide to PGLE names them."""
+    run = Run()
+    for _ in range(4):
+        with run.module():
+            run.thunk("fusion.1", 40, 20)
+            run.thunk("fusion.2", 50)
+    run.written(folder, "node0.sqlite")
+    assert main(["pgle", str(folder / "node0.sqlite"), "-o", str(folder / "costs.pbtxt")]) == 0
+
+
+def _lay_out_nccl(folder: Path) -> None:
+    for rank in range(2):
+        plugin = Plugin(pid=100 + rank)
+        plugin.add(Op("AllReduce", 1_000_000, 2_000_000, rank))
+        (folder / f"trace-host-{rank}.txt").write_text(plugin.text(), encoding="utf-8")

@@ -1,0 +1,10 @@
+"""Places: where the checkout, its examples, and the files of tests are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+FIXTURES = CHECKOUT / "fixtures"
+FAKES = CHECKOUT / "tests" / "fakes"
+GOLDEN = CHECKOUT / "tests" / "golden"

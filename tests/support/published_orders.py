@@ -1,0 +1,72 @@
+"""Orders and costs that papers and authors publish, as the reference holds them."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.known import schedules
+from bubbleviz.schedules.plan import Plan, PlannedOperation
+
+LETTERS = {"F": Phase.F, "I": Phase.B, "W": Phase.W, "B": Phase.BW}
+
+
+#: Our names of the schedules in the table.
+OURS = {
+    "torch:ScheduleGPipe": "gpipe",
+    "1F1B": "1f1b",
+    "1F1B-I": "interleaved-1f1b",
+    "torch:ScheduleInterleaved1F1B": "interleaved-1f1b",
+    "ZB-H1": "zb-h1",
+    "ZB-H2": "zb-h2",
+    "ZB-V-handcrafted": "zb-v",
+    "torch:ScheduleZBVZeroBubble": "zb-v",
+    "torch:ScheduleLoopedBFS": "looped-bfs",
+    "DualPipe/atomicFB": "dualpipe",
+    "DualPipeV/atomicFB": "dualpipev",
+    "torch:ScheduleDualPipeV/atomicFB": "dualpipev",
+    "torch:ScheduleInterleavedZeroBubble": "interleaved-zb",
+}
+
+
+#: Schedules whose order is the same at all times; of the others see tests/test_search.py.
+WITH_ORDER = [one for one in schedules() if one.searched is None or one.searched.limit is None]
+
+
+Row = dict[str, str]
+
+
+@cache
+def reference(name: str) -> list[Row]:
+    """Return the rows of a reference table, which lies beside the data folder."""
+    data = os.environ.get("BUBBLEVIZ_DATA")
+    if data is None:
+        pytest.skip("BUBBLEVIZ_DATA is not set: no reference tables")
+    with (Path(data).parent / "reference" / name).open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def numbers(row: Row, *names: str) -> list[int]:
+    return [int(row[name]) for name in names]
+
+
+def listed_plan(row: Row) -> Plan:
+    """Return the plan of the order that a row of the table lists."""
+    orders, placement = [], {}
+    for device, text in enumerate(row["order"].split("|")):
+        found = re.findall(r"(\d+)([FIWB])(\d+)", text)
+        orders.append(tuple(PlannedOperation(int(s), LETTERS[x], int(m)) for s, x, m in found))
+        placement.update({int(stage): device for stage, _, _ in found})
+    p, m, chunks = numbers(row, "p", "m", "chunks")
+    at = tuple(placement[stage] for stage in range(len(placement)))
+    return Plan(row["schedule"], p, m, chunks, at, tuple(orders))
+
+
+#: Schedules of pipelines that microbatches enter at one end.
+ONE_WAY = [rule for rule in schedules() if rule.plan(4, 8, rule.chunks).replicas == 1]

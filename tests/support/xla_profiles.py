@@ -1,0 +1,137 @@
+"""Small profiles of XLA, and the real ones."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bubbleviz import errors
+from bubbleviz.model.profile import Profile, Ranges
+from bubbleviz.report.report import Report
+from bubbleviz.sources.readers import reader_of
+from tests.support.xla_files import E, L, P, space
+
+DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nowhere")) / "jax"
+
+FORWARD, BACKWARD = (
+    "jit(step)/jvp(layer)/dot_general",
+    "jit(step)/transpose(jvp(layer))/dot_general",
+)
+STAGES, MICROBATCHES, STEPS = 4, 6, 3
+T_F, T_B, T_SEND = 10_000, 20_000, 1_000
+
+
+REAL = pytest.mark.skipif(not DATA.is_dir(), reason="needs real profiles (BUBBLEVIZ_DATA)")
+
+
+def op(name: str, start: float, end: float, **stats: int | str) -> E:
+    return E(name, start, end, stats)
+
+
+def gpipe(stage: int, begin: int) -> Iterator[tuple[str, str, int, int]]:
+    """Yield name, path, start and end of what one stage runs in a step of GPipe.
+
+    What is received is waited for in a collective-permute, up to the next operation.
+    """
+    unit_f, unit_b = T_F, T_B
+    turn = begin + (STAGES + MICROBATCHES - 1) * unit_f
+    work = [
+        ("fusion.1", FORWARD, begin + (stage + i) * unit_f, unit_f) for i in range(MICROBATCHES)
+    ]
+    work += [
+        ("fusion.2", BACKWARD, turn + (STAGES - 1 - stage + i) * unit_b, unit_b)
+        for i in range(MICROBATCHES)
+    ]
+    last = begin
+    for number, (name, path, start, length) in enumerate(work):
+        yield f"collective-permute.{number}", "", last, max(start, last)
+        end = start + length - T_SEND
+        yield name, path, start, (start + end) // 2
+        yield name.replace("fusion", "dot"), path, (start + end) // 2, end
+        last = end
+
+
+LENGTH = (STAGES + MICROBATCHES - 1) * (T_F + T_B)
+
+
+def tpu(stages: int = STAGES) -> list[P]:
+    planes = []
+    for stage in range(stages):
+        rows = [row for step in range(STEPS) for row in gpipe(stage, 5000 + step * 2 * LENGTH)]
+        ops = [E(name, start, end) for name, _, start, end in rows]
+        modules = [
+            op("jit_step(7)", 5000 + k * 2 * LENGTH, 5000 + k * 2 * LENGTH + LENGTH, run_id=k)
+            for k in range(STEPS)
+        ]
+        steps = [E(str(k + 4), m.start, m.end) for k, m in enumerate(modules)]
+        paths = {name: {"tf_op": f"{path}:"} for name, path, _, _ in rows if path}
+        lines = [
+            L("Steps", steps, 1),
+            L("XLA Modules", modules, 2),
+            L("XLA Ops", ops, 3),
+            L("Framework Ops", ops, 4),
+        ]
+        planes.append(P(f"/device:TPU:{stage}", lines, {"device_type_string": "TPU v5"}, paths))
+    return planes
+
+
+def gpu() -> list[P]:
+    """Return the same on GPUs, launched by a thread for each, in time and in order."""
+    planes, threads = [], []
+    correlation = 0
+    for stage in range(STAGES):
+        kernels, calls = [], []
+        for k in range(STEPS):
+            for number, (name, path, start, end) in enumerate(gpipe(stage, 5000 + k * 2 * LENGTH)):
+                correlation += 1
+                facts: Mapping[str, int | str] = {
+                    "correlation_id": correlation,
+                    "hlo_op": name,
+                    "hlo_module": "jit_step",
+                    "program_id": 7,
+                    **({"name": path, "tf_op": "XlaModule:"} if path else {}),
+                }
+                sends = name.startswith("collective")
+                kernel = "ncclDevKernel_SendRecv(x)" if sends else f"{name}_kernel"
+                kernels.append(E(kernel, start, end, facts))
+                at = 10 + k * 2 * LENGTH + number * 10
+                calls.append(op("cuLaunchKernel", at, at + 5, correlation_id=correlation))
+        lines = [L("Stream #7(Kernel)", kernels, 7), L("XLA Ops", kernels, 8)]
+        planes.append(P(f"/device:GPU:{stage}", lines))
+        threads.append(L(f"launcher {stage}", calls, 100 + stage))
+    return [*planes, P("/host:CPU", threads, {"process_id": 4321})]
+
+
+def written(folder: Path, planes: list[P], name: str = "host0.xplane.pb", **how: Any) -> Path:
+    path = folder / name
+    path.write_bytes(space(planes, ["host0"], **how))
+    return path
+
+
+def profile(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
+    with reader_of(str(path)).open_file(str(path), 1, lambda _: None) as file:
+        return file.read(globs)
+
+
+def read_or_refused(path: Path) -> Profile | None:
+    """Return a profile; None where one sentence that names the file refuses it."""
+    try:
+        return profile(path)
+    except errors.BubblevizError as error:
+        sentence = str(error)
+    assert str(path) in sentence
+    assert "\n" not in sentence
+    return None
+
+
+def named(ranges: Ranges) -> Counter[str]:
+    return Counter(ranges.names[number] for number in ranges.name_id.tolist())
+
+
+def ratios(report: Report) -> list[float | None]:
+    return [own.ratios["schedule"].value for own in report.iterations]

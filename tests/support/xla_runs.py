@@ -1,0 +1,108 @@
+"""Small runs of XLA for instruction costs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bubbleviz.analyses.pgle.instruction_costs import Costs
+from tests.support.nsys_exports import C, K, M, R, profile
+
+NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+#: Every form in which XLA has named the ranges of instructions.
+FORMS = (
+    "Thunk:#hlo_op={}#",
+    "TSL:Thunk:#hlo_op={}#",
+    "Thunk:#hlo_op={},hlo_module=jit_step#",
+    "Thunk:#hlo_op={},hlo_module=jit_step,program_id=7#",
+    "Thunk:#name=jit(step)/jit(main)/jvp(a)/dot_general,hlo_op={}#",
+    "TSL:Thunk:#name=jit(step)/{{}}/dot#1,hlo_op={},unique_hlo_op_id=41#",
+    "Thunk:#name=a,hlo_op=b#,hlo_op={},unique_hlo_op_id=41#",
+    "Thunk:#name=a,hlo_op=b,hlo_op={}#",
+    "Thunk:#hlo_op={},unique_hlo_op_id=41#",
+)
+
+
+@dataclass
+class Run:
+    """A JAX run that is written down as it goes: the host's clock ticks, devices do one by one."""
+
+    kernels: list[K] = field(default_factory=list)
+    calls: list[C] = field(default_factory=list)
+    copies: list[M] = field(default_factory=list)
+    ranges: list[R] = field(default_factory=list)
+    now: int = 0
+    free: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+
+    def tick(self) -> int:
+        self.now += 10
+        return self.now
+
+    @contextmanager
+    def range(self, name: str, tid: int = 1) -> Iterator[None]:
+        row = len(self.ranges)
+        self.ranges.append(R(self.tick(), None, name, tid))
+        yield
+        self.ranges[row] = R(self.ranges[row].start, self.tick(), name, tid)
+
+    def launch(
+        self,
+        took: int,
+        *,
+        kernel: str | None = "gemm",
+        device: int = 0,
+        tid: int = 1,
+        stream: int = 7,
+        call: str = "cudaLaunchKernel",
+    ) -> None:
+        number = len(self.calls) + 1
+        self.calls.append(C(self.tick(), self.tick(), number, tid, name=call))
+        start = max(self.free[device, stream], self.now)
+        self.free[device, stream] = start + took
+        if kernel is None:
+            self.copies.append(M(start, start + took, number, device=device, stream=stream))
+        else:
+            self.kernels.append(
+                K(start, start + took, number, kernel, device=device, stream=stream)
+            )
+
+    @contextmanager
+    def module(self, name: str = "jit_step", program: int = 7, tid: int = 1) -> Iterator[None]:
+        with self.range(f"XlaModule:#hlo_module={name},program_id={program}#", tid):
+            yield
+
+    def thunk(
+        self,
+        op: str,
+        *took: int,
+        form: str = FORMS[0],
+        kernel: str | None = "gemm",
+        device: int = 0,
+        tid: int = 1,
+        stream: int = 7,
+    ) -> None:
+        with self.range(form.format(op), tid):
+            for each in took:
+                self.launch(each, kernel=kernel, device=device, tid=tid, stream=stream)
+
+    def written(
+        self, folder: Path, name: str = "jax.sqlite", without: tuple[str, ...] = ()
+    ) -> Path:
+        return profile(
+            folder,
+            self.kernels,
+            self.calls,
+            self.ranges,
+            copies=self.copies,
+            without=without,
+            name=name,
+        )
+
+
+def told(costs: Costs) -> dict[str, float]:
+    return {own.name: own.cost_us for own in costs.instructions}
