@@ -172,8 +172,8 @@ def test_a_terminal_is_spared(
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        f"bubbleviz: --{kind} -: is nothing for a terminal; name a file, or pass it on to a "
-        "program\n"
+        f"bubbleviz: --{kind} -: refusing to write binary data to a terminal; "
+        "name a file or pipe it\n"
     )
 
 
