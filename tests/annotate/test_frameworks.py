@@ -612,10 +612,10 @@ def test_layers_inside_operations_take_nothing_from_them(
     assert found_rows(report) == true_rows(report, truth, truth.operations)
     check_ratios(report, truth)
     assert main(["inspect", str(paths[0])]) == 0
-    said = capsys.readouterr().out.split("Naming")[1].split("Most frequent")[0]
-    own, other = (" ".join(said.split()).partition(f"{name}:")[2] for name in NESTED)
-    assert own.partition("megatron-core:")[0].count("left to it") == 0
-    assert other.partition("zero-bubble:")[0].count("left to it") == 1
+    output = capsys.readouterr().out.split("NVTX convention")[1].split("Most frequent")[0]
+    own, other = (" ".join(output.split()).partition(f"{name}:")[2] for name in NESTED)
+    assert own.partition("megatron-core:")[0].count("parts of operations") == 0
+    assert other.partition("zero-bubble:")[0].count("parts of operations") == 1
 
 
 def test_layers_without_operations_around_them_are_work() -> None:

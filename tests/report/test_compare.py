@@ -321,7 +321,7 @@ def test_what_cannot_be_compared_is_refused(
     there = tmp_path / "there.json"
     there.write_text("mine")
 
-    assert "give two or more" in refused(capsys, 2, saved[0])
+    assert "needs two or more runs" in refused(capsys, 2, saved[0])
     assert "no such file" in refused(capsys, 1, saved[0], "nowhere.json")
     assert "is no report of bubbleviz" in refused(capsys, 1, saved[0], str(there))
     assert "--force" in refused(capsys, 1, *saved, "--csv", str(there))
