@@ -80,11 +80,18 @@ def times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
         strange = np.array([t is not None for t in times_us], bool) & np.isnan(us)
         found[strange] = _NO_TIME_NS
         return found
-    whole = [
-        round(us * 1000) if -_LONGEST_US < us < _LONGEST_US else _NO_TIME_NS
-        for us in (us or 0 for us in times_us)
-    ]
-    return np.array(whole, np.int64)
+    return np.array([_exact_ns(us) for us in times_us], np.int64)
+
+
+def _exact_ns(us: float | Decimal | None) -> int:
+    """Return a time in whole nanoseconds; None is 0."""
+    if us is None:
+        return 0
+    exact_us = Decimal(us)
+    # NaN, which may be written as a text, cannot be compared.
+    if not exact_us.is_finite() or abs(exact_us) >= _LONGEST_US:
+        return _NO_TIME_NS
+    return round(exact_us * 1000)
 
 
 def columns_of(events: Sequence[Event | ExactEvent], owners: Owners, names: Texts) -> Ints:

@@ -16,7 +16,7 @@ _BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class HeldCalls:
+class InMemoryCalls:
     """A :class:`~bubbleviz.model.profile.CallLog` of calls in memory.
 
     Attributes:
@@ -44,7 +44,7 @@ class HeldCalls:
 
 
 @dataclass(frozen=True)
-class HeldRanges:
+class InMemoryRanges:
     """A :class:`~bubbleviz.model.profile.RangeLog` of ranges in memory."""
 
     ranges: Ranges
@@ -59,11 +59,11 @@ class HeldRanges:
         return all_of.take(rows[touching])
 
 
-def no_calls() -> HeldCalls:
+def no_calls() -> InMemoryCalls:
     """Return the calls of a profile that holds none."""
     row, start_ns, end_ns, thread = (np.empty(0, np.int64) for _ in range(4))
     calls = Calls(row, start_ns, end_ns, thread, np.empty(0, np.uint32))
-    return HeldCalls(calls, np.empty(0, np.int32), ())
+    return InMemoryCalls(calls, np.empty(0, np.int32), ())
 
 
 def no_ranges() -> Ranges:

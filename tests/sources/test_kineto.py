@@ -122,7 +122,7 @@ def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Pat
     (tmp_path / "report.json").write_text('{"schema": "bubbleviz.report/1"}')
     (tmp_path / "other.json").write_text('{"a": 1}')
 
-    report = bubbleviz.bubbles(tmp_path)
+    report = bubbleviz.idle(tmp_path)
 
     assert {rank.path for rank in report.ranks} == {str(tmp_path / "rank0.json")}
 
@@ -261,7 +261,7 @@ def test_what_lost_its_gpu_is_not_taken_for_a_run_without_one(
     if cut:
         trace.write_bytes(trace.read_bytes()[:-2])
 
-    for command in (bubbleviz.analyze, bubbleviz.bubbles):
+    for command in (bubbleviz.analyze, bubbleviz.idle):
         with pytest.raises(NothingToAnalyseError, match=told):
             command(trace)
     assert not bubbleviz.inspect(trace).analysable

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.errors import InputError, ProfileError
-from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, Kind
+from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import format_of, formats, read_events
 from bubbleviz.sources.nccl.formats.plugin import PluginEvent
 from bubbleviz.sources.nccl.lines import BLOCK, Objects
@@ -85,7 +85,7 @@ def test_all_that_is_told_of_an_operation_is_read(tmp_path: Path, valid: bool) -
     assert (file.unreadable, file.unfinished, file.unbegun, file.repeated) == (0, 0, 0, 0)
     assert events.communicators == (HASH,)
     assert [events.names[n] for n in events.name.tolist()] == ["AllReduce", "Send"]
-    assert events.kind.tolist() == [Kind.COLLECTIVE, Kind.POINT_TO_POINT]
+    assert events.kind.tolist() == [OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT]
     assert events.peer.tolist() == [-1, 3]
     # A root of an all-reduce says nothing.
     assert events.root.tolist() == [-1, -1]
@@ -143,7 +143,7 @@ def test_a_call_without_an_operation_is_told(tmp_path: Path) -> None:
     text = line("Broadcast", "COLL_API", "b", 0, 1, None, call)
     events = read(tmp_path, text + line("Broadcast", "COLL_API", "e", 0, 1, 5_000)).events
 
-    assert events.kind.tolist() == [Kind.CALL]
+    assert events.kind.tolist() == [OperationKind.CALL]
     assert (events.count.tolist(), events.root.tolist()) == ([7], [2])
 
 
@@ -157,7 +157,7 @@ def test_a_collective_of_copy_engines_has_the_time_of_the_gpu(tmp_path: Path) ->
     )
     events = read(tmp_path, text + line("AllGather", "CE_COLL", "e", 0, 1, 9_000)).events
 
-    assert events.kind.tolist() == [Kind.COPY_ENGINE]
+    assert events.kind.tolist() == [OperationKind.COPY_ENGINE]
     assert (events.kernel_end_ns - events.kernel_start_ns).tolist() == [30_000]
 
 

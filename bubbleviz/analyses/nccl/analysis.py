@@ -27,8 +27,8 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
-from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, Kind
-from bubbleviz.sources.nccl.formats import Format, format_of, read_events
+from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind
+from bubbleviz.sources.nccl.formats import EventFileFormat, format_of, read_events
 from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
 
 
@@ -82,7 +82,7 @@ class Input:
     """A file to read, and the format of its events of NCCL; None of a profile."""
 
     path: str
-    format: Format[Any] | None
+    format: EventFileFormat[Any] | None
 
 
 def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
@@ -95,7 +95,7 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
     """
     if not paths:
         raise InputError("no file given; name event files of NCCL, profiles, or both")
-    formats: dict[str, Format[Any] | None] = {}
+    formats: dict[str, EventFileFormat[Any] | None] = {}
 
     def recognises(path: str) -> bool:
         if path not in formats:
@@ -157,7 +157,7 @@ def _rows(
         part = placed.take(slice(begin, begin + len(file.events)))
         tables.append(of_events(source, file.events, part, len(profiles), names, communicators))
         begin += len(file.events)
-    carried_out = [table.kernel[table.kind != Kind.PROXY] for table in tables]
+    carried_out = [table.kernel[table.kind != OperationKind.PROXY] for table in tables]
     taken = np.concatenate([np.empty(0, np.int64), *carried_out])
     at = 0
     for number, profile in enumerate(profiles):

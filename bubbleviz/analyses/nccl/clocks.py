@@ -27,7 +27,7 @@ from bubbleviz.analyses.nccl.matching import (
 )
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, Kind, NcclEvents
+from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents, OperationKind
 
 #: The thread that wrote a file ends its name: ``FILE-host-tid.txt``.
 _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
@@ -320,7 +320,7 @@ def _wanted(
     names = [pool.families.get(family_of(name), NONE) for name in events.names]
     family = np.array([*names, NONE], np.int64)[events.name[gpu.rows[rows]]]
     # A proxy's sends and receives may be of any operation.
-    known = (family >= 0) | (events.kind[gpu.rows[rows]] == Kind.PROXY)
+    known = (family >= 0) | (events.kind[gpu.rows[rows]] == OperationKind.PROXY)
     rows, family = rows[known], family[known]
     exact = (local.end_ns[rows] != UNKNOWN) & (local.timing[rows] == Timing.GPU)
     length_ns = np.where(exact, local.end_ns[rows] - local.start_ns[rows], NONE)

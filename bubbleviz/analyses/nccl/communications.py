@@ -81,7 +81,7 @@ class Communications(Table):
 
     Attributes:
         source: row of the files read.
-        kind: code of :class:`~bubbleviz.sources.nccl.events.Kind`.
+        kind: code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
         pid: the process.
         name: row of ``names``.
         communicator: row of ``communicators``.

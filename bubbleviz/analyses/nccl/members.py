@@ -19,7 +19,7 @@ from bubbleviz.analyses.nccl.clocks import Clock
 from bubbleviz.analyses.nccl.communications import Communications, Split, Timing
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.sources.nccl.events import UNKNOWN, Kind
+from bubbleviz.sources.nccl.events import UNKNOWN, OperationKind
 
 _FIRST = int(np.iinfo(np.int64).min)
 #: Of k-th kernels, the share that must run at one time.
@@ -30,7 +30,7 @@ def instances_of(table: Communications) -> Ints:
     """Return a number for each operation that its members share; -1 where they are unknown."""
     send = np.array([name == "Send" for name in (*table.names, "")], bool)[table.name]
     passing = send | np.array([name == "Recv" for name in (*table.names, "")], bool)[table.name]
-    passing &= table.kind != Kind.PROXY
+    passing &= table.kind != OperationKind.PROXY
     known = (table.communicator != NONE) & (table.rank != NONE)
     known &= ~passing | (table.peer != NONE)
     rows = np.flatnonzero(known)
@@ -83,7 +83,9 @@ def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
         family: number of what its kernel does; -1 unknown.
     """
     number = np.full(len(table), NONE, np.int64)
-    asked = (table.kernel != NONE) & (table.communicator == NONE) & (table.kind == Kind.KERNEL)
+    asked = (
+        (table.kernel != NONE) & (table.communicator == NONE) & (table.kind == OperationKind.KERNEL)
+    )
     rows = np.flatnonzero(asked & (place != NONE) & (family != NONE))
     if len(rows) == 0:
         return number

@@ -15,7 +15,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.process_groups import stretches
 from bubbleviz.model.texts import csv_text, inert, one_line
 from bubbleviz.render.text.cells import milliseconds, ruled, shortened, titled
-from bubbleviz.sources.nccl.events import STATES, UNKNOWN, Kind
+from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,12 +35,12 @@ COLUMNS = (
 )
 #: Words for codes.
 _KINDS = {
-    Kind.COLLECTIVE: "collective",
-    Kind.POINT_TO_POINT: "point-to-point",
-    Kind.CALL: "call",
-    Kind.COPY_ENGINE: "copy engine",
-    Kind.PROXY: "proxy",
-    Kind.KERNEL: "kernel",
+    OperationKind.COLLECTIVE: "collective",
+    OperationKind.POINT_TO_POINT: "point-to-point",
+    OperationKind.CALL: "call",
+    OperationKind.COPY_ENGINE: "copy engine",
+    OperationKind.PROXY: "proxy",
+    OperationKind.KERNEL: "kernel",
 }
 _TIMINGS = {own: own.name.lower() for own in Timing}
 _SPLITS = {own: "" if own == Split.UNKNOWN else own.name.lower() for own in Split}
@@ -169,7 +169,7 @@ def to_csv(found: Communication) -> str:
     bandwidths = bandwidths_of(found)
     columns: list[list[object]] = [
         _looked_up(table.source, [inert(file.path) for file in found.files]),
-        [_KINDS[Kind(code)] for code in table.kind.tolist()],
+        [_KINDS[OperationKind(code)] for code in table.kind.tolist()],
         _numbers(table.pid),
         _looked_up(
             table.communicator, [inert(communicator_text(own)) for own in table.communicators]

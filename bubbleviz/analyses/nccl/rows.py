@@ -11,7 +11,7 @@ from bubbleviz.analyses.nccl.clocks import KernelPool, Placed
 from bubbleviz.analyses.nccl.communications import SIZES, Communications, Communicator, Timing
 from bubbleviz.analyses.nccl.kernels import Carried, said_by
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.sources.nccl.events import STATES, Kind, NcclEvents
+from bubbleviz.sources.nccl.events import STATES, NcclEvents, OperationKind
 
 #: More elements than any operation has.
 _MOST_COUNT = 1 << 59
@@ -123,7 +123,7 @@ def of_kernels(
     empty = np.full(rows, NONE, np.int64)
     return Communications(
         source=np.full(rows, source, np.int64),
-        kind=np.full(rows, Kind.KERNEL, np.int64),
+        kind=np.full(rows, OperationKind.KERNEL, np.int64),
         pid=places[kernels.place[first]],
         name=np.concatenate((named[called.name], by_kernel[0][kernels.name[bare]])),
         communicator=np.concatenate(

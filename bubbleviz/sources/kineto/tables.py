@@ -10,7 +10,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Activities, Calls, Ranges, correlations, process_of
-from bubbleviz.sources.in_memory import HeldCalls
+from bubbleviz.sources.in_memory import InMemoryCalls
 from bubbleviz.sources.kineto.events import (
     ANNOTATION,
     CALL,
@@ -119,7 +119,7 @@ def activities_of(work: Rows, process: Ints, texts: Sequence[str]) -> Activities
     )
 
 
-def calls_of(called: Rows, thread: Ints, texts: Sequence[str]) -> HeldCalls:
+def calls_of(called: Rows, thread: Ints, texts: Sequence[str]) -> InMemoryCalls:
     """Return calls, by thread and time; ``thread`` and ``texts`` are by their numbers."""
     own = thread[called[OWNER]]
     order = np.lexsort((called[START], own))
@@ -131,7 +131,7 @@ def calls_of(called: Rows, thread: Ints, texts: Sequence[str]) -> HeldCalls:
         thread=own[order],
         correlation_id=correlations(called[CORRELATION][order]),
     )
-    return HeldCalls(calls, name_id.astype(np.int32), tuple(texts[n] for n in name.tolist()))
+    return InMemoryCalls(calls, name_id.astype(np.int32), tuple(texts[n] for n in name.tolist()))
 
 
 def ranges_of(named: Rows, thread: Ints, texts: Sequence[str]) -> Ranges:

@@ -44,7 +44,7 @@ _MOVES = np.array([name in {"SendWait", "RecvFlushWait"} for name in STATES])
 _PEER = np.array([name in {"SendPeerWait", "RecvWait"} for name in STATES])
 
 
-class Kind(IntEnum):
+class OperationKind(IntEnum):
     """What a row stands for."""
 
     COLLECTIVE = 0
@@ -67,7 +67,7 @@ class NcclEvents(Table):
     GPU's own clock (``globaltimer``), of which each GPU has one.
 
     Attributes:
-        kind: code of :class:`Kind`.
+        kind: code of :class:`OperationKind`.
         pid: the process.
         name: row of ``names``.
         communicator: row of ``communicators``.

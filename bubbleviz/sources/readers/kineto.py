@@ -45,7 +45,7 @@ from bubbleviz.model.profile import (
 )
 from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.in_memory import HeldRanges
+from bubbleviz.sources.in_memory import InMemoryRanges
 from bubbleviz.sources.kineto.collectives import collectives_of
 from bubbleviz.sources.kineto.events import (
     ANNOTATION,
@@ -163,7 +163,7 @@ def _read_whole(file: TraceFile[Event, ExactEvent]) -> _Trace:
         activities=activities_of(work, process, texts),
         calls=calls_of(called, thread, texts),
         ranges=ranges,
-        every_range=HeldRanges(ranges),
+        every_range=InMemoryRanges(ranges),
         overheads=Overheads(process_of(thread[held[OWNER]]), held[START].copy(), held[END].copy()),
         threads=_threads(gathered.threads, thread),
         devices=_devices(facts),

@@ -24,7 +24,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.containment import Innermost
 from bubbleviz.model.grouping import found_in, groups_of
 from bubbleviz.model.profile import Activities, Calls, Ranges, correlations
-from bubbleviz.sources.in_memory import HeldCalls
+from bubbleviz.sources.in_memory import InMemoryCalls
 from bubbleviz.sources.xla.planes import Kept, Label, Planes, copies, leaves, module_of
 
 #: How a host's event is called that is a module's execution: ``jit_step:XLA GPU module``.
@@ -44,7 +44,7 @@ class Work:
     """
 
     activities: Activities
-    calls: HeldCalls
+    calls: InMemoryCalls
     named: Ranges
     instructions: int
     launched: bool
@@ -214,7 +214,7 @@ def _self_launched(placed: Placed, names: Names, ran: Kept, beside: Bools, kerne
     modules = _modules(placed, names, instructions, placed.threads(instructions.device))
     return Work(
         activities=_activities(placed, ran, kernels, own),
-        calls=HeldCalls(calls, np.zeros(len(ran), np.int32), ("",)),
+        calls=InMemoryCalls(calls, np.zeros(len(ran), np.int32), ("",)),
         named=joined([thunks, modules, marks_of(placed, names)]),
         instructions=len(thunks) + len(modules),
         launched=False,
@@ -252,7 +252,7 @@ def _launched(placed: Placed, names: Names, ran: Kept, kernels: int, launches: K
     modules = _modules(placed, names, called.take(named), thread[named])
     return Work(
         activities=_activities(placed, ran, kernels, ran.correlation),
-        calls=HeldCalls(calls, call_name, texts),
+        calls=InMemoryCalls(calls, call_name, texts),
         named=joined([thunks, modules, marks_of(placed, names)]),
         instructions=len(thunks) + len(modules),
         launched=True,

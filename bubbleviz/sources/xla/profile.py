@@ -27,7 +27,7 @@ from bubbleviz.model.profile import (
     Thread,
     impossible_times,
 )
-from bubbleviz.sources.in_memory import HeldRanges, thread_numbers
+from bubbleviz.sources.in_memory import InMemoryRanges, thread_numbers
 from bubbleviz.sources.xla.device_work import Names, Placed, Work, devices_of, ranges_of, work_of
 from bubbleviz.sources.xla.planes import Planes, Spans
 
@@ -59,7 +59,7 @@ class EveryRange:
         long = self.did.end_ns - self.did.start_ns >= shortest_ns
         did = self.of(long & np.isin(self.did.line, lines))
         asked = (shortest_ns, threads, since_ns, until_ns)
-        return joined([HeldRanges(some).lasting(*asked) for some in (self.named, did)])
+        return joined([InMemoryRanges(some).lasting(*asked) for some in (self.named, did)])
 
     def of(self, rows: Bools) -> Ranges:
         """Return some of what threads of the host did as ranges."""

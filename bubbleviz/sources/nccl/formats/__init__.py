@@ -22,7 +22,7 @@ _SQLITE = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True)
-class Format(Generic[EventT]):
+class EventFileFormat(Generic[EventT]):
     """A kind of event file; no file is of two.
 
     Attributes:
@@ -38,12 +38,12 @@ class Format(Generic[EventT]):
     gather: Callable[[Iterable[EventT], Columns], None]
 
 
-def formats() -> tuple[Format[Any], ...]:
+def formats() -> tuple[EventFileFormat[Any], ...]:
     """Return every format."""
-    return discover(__name__, "FORMAT", Format)
+    return discover(__name__, "FORMAT", EventFileFormat)
 
 
-def format_of(head: bytes) -> Format[Any] | None:
+def format_of(head: bytes) -> EventFileFormat[Any] | None:
     """Return the format of a file by its first bytes; None where it is none of these."""
     if head.startswith(_SQLITE):
         # Names in a database may look like anything.
@@ -52,7 +52,7 @@ def format_of(head: bytes) -> Format[Any] | None:
 
 
 def read_events(
-    path: str, watch: Watch = unwatched, chosen: Format[Any] | None = None
+    path: str, watch: Watch = unwatched, chosen: EventFileFormat[Any] | None = None
 ) -> EventFile:
     """Return the communication operations of an event file.
 

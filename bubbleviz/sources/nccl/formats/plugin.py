@@ -26,12 +26,12 @@ from bubbleviz.sources.nccl.events import (
     STATES,
     UNKNOWN,
     Columns,
-    Kind,
+    OperationKind,
     clock_of,
     number_of,
     time_of,
 )
-from bubbleviz.sources.nccl.formats import Format
+from bubbleviz.sources.nccl.formats import EventFileFormat
 from bubbleviz.sources.nccl.lines import Arguments, Event
 
 _CATEGORIES = frozenset(
@@ -41,9 +41,9 @@ _CATEGORIES = frozenset(
     )
 )
 _KINDS = {
-    "COLL": Kind.COLLECTIVE,
-    "P2P": Kind.POINT_TO_POINT,
-    "CE_COLL": Kind.COPY_ENGINE,
+    "COLL": OperationKind.COLLECTIVE,
+    "P2P": OperationKind.POINT_TO_POINT,
+    "CE_COLL": OperationKind.COPY_ENGINE,
 }
 _STATES = {name: number for number, name in enumerate(STATES)}
 #: Of other collectives the root says nothing.
@@ -215,7 +215,7 @@ class _Process:
         if call is not None:
             told, columns = call.args or _NOTHING, self._columns
             columns.add(
-                kind=Kind.CALL,
+                kind=OperationKind.CALL,
                 pid=self._pid,
                 name=columns.name(call.name),
                 root=number_of(told.root) if call.name in _ROOTED else NONE,
@@ -245,7 +245,7 @@ def _gather(events: Iterable[PluginEvent], columns: Columns) -> None:
         process.close()
 
 
-FORMAT = Format(
+FORMAT = EventFileFormat(
     name="profiler plugin",
     event=PluginEvent,
     recognises=lambda head: bool(_HEAD.search(head) and _PHASE.search(head)),

@@ -18,8 +18,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bubbleviz.sources.nccl.events import STATES, Columns, Kind, number_of, time_of
-from bubbleviz.sources.nccl.formats import Format
+from bubbleviz.sources.nccl.events import STATES, Columns, OperationKind, number_of, time_of
+from bubbleviz.sources.nccl.formats import EventFileFormat
 from bubbleviz.sources.nccl.lines import Arguments, Event
 
 _STEP = re.compile(r"(Send|Recv)-(\d+)-(\d+)")
@@ -100,7 +100,7 @@ class _Steps:
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = columns.add(
-                kind=Kind.PROXY,
+                kind=OperationKind.PROXY,
                 name=columns.name(direction),
                 peer=peer,
                 sequence=count,
@@ -157,7 +157,7 @@ def _gather(events: Iterable[ProxyEvent], columns: Columns) -> None:
     steps.close()
 
 
-FORMAT = Format(
+FORMAT = EventFileFormat(
     name="proxy profiler",
     event=ProxyEvent,
     recognises=lambda head: bool(_HEAD.search(head)),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.profile import PID_MASK, Calls, Ranges, correlations
-from bubbleviz.sources.in_memory import HeldCalls, HeldRanges, thread_numbers
+from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges, thread_numbers
 
 
 def _column(*values: int) -> Ints:
@@ -52,7 +52,7 @@ def test_calls_are_handed_on_whole_and_in_order() -> None:
     count = (1 << 16) + 5
     number = np.arange(count)
     calls = Calls(number, number.copy(), number + 1, number * 0, correlations(number))
-    held = HeldCalls(calls, number % 2, ("cudaLaunchKernel", "cudaMemcpy"))
+    held = InMemoryCalls(calls, number % 2, ("cudaLaunchKernel", "cudaMemcpy"))
 
     assert np.concatenate([b.row for b in held.blocks()]).tolist() == number.tolist()
     assert held.at(_column(3, 9)).start_ns.tolist() == [3, 9]
@@ -88,7 +88,7 @@ def test_ranges_are_found_by_thread_length_and_time(
         names=("a", "b", "c"),
     )
 
-    found = HeldRanges(ranges).lasting(
+    found = InMemoryRanges(ranges).lasting(
         shortest_ns, _column(*threads), _column(*since), _column(*until)
     )
 
