@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.align.iteration_shifts import NTP_NS, shift, shift_beside, track_of
+from bubbleviz.align.iteration_shifts import NTP_NS, history_of, shift, shift_beside
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.model.operations import Operations
@@ -105,23 +105,25 @@ def _moves(
     order = places.order[np.isin(places.order, operations.rank[counted])].tolist()
     by_rank = np.argsort(operations.rank, kind="stable")
     bounds = np.searchsorted(operations.rank[by_rank], np.arange(len(places.order) + 1))
-    tracks = {}
+    histories = {}
     for rank in order:
         own = by_rank[bounds[rank] : bounds[rank + 1]]
-        tracks[rank] = track_of(operations.take(own), virtual_stage[own])
+        histories[rank] = history_of(operations.take(own), virtual_stage[own])
     for above, rank in pairwise(order):
         first = places.pipeline[above] != places.pipeline[rank]
         before = order[0] if first else above
         same = bool(places.machine[before] == places.machine[rank])
         beside = first or places.stage[before] == places.stage[rank] >= 0
         found = (shift_beside if beside else shift)(
-            tracks[before],
-            tracks[rank],
+            histories[before],
+            histories[rank],
             one_clock=same,
             timed=bool(places.timed[before] and places.timed[rank]),
         )
         known = known and found is not None
-        by_count |= not same and len(tracks[rank].start_ns) > 1 and tracks[rank].length_ns <= NTP_NS
+        by_count |= (
+            not same and len(histories[rank].start_ns) > 1 and histories[rank].length_ns <= NTP_NS
+        )
         moves[rank] = moves[before] + (found or 0)
     return moves, known, by_count and known
 

@@ -25,7 +25,7 @@ NTP_NS = 100_000_000
 
 
 @dataclass(frozen=True)
-class Events(Table):
+class OperationEnds(Table):
     """F and B of one rank with spans: which, and when they ended."""
 
     iteration: Ints
@@ -41,7 +41,7 @@ class Events(Table):
 
 
 @dataclass(frozen=True)
-class Track:
+class RankHistory:
     """One rank through its iterations.
 
     Attributes:
@@ -50,12 +50,12 @@ class Track:
         length_ns: of a typical iteration.
     """
 
-    events: Events
+    events: OperationEnds
     start_ns: Ints
     length_ns: int
 
 
-def track_of(operations: Operations, virtual_stage: Ints) -> Track:
+def history_of(operations: Operations, virtual_stage: Ints) -> RankHistory:
     """Return the track of the one rank whose operations these are."""
     spanned = (operations.has_span == 1) & (operations.iteration >= 0)
     count = int(operations.iteration.max(initial=-1)) + 1
@@ -73,17 +73,17 @@ def track_of(operations: Operations, virtual_stage: Ints) -> Track:
         & (operations.occurrence == 0)
         & (virtual_stage >= 0)
     )
-    events = Events(
+    events = OperationEnds(
         iteration=operations.iteration[rows],
         microbatch=operations.microbatch[rows],
         virtual_stage=virtual_stage[rows],
         is_backward=(operations.phase[rows] != Phase.F).astype(np.int64),
         end_ns=operations.end_ns[rows],
     )
-    return Track(events, starts, length_ns)
+    return RankHistory(events, starts, length_ns)
 
 
-def shift(a: Track, b: Track, *, one_clock: bool, timed: bool = True) -> int | None:
+def shift(a: RankHistory, b: RankHistory, *, one_clock: bool, timed: bool = True) -> int | None:
     """Return what to add to the iteration numbers of b to get those of a; None unknown.
 
     Every microbatch's F ends upstream before it ends downstream, and its B likewise the other way
@@ -125,7 +125,9 @@ def _least_broken(bounds: dict[int, tuple[int, int]], equal: bool, length_ns: in
     return cheapest[0]
 
 
-def _allowed(bounds: dict[int, tuple[int, int]], equal: bool, a: Track, timed: bool) -> int | None:
+def _allowed(
+    bounds: dict[int, tuple[int, int]], equal: bool, a: RankHistory, timed: bool
+) -> int | None:
     """Return the shift of ranks of two machines.
 
     Of those that some offset of the clocks allows, it is the single one that needs no more than
@@ -147,7 +149,9 @@ def _allowed(bounds: dict[int, tuple[int, int]], equal: bool, a: Track, timed: b
     return 0 if equal and 0 in near else None
 
 
-def shift_beside(a: Track, b: Track, *, one_clock: bool, timed: bool = True) -> int | None:
+def shift_beside(
+    a: RankHistory, b: RankHistory, *, one_clock: bool, timed: bool = True
+) -> int | None:
     """Return the same for ranks that do not wait for each other, as replicas of a pipeline.
 
     They step together, so their iterations start at about the same time.
@@ -168,7 +172,7 @@ def shift_beside(a: Track, b: Track, *, one_clock: bool, timed: bool = True) -> 
     return 0 if len(a.start_ns) == len(b.start_ns) and in_order else None
 
 
-def _far_apart(a: Track, b: Track) -> bool:
+def _far_apart(a: RankHistory, b: RankHistory) -> bool:
     """Tell whether UTC is wrong: captures of one run do not lie so far apart."""
     if len(a.start_ns) == 0 or len(b.start_ns) == 0:
         return False
@@ -179,7 +183,7 @@ def _far_apart(a: Track, b: Track) -> bool:
     return max(gaps) > APART_NS
 
 
-def _candidates(a: Track, b: Track, *, timed: bool) -> list[int]:
+def _candidates(a: RankHistory, b: RankHistory, *, timed: bool) -> list[int]:
     """Return the shifts to try, small ones first.
 
     They leave at least half of the iterations, or lie about where UTC puts the captures.
@@ -199,7 +203,7 @@ def _candidates(a: Track, b: Track, *, timed: bool) -> list[int]:
     return sorted(shared, key=lambda move: (abs(move), move))
 
 
-def _offsets(a: Events, b: Events, move: int) -> tuple[int, int] | None:
+def _offsets(a: OperationEnds, b: OperationEnds, move: int) -> tuple[int, int] | None:
     """Return the least and the most to add to b's clock; None without any microbatch in common.
 
     Compared are all pairs of virtual stages of the two ranks: the smaller one is upstream.

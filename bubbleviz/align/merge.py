@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align.bounds.clocks import Clock
+from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.interpret.collectives import Collectives
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.spans import ActiveTime
@@ -76,7 +76,7 @@ class Joined:
 
 
 def join(
-    recordings: Sequence[Recording], clocks: Sequence[Clock], machines: Sequence[str]
+    recordings: Sequence[Recording], clocks: Sequence[ProfileClock], machines: Sequence[str]
 ) -> Joined:
     """Return the recordings as one, times moved by their clocks."""
     base_rank = np.cumsum([0, *(len(r.ranks) for r in recordings)]).tolist()
@@ -107,7 +107,7 @@ def join(
     )
 
 
-def _hosts(parts: Sequence[tuple[Recording, Clock, int, int]]) -> HostActivities:
+def _hosts(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> HostActivities:
     names = np.cumsum([0, *(len(r.operations.names) for r, *_ in parts)]).tolist()
     return joined(
         [
@@ -123,17 +123,17 @@ def _hosts(parts: Sequence[tuple[Recording, Clock, int, int]]) -> HostActivities
     )
 
 
-def _laid(own: RankIntervals, clock: Clock, base_rank: int) -> RankIntervals:
+def _laid(own: RankIntervals, clock: ProfileClock, base_rank: int) -> RankIntervals:
     """Return intervals on the report's clock, with ranks numbered through."""
     return RankIntervals(own.rank + base_rank, clock.of(own.start_ns), clock.of(own.end_ns))
 
 
-def _moved(time_ns: Ints, clock: Clock) -> Ints:
+def _moved(time_ns: Ints, clock: ProfileClock) -> Ints:
     """Return times on the report's clock; none stays none."""
     return np.where(time_ns != NONE, clock.of(time_ns), NONE)
 
 
-def _collectives(parts: Sequence[tuple[Recording, Clock, int, int]]) -> Collectives:
+def _collectives(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> Collectives:
     columns = {
         name: np.concatenate([getattr(r.collectives, name) for r, *_ in parts])
         for name in ("iteration", "kind")
@@ -147,7 +147,7 @@ def _collectives(parts: Sequence[tuple[Recording, Clock, int, int]]) -> Collecti
 
 
 def _operations(
-    recordings: Sequence[Recording], clocks: Sequence[Clock], base_rank: Sequence[int]
+    recordings: Sequence[Recording], clocks: Sequence[ProfileClock], base_rank: Sequence[int]
 ) -> Operations:
     names: list[str] = []
     tables = []

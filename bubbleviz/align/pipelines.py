@@ -69,13 +69,13 @@ class Parallel:
 
 
 @dataclass(frozen=True)
-class Numbering:
+class RankNumbers:
     """The numbers of ranks in the run, and whether range names give them."""
 
     number: Ints
     named: bool
 
-    def reordered(self, order: Sequence[int]) -> Numbering:
+    def reordered(self, order: Sequence[int]) -> RankNumbers:
         """Return the same numbers, rising in this order of ranks; as they are if it is empty."""
         if not order:
             return self
@@ -84,18 +84,18 @@ class Numbering:
         return replace(self, number=number)
 
 
-def numbering(ranks: Sequence[JoinedRank]) -> Numbering:
+def rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
     """Return the ranks' numbers: those of names, else their places by host, device and process."""
     named = [rank.local.global_rank for rank in ranks]
     told = [number for number in named if number is not None]
     if len(set(told)) == len(ranks):
-        return Numbering(np.array(told, np.int64), named=True)
+        return RankNumbers(np.array(told, np.int64), named=True)
     keys = [(natural_key(r.host), r.local.device_id, pid_of(r.local.process)) for r in ranks]
     order = sorted(range(len(ranks)), key=lambda i: keys[i])
-    return Numbering(places_in(np.array(order, np.int64)), named=False)
+    return RankNumbers(places_in(np.array(order, np.int64)), named=False)
 
 
-def refuse_misfit(parallel: Parallel, numbers: Numbering) -> None:
+def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
     """Raise MismatchError where these cannot be ranks of a run that is so parallel.
 
     Some may be missing if the others' names say which they are.
@@ -109,7 +109,7 @@ def refuse_misfit(parallel: Parallel, numbers: Numbering) -> None:
         )
 
 
-def told_apart(stage: Ints, numbers: Numbering) -> Ints:
+def told_apart(stage: Ints, numbers: RankNumbers) -> Ints:
     """Return the pipeline of each rank without being told the run's sizes; -1 unknown.
 
     Copies are told apart where names number the ranks and the stages follow in Megatron's order.
@@ -132,7 +132,7 @@ def told_apart(stage: Ints, numbers: Numbering) -> Ints:
     return pipeline
 
 
-def reducing(stage: Ints, machine: Ints, numbers: Numbering) -> Ints:
+def reducing(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
     """Return a number for ranks that reduce gradients together, without being told; -1 none.
 
     They hold one stage. Copies on one machine may be tensor-parallel, so that the first one is

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.align.bounds.clocks import (
-    Clock,
+    ProfileClock,
     machines_of,
     refuse_unrelated,
     session_clocks,
@@ -64,7 +64,7 @@ class Run:
     """
 
     ranks: tuple[Rank, ...]
-    clocks: tuple[Clock, ...]
+    clocks: tuple[ProfileClock, ...]
     timebase: Timebase
     operations: Operations
     busy: BusyIntervals

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align.copies import matched, nests
 from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations
 from bubbleviz.align.merge import Joined
 from bubbleviz.align.pipelines import (
-    Numbering,
     Parallel,
-    numbering,
+    RankNumbers,
+    rank_numbers,
     reducing,
     refuse_misfit,
     told_apart,
 )
+from bubbleviz.align.replicas import matched, nests
 from bubbleviz.align.stage_order import (
     VirtualStages,
     contradicted,
@@ -102,7 +102,7 @@ class _Given:
 
     joined: Joined
     machine: Ints
-    numbers: Numbering
+    numbers: RankNumbers
     said: VirtualStages | None
     parallel: Parallel | None
 
@@ -119,7 +119,7 @@ def stage(joined: Joined, order: Sequence[int] = (), parallel: Parallel | None =
         MismatchError: the ranks cannot be those of a run of these sizes.
     """
     said = _said_stages(joined)
-    numbers = numbering(joined.ranks)
+    numbers = rank_numbers(joined.ranks)
     given = _Given(joined, joined.machine_of_rank, numbers.reordered(order), said, parallel)
     if parallel is not None:
         refuse_misfit(parallel, given.numbers)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.bounds.clocks import Clock
+from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.align.bounds.offsets import (
     GRAIN_NS,
     Contradiction,
@@ -46,7 +46,7 @@ class Timebase:
         limitations: what could not be told.
     """
 
-    clocks: tuple[Clock, ...]
+    clocks: tuple[ProfileClock, ...]
     machine: Ints
     comparable: Bools
     uncertainty_ns: Ints
@@ -57,7 +57,7 @@ class Timebase:
 def timebase(
     joined: Joined,
     staging: Staging,
-    clocks: Sequence[Clock],
+    clocks: Sequence[ProfileClock],
     captures: Sequence[tuple[int, int]],
     method: str,
 ) -> Timebase:
@@ -97,7 +97,9 @@ def timebase(
     )
 
 
-def _by_session(joined: Joined, staging: Staging, clocks: Sequence[Clock], method: str) -> Timebase:
+def _by_session(
+    joined: Joined, staging: Staging, clocks: Sequence[ProfileClock], method: str
+) -> Timebase:
     """Return the sessions' own clocks; those of other machines are trusted if UTC is asked for."""
     count = len(joined.machines)
     reference = np.arange(count) == 0
@@ -105,7 +107,9 @@ def _by_session(joined: Joined, staging: Staging, clocks: Sequence[Clock], metho
         # Each machine stays on the clock of its first profile.
         own = joined.machine_of_profile
         clocks = [
-            Clock(clock.offset_ns - clocks[own.index(machine)].offset_ns, clock.uncertainty_ns)
+            ProfileClock(
+                clock.offset_ns - clocks[own.index(machine)].offset_ns, clock.uncertainty_ns
+            )
             for clock, machine in zip(clocks, own, strict=True)
         ]
     notes = {
@@ -144,7 +148,7 @@ def _broken(joined: Joined, staging: Staging) -> Limitation | None:
 
 
 def _extents(
-    joined: Joined, clocks: Sequence[Clock], captures: Sequence[tuple[int, int]]
+    joined: Joined, clocks: Sequence[ProfileClock], captures: Sequence[tuple[int, int]]
 ) -> tuple[Ints, Ints]:
     """Return where each machine's captures start and end."""
     bounds: dict[str, list[int]] = {machine: [] for machine in joined.machines}

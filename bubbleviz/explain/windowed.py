@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align.bounds.clocks import Clock
+from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts, Iteration
 from bubbleviz.count.ratios import Extents, Windows
@@ -52,7 +52,7 @@ def extents_of(
         ends = window.times_ns
     found = []
     for own in profiles:
-        clock = Clock(
+        clock = ProfileClock(
             own.clock_offset_ns, own.clock_uncertainty_ns, own.clock_drift_ppm, own.clock_t0_ns
         )
         since_ns, until_ns = clock.back(np.array(ends, np.int64)).tolist()

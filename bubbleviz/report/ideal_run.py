@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.align.bounds.clocks import Clock
+from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.align.run import Run
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.count import count
@@ -33,7 +33,7 @@ def report_of(ideal: Ideal) -> Report:
         for stage in range(stages)
     )
     operations, busy = _tables(ideal)
-    clocks = (Clock(0, 0),)
+    clocks = (ProfileClock(0, 0),)
     none = np.empty(0, np.int64)
     nothing = RankIntervals(none, none.copy(), none.copy())
     run = Run(

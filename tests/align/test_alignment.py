@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import bubbleviz
-from bubbleviz.align.bounds.clocks import Clock, refuse_unrelated
+from bubbleviz.align.bounds.clocks import ProfileClock, refuse_unrelated
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.profile import Source
@@ -488,7 +488,7 @@ def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -
 
 def test_a_capture_inside_a_longer_one_makes_no_gap() -> None:
     sources = [Source(path, "host", True, "nsys", None, None, 0, None) for path in "abc"]
-    clocks = [Clock(0, None)] * 3
+    clocks = [ProfileClock(0, None)] * 3
     minute = 60 * SECOND
 
     refuse_unrelated(sources, [(0, 10 * minute), (1, 2), (9 * minute, 10 * minute)], clocks)

@@ -54,7 +54,7 @@ def test_a_collective_bounds_two_replicas_that_nothing_else_links() -> None:
 
     found = overlaps(own, column([0, 0]), column([0, 1]))
 
-    # Clock 1 moves by at least -1_000 and at most 20.
+    # ProfileClock 1 moves by at least -1_000 and at most 20.
     _, second = solve(found, column([0, 480]), column([500, 1_000])).corrections
     assert second.offset_ns == -490
     assert second.uncertainty_ns == 511  # 510, and what clocks drift meanwhile

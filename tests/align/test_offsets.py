@@ -44,7 +44,7 @@ def test_one_clock_is_the_reference() -> None:
 
 
 def test_two_bounds_close_the_interval() -> None:
-    # Clock 1 moves right by at least -50 (its start) and at most 40 (its end).
+    # ProfileClock 1 moves right by at least -50 (its start) and at most 40 (its end).
     found = solved([(0, 1, 100, 150), (1, 0, 360, 400)])
 
     assert found.contradiction is None
@@ -165,7 +165,7 @@ def test_tables_join_without_rows() -> None:
 def worlds(draw: st.DrawFn) -> tuple[list[Pair], list[int], list[int], int]:
     """Draw pairs of events that really were in that order, and what the clocks really show.
 
-    Clock c shows ``offset[c] + t + t drift[c] / 1e9`` at the true time t.
+    ProfileClock c shows ``offset[c] + t + t drift[c] / 1e9`` at the true time t.
     """
     clocks = draw(st.integers(2, 5))
     length = draw(st.sampled_from([10**6, 10**9, 30 * 10**9]))
@@ -206,7 +206,7 @@ def test_the_truth_lies_within_the_uncertainty(
             own = shown(offset, drift, clock, time)
             moved = own + correction.offset_ns + (own - correction.t0_ns) * correction.drift
             right = shown(offset, drift, 0, time)
-            # Events, clocks and corrections are whole nanoseconds each.
+            # OperationEnds, clocks and corrections are whole nanoseconds each.
             assert abs(moved - right) <= correction.uncertainty_ns + 6
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.align.pipelines import Numbering, Parallel, reducing, told_apart
+from bubbleviz.align.pipelines import Parallel, RankNumbers, reducing, told_apart
 from bubbleviz.errors import UsageError
 from bubbleviz.render.rows import MOST_RANKS, by_stage, rows_of
 from bubbleviz.report.report import Report, View
@@ -20,8 +20,8 @@ def column(values: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
-def numbered(count: int, *, named: bool = False) -> Numbering:
-    return Numbering(column(range(count)), named)
+def numbered(count: int, *, named: bool = False) -> RankNumbers:
+    return RankNumbers(column(range(count)), named)
 
 
 def test_sizes_place_ranks_as_megatron_does() -> None:
@@ -36,7 +36,7 @@ def test_sizes_place_ranks_as_megatron_does() -> None:
 
 
 def test_an_order_gives_the_ranks_the_same_numbers_anew() -> None:
-    numbers = Numbering(column([4, 0, 6, 2]), named=True)
+    numbers = RankNumbers(column([4, 0, 6, 2]), named=True)
 
     assert numbers.reordered(()) is numbers
     # The rank that comes first has the smallest number.

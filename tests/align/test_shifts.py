@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.align.iteration_shifts import NTP_NS, Events, Track, shift, shift_beside
+from bubbleviz.align.iteration_shifts import NTP_NS, OperationEnds, RankHistory, shift, shift_beside
 
 MS = 1_000_000
 #: An iteration: F down, F up, B up, B down, 10 ms each.
@@ -20,14 +20,16 @@ def column(values: Iterable[int]) -> npt.NDArray[np.int64]:
     return np.array(list(values), np.int64)
 
 
-def track(iterations: Iterable[int], stage: int, off_ns: int = 0, period: int = PERIOD) -> Track:
+def track(
+    iterations: Iterable[int], stage: int, off_ns: int = 0, period: int = PERIOD
+) -> RankHistory:
     """Return a rank of a pipeline of two that captured these of the run's iterations.
 
     Its clock is off by ``off_ns``.
     """
     held = list(iterations)
     forward, backward = ((10, 40), (20, 30))[stage]
-    events = Events(
+    events = OperationEnds(
         iteration=column(n for n in range(len(held)) for _ in range(2)),
         microbatch=column(0 for _ in range(2 * len(held))),
         virtual_stage=column(stage for _ in range(2 * len(held))),
@@ -35,7 +37,7 @@ def track(iterations: Iterable[int], stage: int, off_ns: int = 0, period: int = 
         end_ns=column(k * period + end * MS + off_ns for k in held for end in (forward, backward)),
     )
     starts = column(k * period + (forward - 10) * MS + off_ns for k in held)
-    return Track(events, starts, period)
+    return RankHistory(events, starts, period)
 
 
 @pytest.mark.parametrize("one_clock", [True, False])

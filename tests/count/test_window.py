@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.align.bounds.clocks import Clock
+from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.windowed import OUTSIDE, extents_of
@@ -316,7 +316,7 @@ def test_an_iteration_outside_the_window_cannot_be_drawn(
     times=st.lists(st.integers(0, 10**13), max_size=5),
 )
 def test_clocks_lead_back(offset_ns: int, drift: float, t0_ns: int, times: list[int]) -> None:
-    clock = Clock(offset_ns, 0, drift, t0_ns)
+    clock = ProfileClock(offset_ns, 0, drift, t0_ns)
     own = np.array(times, np.int64)
 
     assert np.abs(clock.back(clock.of(own)) - own).max(initial=0) <= 1
@@ -334,7 +334,7 @@ def test_extents_are_those_of_the_iterations_on_each_clock(profiles: Path) -> No
     assert since_ns == min(i.start_ns for i in held)
     assert until_ns == max(i.end_ns for i in held)
     for (low, high), own in zip(extents, whole.profiles, strict=True):
-        clock = Clock(own.clock_offset_ns, 0, own.clock_drift_ppm, own.clock_t0_ns)
+        clock = ProfileClock(own.clock_offset_ns, 0, own.clock_drift_ppm, own.clock_t0_ns)
         there = clock.of(np.array([low, high], np.int64)) - [since_ns, until_ns]
         assert np.abs(there).max() <= 1
     timed = extents_of(window_of("time:1ms-2ms"), whole.iterations, whole.profiles)

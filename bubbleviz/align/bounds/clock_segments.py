@@ -1,9 +1,9 @@
-"""Stretches: clocks that drift, as difference constraints laid out in time.
+"""ClockSegments: clocks that drift, as difference constraints laid out in time.
 
 Any two clocks may drift apart by ``DRIFT`` at any time, that is each by half of it against a
-common mean. A node is a clock in a stretch of time; a step to the next stretch costs half of
-``DRIFT`` times its length; a bound is an arc from one clock to another, in the stretch in which
-it holds. Then a path between two clocks in one stretch bounds their difference there::
+common mean. A node is a clock in a segment of time; a step to the next segment costs half of
+``DRIFT`` times its length; a bound is an arc from one clock to another, in the segment in which
+it holds. Then a path between two clocks in one segment bounds their difference there::
 
     clock 0   o──o──o──o        ──  drift, both ways
                  │     │         │  a bound, one way
@@ -24,38 +24,38 @@ Floats = npt.NDArray[np.float64]
 #: By how much two clocks may drift apart.
 DRIFT = 50e-6
 _EACH = DRIFT / 2
-#: Stretches that a capture is divided into: fewer where there are many clocks.
+#: ClockSegments that a capture is segmented into: fewer where there are many clocks.
 _MOST, _FEWEST, _NODES = 128, 32, 4096
 
 
 @dataclass(frozen=True)
-class Stretches:
-    """Bounds between clocks by stretch of time.
+class ClockSegments:
+    """Bounds between clocks by segment of time.
 
     Attributes:
-        length_ns: of a stretch.
+        length_ns: of a segment.
         middle_ns: the middle of each.
         after: clock of the later event of each arc; there is at most one arc for each pair of
-            clocks and stretch, the tightest.
+            clocks and segment, the tightest.
         before: clock of the earlier event.
-        stretch: the arc's stretch.
+        segment: the arc's segment.
         limit_ns: the most that the correction of ``before`` exceeds that of ``after``.
-        captured: which stretches each clock's capture touches, shape (clocks, stretches).
+        captured: which segments each clock's capture touches, shape (clocks, segments).
     """
 
     length_ns: float
     middle_ns: Floats
     after: Ints
     before: Ints
-    stretch: Ints
+    segment: Ints
     limit_ns: Floats
     captured: Bools
 
 
-def divided(
+def segmented(
     before: Ints, after: Ints, before_ns: Floats, after_ns: Floats, start_ns: Floats, end_ns: Floats
-) -> Stretches:
-    """Return the bounds that pairs of events give, by stretch.
+) -> ClockSegments:
+    """Return the bounds that pairs of events give, by segment.
 
     Args:
         before: clock of the first event of each pair.
@@ -71,44 +71,44 @@ def divided(
     count = max(_FEWEST, min(_MOST, _NODES // clocks))
     length = max((last - first) / count, 1.0)
     middle: Floats = first + length * np.arange(0.5, count, dtype=np.float64)
-    stretch = np.clip(((after_ns - first) / length).astype(np.int64), 0, count - 1)
-    # An event that is moved to the middle of its stretch may drift on the way.
-    away = np.abs(after_ns - middle[stretch]) + np.abs(before_ns - middle[stretch])
+    segment = np.clip(((after_ns - first) / length).astype(np.int64), 0, count - 1)
+    # An event that is moved to the middle of its segment may drift on the way.
+    away = np.abs(after_ns - middle[segment]) + np.abs(before_ns - middle[segment])
     limit = after_ns - before_ns + _EACH * away
-    cell = (after * clocks + before) * count + stretch
+    cell = (after * clocks + before) * count + segment
     order = np.lexsort((limit, cell))
     tightest = order[np.unique(cell[order], return_index=True)[1]]
     edges = np.stack((middle - length / 2, middle + length / 2))
-    return Stretches(
+    return ClockSegments(
         length_ns=length,
         middle_ns=middle,
         after=after[tightest],
         before=before[tightest],
-        stretch=stretch[tightest],
+        segment=segment[tightest],
         limit_ns=limit[tightest],
         captured=(edges[0] <= end_ns[:, None]) & (edges[1] >= start_ns[:, None]),
     )
 
 
-def feasible(stretches: Stretches, slack_ns: float) -> Floats | None:
-    """Return corrections that satisfy all bounds, shape (clocks, stretches), or None.
+def feasible(segments: ClockSegments, slack_ns: float) -> Floats | None:
+    """Return corrections that satisfy all bounds, shape (clocks, segments), or None.
 
     Bellman and Ford's relaxation, all arcs at once; between relaxations every clock's corrections
     are made to drift no faster than they may.
 
     Args:
-        stretches: the bounds.
+        segments: the bounds.
         slack_ns: what every bound gives.
     """
-    shape = stretches.captured.shape
+    shape = segments.captured.shape
     found = np.zeros(shape)
-    tail = stretches.after, stretches.stretch
-    head = stretches.before, stretches.stretch
-    limit = stretches.limit_ns + slack_ns
+    tail = segments.after, segments.segment
+    head = segments.before, segments.segment
+    limit = segments.limit_ns + slack_ns
     for _ in range(shape[0] * shape[1] + 1):
         relaxed = found.copy()
         np.minimum.at(relaxed, head, found[tail] + limit)
-        relaxed = _slowed(relaxed, _EACH * stretches.length_ns)
+        relaxed = _slowed(relaxed, _EACH * segments.length_ns)
         # Less than a thousandth of a nanosecond is rounding.
         if (found - relaxed).max(initial=0.0) < 1e-3:
             return found
@@ -125,15 +125,15 @@ def _slowed(values: Floats, step: float) -> Floats:
 
 
 def bands(
-    stretches: Stretches, potential: Floats, slack_ns: float, reference: int
+    segments: ClockSegments, potential: Floats, slack_ns: float, reference: int
 ) -> tuple[Floats, Floats]:
-    """Return the least and the largest correction of each clock in each stretch.
+    """Return the least and the largest correction of each clock in each segment.
 
     Infinite where nothing bounds it. They are shortest paths from and to the reference in the
-    same stretch (Dijkstra's, on lengths that a feasible potential makes non-negative).
+    same segment (Dijkstra's, on lengths that a feasible potential makes non-negative).
 
     Args:
-        stretches: the bounds.
+        segments: the bounds.
         potential: corrections that satisfy them.
         slack_ns: what every bound gives.
         reference: the clock whose correction is 0.
@@ -141,15 +141,15 @@ def bands(
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
-    clocks, count = stretches.captured.shape
+    clocks, count = segments.captured.shape
     node = np.arange(clocks * count).reshape(clocks, count)
     height = potential.reshape(-1)
-    tails = [node[stretches.after, stretches.stretch], node[:, :-1], node[:, 1:]]
-    heads = [node[stretches.before, stretches.stretch], node[:, 1:], node[:, :-1]]
-    steps = np.full(clocks * (count - 1), _EACH * stretches.length_ns)
+    tails = [node[segments.after, segments.segment], node[:, :-1], node[:, 1:]]
+    heads = [node[segments.before, segments.segment], node[:, 1:], node[:, :-1]]
+    steps = np.full(clocks * (count - 1), _EACH * segments.length_ns)
     tail = np.concatenate([part.reshape(-1) for part in tails])
     head = np.concatenate([part.reshape(-1) for part in heads])
-    length = np.concatenate((stretches.limit_ns + slack_ns, steps, steps))
+    length = np.concatenate((segments.limit_ns + slack_ns, steps, steps))
     length = np.maximum(length + height[tail] - height[head], 0.0)
     graph = csr_array((length, (tail, head)), shape=(len(height), len(height)))
     own = node[reference]

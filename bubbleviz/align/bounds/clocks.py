@@ -26,7 +26,7 @@ APART_NS = 60_000_000_000
 
 
 @dataclass(frozen=True)
-class Clock:
+class ProfileClock:
     """A profile's clock against the report's.
 
     A time t becomes ``t + offset_ns + round((t - t0_ns) drift_ppm 1e-6)``. ``uncertainty_ns``
@@ -51,9 +51,9 @@ class Clock:
         drifted = (plain - self.t0_ns) * (self.drift_ppm * 1e-6 / (1 + self.drift_ppm * 1e-6))
         return np.asarray(plain - np.rint(drifted).astype(np.int64), np.int64)
 
-    def corrected(self, correction: Correction) -> Clock:
+    def corrected(self, correction: Correction) -> ProfileClock:
         """Return this clock with a correction of the times that it gives."""
-        return Clock(
+        return ProfileClock(
             self.offset_ns + correction.offset_ns,
             correction.uncertainty_ns,
             # To a millionth of a ppm, so that the printed number gives the same times.
@@ -119,7 +119,7 @@ def _boots_apart_ns(source: Source, other: Source) -> int:
     return abs(booted[0] - booted[1]) if len(booted) == 2 else 0
 
 
-def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[Clock, ...]:
+def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[ProfileClock, ...]:
     """Return the clock of each profile by when its session started; the first one's is 0.
 
     Profiles of one machine share its clock. Across machines it is their UTC clocks, whose error
@@ -129,12 +129,12 @@ def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[
         sources: the profiles.
         machines: the machine of each.
     """
-    clocks: list[Clock] = []
+    clocks: list[ProfileClock] = []
     for index, source in enumerate(sources):
         anchor = machines.index(machines[index])
         clock = _against(source, sources[anchor], clocks[anchor] if anchor < index else None)
         if clock is None:
-            clock = _by_utc(source, sources[0]) if index else Clock(0, 0)
+            clock = _by_utc(source, sources[0]) if index else ProfileClock(0, 0)
         clocks.append(clock)
     return tuple(clocks)
 
@@ -154,7 +154,7 @@ def untimed(sources: Sequence[Source]) -> tuple[Limitation, ...]:
     )
 
 
-def _against(source: Source, anchor: Source, clock: Clock | None) -> Clock | None:
+def _against(source: Source, anchor: Source, clock: ProfileClock | None) -> ProfileClock | None:
     """Return the clock of a profile by another one of its host; None where that says nothing."""
     if clock is None:
         return None
@@ -167,17 +167,17 @@ def _against(source: Source, anchor: Source, clock: Clock | None) -> Clock | Non
         step = source.session_utc_ns - anchor.session_utc_ns
     else:
         return None
-    return Clock(clock.offset_ns + step, clock.uncertainty_ns)
+    return ProfileClock(clock.offset_ns + step, clock.uncertainty_ns)
 
 
-def _by_utc(source: Source, reference: Source) -> Clock:
+def _by_utc(source: Source, reference: Source) -> ProfileClock:
     if source.session_utc_ns is None or reference.session_utc_ns is None:
-        return Clock(0, None)
-    return Clock(source.session_utc_ns - reference.session_utc_ns, None)
+        return ProfileClock(0, None)
+    return ProfileClock(source.session_utc_ns - reference.session_utc_ns, None)
 
 
 def refuse_unrelated(
-    sources: Sequence[Source], captures: Sequence[tuple[int, int]], clocks: Sequence[Clock]
+    sources: Sequence[Source], captures: Sequence[tuple[int, int]], clocks: Sequence[ProfileClock]
 ) -> None:
     """Raise MismatchError where captures lie more than a minute apart in UTC.
 

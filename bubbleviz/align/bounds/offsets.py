@@ -22,7 +22,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.align.bounds.clock_segments import DRIFT, Floats, Stretches, bands, divided, feasible
+from bubbleviz.align.bounds.clock_segments import (
+    DRIFT,
+    ClockSegments,
+    Floats,
+    bands,
+    feasible,
+    segmented,
+)
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 
 #: Bounds that miss each other by less are the grain of clocks, no contradiction.
@@ -115,12 +122,12 @@ def solve(precedences: Precedences, start_ns: Ints, end_ns: Ints, reference: int
     if give <= GRAIN_NS / 2:
         return _constant(problem, limit, give)
     offset, known = _middles(limit + _rounded_up(give), reference)
-    stretches = _divided(problem, offset, known)
+    segments = _segmented(problem, offset, known)
     for slack in (0.0, GRAIN_NS / 2):
-        potential = feasible(stretches, slack)
+        potential = feasible(segments, slack)
         if potential is not None:
-            low, high = bands(stretches, potential, slack, reference)
-            return _drifting(problem, offset, known, stretches, low, high, limit)
+            low, high = bands(segments, potential, slack, reference)
+            return _drifting(problem, offset, known, segments, low, high, limit)
     # What the bounds miss each other by is error, too: on either side one of two may be right.
     found = [
         replace(own, uncertainty_ns=own.uncertainty_ns + math.ceil(2 * give))
@@ -141,8 +148,8 @@ class _Problem:
     reference: int
 
 
-def _divided(problem: _Problem, offset: Floats, known: Bools) -> Stretches:
-    """Return the stretches, with every clock moved by its offset.
+def _segmented(problem: _Problem, offset: Floats, known: Bools) -> ClockSegments:
+    """Return the segments, with every clock moved by its offset.
 
     Clocks that nothing bounds have no part in them: they may be anywhere.
     """
@@ -150,7 +157,7 @@ def _divided(problem: _Problem, offset: Floats, known: Bools) -> Stretches:
         known[problem.precedences.before] & known[problem.precedences.after]
     )
     at = np.where(known, np.arange(len(known)), problem.reference)
-    return divided(
+    return segmented(
         given.before,
         given.after,
         given.before_ns + offset[given.before],
@@ -236,13 +243,13 @@ def _constant(problem: _Problem, limit: Floats, give: float) -> Solution:
     """Return constant corrections, every bound giving by ``give`` if that is more than 0."""
     slack = _rounded_up(give)
     offset, known = _middles(limit + slack, problem.reference)
-    stretches = _divided(problem, offset, known)
-    still = np.zeros(stretches.captured.shape)
-    low, high = bands(stretches, still, slack, problem.reference)
-    line = np.zeros(len(stretches.middle_ns))
+    segments = _segmented(problem, offset, known)
+    still = np.zeros(segments.captured.shape)
+    low, high = bands(segments, still, slack, problem.reference)
+    line = np.zeros(len(segments.middle_ns))
     return Solution(
         tuple(
-            _correction(problem, stretches, clock, offset[clock], line, (low, high), known[clock])
+            _correction(problem, segments, clock, offset[clock], line, (low, high), known[clock])
             for clock in range(len(offset))
         )
     )
@@ -250,7 +257,7 @@ def _constant(problem: _Problem, limit: Floats, give: float) -> Solution:
 
 def _correction(
     problem: _Problem,
-    stretches: Stretches,
+    segments: ClockSegments,
     clock: int,
     offset: float,
     line: Floats,
@@ -261,31 +268,31 @@ def _correction(
 
     Args:
         problem: what is asked.
-        stretches: the stretches of time.
+        segments: the segments of time.
         clock: which clock.
-        offset: what its times were moved by before they were put into stretches.
-        line: what is added in the middle of each stretch.
-        band: the least and the largest addition of every clock in each stretch.
+        offset: what its times were moved by before they were put into segments.
+        line: what is added in the middle of each segment.
+        band: the least and the largest addition of every clock in each segment.
         known: whether the band is finite.
     """
-    drift = float(line[-1] - line[0]) / float(stretches.middle_ns[-1] - stretches.middle_ns[0])
-    t0_ns = round(float(stretches.middle_ns[0]) - offset) if drift else 0
-    moved = float(line[0]) + offset + drift * (t0_ns + offset - float(stretches.middle_ns[0]))
+    drift = float(line[-1] - line[0]) / float(segments.middle_ns[-1] - segments.middle_ns[0])
+    t0_ns = round(float(segments.middle_ns[0]) - offset) if drift else 0
+    moved = float(line[0]) + offset + drift * (t0_ns + offset - float(segments.middle_ns[0]))
     if clock == problem.reference:
         return Correction(0, 0.0, 0, 0)
     if not known:
         return Correction(round(moved), drift, t0_ns, None)
     bounds = problem.start_ns[clock] + offset, problem.end_ns[clock] + offset
     sides = (band[1][clock] - line, line - band[0][clock])
-    reach = max(_highest(stretches, clock, side, bounds, DRIFT + abs(drift)) for side in sides)
+    reach = max(_highest(segments, clock, side, bounds, DRIFT + abs(drift)) for side in sides)
     reach += abs(moved - round(moved))
     return Correction(round(moved), drift, t0_ns, math.ceil(reach) + (1 if drift else 0))
 
 
 def _highest(
-    stretches: Stretches, clock: int, height: Floats, bounds: tuple[float, float], slope: float
+    segments: ClockSegments, clock: int, height: Floats, bounds: tuple[float, float], slope: float
 ) -> float:
-    r"""Return the most of a height over a capture, of which the middles of stretches are known.
+    r"""Return the most of a height over a capture, of which the middles of segments are known.
 
     It changes by at most ``slope``, so that between two middles it is below a tent, and beyond the
     outer ones below its sides::
@@ -294,9 +301,9 @@ def _highest(
         \    /  \       /
          o--/    \--o--/
     """
-    within = np.flatnonzero(stretches.captured[clock])
-    known, middle_ns = height[within], stretches.middle_ns[within]
-    tents = (known[1:] + known[:-1] + slope * stretches.length_ns) / 2
+    within = np.flatnonzero(segments.captured[clock])
+    known, middle_ns = height[within], segments.middle_ns[within]
+    tents = (known[1:] + known[:-1] + slope * segments.length_ns) / 2
     first = known[0] + slope * abs(bounds[0] - middle_ns[0])
     last = known[-1] + slope * abs(bounds[1] - middle_ns[-1])
     return float(max(first, last, known.max(), tents.max(initial=known[0])))
@@ -306,7 +313,7 @@ def _drifting(
     problem: _Problem,
     offset: Floats,
     known: Bools,
-    stretches: Stretches,
+    segments: ClockSegments,
     low: Floats,
     high: Floats,
     limit: Floats,
@@ -323,11 +330,11 @@ def _drifting(
     for clock in range(len(offset)):
         least, most = flat[0][clock].max(), flat[1][clock].min()
         if known[clock] and (least - most > GRAIN_NS or apart[clock].any()):
-            line = _line(stretches.middle_ns, flat[0][clock], flat[1][clock])
+            line = _line(segments.middle_ns, flat[0][clock], flat[1][clock])
         else:
-            line = np.full(len(stretches.middle_ns), (least + most) / 2 if known[clock] else 0.0)
+            line = np.full(len(segments.middle_ns), (least + most) / 2 if known[clock] else 0.0)
         found.append(
-            _correction(problem, stretches, clock, offset[clock], line, (low, high), known[clock])
+            _correction(problem, segments, clock, offset[clock], line, (low, high), known[clock])
         )
     return Solution(tuple(found))
 
