@@ -13,13 +13,9 @@ from bubbleviz._version import __version__
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.run import Run, RunHints, merge_recordings
 from bubbleviz.align.staging import MAYBE_MISSING
-from bubbleviz.conventions.convention import (
-    Convention,
-    built_in,
-    find_convention,
-    globs_of,
-    recognise,
-)
+from bubbleviz.conventions.convention import Convention, globs_of
+from bubbleviz.conventions.convention_file import built_in, find_convention
+from bubbleviz.conventions.recognition import recognise
 from bubbleviz.count.count import Counts, count, prepare
 from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.errors import MismatchError, ProfileError, UsageError

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from bubbleviz.errors import InputError, UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+
+def read_toml_text(path: str | Path, kind: str, hint: str) -> str:
+    """Return the text of a TOML file.
+
+    Args:
+        path: of the file.
+        kind: of file it should be, with its article, for the message.
+        hint: what to do where it cannot be read.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: cannot be read as {kind} (not UTF-8); {hint}") from error
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise InputError(f"{path}: cannot be read as {kind} ({reason}); {hint}") from error
 
 
 def load_toml(text: str) -> dict[str, Any]:
@@ -18,3 +43,32 @@ def load_toml(text: str) -> dict[str, Any]:
         ValueError: it is not TOML.
     """
     return tomllib.loads(text)
+
+
+def regex_of(text: str, where: str) -> re.Pattern[str]:
+    """Return a compiled regular expression.
+
+    Args:
+        text: from a TOML file.
+        where: the file and key, for the message.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(
+            f"{where}: {text!r} is not a regular expression ({error}); fix it"
+        ) from error
+
+
+def regexes_of(texts: Sequence[str], where: str) -> tuple[str, ...]:
+    """Return the texts, each checked to be a regular expression.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for text in texts:
+        regex_of(text, where)
+    return tuple(texts)

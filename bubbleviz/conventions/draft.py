@@ -1,4 +1,4 @@
-"""A first draft of a naming convention for ranges that no known one names."""
+"""A first draft of a convention, for ranges that no known one names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bubbleviz.model.phases import Phase
 
 #: How many shapes of names a draft holds at most.
 _MOST = 8
-#: Words that tell what a range does, the most telling first.
+#: Words for what a range does, the most specific first.
 _PHASES = (
     (r"recv.*(?:fwd|forward)|(?:fwd|forward).*recv", Phase.RECV_F),
     (r"send.*(?:fwd|forward)|(?:fwd|forward).*send", Phase.SEND_F),
@@ -25,7 +25,7 @@ _PHASES = (
     (r"forward|fwd|fprop|(?:^|[^a-z])f(?:[^a-z]|$)", Phase.F),
     (r"optim|adam|sgd", Phase.OPTIMIZER),
 )
-#: Words in front of a number that tell what it counts.
+#: Words in front of a number for what it counts.
 _NUMBERS = (
     (r"(?:micro.?batch|micro|mb|mbs|batch)[^a-z0-9]*$", "microbatch"),
     (r"(?:stage|pp)[^a-z0-9]*$", "stage"),
@@ -37,7 +37,7 @@ _DIGITS = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True)
-class Shape:
+class NameShape:
     """Names that differ in their numbers only.
 
     Attributes:
@@ -52,7 +52,7 @@ class Shape:
 
 
 def suggest(counts: Mapping[str, int]) -> str | None:
-    """Return a TOML draft for the names, most frequent shapes first; None where none tells.
+    """Return a TOML draft for the names, most frequent shapes first; None without any phase.
 
     Args:
         counts: how often each name occurs.
@@ -71,7 +71,7 @@ def folded(counts: Mapping[str, int], most: int) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(total.items(), key=lambda item: (-item[1], item[0]))[:most])
 
 
-def _shapes(counts: Mapping[str, int]) -> list[Shape]:
+def _shapes(counts: Mapping[str, int]) -> list[NameShape]:
     total: Counter[tuple[str, ...]] = Counter()
     examples: dict[tuple[str, ...], str] = {}
     for name, count in counts.items():
@@ -80,11 +80,11 @@ def _shapes(counts: Mapping[str, int]) -> list[Shape]:
             total[pieces] += count
             examples[pieces] = min(examples.get(pieces, name), name)
     ordered = sorted(total, key=lambda pieces: (-total[pieces], pieces))
-    return [Shape(pieces, examples[pieces], total[pieces]) for pieces in ordered]
+    return [NameShape(pieces, examples[pieces], total[pieces]) for pieces in ordered]
 
 
-def _pattern(shape: Shape) -> str | None:
-    """Return the TOML of one pattern; None where no word tells what it does."""
+def _pattern(shape: NameShape) -> str | None:
+    """Return the TOML of one pattern; None where no word implies a phase or an iteration."""
     text = "".join(shape.pieces).lower()
     phase = next((p for words, p in _PHASES if re.search(words, text)), None)
     groups = _groups(shape.pieces)
@@ -106,11 +106,11 @@ def _pattern(shape: Shape) -> str | None:
 
 
 def _groups(pieces: tuple[str, ...]) -> list[str]:
-    """Return what each number counts; the first that nothing tells of is the microbatch."""
+    """Return the group of each number, empty for none; the first unknown is the microbatch."""
     groups: list[str] = []
     for piece in pieces[:-1]:
-        told = next((g for words, g in _NUMBERS if re.search(words, piece.lower())), "")
-        groups.append("" if told in groups else told)
+        group = next((g for words, g in _NUMBERS if re.search(words, piece.lower())), "")
+        groups.append("" if group in groups else group)
     if "microbatch" not in groups and "iteration" not in groups and "" in groups:
         groups[groups.index("")] = "microbatch"
     return groups

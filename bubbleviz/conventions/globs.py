@@ -11,16 +11,17 @@ _SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 
 
 def binds_of(globs: Sequence[str]) -> Mapping[str, str | int | None]:
-    """Return the parameters by which queries are told patterns.
+    """Return the parameters that pass patterns to queries.
 
-    Patterns that begin with a letter, or a set of letters, stand behind one pattern for all these
-    letters: most names are left out by a look at their first one.
+    Patterns that begin with a letter, or a set of letters, stand behind one pattern for all of
+    these letters: the first letter of most names is enough to leave them out.
     """
     letters = {glob: _first_letters(glob) for glob in globs}
-    floating = [glob for glob, own in letters.items() if not own]
+    any_letter = "".join(sorted({letter for firsts in letters.values() for letter in firsts}))
+    floating = [glob for glob, firsts in letters.items() if not firsts]
     return {
-        "first_letters": f"[{''.join(sorted({c for own in letters.values() for c in own}))}]*",
-        "anchored": json.dumps([glob for glob, own in letters.items() if own]),
+        "first_letters": f"[{any_letter}]*",
+        "anchored": json.dumps([glob for glob, firsts in letters.items() if firsts]),
         "floating_first": floating[0] if floating else None,
         "floating_more": len(floating) > 1,
         "floating": json.dumps(floating[1:]),
@@ -28,7 +29,7 @@ def binds_of(globs: Sequence[str]) -> Mapping[str, str | int | None]:
 
 
 def _first_letters(glob: str) -> str:
-    """Return the letters that a pattern can begin with; none where that may be anything."""
+    """Return the letters that a pattern can begin with; none where it can begin with anything."""
     if glob[:1].isascii() and glob[:1].isalpha():
         return glob[0]
     in_set = _SET.match(glob)
@@ -36,12 +37,12 @@ def _first_letters(glob: str) -> str:
 
 
 def lets_through(glob: str, text: str) -> bool:
-    """Tell whether a text matches an SQLite GLOB."""
+    """Return whether a text matches an SQLite GLOB."""
     return _regex(glob).fullmatch(text) is not None
 
 
 def fitting(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
-    """Tell of each text whether any of some SQLite GLOBs matches it."""
+    """Return for each text whether any of the SQLite GLOBs matches it."""
     regexes = [_regex(glob) for glob in globs]
     return [any(regex.fullmatch(text) for regex in regexes) for text in texts]
 
@@ -63,5 +64,5 @@ def _regex(glob: str) -> re.Pattern[str]:
     try:
         return re.compile("".join(regex), re.DOTALL)
     except re.error:
-        # A range in reverse ([z-a]) holds nothing.
+        # A range in reverse ([z-a]) matches nothing.
         return re.compile("(?!)")

@@ -1,4 +1,4 @@
-"""What kernels and threads are, by name: lists that are data (``kinds.toml``)."""
+"""Kinds of kernels and threads, by name (``kinds.toml``)."""
 
 from __future__ import annotations
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.conventions.convention import Convention, understand
+from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.draft import folded, suggest
+from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.conventions.convention import Names
+from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.iterations import HostOrder, constant_names, number_iterations
 from bubbleviz.interpret.work import Work
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
@@ -32,7 +32,7 @@ class Parts(Table):
 
 
 def parts_of(
-    profile: Profile, named: Ranges, names: Names, work: Work, ranks: Ints
+    profile: Profile, named: Ranges, names: NameMeanings, work: Work, ranks: Ints
 ) -> tuple[Parts, tuple[Limitation, ...]]:
     """Lay the ranges on the ranks they launched on, and group them into operations."""
     count = len(ranks)
@@ -81,7 +81,7 @@ def _ran_on(work: Work, ranges: int, ranks: int) -> tuple[Ints, Ints]:
 
 
 def _marks_of_parts(
-    ranges: Ranges, names: Names, named: Ranges, of_range: Ints, rank: Ints
+    ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, rank: Ints
 ) -> Ints:
     """Return for each part the number of the iteration that a range names; -1 none.
 
@@ -159,7 +159,7 @@ def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
     return result
 
 
-def host_order(rank: Ints, names: Names, mark: Ints) -> HostOrder:
+def host_order(rank: Ints, names: NameMeanings, mark: Ints) -> HostOrder:
     """Return what the search for iterations looks at; rows in order of (rank, host start)."""
     key = groups_of(names.chunk, names.stage, names.sequence, names.microbatch).of_row
     whole = groups_of(key, names.phase, names.second_microbatch, names.second_chunk).of_row

@@ -8,17 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.conventions.convention import (
-    Convention,
-    built_in,
-    globs_of,
-    recognise,
-    rounds,
-    understand,
-    with_iterations,
-)
+from bubbleviz.conventions.convention import Convention, globs_of
+from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.draft import folded
 from bubbleviz.conventions.kinds import default_kinds
+from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
 from bubbleviz.interpret.recording import Recording, interpret
 from bubbleviz.model.operations import Limitation

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.conventions.convention import Convention, Names
+from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.kinds import Kinds
+from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.collectives import Collectives
 from bubbleviz.interpret.coverage import Coverage, measure_coverage
 from bubbleviz.interpret.host import with_hosts
@@ -109,7 +110,7 @@ class Recording:
 def interpret(
     profile: Profile,
     conventions: Sequence[Convention],
-    names: Names,
+    names: NameMeanings,
     kinds: Kinds,
     *,
     cross_thread: bool = True,
@@ -146,7 +147,7 @@ def interpret(
 def _recording(
     profile: Profile,
     conventions: Sequence[Convention],
-    names: Names,
+    names: NameMeanings,
     kinds: Kinds,
     named: Ranges,
     linked: Linked,
@@ -203,7 +204,7 @@ def _overheads(profile: Profile) -> RankIntervals:
     )
 
 
-def _named_ranks(ranks: Ints, profile: Profile, names: Names) -> tuple[LocalRank, ...]:
+def _named_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[LocalRank, ...]:
     """Return the ranks with what the export and the range names tell of them."""
     devices = {(d.pid, d.device_id): d for d in profile.devices}
     said = names.rank[profile.ranges.name_id]
@@ -282,7 +283,7 @@ def _notes(
     return tuple(Limitation(w, f"{path}: {b}", n) for w, b, n in candidates if n)
 
 
-def operations_of(named: Ranges, names: Names, parts: Parts) -> tuple[Operations, Said]:
+def operations_of(named: Ranges, names: NameMeanings, parts: Parts) -> tuple[Operations, Said]:
     """Return the operations without their spans, in order of (rank, host start)."""
     count = int(parts.operation.max(initial=-1)) + 1
     first = np.unique(parts.operation, return_index=True)[1]
@@ -330,7 +331,7 @@ def operations_of(named: Ranges, names: Names, parts: Parts) -> tuple[Operations
     return operations, Said(stage=name.stage.copy(), iteration=parts.mark[first])
 
 
-def _fused_backward(rank: Ints, names: Names) -> Ints:
+def _fused_backward(rank: Ints, names: NameMeanings) -> Ints:
     """Return the phases, with B made BW where that backward never gets a W on its rank.
 
     A ``W_clear`` (a W without a microbatch) may settle any backward of its chunk.

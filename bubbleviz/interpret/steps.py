@@ -16,15 +16,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bubbleviz.conventions.convention import (
-    Convention,
-    built_in,
-    plain,
-    understand,
-    with_iterations,
-)
+from bubbleviz.conventions.convention import Convention
+from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.draft import folded
-from bubbleviz.conventions.host_activities import HOST, Reading
+from bubbleviz.conventions.host_activities import HOST, ActivityLookup
+from bubbleviz.conventions.range_names import bare_name, understand
+from bubbleviz.conventions.recognition import with_iterations
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.containment import disjoint_layers
@@ -89,7 +86,7 @@ def steps_of(
     process: int,
     start_ns: int,
     end_ns: int,
-    reading: Reading,
+    lookup: ActivityLookup,
     pattern: re.Pattern[str] | None = None,
 ) -> Steps:
     """Return the steps of a process; none where nothing tells them.
@@ -99,11 +96,11 @@ def steps_of(
         process: whose.
         start_ns: when its device's work began.
         end_ns: when that ended.
-        reading: tells activities by names.
+        lookup: of activities by name.
         pattern: what the user says of names; None for nothing.
     """
     own = ranges.take(process_of(ranges.thread) == process)
-    names = [plain(name) for name in own.names]
+    names = [bare_name(name) for name in own.names]
     if pattern is not None:
         said = np.array([pattern.fullmatch(name) is not None for name in names], bool)
         return _steps(own.take(said[own.name_id]), "as --step says")
@@ -111,7 +108,7 @@ def steps_of(
     marked = np.asarray((marks.iteration >= 0) & (marks.phase < 0), bool)
     if marked[own.name_id].any():
         return _steps(own.take(marked[own.name_id]), "ranges that name iterations")
-    best = _best(own, names, reading, start_ns, end_ns)
+    best = _best(own, names, lookup, start_ns, end_ns)
     by = "ranges that repeat over most of the time" if len(best) else "the whole capture"
     return _steps(best, by)
 
@@ -119,7 +116,9 @@ def steps_of(
 def frequent_names(ranges: Ranges) -> str:
     """Return the most frequent shapes of names, for a complaint."""
     counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
-    named = {plain(name): count for name, count in zip(ranges.names, counts, strict=True) if count}
+    named = {
+        bare_name(name): count for name, count in zip(ranges.names, counts, strict=True) if count
+    }
     return ", ".join(f"{name[:60]!r} ({count})" for name, count in folded(named, 5)) or "none"
 
 
@@ -131,10 +130,10 @@ def _steps(ranges: Ranges, by: str) -> Steps:
     layers = disjoint_layers(ranges.start_ns, ranges.end_ns - 1)
     ranges = ranges.take(layers[0] if layers else slice(0))
     used = np.unique(ranges.name_id).tolist()
-    texts = {plain(ranges.names[name]): 0 for name in used}
+    texts = {bare_name(ranges.names[name]): 0 for name in used}
     number = {text: i for i, text in enumerate(texts)}
     of_name = np.full(len(ranges.names), NONE)
-    of_name[used] = [number[plain(ranges.names[name])] for name in used]
+    of_name[used] = [number[bare_name(ranges.names[name])] for name in used]
     return Steps(ranges.start_ns, ranges.end_ns, of_name[ranges.name_id], tuple(texts), by)
 
 
@@ -147,12 +146,12 @@ class _Family:
 
 
 def _best(
-    ranges: Ranges, names: Sequence[str], reading: Reading, start_ns: int, end_ns: int
+    ranges: Ranges, names: Sequence[str], lookup: ActivityLookup, start_ns: int, end_ns: int
 ) -> Ranges:
     """Return the family that looks most like iterations; no ranges where none does."""
     for found in (
-        list(_families(ranges, names, reading, (start_ns, end_ns), counted=True)),
-        list(_families(ranges, names, reading, (start_ns, end_ns), counted=False)),
+        list(_families(ranges, names, lookup, (start_ns, end_ns), counted=True)),
+        list(_families(ranges, names, lookup, (start_ns, end_ns), counted=False)),
     ):
         most = max((family.share for family in found), default=0.0)
         alike = [family for family in found if family.share >= most - _ABOUT]
@@ -177,7 +176,7 @@ def _by_order() -> tuple[Convention, ...]:
 def _families(
     ranges: Ranges,
     names: Sequence[str],
-    reading: Reading,
+    lookup: ActivityLookup,
     span_ns: tuple[int, int],
     *,
     counted: bool,
@@ -188,7 +187,7 @@ def _families(
     ordered = understand(names, *_by_order()).by_order
     for row, name in enumerate(names):
         digits = [text for text in _NUMBER.findall(name) if len(text) <= _DIGITS]
-        if bool(digits) < counted or not (ordered[row] or _of_the_users(reading.of(name)[0])):
+        if bool(digits) < counted or not (ordered[row] or _of_the_users(lookup.of(name)[0])):
             continue
         numbers[row] = int(digits[-1]) if digits else 0
         shapes[_NUMBER.sub("#", name) if counted else name].append(row)

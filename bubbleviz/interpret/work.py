@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.conventions.convention import Names
 from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.link import Links
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.phases import COMMUNICATION
@@ -33,7 +33,7 @@ class Work(Table):
 
 
 def work_of(
-    activities: Activities, links: Links, named: Ranges, names: Names, kinds: Kinds
+    activities: Activities, links: Links, named: Ranges, names: NameMeanings, kinds: Kinds
 ) -> Work:
     """Return kernels, then copies, with what each is and the range it belongs to."""
     kernels = activities.name_id[: activities.kernels]

@@ -652,7 +652,7 @@ def test_against_a_reference_that_looks_at_every_microsecond(world: _World, shor
     ],
 )
 def test_names_of_activities(name: str, activity: str) -> None:
-    assert default_activities().reading().of(name)[0] == activity
+    assert default_activities().lookup().of(name)[0] == activity
 
 
 def test_every_activity_says_what_it_means_and_what_may_help() -> None:
@@ -686,10 +686,10 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
         ("", r"needs \[\[activity\]\] tables"),
         ("x", "not TOML"),
         ("[[activity]]\nmatch = []", "needs a name"),
-        ('[[activity]]\nname = "a"\nmatch = ["("]', "no regular expression"),
+        ('[[activity]]\nname = "a"\nmatch = ["("]', "not a regular expression"),
         ('[[activity]]\nname = "a"\nmatch = [3]', "must be a list"),
         ('[[activity]]\nname = "a"\nmatch = "zz"', "must be a list"),
-        ('[[activity]]\nname = "device"\nmatch = ["zz"]', "'device' is what no name tells"),
+        ('[[activity]]\nname = "device"\nmatch = ["zz"]', "'device' is reserved"),
         ('[[activity]]\nname = "a"\nstrength = 4', "strength must be 0, 1, 2 or 3"),
         ('[[activity]]\nname = "a"\nstrength = true', "strength must be 0, 1, 2 or 3"),
         ('[[activity]]\nname = "a"\ncolour = "red"', "unknown key 'colour'"),
@@ -801,7 +801,7 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
     assert names("a.*|b") == ["a(1)", "a(2)", "b"]
     with pytest.raises(UsageError, match=r"no range of a launching thread .* has such a name"):
         bubbleviz.idle(file, step="c")
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a regular expression"):
         bubbleviz.idle(file, step="a[")
 
 

@@ -21,7 +21,10 @@ import pytest
 import bubbleviz
 from bubbleviz import annotate
 from bubbleviz.cli.app import main
-from bubbleviz.conventions.convention import built_in, globs_of, recognise, understand
+from bubbleviz.conventions.convention import globs_of
+from bubbleviz.conventions.convention_file import built_in
+from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.recognition import recognise
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.report.report import Report
 from tests.planting import plant

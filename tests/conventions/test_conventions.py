@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.conventions.convention import (
-    built_in,
-    find_convention,
-    load_convention,
-    understand,
-)
+from bubbleviz.conventions.convention_file import built_in, find_convention, load_convention
 from bubbleviz.conventions.globs import lets_through
+from bubbleviz.conventions.range_names import understand
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
 
@@ -52,7 +48,7 @@ def test_every_phase_can_be_a_users_own_word(phase: Phase, tmp_path: Path) -> No
         ("", "[[pattern]]"),
         ("[[pattern]]\nglob = '*'", "match"),
         ("[[pattern]]\nmatch = '('", "regular expression"),
-        ("[[pattern]]\nmatch = '^x$'", "say the phase"),
+        ("[[pattern]]\nmatch = '^x$'", "no phase; give"),
         ("[[pattern]]\nmatch = '^x$'\nphase = 'forward'", "no phase 'forward'"),
         ("[[pattern]]\nmatch = '^(?P<micro>.)$'\nphase = 'F'", "unknown group 'micro'"),
         ("= =", "not TOML"),

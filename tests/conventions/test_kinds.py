@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.pgle.thunks import what_is_said
-from bubbleviz.conventions.convention import built_in, understand
+from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.kinds import default_kinds, matching
+from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COMMUNICATION
 
 NAMES = [

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.conventions.convention import built_in, globs_of
+from bubbleviz.conventions.convention import globs_of
+from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.sources.readers.nsys import open_file
 from tests.support.nsys_exports import C, K, R, profile
 

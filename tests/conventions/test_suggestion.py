@@ -13,8 +13,9 @@ from rich.console import Console
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.cli.overview import inspection_parts
-from bubbleviz.conventions.convention import load_convention, understand
+from bubbleviz.conventions.convention_file import load_convention
 from bubbleviz.conventions.draft import suggest
+from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.table import WIDTH, print_parts
 from tests.support.places import FIXTURES

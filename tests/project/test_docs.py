@@ -10,7 +10,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.conventions.convention import built_in, load_convention, understand
+from bubbleviz.conventions.convention_file import built_in, load_convention
+from bubbleviz.conventions.range_names import understand
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.formats import renderers
 from bubbleviz.render.formats.svg import RENDERER

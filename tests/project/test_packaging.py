@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli import app as cli
-from bubbleviz.conventions.convention import Convention, Pattern, built_in, plain, understand
+from bubbleviz.conventions.convention import Convention, Pattern
+from bubbleviz.conventions.convention_file import built_in
+from bubbleviz.conventions.range_names import bare_name, understand
 from bubbleviz.count import ratios
 from bubbleviz.count.ratios import RatioDefinition
 from bubbleviz.model.phases import COUNTED
@@ -219,7 +221,7 @@ def test_conventions_refuse_their_counter_examples(convention: Convention) -> No
 
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
 def test_every_pattern_has_an_example(convention: Convention) -> None:
-    examples = [plain(text, convention.domain) for text in convention.examples]
+    examples = [bare_name(text, convention.domain) for text in convention.examples]
     unused = [
         pattern.match.pattern
         for pattern in convention.patterns

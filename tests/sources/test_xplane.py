@@ -18,7 +18,8 @@ import bubbleviz
 from bubbleviz import errors
 from bubbleviz.analyses.pgle.analysis import measure_costs
 from bubbleviz.cli.app import main
-from bubbleviz.conventions.convention import built_in, globs_of
+from bubbleviz.conventions.convention import globs_of
+from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.explain.idle import Cause
 from bubbleviz.model.profile import is_main
 from bubbleviz.sources.xla.planes import device_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bubbleviz.analyses.idle.idle_ranks import Asked, ranks_of
 from bubbleviz.analyses.idle.idle_time import IdleReport, Part, RankIdle
-from bubbleviz.conventions.host_activities import HostActivities, default_activities
+from bubbleviz.conventions.host_activities import ActivityList, default_activities
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.record import export_of, told_of
@@ -106,7 +106,7 @@ def _labelled(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
 
 def _report(
     ranks: tuple[RankIdle, ...],
-    activities: HostActivities,
+    activities: ActivityList,
     shortest_ns: int,
     limitations: Sequence[Limitation],
 ) -> IdleReport:

@@ -32,7 +32,7 @@ from bubbleviz.conventions.host_activities import (
     TRANSFER,
     UNLINKED,
     UNTRACED,
-    Reading,
+    ActivityLookup,
 )
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
@@ -72,7 +72,7 @@ class Host:
 
 
 def host_of(
-    ranges: Ranges, notes: CallNotes, log: CallLog, reading: Reading, numbers: ActivityNumbers
+    ranges: Ranges, notes: CallNotes, log: CallLog, lookup: ActivityLookup, numbers: ActivityNumbers
 ) -> Host:
     """Return what threads did.
 
@@ -80,7 +80,7 @@ def host_of(
         ranges: that tell it.
         notes: calls that do.
         log: of the profile's calls, for their names.
-        reading: tells what names mean.
+        lookup: of activities by name.
         numbers: numbers activities.
     """
     calls = notes.calls
@@ -89,8 +89,8 @@ def host_of(
     others = calls.take(lasting & ~launching)
     launches = calls.take(lasting & launching)
     names = log.names(others.row)
-    of_call = {name: reading.call(name) for name in set(names)}
-    of_range = [reading.of(name) for name in ranges.names]
+    of_call = {name: lookup.call(name) for name in set(names)}
+    of_range = [lookup.of(name) for name in ranges.names]
     ranged = _doings(
         ranges,
         np.array([numbers.of(name) for name, _ in of_range], np.int64)[ranges.name_id],

@@ -21,17 +21,17 @@ from bubbleviz.analyses.idle.call_notes import GRAIN_NS, CallNotes, notes_of
 from bubbleviz.analyses.idle.idle_gaps import Busy, Gaps, Launched, busy_of, gaps_of, launched_by
 from bubbleviz.analyses.idle.idle_parts import by_step, main_activity, parts_of, step_at, strip_of
 from bubbleviz.analyses.idle.idle_time import Breakdown, Chunks, Example, IdleGaps, RankIdle
-from bubbleviz.conventions.convention import plain
 from bubbleviz.conventions.host_activities import (
     DEVICE,
     KNOWN,
     SHORT,
     UNLINKED,
     UNTRACED,
-    HostActivities,
-    Reading,
+    ActivityList,
+    ActivityLookup,
 )
 from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.interpret.link import link
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
@@ -78,7 +78,7 @@ class Asked:
 
     shortest_ns: int
     step: re.Pattern[str] | None
-    activities: HostActivities
+    activities: ActivityList
     kinds: Kinds
     window: Window | None = None
 
@@ -245,11 +245,11 @@ def _read(
     lead = {own.rank: _lead(launched[own.rank].thread[~own.short]) for own in devices}
     lead = lead if whole is None else dict(whole.lead)
     threads = _threads(profile, launched.values(), lead.values())
-    reading, numbers = asked.activities.reading(), ActivityNumbers()
-    steps = whole.steps if whole else _steps(profile, devices, threads, reading, asked)
+    lookup, numbers = asked.activities.lookup(), ActivityNumbers()
+    steps = whole.steps if whole else _steps(profile, devices, threads, lookup, asked)
     ranges = _of_devices(_telling(profile, idle, threads, steps, asked), profile.threads)
-    reading.known[_ON_DEVICE] = DEVICE, KNOWN
-    host = host_of(ranges, notes, profile.calls, reading, numbers)
+    lookup.known[_ON_DEVICE] = DEVICE, KNOWN
+    host = host_of(ranges, notes, profile.calls, lookup, numbers)
     lost = {"CUDA API calls": linked.impossible}
     return (
         _Read(profile, launched, ranges, host, steps, lead, numbers),
@@ -276,7 +276,11 @@ def _threads(profile: Profile, launched: Iterable[Launched], lead: Iterable[int]
 
 
 def _steps(
-    profile: Profile, devices: Sequence[_Device], threads: Ints, reading: Reading, asked: Asked
+    profile: Profile,
+    devices: Sequence[_Device],
+    threads: Ints,
+    lookup: ActivityLookup,
+    asked: Asked,
 ) -> dict[int, Steps]:
     """Return the steps of each process.
 
@@ -288,7 +292,7 @@ def _steps(
     first, last = np.array([since.min()]), np.array([until.max()])
     ranges = profile.every_range.lasting(shortest_ns, threads, first, last)
     steps = {
-        process: steps_of(ranges, process, int(first[0]), int(last[0]), reading, asked.step)
+        process: steps_of(ranges, process, int(first[0]), int(last[0]), lookup, asked.step)
         for process in sorted({own.process for own in devices})
     }
     if asked.step is not None and not any(len(own) for own in steps.values()):
@@ -349,7 +353,7 @@ def _named(ranges: Ranges, left_out: Set[str]) -> Ranges:
     """Return ranges without those of some names, and with names as conventions take them."""
     used, of_used = np.unique(ranges.name_id, return_inverse=True)
     number: dict[str, int] = {}
-    texts = (plain(ranges.names[name]) for name in used.tolist())
+    texts = (bare_name(ranges.names[name]) for name in used.tolist())
     of_name = np.array(
         [NONE if text in left_out else number.setdefault(text, len(number)) for text in texts],
         np.int64,

@@ -15,6 +15,6 @@ def schedules() -> None:
 def conventions() -> None:
     """List the NVTX conventions that are built in, with examples."""
     from bubbleviz.cli.overview import convention_parts
-    from bubbleviz.conventions.convention import built_in
+    from bubbleviz.conventions.convention_file import built_in
 
     show(convention_parts(built_in().values()))

@@ -1,0 +1,240 @@
+r"""Convention files: a convention is one TOML file, built in or a user's own.
+
+Built-in ones stand in ``frameworks/``. Adding a framework is adding a file; its examples and
+counter-examples are tested against all others. A user's own file is refused where it does not read
+its examples as it should.
+
+.. code-block:: toml
+
+    name = "mine"
+    summary = "how our trainer names its ranges"
+    source = "train/profile.py"
+    examples = ["fwd mb=3"]
+    counter_examples = ["fwd"]
+
+    [[pattern]]
+    glob = "fwd mb=*"                          # SQLite GLOB, matches at least what the regex does
+    match = '^fwd mb=(?P<microbatch>\d+)$'     # Python regex on the whole name
+    phase = "F"                                # or a group (?P<phase>...), with [pattern.phases]
+
+Named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank``, and
+``second_microbatch, second_chunk, second_stage`` for a range that names two operations. A pattern
+with the group ``iteration`` and no phase marks iterations (or ``iteration = "by order"``: those
+of its ranges that hold both forward and backward, counted on their thread).
+
+- ``post_validation = true`` marks optimizer work that belongs to the iteration before.
+- ``receives = false`` (or ``true``) sets whether a communication pattern waits for a peer's data,
+  where the phase does not imply it.
+- ``part = true`` names a part of an operation: ranges that follow under the same phase belong to
+  the same operation.
+
+``explicit = true`` at the top level marks names written for bubbleviz: where they name forward or
+backward, no other recognised convention counts.
+
+Before matching, the convention's NVTX domain in front (``domain = "TSL"``) and the tail of
+PyTorch's ``emit_nvtx`` behind (``, op_id = 3``) are taken off; a ``glob`` must let them through.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from bubbleviz.conventions._toml import load_toml, read_toml_text, regex_of, regexes_of
+from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
+from bubbleviz.conventions.globs import lets_through
+from bubbleviz.conventions.range_names import match_of, understand
+from bubbleviz.errors import UsageError
+from bubbleviz.model.phases import Phase, phase_of_label
+
+_GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
+_KEYS = frozenset(
+    (
+        "name",
+        "domain",
+        "summary",
+        "source",
+        "explicit",
+        "examples",
+        "counter_examples",
+        "pattern",
+        "communication",
+        "helper_threads",
+    )
+)
+_PATTERN_KEYS = frozenset(
+    ("glob", "match", "phase", "phases", "post_validation", "receives", "part", "iteration")
+)
+
+
+@cache
+def built_in() -> Mapping[str, Convention]:
+    """Return the conventions that come with bubbleviz, by name."""
+    conventions = [
+        _from_text(entry.read_text(encoding="utf-8"), entry.name)
+        for entry in (files("bubbleviz.conventions") / "frameworks").iterdir()
+        if entry.name.endswith(".toml")
+    ]
+    return {convention.name: convention for convention in sorted(conventions, key=lambda c: c.name)}
+
+
+def find_convention(name_or_path: str) -> Convention:
+    """Return the built-in convention of that name, else the one in that TOML file.
+
+    Raises:
+        InputError: the file cannot be read.
+        UsageError: there is no such convention, or the file does not hold one.
+    """
+    if name_or_path in built_in():
+        return built_in()[name_or_path]
+    if not Path(name_or_path).exists() and Path(name_or_path).suffix != ".toml":
+        near = difflib.get_close_matches(name_or_path, built_in(), n=1, cutoff=0.3)
+        hint = f"did you mean {near[0]}?" if near else "give a TOML file of your own"
+        raise UsageError(
+            f"--convention {name_or_path}: no such convention; {hint} (known: "
+            f"{', '.join(sorted(built_in()))})"
+        )
+    return load_convention(name_or_path)
+
+
+def load_convention(path: str | Path) -> Convention:
+    """Return the convention in a TOML file.
+
+    Raises:
+        InputError: the file cannot be read.
+        UsageError: it is not a convention; the message names the key.
+    """
+    known = ", ".join(sorted(built_in()))
+    text = read_toml_text(path, "an NVTX convention", f"give a TOML file or one of: {known}")
+    convention = _from_text(text, str(path))
+    _refuse_wrong_examples(convention, str(path))
+    return convention
+
+
+def _refuse_wrong_examples(convention: Convention, where: str) -> None:
+    """Raise UsageError where a convention does not read its examples as it should.
+
+    Built-in ones are checked by tests, which keeps the start fast.
+    """
+    numbers = {id(pattern): i for i, pattern in enumerate(convention.patterns, 1)}
+    for key, texts in (
+        ("examples", convention.examples),
+        ("counter_examples", convention.counter_examples),
+    ):
+        for text in texts:
+            shown = repr(text[:60])
+            try:
+                understood = bool(understand([text], convention).understood[0])
+                match = match_of(text, convention)
+            except UsageError as error:
+                raise UsageError(f"{where}: {key}: {error}") from error
+            if match is None or not understood:
+                if key == "examples":
+                    raise UsageError(f"{where}: {key}: no pattern takes {shown}")
+                continue
+            number, glob = numbers[id(match.pattern)], match.pattern.glob
+            if key == "counter_examples":
+                raise UsageError(f"{where}: {key}: pattern {number} takes {shown}")
+            if not lets_through(glob, text):
+                raise UsageError(
+                    f"{where}: pattern {number}: glob {glob!r} holds the example {shown} back, "
+                    "which match takes; widen it"
+                )
+
+
+def _from_text(text: str, where: str) -> Convention:
+    try:
+        data = load_toml(text)
+    except ValueError as error:
+        raise UsageError(f"{where}: not TOML ({error}); see bubbleviz guide conventions") from error
+    unknown = sorted(set(data) - _KEYS)
+    if unknown:
+        raise UsageError(
+            f"{where}: unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_KEYS))}"
+        )
+    patterns = data.get("pattern")
+    if not isinstance(patterns, list) or not patterns:
+        raise UsageError(f"{where}: needs at least one [[pattern]] with glob and match")
+    return Convention(
+        name=_text(data, "name", where, Path(where).stem),
+        summary=_text(data, "summary", where, ""),
+        source=_text(data, "source", where, ""),
+        domain=_text(data, "domain", where, ""),
+        patterns=tuple(_pattern(p, f"{where}: pattern {i}") for i, p in enumerate(patterns, 1)),
+        examples=_texts(data, "examples", where),
+        counter_examples=_texts(data, "counter_examples", where),
+        communication=regexes_of(_texts(data, "communication", where), f"{where}: communication"),
+        helper_threads=regexes_of(
+            _texts(data, "helper_threads", where), f"{where}: helper_threads"
+        ),
+        explicit=_switch(data, "explicit", where) is True,
+    )
+
+
+def _pattern(data: object, where: str) -> Pattern:
+    if not isinstance(data, dict):
+        raise UsageError(f"{where}: must be a table with glob and match")
+    match = regex_of(_text(data, "match", where, None), where)
+    foreign = sorted(set(match.groupindex) - _GROUPS)
+    if foreign:
+        raise UsageError(
+            f"{where}: unknown group {foreign[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
+        )
+    unknown = sorted(set(data) - _PATTERN_KEYS)
+    if unknown:
+        raise UsageError(
+            f"{where}: unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_PATTERN_KEYS))}"
+        )
+    phases = data.get("phases", {})
+    if not isinstance(phases, dict):
+        raise UsageError(f"{where}: phases must be a table of word = phase")
+    fixed = data.get("phase")
+    iteration = data.get("iteration")
+    if iteration is not None and iteration != "by order":
+        raise UsageError(f"{where}: iteration must be 'by order', not {iteration!r}")
+    pattern = Pattern(
+        glob=_text(data, "glob", where, "*"),
+        match=match,
+        phase=None if fixed is None else _phase(fixed, where),
+        phases={str(theirs): _phase(ours, where) for theirs, ours in phases.items()},
+        post_validation=_switch(data, "post_validation", where) is True,
+        receives=_switch(data, "receives", where),
+        part=_switch(data, "part", where) is True,
+        by_order=iteration is not None,
+    )
+    meaningful = pattern.phase is not None or pattern.by_order
+    if not meaningful and not {"phase", "iteration", "rank"} & set(match.groupindex):
+        raise UsageError(f"{where}: no phase; give phase = ..., a group phase, or iteration")
+    return pattern
+
+
+def _switch(data: Mapping[str, object], key: str, where: str) -> bool | None:
+    value = data.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise UsageError(f"{where}: {key} must be true or false, not {value!r}")
+    return value
+
+
+def _phase(label: object, where: str) -> Phase:
+    phase = phase_of_label(str(label))
+    if phase is None:
+        known = ", ".join(p.label for p in Phase)
+        raise UsageError(f"{where}: no phase {label!r}; the phases are {known}")
+    return phase
+
+
+def _text(data: Mapping[str, object], key: str, where: str, default: str | None) -> str:
+    value = data.get(key, default)
+    if not isinstance(value, str):
+        raise UsageError(f"{where}: needs {key}, a text")
+    return value
+
+
+def _texts(data: Mapping[str, object], key: str, where: str) -> tuple[str, ...]:
+    values = data.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise UsageError(f"{where}: {key} must be a list of texts")
+    return tuple(values)
