@@ -19,7 +19,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
 
 #: No time at all.
@@ -47,7 +47,7 @@ class Arrivals(Table):
     send: Ints
 
 
-def arrivals(operations: Operations) -> Arrivals:
+def arrivals(operations: RankOperations) -> Arrivals:
     """Return when the inputs of operations were there."""
     count = len(operations)
     rows = np.flatnonzero(np.isin(operations.phase, PASSED_ON))
@@ -70,7 +70,7 @@ def arrivals(operations: Operations) -> Arrivals:
     return Arrivals(exact, latest, seen, receive, send)
 
 
-def _named(operations: Operations, rows: Ints, phase: Ints, side: int) -> Ints:
+def _named(operations: RankOperations, rows: Ints, phase: Ints, side: int) -> Ints:
     """Return the row of the transfer of that phase with the key of each row; -1 for none.
 
     It is the last one that was launched before the operation ended on the host (``side`` -1), or
@@ -98,7 +98,7 @@ def _named(operations: Operations, rows: Ints, phase: Ints, side: int) -> Ints:
     return found[len(transfers) :]
 
 
-def _latest(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
+def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
     """Return the latest end of what a rank may have received for each of these operations.
 
     That is every transfer of no single microbatch, launched before it. ``NEVER`` for none.

@@ -23,7 +23,7 @@ from bubbleviz.interpret.collectives import Collectives
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
 
 #: Ranks leave a collective within so long of each other.
@@ -33,7 +33,7 @@ _PARTNERS = 16
 
 
 def dependencies(
-    operations: Operations, virtual_stage: Ints, pipeline: Ints, clock: Ints
+    operations: RankOperations, virtual_stage: Ints, pipeline: Ints, clock: Ints
 ) -> Precedences:
     """Return what the pipelines' data dependencies say of pairs of clocks.
 
@@ -88,7 +88,7 @@ def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
 
 
 def _precedences(
-    operations: Operations, clock: Ints, before: Ints, after: Ints, sure: Bools
+    operations: RankOperations, clock: Ints, before: Ints, after: Ints, sure: Bools
 ) -> Precedences:
     """Return what is known of these pairs of an operation and the one that waits for it.
 

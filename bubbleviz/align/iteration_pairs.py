@@ -15,7 +15,7 @@ import numpy as np
 from bubbleviz.align.iteration_shifts import NTP_NS, history_of, shift, shift_beside
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, looked_up
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED
 
 
@@ -57,7 +57,7 @@ class Places:
 
 
 def pair_iterations(
-    operations: Operations, named: Ints, virtual_stage: Ints, places: Places
+    operations: RankOperations, named: Ints, virtual_stage: Ints, places: Places
 ) -> Pairing:
     """Return the iterations over all ranks.
 
@@ -79,7 +79,7 @@ def pair_iterations(
     return Pairing(_renumbered(iteration, present), names, known, by_count)
 
 
-def paired(operations: Operations, pairing: Pairing, rank: Ints, own: Ints) -> Ints:
+def paired(operations: RankOperations, pairing: Pairing, rank: Ints, own: Ints) -> Ints:
     """Return the iteration over all ranks of each rank's own ones; -1 for none.
 
     Args:
@@ -93,7 +93,7 @@ def paired(operations: Operations, pairing: Pairing, rank: Ints, own: Ints) -> I
 
 
 def _moves(
-    operations: Operations, virtual_stage: Ints, places: Places, counted: Bools
+    operations: RankOperations, virtual_stage: Ints, places: Places, counted: Bools
 ) -> tuple[Ints, bool, bool]:
     """Return what to add to each rank's iteration numbers, whether that is known, and by counts.
 
@@ -128,7 +128,7 @@ def _moves(
     return moves, known, by_count and known
 
 
-def _by_name(operations: Operations, named: Ints, counted: Bools) -> Pairing:
+def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing:
     """Pair by name; a post-validation carries the number of the iteration that it validates."""
     owners = groups_of(operations.rank, operations.iteration)
     group = owners.of_row

@@ -15,7 +15,7 @@ from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.clocks import APART_NS
 from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.model.columns import Ints, Table
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
 
 #: By how many iterations more than their counts differ two captures may be moved.
@@ -55,7 +55,7 @@ class RankHistory:
     length_ns: int
 
 
-def history_of(operations: Operations, virtual_stage: Ints) -> RankHistory:
+def history_of(operations: RankOperations, virtual_stage: Ints) -> RankHistory:
     """Return the track of the one rank whose operations these are."""
     spanned = (operations.has_span == 1) & (operations.iteration >= 0)
     count = int(operations.iteration.max(initial=-1)) + 1

@@ -12,7 +12,7 @@ from bubbleviz.interpret.collectives import Collectives
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
-from bubbleviz.model.operations import BusyIntervals, HostActivities, Operations, RankIntervals
+from bubbleviz.model.operations import BusyIntervals, HostActivities, RankIntervals, RankOperations
 
 #: The columns of operations that depend on the clock.
 _LAUNCHES = ("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns")
@@ -52,7 +52,7 @@ class Joined:
     ranks: tuple[JoinedRank, ...]
     machine_of_profile: tuple[str, ...]
     timed: Bools
-    operations: Operations
+    operations: RankOperations
     busy: BusyIntervals
     unattributed: RankIntervals
     exposed: RankIntervals
@@ -148,7 +148,7 @@ def _collectives(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> C
 
 def _operations(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock], base_rank: Sequence[int]
-) -> Operations:
+) -> RankOperations:
     names: list[str] = []
     tables = []
     for recording, clock, base in zip(recordings, clocks, base_rank, strict=False):

@@ -12,7 +12,7 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
 
@@ -81,7 +81,7 @@ def _refuse_one_process_twice(recordings: Sequence[Recording], machines: Sequenc
                 )
 
 
-def _usual_shape(own: Operations) -> tuple[int, int] | None:
+def _usual_shape(own: RankOperations) -> tuple[int, int] | None:
     """Return microbatches and chunks of most whole iterations of most ranks; None unknown."""
     forwards, chunks = _whole_iterations(own)
     if len(forwards) == 0:
@@ -89,7 +89,7 @@ def _usual_shape(own: Operations) -> tuple[int, int] | None:
     return int(np.bincount(forwards // chunks).argmax()), int(np.bincount(chunks).argmax())
 
 
-def _whole_iterations(own: Operations) -> tuple[Ints, Ints]:
+def _whole_iterations(own: RankOperations) -> tuple[Ints, Ints]:
     """Return forwards and chunks of the (rank, iteration) that a capture did not cut.
 
     These begin with microbatch 0, every forward has its backward there, and vice versa, and an

@@ -17,7 +17,7 @@ from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.align.stage_order import Waits, following, waits
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import RankOperations
 
 #: With more copies than that the user is asked for the sizes of the run.
 _MOST_COPIES = 64
@@ -25,7 +25,7 @@ _MOST_COPIES = 64
 _GIVE = 0.25
 
 
-def matched(operations: Operations, virtual_stage: Ints, stage: Ints, number: Ints) -> Ints:
+def matched(operations: RankOperations, virtual_stage: Ints, stage: Ints, number: Ints) -> Ints:
     """Return the pipeline of each rank, -1 for all where more than one matching is possible.
 
     Args:
@@ -54,7 +54,7 @@ def matched(operations: Operations, virtual_stage: Ints, stage: Ints, number: In
     return pipeline
 
 
-def nests(operations: Operations, virtual_stage: Ints) -> bool:
+def nests(operations: RankOperations, virtual_stage: Ints) -> bool:
     """Tell whether each virtual stage of a single pipeline can be the one before the next.
 
     Unequally fast copies that were taken for stages of one pipeline betray themselves here: of

@@ -124,23 +124,26 @@ def merge_recordings(recordings: Sequence[Recording], told: RunHints) -> Run:
     time = timebase(joined, staging, sessions, captures, told.method or "causal")
     if time.clocks != sessions:
         joined = join(recordings, time.clocks, machines)
+    ranks = _ranks(joined, place, staging)
     operations, busy, hosts = _sorted(
-        staging.operations.changed(
-            rank=place[joined.operations.rank],
-            iteration=staging.pairing.iteration,
+        Operations.of(
+            staging.operations.changed(
+                rank=place[joined.operations.rank],
+                iteration=staging.pairing.iteration,
+                **{name: getattr(joined.operations, name) for name in TIMES},
+            ),
             virtual_stage=staging.virtual_stage,
-            **{name: getattr(joined.operations, name) for name in TIMES},
+            stages=tuple(rank.stage for rank in ranks),
         ),
         joined.busy,
         joined.hosts,
     )
     profiles = np.array([rank.profile for rank in joined.ranks], np.int64)
-    ranks = _ranks(joined, place, staging)
     return Run(
         ranks=ranks,
         clocks=time.clocks,
         timebase=_placed(time, place),
-        operations=replace(operations, stages=tuple(rank.stage for rank in ranks)),
+        operations=operations,
         busy=busy,
         active_ns=_active(joined, place, staging, joined.active.active_ns),
         communication_ns=_active(joined, place, staging, joined.active.communication_ns),

@@ -22,7 +22,7 @@ import numpy as np
 from bubbleviz.align.arrivals import arrivals
 from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.grouping import groups_of, places_in
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, Phase
 
 _BACKWARD = (Phase.B, Phase.BW)
@@ -38,7 +38,7 @@ class VirtualStages(Table):
 
 
 def forward_and_backward(
-    operations: Operations, forward: Ints, backward: Ints
+    operations: RankOperations, forward: Ints, backward: Ints
 ) -> tuple[Ints, Ints]:
     """Return (microbatch, chunk) that the rows run forward, then those that they run backward.
 
@@ -78,7 +78,7 @@ class Waits(Table):
     worked_ns: Ints
 
 
-def waits(operations: Operations, *, doubtful: bool = False) -> Waits:
+def waits(operations: RankOperations, *, doubtful: bool = False) -> Waits:
     """Return the waits of all first occurrences with a device span.
 
     Args:
@@ -124,7 +124,7 @@ def waits(operations: Operations, *, doubtful: bool = False) -> Waits:
     )
 
 
-def usual_waits(operations: Operations, *, doubtful: bool = False) -> Waits:
+def usual_waits(operations: RankOperations, *, doubtful: bool = False) -> Waits:
     """Return the median wait of every microbatch of each (rank, chunk), as :func:`waits` do."""
     found = waits(operations, doubtful=doubtful)
     groups = groups_of(found.rank, found.chunk, found.microbatch)
@@ -148,7 +148,7 @@ def _medians(group: Ints, values: Ints, groups: int) -> Ints:
     return values[order][first + (counts - 1) // 2] if len(values) else values
 
 
-def order_virtual_stages(operations: Operations) -> VirtualStages:
+def order_virtual_stages(operations: RankOperations) -> VirtualStages:
     """Return the virtual stage of every (rank, chunk) that ran forward and backward.
 
     Compared are the microbatches that all of them have. The order is unknown where there are
@@ -163,7 +163,7 @@ def order_virtual_stages(operations: Operations) -> VirtualStages:
     return guessed if len(np.unique(guessed.virtual_stage)) == len(guessed.rank) else told
 
 
-def _order(operations: Operations, found: Waits) -> VirtualStages:
+def _order(operations: RankOperations, found: Waits) -> VirtualStages:
     """Return the virtual stages that these waits give; unknown where they give no order."""
     groups = groups_of(found.rank, found.chunk)
     pair = groups.of_row
@@ -195,7 +195,7 @@ def _order(operations: Operations, found: Waits) -> VirtualStages:
     return VirtualStages(rank, chunk, stage)
 
 
-def _run_alike(operations: Operations, rank: Ints, stage: Ints) -> bool:
+def _run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
     """Tell whether ranks that share a stage run the same operations in the same order.
 
     Copies do; neighbours of a pipeline begin with fewer forwards the further down they are.
@@ -222,7 +222,7 @@ def _run_alike(operations: Operations, rank: Ints, stage: Ints) -> bool:
     return len(alike) == len(np.unique(stage))
 
 
-def order_by_number(operations: Operations, number: Ints) -> VirtualStages | None:
+def order_by_number(operations: RankOperations, number: Ints) -> VirtualStages | None:
     """Return the same where the ranks' numbers tell which form a pipeline; None if they do not.
 
     With some number of copies each pipeline (of ranks so far apart) must nest in the order of the
@@ -304,7 +304,7 @@ def following(upper: Waits, lower: Waits) -> tuple[Ints, Ints]:
     return i, j
 
 
-def slacks(operations: Operations, virtual_stage: Ints) -> list[tuple[int, int, int]]:
+def slacks(operations: RankOperations, virtual_stage: Ints) -> list[tuple[int, int, int]]:
     """Return (virtual stage, how far the next one is, what one of them works).
 
     How far, that is how long a microbatch is away from the one and neither away from nor worked
@@ -329,7 +329,7 @@ def slacks(operations: Operations, virtual_stage: Ints) -> list[tuple[int, int, 
 
 
 def contradicted(
-    operations: Operations, virtual_stage: Ints, iteration: Ints, machine: Ints, pipeline: Ints
+    operations: RankOperations, virtual_stage: Ints, iteration: Ints, machine: Ints, pipeline: Ints
 ) -> int:
     """Return how many neighbours in the order of stages cannot be neighbours of a pipeline.
 

@@ -34,7 +34,7 @@ from bubbleviz.align.stage_order import (
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct_rows, looked_up
-from bubbleviz.model.operations import Limitation, Operations
+from bubbleviz.model.operations import Limitation, RankOperations
 from bubbleviz.model.phases import COUNTED, Phase
 
 #: What a limitation is about that a schedule which is known to be whole contradicts.
@@ -86,7 +86,7 @@ class Staging:
         limitations: what could not be told.
     """
 
-    operations: Operations
+    operations: RankOperations
     virtual_stage: Ints
     stage_of_rank: Ints
     pipeline: Ints
@@ -297,7 +297,7 @@ def _does_not_nest(given: _Given, stages: VirtualStages) -> bool:
     return not nests(operations, virtual_stage)
 
 
-def _comparable(given: _Given) -> Operations | None:
+def _comparable(given: _Given) -> RankOperations | None:
     """Return the operations with iterations that are the same on all ranks; None unknown.
 
     They are if they are named, or if all ranks ran as many.
@@ -342,8 +342,8 @@ def _first_stages(stages: VirtualStages, count: int) -> Ints:
 
 
 def _renamed_chunks(
-    operations: Operations, stages: VirtualStages, by_name: bool
-) -> tuple[Operations, Ints]:
+    operations: RankOperations, stages: VirtualStages, by_name: bool
+) -> tuple[RankOperations, Ints]:
     """Return the operations with chunks counted in the model's order, and virtual stages.
 
     Where names give stages (``by_name``), the chunk columns may hold these.

@@ -18,7 +18,7 @@ from bubbleviz.interpret.spans import owned_by
 from bubbleviz.interpret.work import Work
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import COUNTED, WORK, Phase
 
 
@@ -46,7 +46,7 @@ class Collectives(Table):
 
 
 def collectives_of(
-    operations: Operations,
+    operations: OperationKeys,
     work: Work,
     owner: Codes,
     launched: Callable[[Ints], Ints],
@@ -91,7 +91,7 @@ def kinds_of(names: Sequence[str], kinds: Sequence[str]) -> Codes:
     return found
 
 
-def _iterations(operations: Operations, rank: Codes, launched_ns: Ints) -> Ints:
+def _iterations(operations: OperationKeys, rank: Codes, launched_ns: Ints) -> Ints:
     """Return the iteration whose last backward a rank launched just before; -1 none.
 
     That is -1 too where the next iteration has begun, or the backward goes on.

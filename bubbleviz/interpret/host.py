@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from bubbleviz.interpret.launches import Late
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.operations import HostActivities, Operations
+from bubbleviz.model.operations import HostActivities, RankOperations
 from bubbleviz.model.profile import CallLog, Calls, Profile, Ranges
 
 #: Shorter delays, and shorter calls and ranges, are launch overhead.
@@ -18,8 +20,8 @@ _KEPT = 8
 
 
 def with_hosts(
-    operations: Operations, late: Late, lengthy: Calls | None, profile: Profile
-) -> tuple[Operations, HostActivities]:
+    operations: RankOperations, late: Late, lengthy: Calls | None, profile: Profile
+) -> tuple[RankOperations, HostActivities]:
     """Return what the host did before late launches, and operations that know those names too.
 
     Args:
@@ -37,9 +39,8 @@ def with_hosts(
     table = np.array(
         [(*row[:4], number.setdefault(row[4], len(number))) for row in rows], np.int64
     ).reshape(-1, 5)
-    kept = {name: getattr(operations, name) for name in Operations.column_names()}
     return (
-        Operations(**kept, names=tuple(number)),
+        replace(operations, names=tuple(number)),
         HostActivities(*(column.copy() for column in table.T)),
     )
 

@@ -9,7 +9,12 @@ import numpy as np
 from bubbleviz.interpret.link import Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, Table
-from bubbleviz.model.operations import BusyIntervals, Operations
+from bubbleviz.model.operations import (
+    BusyIntervals,
+    OperationKeys,
+    OperationLaunches,
+    RankOperations,
+)
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.profile import CallLog
 
@@ -50,13 +55,12 @@ class Late(Table):
     until_ns: Ints
 
 
-def with_launches(
-    operations: Operations, begun: Begun, start_ns: Ints, links: Links, calls: CallLog
-) -> tuple[Operations, Ints]:
-    """Return operations with the times of their launches, and the thread of each; -1 unknown.
+def launches_of(
+    begun: Begun, start_ns: Ints, links: Links, calls: CallLog
+) -> tuple[OperationLaunches, Ints]:
+    """Return the launches of a rank's operations, and the thread that made each; -1 unknown.
 
     Args:
-        operations: of one rank, with their spans.
         begun: what they began with.
         start_ns: when each of the rank's activities began.
         links: of all activities.
@@ -65,7 +69,7 @@ def with_launches(
     launched_ns, thread = _launched(begun.activity(begun.first), links, calls)
     received = begun.receive != NONE
     return (
-        operations.changed(
+        OperationLaunches(
             launched_ns=launched_ns,
             receive_launched_ns=_launched(begun.activity(begun.receive), links, calls)[0],
             receive_start_ns=np.where(received, np.append(start_ns, NONE)[begun.receive], NONE),
@@ -87,7 +91,7 @@ def _launched(activity: Codes, links: Links, calls: CallLog) -> tuple[Ints, Ints
 
 
 def occupied_by(
-    operations: Operations, busy: BusyIntervals, outside: intervals.Intervals
+    operations: OperationKeys, busy: BusyIntervals, outside: intervals.Intervals
 ) -> intervals.Intervals:
     """Return when a rank computed: in compute operations, or outside every one."""
     working = np.isin(operations.phase, COMPUTE)[busy.operation]
@@ -97,7 +101,7 @@ def occupied_by(
     )
 
 
-def late_launches(operations: Operations, thread: Ints, occupied: intervals.Intervals) -> Late:
+def late_launches(operations: RankOperations, thread: Ints, occupied: intervals.Intervals) -> Late:
     """Return the operations of a rank that the host launched while it had nothing to run.
 
     ::

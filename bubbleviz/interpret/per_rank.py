@@ -18,8 +18,8 @@ from bubbleviz.interpret.launches import (
     Late,
     last_received,
     late_launches,
+    launches_of,
     occupied_by,
-    with_launches,
 )
 from bubbleviz.interpret.link import Inside, Links
 from bubbleviz.interpret.operation_ranges import Parts, operations_of_ranges
@@ -27,7 +27,13 @@ from bubbleviz.interpret.spans import ActiveTime, active_time, owned_by, spans_o
 from bubbleviz.interpret.work import Work
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
-from bubbleviz.model.operations import BusyIntervals, Operations, RankCoverage, RankIntervals
+from bubbleviz.model.operations import (
+    BusyIntervals,
+    OperationKeys,
+    RankCoverage,
+    RankIntervals,
+    RankOperations,
+)
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 from bubbleviz.model.profile import Activities, CallLog
 
@@ -49,7 +55,7 @@ class Linkage:
 class OnRank:
     """What one rank did; ``busy`` counts operations of the whole profile."""
 
-    operations: Operations
+    operations: RankOperations
     busy: BusyIntervals
     active: ActiveTime
     unattributed: RankIntervals
@@ -60,12 +66,12 @@ class OnRank:
     loose: tuple[Loose, ...]
 
 
-def on_ranks(linkage: Linkage, operations: Operations, kinds: Kinds) -> Iterator[OnRank]:
+def on_ranks(linkage: Linkage, operations: OperationKeys, kinds: Kinds) -> Iterator[OnRank]:
     """Yield what each rank did.
 
     Args:
         linkage: all that ran.
-        operations: without spans, in order of rank.
+        operations: in order of rank.
         kinds: lists of what kernels are.
     """
     collective = kinds_of(linkage.activities.names, kinds.collectives)
@@ -83,7 +89,7 @@ def on_ranks(linkage: Linkage, operations: Operations, kinds: Kinds) -> Iterator
 def _on_rank(
     index: int,
     linkage: Linkage,
-    operations: Operations,
+    keys: OperationKeys,
     first: int,
     inside: Inside,
     kinds: Codes,
@@ -94,7 +100,7 @@ def _on_rank(
     Args:
         index: the rank.
         linkage: all that ran.
-        operations: of the rank.
+        keys: of the operations of the rank.
         first: number of the first of them in the profile.
         inside: the rank's receives, with the ranges around their launch.
         kinds: kind of collective of each kernel name, and of none.
@@ -108,21 +114,22 @@ def _on_rank(
     owner = operation_of[work.range]
     received = np.searchsorted(rows, inside.activity)
     around = operation_of[inside.range]
-    operations, busy, begin = spans_of(operations, work, owner, received, around)
-    loose = work.compute & ~owned_by(operations, owner, COMPUTE)
+    spans, busy, begin = spans_of(keys, work, owner, received, around)
+    loose = work.compute & ~owned_by(keys, owner, COMPUTE)
     outside = intervals.union(work.start_ns[loose], work.end_ns[loose])
     name_id = linkage.activities.name_id[rows]
     together = np.flatnonzero(work.communication)
-    passed = passing[name_id[together]] | owned_by(operations, owner[together], TRANSFERS)
+    passed = passing[name_id[together]] | owned_by(keys, owner[together], TRANSFERS)
     together = together[~passed]
-    occupied = occupied_by(operations, busy, outside)
+    occupied = occupied_by(keys, busy, outside)
     exposed = intervals.difference(
         intervals.union(work.start_ns[together], work.end_ns[together]), occupied
     )
-    receive = last_received(operations.received_ns, around, work.end_ns[received], received)
-    operations, thread = with_launches(
-        operations, Begun(rows, begin, receive), work.start_ns, linkage.links, linkage.calls
+    receive = last_received(spans.received_ns, around, work.end_ns[received], received)
+    launches, thread = launches_of(
+        Begun(rows, begin, receive), work.start_ns, linkage.links, linkage.calls
     )
+    operations = RankOperations.of(keys, spans, launches)
     late = late_launches(operations, thread, occupied)
     names = linkage.activities.names
 

@@ -25,14 +25,15 @@ from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.interpret.truncation import OPEN, UNRECORDED, mark_unrecorded
 from bubbleviz.interpret.work import work_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.model.columns import Ints, Table, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
     Limitation,
-    Operations,
+    OperationKeys,
     RankIntervals,
+    RankOperations,
 )
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import (
@@ -92,7 +93,7 @@ class Recording:
     convention: str
     namings: frozenset[str]
     ranks: tuple[LocalRank, ...]
-    operations: Operations
+    operations: RankOperations
     said: Said
     busy: BusyIntervals
     active: ActiveTime
@@ -226,7 +227,7 @@ def _named_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Lo
 
 
 def _notes(
-    profile: Profile, links: Links, operations: Operations, parts: Parts
+    profile: Profile, links: Links, operations: RankOperations, parts: Parts
 ) -> tuple[Limitation, ...]:
     """Return what this profile could not tell."""
     kernels = links.rule[: profile.activities.kernels]
@@ -283,8 +284,8 @@ def _notes(
     return tuple(Limitation(w, f"{path}: {b}", n) for w, b, n in candidates if n)
 
 
-def operations_of(named: Ranges, names: NameMeanings, parts: Parts) -> tuple[Operations, Said]:
-    """Return the operations without their spans, in order of (rank, host start)."""
+def operations_of(named: Ranges, names: NameMeanings, parts: Parts) -> tuple[OperationKeys, Said]:
+    """Return the keys of operations, in order of (rank, host start), and what else names give."""
     count = int(parts.operation.max(initial=-1)) + 1
     first = np.unique(parts.operation, return_index=True)[1]
     of_range, rank = parts.range[first], parts.rank[first]
@@ -300,8 +301,7 @@ def operations_of(named: Ranges, names: NameMeanings, parts: Parts) -> tuple[Ope
     microbatch = np.where(counted, place, name.microbatch)
     phase = _fused_backward(rank, name)
     key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
-    zero = np.zeros(count, np.int64)
-    operations = Operations(
+    keys = OperationKeys(
         rank=rank.copy(),
         iteration=iteration,
         phase=phase,
@@ -311,24 +311,13 @@ def operations_of(named: Ranges, names: NameMeanings, parts: Parts) -> tuple[Ope
         second_microbatch=name.second_microbatch.copy(),
         second_chunk=np.where(name.second_chunk >= 0, name.second_chunk, name.second_stage),
         occurrence=occurrences((*key, name.second_microbatch, name.second_chunk)),
-        start_ns=zero + NONE,
-        end_ns=zero + NONE,
-        has_span=zero.copy(),
         host_start_ns=named.start_ns[of_range],
         host_end_ns=host_end_ns,
-        kernels=zero.copy(),
-        active_ns=zero.copy(),
-        busy_ns=zero.copy(),
-        received_ns=zero + NONE,
-        receive_start_ns=zero + NONE,
-        receive_launched_ns=zero + NONE,
-        launched_ns=zero + NONE,
-        virtual_stage=zero + NONE,
         cut=cut,
         name_id=named.name_id[of_range],
         names=named.names,
     )
-    return operations, Said(stage=name.stage.copy(), iteration=parts.mark[first])
+    return keys, Said(stage=name.stage.copy(), iteration=parts.mark[first])
 
 
 def _fused_backward(rank: Ints, names: NameMeanings) -> Ints:

@@ -13,7 +13,12 @@ from bubbleviz.interpret.work import Work
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.operations import BusyIntervals, Operations
+from bubbleviz.model.operations import (
+    BusyIntervals,
+    OperationKeys,
+    OperationSpans,
+    RankOperations,
+)
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 
 
@@ -36,7 +41,7 @@ class ActiveTime(Table):
     overlapped_ns: Ints
 
 
-def owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
+def owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
     """Tell for each activity whether an operation of one of these phases owns it."""
     # The last place is that of no operation (-1).
     of_phase: Bools = np.append(np.isin(operations.phase, phases), False)
@@ -44,14 +49,19 @@ def owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...]) ->
 
 
 def spans_of(
-    operations: Operations, work: Work, owner: Codes, received: Ints, around: Ints
-) -> tuple[Operations, BusyIntervals, Codes]:
-    """Give operations their spans and busy intervals, and order them by (rank, start).
+    operations: OperationKeys, work: Work, owner: Codes, received: Ints, around: Ints
+) -> tuple[OperationSpans, BusyIntervals, Codes]:
+    """Return the spans and busy intervals of operations, and the rows of ``work`` these begin with.
 
     Compute kernels make the span (of a communication operation: its communication kernels);
-    where there are none, copies do. An operation without GPU work has no span. ``received``
-    are receives, ``around`` the operation that each was launched inside of; -1 none. Returned
-    are also the rows of ``work`` that spans begin with.
+    where there are none, copies do. An operation without GPU work has no span.
+
+    Args:
+        operations: of one rank.
+        work: all that ran on it.
+        owner: operation of each row of ``work``; -1 none.
+        received: rows of ``work`` that are receives.
+        around: operation that each receive was launched inside of; -1 none.
     """
     count = len(operations)
     own = owner >= 0
@@ -72,25 +82,20 @@ def spans_of(
         owner[compute], count, work.start_ns[compute], work.end_ns[compute]
     )
     busy = _busy(start_ns, end_ns, has_span, active, work, received, around)
-    kernel_ns = intervals.group_sum(active[0], count, active[2] - active[1])
-    changed = Operations(
-        **{
-            **{name: getattr(operations, name) for name in Operations.column_names()},
-            "start_ns": np.where(has_span, start_ns, NONE),
-            "end_ns": np.where(has_span, end_ns, NONE),
-            "has_span": has_span.astype(np.int64),
-            "kernels": np.bincount(owner[compute], minlength=count).astype(np.int64),
-            "active_ns": kernel_ns,
-            "busy_ns": intervals.group_sum(busy[0], count, busy[2] - busy[1]),
-            "received_ns": _received(count, work.end_ns[received], around),
-        },
-        names=operations.names,
+    spans = OperationSpans(
+        start_ns=np.where(has_span, start_ns, NONE),
+        end_ns=np.where(has_span, end_ns, NONE),
+        has_span=has_span.astype(np.int64),
+        kernels=np.bincount(owner[compute], minlength=count).astype(np.int64),
+        active_ns=intervals.group_sum(active[0], count, active[2] - active[1]),
+        busy_ns=intervals.group_sum(busy[0], count, busy[2] - busy[1]),
+        received_ns=_received(count, work.end_ns[received], around),
     )
     first = np.full(count, NONE, np.int32)
     # The first of several that begin together is the last to be set.
     begin = np.flatnonzero(spanning & (work.start_ns == np.append(start_ns, 0)[owner]))[::-1]
     first[owner[begin]] = begin
-    return changed, BusyIntervals(*busy), first
+    return spans, BusyIntervals(*busy), first
 
 
 def _received(count: int, end_ns: Ints, around: Ints) -> Ints:
@@ -139,7 +144,7 @@ def _near(work: Work, times: intervals.Intervals) -> Bools:
     return np.asarray(np.cumsum(change[:-1]) > 0, bool)
 
 
-def active_time(operations: Operations, work: Work, owner: Codes) -> ActiveTime:
+def active_time(operations: RankOperations, work: Work, owner: Codes) -> ActiveTime:
     """Return how long compute and communication kernels ran in each iteration of each rank."""
     rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
     of = owner[rows]

@@ -15,14 +15,14 @@ import numpy as np
 from bubbleviz.interpret.link import VainCalls
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COMPUTE, Phase
 
-#: Codes of ``Operations.cut``: a range was still open, or launched work is not in the capture.
+#: Codes of ``OperationKeys.cut``: a range was still open, or launched work is not in the capture.
 OPEN, UNRECORDED = 1, 2
 
 
-def mark_unrecorded(operations: Operations, vain: VainCalls, owner: Ints) -> Operations:
+def mark_unrecorded(operations: RankOperations, vain: VainCalls, owner: Ints) -> RankOperations:
     """Return the operations with ``cut`` set where the capture ended before their work did.
 
     These are at the end of their rank, without any GPU work though they made calls, and of a
@@ -50,7 +50,7 @@ def mark_unrecorded(operations: Operations, vain: VainCalls, owner: Ints) -> Ope
     return operations.changed(cut=cut)
 
 
-def _calls_in_vain(operations: Operations, rows: Ints, vain: VainCalls, owner: Ints) -> Ints:
+def _calls_in_vain(operations: RankOperations, rows: Ints, vain: VainCalls, owner: Ints) -> Ints:
     """Return how many calls without work in the profile each operation's process made in it."""
     count = np.zeros(len(rows), np.int64)
     for index, own in enumerate(owner.tolist()):
@@ -61,7 +61,7 @@ def _calls_in_vain(operations: Operations, rows: Ints, vain: VainCalls, owner: I
     return count
 
 
-def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
+def _always_idle(operations: RankOperations, rows: Ints, tail: Bools) -> Bools:
     """Return which operations are of a phase that never has GPU work on their rank before."""
     # A post-validation has the phase of an Optimizer, and often nothing to do.
     stepping = operations.phase[rows] == Phase.OPTIMIZER
@@ -75,7 +75,7 @@ def _always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
     return idle[kind.of_row]
 
 
-def _cut_short(operations: Operations, rows: Ints, asked: Ints, vain: Ints) -> Bools:
+def _cut_short(operations: RankOperations, rows: Ints, asked: Ints, vain: Ints) -> Bools:
     """Return which of the asked have less work than each other one of their phase and chunk."""
     kind = groups_of(operations.rank[rows], operations.phase[rows], operations.chunk[rows]).of_row
     kernels = operations.kernels[rows]

@@ -6,8 +6,8 @@ Bulk data (operations, busy intervals) is columns; everything else is a small fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -65,16 +65,12 @@ class Rank:
 
 
 @dataclass(frozen=True, repr=False)
-class Operations(Table, ArrowTable):
-    """Operations in order of (rank, start_ns); ``-1`` is "none" in every column.
-
-    For Arrow's libraries (``polars.DataFrame(report.operations)``) a row is an operation, too: the
-    columns of ``--csv`` with null for what is unknown, then ``second_microbatch, second_chunk,
-    virtual_stage, busy_ns, launched_ns``.
+class OperationKeys(Table):
+    """What operations are, as the names and times of their ranges give it; ``-1`` is "none".
 
     Attributes:
         rank: index of the rank.
-        iteration: index of the iteration in the report.
+        iteration: index of the iteration.
         phase: code of :class:`bubbleviz.model.phases.Phase`.
         microbatch: microbatch number.
         chunk: model chunk, the index of a virtual stage among its rank's.
@@ -82,24 +78,12 @@ class Operations(Table, ArrowTable):
         second_microbatch: for a range that names two things (``FB``), the backward's.
         second_chunk: likewise the chunk.
         occurrence: 0, or n for the n-th repetition of the same key.
-        start_ns: device start on the report's clock; meaningless where ``has_span`` is 0.
-        end_ns: device end.
-        has_span: 1 where the operation has GPU work, else 0.
         host_start_ns: start of its first range on the host.
         host_end_ns: end of its last range.
-        kernels: number of compute kernels.
-        active_ns: length of the union of its compute kernels.
-        busy_ns: span less the holes in which a receive of its own spins.
-        received_ns: end of the last receive that was launched from inside its ranges; -1 none.
-        receive_start_ns: start of that receive on the device.
-        receive_launched_ns: when the host launched it.
-        launched_ns: when the host launched the first of the kernels that make its span; -1 unknown.
-        virtual_stage: place of its model chunk in the model's order; -1 unknown.
         cut: 1 where a range was still open when the capture ended, 2 where the work that it
             had launched was not done by then, else 0.
         name_id: row of ``names``.
         names: texts of the ranges.
-        stages: of each rank its stage, None unknown; empty as long as ranks have no order.
     """
 
     rank: Ints
@@ -111,28 +95,88 @@ class Operations(Table, ArrowTable):
     second_microbatch: Ints
     second_chunk: Ints
     occurrence: Ints
+    host_start_ns: Ints
+    host_end_ns: Ints
+    cut: Ints
+    name_id: Ints
+    names: tuple[str, ...] = field(metadata={"shared": True})
+
+
+@dataclass(frozen=True, repr=False)
+class OperationSpans(Table):
+    """When and how long operations kept their GPU busy.
+
+    Attributes:
+        start_ns: device start; meaningless where ``has_span`` is 0.
+        end_ns: device end.
+        has_span: 1 where the operation has GPU work, else 0.
+        kernels: number of compute kernels.
+        active_ns: length of the union of its compute kernels.
+        busy_ns: span less the holes in which a receive of its own spins.
+        received_ns: end of the last receive that was launched from inside its ranges; -1 none.
+    """
+
     start_ns: Ints
     end_ns: Ints
     has_span: Ints
-    host_start_ns: Ints
-    host_end_ns: Ints
     kernels: Ints
     active_ns: Ints
     busy_ns: Ints
     received_ns: Ints
+
+
+@dataclass(frozen=True, repr=False)
+class OperationLaunches(Table):
+    """When the host launched what operations begin with, and their last receive; -1 unknown.
+
+    Attributes:
+        launched_ns: when the host launched the first of the kernels that make the span.
+        receive_start_ns: device start of the last receive launched inside the operation.
+        receive_launched_ns: when the host launched that receive.
+    """
+
+    launched_ns: Ints
     receive_start_ns: Ints
     receive_launched_ns: Ints
-    launched_ns: Ints
-    virtual_stage: Ints
-    cut: Ints
-    name_id: Ints
-    names: tuple[str, ...] = field(metadata={"shared": True})
-    stages: tuple[int | None, ...] = field(default=(), metadata={"shared": True})
 
-    def changed(self, **columns: Ints) -> Operations:
+
+RankOperationsT = TypeVar("RankOperationsT", bound="RankOperations")
+
+
+@dataclass(frozen=True, repr=False)
+class RankOperations(OperationLaunches, OperationSpans, OperationKeys):
+    """Operations of ranks whose stages are not known yet: keys, spans and launches side by side."""
+
+    @classmethod
+    def of(cls: type[RankOperationsT], *tables: Table, **columns: Any) -> RankOperationsT:
+        """Return tables that are equally long, and further columns, as one table."""
+        parts = {f.name: getattr(table, f.name) for table in tables for f in fields(table)}
+        return cls(**parts, **columns)
+
+    def changed(self: RankOperationsT, **columns: Ints) -> RankOperationsT:
         """Return the operations with some columns exchanged."""
         exchanged: dict[str, Any] = dict(columns)
         return replace(self, **exchanged)
+
+
+@dataclass(frozen=True, repr=False)
+class Operations(RankOperations, ArrowTable):
+    """Operations in order of (rank, start_ns), on the report's clock; ``-1`` is "none".
+
+    For Arrow's libraries (``polars.DataFrame(report.operations)``) a row is an operation, too: the
+    columns of ``--csv`` with null for what is unknown, then ``second_microbatch, second_chunk,
+    virtual_stage, busy_ns, launched_ns``.
+
+    The columns are those of :class:`OperationKeys`, :class:`OperationSpans` and
+    :class:`OperationLaunches`, and these:
+
+    Attributes:
+        virtual_stage: place of its model chunk in the model's order; -1 unknown.
+        stages: stage of each rank; None unknown.
+    """
+
+    virtual_stage: Ints
+    stages: tuple[int | None, ...] = field(metadata={"shared": True})
 
     def stage_of(self, rank: Ints) -> Ints:
         """Return the stage of each of these ranks (-1: no rank); -1 where it is not known."""

@@ -92,6 +92,7 @@ def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
         cut=column(int(op.cut) for op in ops),
         name_id=column(names.index(op.name) for op in ops),
         names=names,
+        stages=(),
     )
     return table, BusyIntervals(*(column(values) for values in transposed(intervals, 3)))
 

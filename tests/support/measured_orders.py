@@ -104,6 +104,7 @@ def measured(
         cut=all_of(0),
         name_id=all_of(0),
         names=("",),
+        stages=(),
     )
     ranks = tuple(
         Rank(n, f"host GPU {n}", "host", 0, n, 0, stage=stage, pipeline=pipeline)
