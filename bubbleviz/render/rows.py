@@ -1,6 +1,6 @@
-"""Rows: a rank each, or a stage each with all its copies.
+"""Rows of tables and pictures: a rank each, or a stage each with all its replicas.
 
-Tensor- and data-parallel copies of a stage do the same at the same time. As one row they are
+Tensor- and data-parallel replicas of a stage do the same at the same time. As one row they are
 drawn as the first of them ran, and counted as their mean.
 """
 
@@ -12,23 +12,28 @@ from bubbleviz.model.choices import ROWS, one_of
 from bubbleviz.model.operations import Rank
 from bubbleviz.report.report import Report, View
 
-#: More ranks than this are shown by stage where nothing else is asked for.
+#: More ranks than this have a row a stage, unless the view says otherwise.
 MOST_RANKS = 64
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row: the rank that is drawn, and the indices of all that it stands for."""
+class RankRow:
+    """One row.
+
+    Attributes:
+        rank: the rank that is drawn.
+        replicas: the indices of all ranks that it stands for, its own included.
+    """
 
     rank: Rank
-    copies: tuple[int, ...]
+    replicas: tuple[int, ...]
 
 
 def by_stage(report: Report, view: View) -> bool:
-    """Tell whether copies of a stage share a row.
+    """Return whether the replicas of a stage share a row.
 
     Raises:
-        UsageError: the view asks for rows of another kind.
+        UsageError: the view has rows of another kind.
     """
     one_of(view.rows, ROWS, "--rows")
     if view.rows is None:
@@ -37,14 +42,14 @@ def by_stage(report: Report, view: View) -> bool:
     return view.rows == "stage"
 
 
-def rows_of(report: Report, view: View) -> tuple[Row, ...]:
-    """Return the rows of the ranks that the view asks for; ranks of no known stage stand alone."""
+def rows_of(report: Report, view: View) -> tuple[RankRow, ...]:
+    """Return the rows of the ranks of a view; a rank of unknown stage has a row of its own."""
     wanted = set(view.ranks)
     ranks = [rank for rank in report.ranks if not wanted or rank.index in wanted]
     if not by_stage(report, view):
-        return tuple(Row(rank, (rank.index,)) for rank in ranks)
-    copies: dict[tuple[str, int], list[Rank]] = {}
+        return tuple(RankRow(rank, (rank.index,)) for rank in ranks)
+    replicas: dict[tuple[str, int], list[Rank]] = {}
     for rank in ranks:
         key = ("rank", rank.index) if rank.stage is None else ("stage", rank.stage)
-        copies.setdefault(key, []).append(rank)
-    return tuple(Row(own[0], tuple(rank.index for rank in own)) for own in copies.values())
+        replicas.setdefault(key, []).append(rank)
+    return tuple(RankRow(some[0], tuple(r.index for r in some)) for some in replicas.values())

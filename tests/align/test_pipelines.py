@@ -92,7 +92,7 @@ def run_of(stages: Sequence[int | None]) -> Report:
 
 def shown(report: Report, view: View) -> list[tuple[int, tuple[int, ...]]]:
     """Return the rank that is drawn and what it stands for, by row."""
-    return [(row.rank.index, row.copies) for row in rows_of(report, view)]
+    return [(row.rank.index, row.replicas) for row in rows_of(report, view)]
 
 
 def test_a_row_is_a_rank_unless_asked() -> None:

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.svg import render
-from bubbleviz.render.picture import boxes, merging
+from bubbleviz.render.picture import merging
+from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks, compute_marks, marks_in
 from bubbleviz.render.picture.merging import NARROWEST, Merged, runs, silhouette, split
 from bubbleviz.render.picture.page import WIDTH
-from bubbleviz.render.picture.scene import UNATTRIBUTED, Marks, compute_marks, marks_in, select
+from bubbleviz.render.picture.rows.boxes import MOST_TOOLTIPS
+from bubbleviz.render.picture.selection import select
 from bubbleviz.report.report import Report, View
 from tests.support.drawn_reports import Op, one_f_one_b, parsed, report_of, tooltips, written
 
@@ -29,7 +31,7 @@ ROWS = 2
 
 MARK = st.tuples(
     st.integers(0, ROWS - 1),
-    st.sampled_from((Phase.F, Phase.B, Phase.FB, UNATTRIBUTED)),
+    st.sampled_from((Phase.F, Phase.B, Phase.FB, UNATTRIBUTED_KIND)),
     st.integers(0, 1),
     st.integers(0, TICKS * PIXELS),
     # Zero, just narrow, just wide, and wide.
@@ -106,8 +108,8 @@ def test_shares_are_those_of_a_slow_count(
     assert not expected
     narrow = [m for m in ticks_of(marks) if len(m[2]) < NARROWEST * TICKS]
     assert len(alone) == len(found) - len(narrow)
-    assert merged.operations == sum(kind != UNATTRIBUTED for _, (kind, _), _ in narrow)
-    assert merged.unattributed == sum(kind == UNATTRIBUTED for _, (kind, _), _ in narrow)
+    assert merged.operations == sum(kind != UNATTRIBUTED_KIND for _, (kind, _), _ in narrow)
+    assert merged.unattributed == sum(kind == UNATTRIBUTED_KIND for _, (kind, _), _ in narrow)
     for row, _, ticks in narrow:
         assert all(merged.there[row, tick // TICKS] for tick in ticks)
 
@@ -189,7 +191,7 @@ def test_sixty_four_ranks_stay_below_five_megabytes(each: int) -> None:
     svg = render(random_report(64, each), View())
 
     assert len(svg) < 5_000_000
-    assert len(tooltips(svg)) <= boxes.MOST_TOOLTIPS + 64 * WIDTH / merging.STRETCH
+    assert len(tooltips(svg)) <= MOST_TOOLTIPS + 64 * WIDTH / merging.STRETCH
     assert parsed(svg).get("width") == str(WIDTH)
 
 

@@ -17,8 +17,9 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.formats.svg import RENDERER, render
 from bubbleviz.render.picture import palette
+from bubbleviz.render.picture.marks import compute_marks, marks_in
 from bubbleviz.render.picture.page import at_most, duration, fitted, text_width, ticks
-from bubbleviz.render.picture.scene import compute_marks, counted_windows, marks_in, select
+from bubbleviz.render.picture.selection import counted_windows, select
 from bubbleviz.report.report import Report, View
 from tests.support.drawn_reports import (
     HOSTILE,

@@ -71,7 +71,7 @@ def bounded_picture(report: Report, ids: str = "bv-") -> Picture:
     rows = rows_of(report, view)
     shown = rows[:MOST_ROWS]
     while True:
-        copies = tuple(rank for row in shown for rank in row.copies)
+        copies = tuple(rank for row in shown for rank in row.replicas)
         svg = picture(report, replace(view, ranks=copies), ids)
         if len(svg) <= MOST_CHARACTERS or len(shown) <= 1:
             return Picture(svg, len(shown), len(rows))

@@ -260,11 +260,11 @@ def _ranks(
     if all(name not in own.accounts for own in iteration.ranks):
         name = "schedule"
     own = {rank.rank: rank for rank in iteration.ranks}
-    rows = [row for row in rows_of(report, replace(view, ranks=())) if set(row.copies) & set(own)]
+    rows = [row for row in rows_of(report, replace(view, ranks=())) if set(row.replicas) & set(own)]
     shown = rows[:_RANKS]
     phases = [p.label for p in COMPUTE]
     cells = [
-        _row_cells(report, [own[rank] for rank in row.copies if rank in own], phases, name)
+        _row_cells(report, [own[rank] for rank in row.replicas if rank in own], phases, name)
         for row in shown
     ]
     kept = [
@@ -278,13 +278,13 @@ def _ranks(
     labels = _labels(report, [row.rank.index for row in shown], width - beside - len("stage") - 8)
     table = ruled("#", "stage", "rank", *kept, left=("rank",))
     for row, stage, label, values in zip(shown, stages, labels, cells, strict=True):
-        copies = len(row.copies)
+        copies = len(row.replicas)
         text = label if copies == 1 else f"{copies} copies"
         index = str(row.rank.index) if copies == 1 else ""
         table.add_row(index, stage, text, *(values[column] for column in kept))
     if len(rows) > _RANKS:
         table.add_row("", "", f"… and {len(rows) - _RANKS} more in --json")
-    by = "rank" if all(len(row.copies) == 1 for row in rows) else "stage (mean of its copies)"
+    by = "rank" if all(len(row.replicas) == 1 for row in rows) else "stage (mean of its copies)"
     title = (
         f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms "
         f"({name} window)"

@@ -20,8 +20,8 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.phases import COMMUNICATION, Phase
+from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Floats, Marks, marks_in
 from bubbleviz.render.picture.page import px
-from bubbleviz.render.picture.scene import UNATTRIBUTED, Floats, Marks, marks_in
 
 #: Narrower than this (px), and a mark is merged with its neighbours: half a px is a dot of a
 #: screen of double density, and 0.07 mm where the picture is as wide as a page of text.
@@ -50,7 +50,7 @@ STACK = (
     Phase.BW.value,
     Phase.W.value,
     Phase.OPTIMIZER.value,
-    UNATTRIBUTED,
+    UNATTRIBUTED_KIND,
     *(phase.value for phase in COMMUNICATION),
 )
 
@@ -88,12 +88,12 @@ class Merged:
     @property
     def operations(self) -> int:
         """How many operations are merged, some of them only in part."""
-        return self._count(lambda kind: kind != UNATTRIBUTED)
+        return self._count(lambda kind: kind != UNATTRIBUTED_KIND)
 
     @property
     def unattributed(self) -> int:
         """How many intervals of unattributed compute are merged."""
-        return self._count(lambda kind: kind == UNATTRIBUTED)
+        return self._count(lambda kind: kind == UNATTRIBUTED_KIND)
 
     def _count(self, counts: Callable[[int], bool]) -> int:
         layers = [layer for layer, (kind, _) in enumerate(self.kinds) if counts(kind)]

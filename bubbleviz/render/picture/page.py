@@ -150,6 +150,12 @@ class Page:
         element = drawsvg.Text(text, size, px(x), px(y), **attributes)
         (self.elements if into is None else into).append(element)
 
+    def rule(self, path: str) -> None:
+        """Draw a thin line along a path."""
+        self.elements.append(
+            drawsvg.Path(path, fill="none", stroke=LIGHT.quiet, stroke_width=0.8, class_="bv-rule")
+        )
+
     def paragraph(self, text: str, size: float, *, ink: str = "quiet", lines: int = 2) -> None:
         """Write a text over the width of the page, on at most ``lines`` lines."""
         width = WIDTH - 2 * MARGIN

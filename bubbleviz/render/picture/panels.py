@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.picture.boxes import Boxes
-from bubbleviz.render.picture.drawing import Timeline, nothing_to_draw
+from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
+from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
 from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, duration, fitted, text_width
-from bubbleviz.render.picture.scene import select
+from bubbleviz.render.picture.selection import select
+from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
+from bubbleviz.render.picture.title import headings
 from bubbleviz.report.report import Report, View
 
 #: Between two panels, px.
@@ -49,9 +51,9 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
     page.y += _APART
     timelines = [_timeline(page, panel) for panel in panels]
     drawn = [timeline for timeline in timelines if timeline is not None]
-    longest = max(drawn, key=lambda timeline: timeline.span_ns, default=None)
+    longest = max(drawn, key=lambda timeline: timeline.selection.span_ns, default=None)
     page.description = f"{len(panels)} timelines on one scale of time, each from its own start" + (
-        f"; the longest takes {duration(longest.span_ns)}." if longest else "."
+        f"; the longest takes {duration(longest.selection.span_ns)}." if longest else "."
     )
     if longest is None:
         for panel in panels:
@@ -61,39 +63,42 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
     return page.svg()
 
 
-def _timeline(page: Page, panel: Panel) -> Timeline | None:
+def _timeline(page: Page, panel: Panel) -> TimelinePainter | None:
     selection = select(panel.report, panel.view)
-    return None if selection is None else Timeline(page, panel.report, panel.view, selection)
+    if selection is None:
+        return None
+    return TimelinePainter(page, panel.report, panel.view, selection)
 
 
 def _draw(
-    page: Page, panels: Sequence[Panel], timelines: Sequence[Timeline | None], longest: Timeline
+    page: Page,
+    panels: Sequence[Panel],
+    timelines: Sequence[TimelinePainter | None],
+    longest: TimelinePainter,
 ) -> None:
-    """Draw the panels, and below them what they share."""
+    """Draw the panels, and below them the axis, the legend and the notes that they share."""
     drawn = [timeline for timeline in timelines if timeline is not None]
     rows = max(len(timeline.selection.ranks) for timeline in drawn)
     left = max(timeline.layout(rows=rows).left for timeline in drawn)
-    held: list[Boxes] = []
-    gaps = False
+    contents: list[TimelineContents] = []
     notes: list[str] = []
     scale = longest.layout(left=left, rows=rows)
     for panel, timeline in zip(panels, timelines, strict=True):
         if timeline is None:
             _draw_title(page, panel.title, nothing_to_draw(panel.report, panel.view))
             continue
-        _draw_title(page, panel.title, " · ".join(part for part in timeline.headings() if part))
-        share = timeline.span_ns / longest.span_ns
+        texts = headings(panel.report, timeline.selection)
+        _draw_title(page, panel.title, " · ".join(filter(None, texts)))
+        share = timeline.selection.span_ns / longest.selection.span_ns
         layout = timeline.layout(left=left, share=share, rows=rows)
-        boxes, has_gaps = timeline.draw_rows(layout)
+        contents.append(timeline.draw(layout))
         page.y = layout.bottom + _APART
-        held.append(boxes)
-        gaps = gaps or has_gaps
-        notes += [note for note in timeline.notes(boxes) if note not in notes]
-    longest.draw_axis(scale, page.y - _APART)
-    causes = sorted({cause for timeline in drawn for cause in timeline.causes})
-    draw_legend(page, held, gaps=gaps, causes=causes)
-    if texts := [*notes, *_limited(panels)]:
-        page.paragraph(" ".join(texts), 9.5, lines=4)
+        some = notes_of(panel.report, timeline.selection, contents[-1])
+        notes += [note for note in some if note not in notes]
+    draw_axis(page, scale, page.y - _APART)
+    draw_legend(page, contents)
+    if sentences := [*notes, *_limited(panels)]:
+        page.paragraph(" ".join(sentences), 9.5, lines=4)
 
 
 def _draw_title(page: Page, title: str, rest: str) -> None:

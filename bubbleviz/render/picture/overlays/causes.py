@@ -7,9 +7,10 @@ import numpy as np
 
 from bubbleviz.explain.idle import Cause
 from bubbleviz.model import intervals
+from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page, box
 from bubbleviz.render.picture.palette import CAUSES
-from bubbleviz.render.picture.scene import Selection
+from bubbleviz.render.picture.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Intervals are laid on a grid of so many lines a px: what is finer cannot be seen.
@@ -17,41 +18,24 @@ _GRID = 2
 
 
 def draw_causes(
-    page: Page,
-    report: Report,
-    selection: Selection,
-    *,
-    left: float,
-    width: float,
-    tops: tuple[float, ...],
-    height: float,
+    page: Page, report: Report, selection: Selection, layout: Layout
 ) -> tuple[Cause, ...]:
-    """Draw the idle time of the drawn iterations and ranks; return the causes there are.
-
-    Args:
-        page: the page.
-        report: whose gaps are drawn.
-        selection: what of it.
-        left: left edge of the plot, px.
-        width: of the plot.
-        tops: upper edge of each row.
-        height: of a row.
-    """
+    """Draw the idle time of the drawn iterations and ranks; return the causes in it."""
     bubbles = report.bubbles.take(selection.drawn(report.bubbles.iteration))
     rows = selection.row_of_rank
     row = np.append(rows, -1)[np.minimum(bubbles.rank, len(rows))]
-    scale = _GRID * width / (selection.end_ns - selection.start_ns)
+    scale = _GRID * layout.width / selection.span_ns
     start = np.floor((bubbles.start_ns - selection.start_ns) * scale).astype(np.int64)
     end = np.ceil((bubbles.end_ns - selection.start_ns) * scale).astype(np.int64)
-    start, end = (np.clip(column, 0, round(width * _GRID)) for column in (start, end))
+    start, end = (np.clip(column, 0, round(layout.width * _GRID)) for column in (start, end))
     drawn = []
     for cause in Cause:
         boxes: list[str] = []
-        for number, top in enumerate(tops):
+        for number, top in enumerate(layout.tops):
             own = (row == number) & (bubbles.cause == cause)
             lows, highs = intervals.union(start[own], end[own])
             boxes += [
-                box(left + low / _GRID, top, left + high / _GRID, top + height)
+                box(layout.left + low / _GRID, top, layout.left + high / _GRID, top + layout.row)
                 for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
             ]
         if boxes:

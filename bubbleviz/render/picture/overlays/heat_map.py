@@ -16,7 +16,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, box, px
 from bubbleviz.render.picture.palette import heat
-from bubbleviz.render.picture.scene import Selection
+from bubbleviz.render.picture.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Shades of the scale, and the times of the median at its two ends.

@@ -1,65 +1,27 @@
-"""What a picture shows of a report: which iterations and ranks, and the marks on their rows.
+"""Marks: busy intervals of operations as pixels of a row.
 
-Times become pixels here, block by block, for a report can hold millions of operations.
+Times become pixels block by block, for a report can hold millions of operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.count.count import Iteration
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
-from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.render.rows import Row, rows_of
-from bubbleviz.report.report import Report, View
+from bubbleviz.render.picture.selection import Selection
+from bubbleviz.report.report import Report
 
 Floats = npt.NDArray[np.float64]
 
-#: Stands beside the phase codes for compute outside every operation.
-UNATTRIBUTED = len(Phase)
+#: Kind of a mark that is compute outside every operation; the other kinds are phase codes.
+UNATTRIBUTED_KIND = len(Phase)
 #: Marks are made of so many busy intervals at a time: as columns they take some tens of MB.
-BLOCK = 1 << 19
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The part of a report that is drawn: rows, iterations, and the time they span.
-
-    Attributes:
-        rows: from top to bottom.
-        iterations: the iterations, ascending.
-        windows: of each of these, by index of rank, the (start, end) that its ratio counts.
-        start_ns: left edge.
-        end_ns: right edge, after ``start_ns``.
-    """
-
-    rows: tuple[Row, ...]
-    iterations: tuple[Iteration, ...]
-    windows: tuple[Mapping[int, tuple[int, int]], ...]
-    start_ns: int
-    end_ns: int
-
-    @property
-    def ranks(self) -> tuple[Rank, ...]:
-        """The ranks that are drawn, by row."""
-        return tuple(row.rank for row in self.rows)
-
-    @property
-    def row_of_rank(self) -> Ints:
-        """Row by index of rank; ``-1`` where the rank is not drawn."""
-        rows = np.full(max((rank.index for rank in self.ranks), default=0) + 1, NONE, np.int64)
-        for row, rank in enumerate(self.ranks):
-            rows[rank.index] = row
-        return rows
-
-    def drawn(self, iterations: Ints) -> Bools:
-        """Return which of these iteration indices are among the drawn ones."""
-        return np.isin(iterations, [iteration.index for iteration in self.iterations])
+_BLOCK = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -68,7 +30,7 @@ class Marks(Table):
 
     Attributes:
         row: row of the picture.
-        kind: phase code, or ``UNATTRIBUTED``.
+        kind: phase code, or ``UNATTRIBUTED_KIND``.
         operation: row of the operations table, ``-1`` for none.
         other: 1 where it belongs to an iteration that is not drawn.
         left: px from the left edge of the plot.
@@ -83,37 +45,6 @@ class Marks(Table):
     right: Floats
 
 
-def select(report: Report, view: View) -> Selection | None:
-    """Return what ``view`` asks for of ``report``, or None where there is nothing to draw."""
-    rows = rows_of(report, view)
-    chosen = set(view.iterations)
-    iterations = tuple(it for it in report.iterations if it.index in chosen)
-    if not chosen and (typical := report.typical_iteration()) is not None:
-        iterations = (typical,)
-    if not rows or not iterations:
-        return None
-    windows = tuple(counted_windows(it, report.headline) for it in iterations)
-    counted = [own for by_rank in windows for own in by_rank.values()]
-    start = min(it.start_ns for it in iterations)
-    end = max(*(it.end_ns for it in iterations), *(own[1] for own in counted), start + 1)
-    return Selection(rows, iterations, windows, start, end)
-
-
-def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
-    """Return by rank the window in which its idle time counts as bubble.
-
-    It is that of the headline ratio. Where the iteration has none (the last one has no
-    ``period``) it is that of ``schedule``, and failing that the rank's own work.
-    """
-    windows = {}
-    for own in iteration.ranks:
-        account = own.accounts.get(headline) or own.accounts.get("schedule")
-        windows[own.rank] = (
-            (account.start_ns, account.end_ns) if account else (own.first_ns, own.last_ns)
-        )
-    return windows
-
-
 def compute_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
     """Yield the compute of the selection in blocks, unattributed compute last, unsorted."""
     yield from _busy_marks(report, selection, width, COMPUTE)
@@ -126,7 +57,7 @@ def compute_marks(report: Report, selection: Selection, width: float) -> Iterato
             rank=rank,
             start=rest.start_ns[block],
             end=rest.end_ns[block],
-            kind=np.full(len(rank), UNATTRIBUTED, np.int64),
+            kind=np.full(len(rank), UNATTRIBUTED_KIND, np.int64),
             operation=np.full(len(rank), NONE, np.int64),
             other=np.zeros(len(rank), np.int64),
         )
@@ -147,8 +78,8 @@ def communication_marks(report: Report, selection: Selection, width: float) -> I
 
 def _blocks(length: int) -> Iterator[slice]:
     """Yield the slices of a table that are worked on at a time."""
-    for start in range(0, length, BLOCK):
-        yield slice(start, start + BLOCK)
+    for start in range(0, length, _BLOCK):
+        yield slice(start, start + _BLOCK)
 
 
 def _busy_marks(

@@ -1,0 +1,64 @@
+"""Layout: where rows, labels and brackets are on the page, and where times are on the axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bubbleviz.render.picture.rows.lane import LANE_GAP
+
+# (rows at most, height of a row, gap below it), px
+_ROWS = ((4, 30.0, 7.0), (8, 26.0, 6.0), (16, 21.0, 5.0), (32, 16.0, 4.0), (64, 11.0, 3.0))
+_SMALLEST_ROW = (7.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Positions on the page, px.
+
+    Attributes:
+        stage_x: left edge of the column of stages.
+        name_x: left edge of the column of rank labels.
+        left: left edge of the plot.
+        right: right edge of the plot.
+        brackets: top of the brackets.
+        row: height of a row.
+        pitch: height of a row and the gap below it.
+        lane: height of the communication lane below it, 0 for none.
+        size: font size of the labels beside a row.
+        tops: top of every row.
+        start_ns: the time at the left edge of the plot.
+        span_ns: the time from the left edge to the right edge.
+    """
+
+    stage_x: float
+    name_x: float
+    left: float
+    right: float
+    brackets: float
+    row: float
+    pitch: float
+    lane: float
+    size: float
+    tops: tuple[float, ...]
+    start_ns: int
+    span_ns: int
+
+    @property
+    def width(self) -> float:
+        """Width of the plot."""
+        return self.right - self.left
+
+    @property
+    def bottom(self) -> float:
+        """Lower edge of the last row."""
+        return self.tops[-1] + self.row + (self.lane + LANE_GAP if self.lane else 0)
+
+    def x(self, time_ns: int) -> float:
+        """Return the x of a time; times outside the plot are at its edges."""
+        share = (time_ns - self.start_ns) / self.span_ns
+        return self.left + self.width * min(max(share, 0.0), 1.0)
+
+
+def row_height(rows: int) -> tuple[float, float]:
+    """Return the height of each of so many rows, and of the gap below it, px."""
+    return next(((height, gap) for most, height, gap in _ROWS if rows <= most), _SMALLEST_ROW)

@@ -1,0 +1,127 @@
+"""Notes below a picture: what its marks mean, and the limitations of its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.picture.brackets import MOST_BRACKETS
+from bubbleviz.render.picture.clocks import row_clocks
+from bubbleviz.render.picture.page import Page
+from bubbleviz.render.picture.ratios import shows_lower_bound
+from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.picture.timeline import TimelineContents
+from bubbleviz.report.report import Report, View, told_apart
+
+#: Limitations printed under the picture.
+_MOST_LIMITATIONS = 5
+
+
+def notes_of(report: Report, selection: Selection, contents: TimelineContents) -> list[str]:
+    """Return a sentence on each thing in the picture that needs one."""
+    return [
+        *_on_colours(contents),
+        *_on_windows(report, selection, contents),
+        *_on_marks(contents),
+        *_on_ratios(report, selection),
+    ]
+
+
+def _on_colours(contents: TimelineContents) -> Iterator[str]:
+    paints = contents.rows.paints
+    if paints.shades > 1:
+        numbered = paints.shades == len(paints.chunks)
+        yield f"Chunks run from dark to light{' (numbers in the legend)' if numbered else ''}."
+    if contents.rows.boxes.others:
+        yield "Paler: operations of other iterations."
+
+
+def _on_windows(report: Report, selection: Selection, contents: TimelineContents) -> Iterator[str]:
+    brackets = len(selection.iterations) <= MOST_BRACKETS
+    if brackets and _windows_differ(selection):
+        yield (
+            "Each row counts a window of its own: brackets span the first row's, and tell the "
+            "mean length."
+        )
+    if _lacks_headline(report, selection):
+        headline = one_line(report.headline, 40)
+        yield f"Where an iteration has no {headline}, its schedule window is hatched."
+    if contents.gaps.hidden:
+        yield "Hatched as well: what lies between iterations, where it is too narrow to be seen."
+    if contents.critical:
+        yield "Line along operations: the critical path, which bounds the iteration."
+    if brackets and len(selection.iterations) > 1:
+        yield "Dashed: first work of an iteration."
+
+
+def _windows_differ(selection: Selection) -> bool:
+    """Return whether the rows have windows of their own."""
+    drawn = {rank.index for rank in selection.ranks}
+    return any(
+        len({window for rank, window in by_rank.items() if rank in drawn}) > 1
+        for by_rank in selection.windows
+    )
+
+
+def _lacks_headline(report: Report, selection: Selection) -> bool:
+    """Return whether a rank has no headline window, so that its ``schedule`` window is hatched."""
+    headline = report.headline
+    return headline != "schedule" and any(
+        headline not in rank.accounts and "schedule" in rank.accounts
+        for it in selection.iterations
+        for rank in it.ranks
+    )
+
+
+def _on_marks(contents: TimelineContents) -> Iterator[str]:
+    rows = contents.rows
+    if rows.boxes.cut:
+        yield "Torn edge: cut by the end of the capture."
+    if spanless := len(rows.spanless):
+        yield f"Hollow mark: {spanless:,} without GPU work and so without device time."
+    if rows.merged_words:
+        yield (
+            f"Dotted below: {rows.merged_words} narrower than {rows.narrower:g} px, merged by "
+            "phase; the height of a colour is its share of time, the rest is bubble."
+        )
+
+
+def _on_ratios(report: Report, selection: Selection) -> Iterator[str]:
+    drawn = selection.iterations
+    ratio = drawn[0].ratios.get(report.headline) if len(drawn) == 1 else None
+    if shows_lower_bound(ratio):
+        yield "The lower ratio counts unattributed compute as work."
+    if row_clocks(report, selection).several:
+        yield "± and bars: how far the clock of a host can be off."
+    if report.contradicted(report.headline):
+        yield "! needs clocks that contradict each other."
+    interval = None if ratio is None else ratio.interval
+    if interval is not None and interval[0] < interval[1]:
+        ends = " to ".join(f"{end}\u00a0%" for end in told_apart(interval, 1, 3))
+        yield f"The clocks allow ratios from {ends}."
+    if any(len(row.replicas) > 1 for row in selection.rows):
+        yield (
+            "Copies of a stage share a row: it is drawn as the first of them ran, and its ratio is "
+            "their mean."
+        )
+
+
+def draw_limitations(page: Page, report: Report) -> None:
+    """Write the limitations below what is on the page, no more than people read."""
+    for limitation in report.limitations[:_MOST_LIMITATIONS]:
+        times = f" ({limitation.count:,} times)" if limitation.count > 1 else ""
+        what, reason = one_line(limitation.what, 160), one_line(limitation.reason, 500)
+        page.paragraph(f"{what}{times}: {reason}", 9.5, lines=2)
+    if (more := len(report.limitations) - _MOST_LIMITATIONS) > 0:
+        page.paragraph(f"and {more:,} more limitation{'s' if more > 1 else ''}", 9.5, lines=1)
+
+
+def nothing_to_draw(report: Report, view: View) -> str:
+    """Return why a view of a report selects nothing."""
+    if not report.ranks:
+        missing = "no GPU has any operation"
+    elif not report.iterations:
+        missing = "no iteration was found"
+    else:
+        missing = f"no such {'iteration or ' if view.iterations else ''}rank"
+    return f"Nothing to draw: {missing}"

@@ -1,0 +1,1 @@
+"""Overlays: what ``--causes``, ``--critical-path`` and ``--heat-map`` add to a picture."""

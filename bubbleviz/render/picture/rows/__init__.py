@@ -1,0 +1,1 @@
+"""Rows: the operations of each rank to scale, their numbers, and what has no device time."""

@@ -1,0 +1,86 @@
+"""The part of a report that a picture shows: rows, iterations, and the time they span."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.count.count import Iteration
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.operations import Rank
+from bubbleviz.render.rows import RankRow, rows_of
+from bubbleviz.report.report import Report, View
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part of a report that is drawn: rows, iterations, and the time they span.
+
+    Attributes:
+        rows: from top to bottom.
+        iterations: the iterations, ascending.
+        windows: of each of these, by index of rank, the (start, end) that its ratio counts.
+        start_ns: left edge.
+        end_ns: right edge, after ``start_ns``.
+    """
+
+    rows: tuple[RankRow, ...]
+    iterations: tuple[Iteration, ...]
+    windows: tuple[Mapping[int, tuple[int, int]], ...]
+    start_ns: int
+    end_ns: int
+
+    @property
+    def span_ns(self) -> int:
+        """Length of the time that is drawn."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The ranks that are drawn, by row."""
+        return tuple(row.rank for row in self.rows)
+
+    @property
+    def row_of_rank(self) -> Ints:
+        """Row by index of rank; ``-1`` where the rank is not drawn."""
+        rows = np.full(max((rank.index for rank in self.ranks), default=0) + 1, NONE, np.int64)
+        for row, rank in enumerate(self.ranks):
+            rows[rank.index] = row
+        return rows
+
+    def drawn(self, iterations: Ints) -> Bools:
+        """Return which of these iteration indices are among the drawn ones."""
+        return np.isin(iterations, [iteration.index for iteration in self.iterations])
+
+
+def select(report: Report, view: View) -> Selection | None:
+    """Return what ``view`` asks for of ``report``, or None where there is nothing to draw."""
+    rows = rows_of(report, view)
+    chosen = set(view.iterations)
+    iterations = tuple(it for it in report.iterations if it.index in chosen)
+    if not chosen and (typical := report.typical_iteration()) is not None:
+        iterations = (typical,)
+    if not rows or not iterations:
+        return None
+    windows = tuple(counted_windows(it, report.headline) for it in iterations)
+    counted = [own for by_rank in windows for own in by_rank.values()]
+    start = min(it.start_ns for it in iterations)
+    end = max(*(it.end_ns for it in iterations), *(own[1] for own in counted), start + 1)
+    return Selection(rows, iterations, windows, start, end)
+
+
+def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
+    """Return by rank the window in which its idle time counts as bubble.
+
+    It is that of the headline ratio. Where the iteration has none (the last one has no
+    ``period``) it is that of ``schedule``, and failing that the rank's own work.
+    """
+    windows = {}
+    for own in iteration.ranks:
+        account = own.accounts.get(headline) or own.accounts.get("schedule")
+        windows[own.rank] = (
+            (account.start_ns, account.end_ns) if account else (own.first_ns, own.last_ns)
+        )
+    return windows
