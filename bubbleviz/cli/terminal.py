@@ -31,7 +31,7 @@ _LONGEST = 800
 
 def width() -> int:
     """Return how wide a table should be: as the terminal, or as usual."""
-    from bubbleviz.render.formats.table import WIDTH
+    from bubbleviz.render.text.console import WIDTH
 
     return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
 
@@ -74,7 +74,7 @@ def show(parts: Iterator[RenderableType]) -> None:
 
     What the encoding of standard output lacks becomes a question mark.
     """
-    from bubbleviz.render.formats.table import plain_text, print_parts
+    from bubbleviz.render.text.console import plain_text, print_sections
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -83,7 +83,7 @@ def show(parts: Iterator[RenderableType]) -> None:
         return
     from rich.console import Console
 
-    print_parts(Console(highlight=False, markup=False, emoji=False), parts)
+    print_sections(Console(highlight=False, markup=False, emoji=False), parts)
 
 
 def pass_on(content: str | bytes) -> None:

@@ -17,7 +17,7 @@ from bubbleviz.conventions.convention_file import load_convention
 from bubbleviz.conventions.draft import suggest
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats.table import WIDTH, print_parts
+from bubbleviz.render.text.console import WIDTH, print_sections
 from tests.support.places import FIXTURES
 
 FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
@@ -111,7 +111,7 @@ def test_a_draft_is_printed_as_a_file_that_loads(
 def test_a_draft_is_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
     inspection = bubbleviz.inspect(named_at_length(tmp_path))
     out = io.StringIO()
-    print_parts(Console(file=out, width=80, force_terminal=True), inspection_parts(inspection))
+    print_sections(Console(file=out, width=80, force_terminal=True), inspection_parts(inspection))
 
     draft = inspection.suggestion
     assert draft is not None

@@ -19,7 +19,7 @@ from bubbleviz.explain.recognition.order_diff import difference
 from bubbleviz.explain.recognition.pipeline_orders import Crowd
 from bubbleviz.explain.recognition.recognition import Deviation, Recognition, compared, schedule_of
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats.table import render
+from bubbleviz.render.formats.text import render
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import View
 from bubbleviz.schedules.known import schedule_named, schedules

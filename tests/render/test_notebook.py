@@ -25,7 +25,7 @@ from bubbleviz.render.documents.fragment import (
 )
 from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.render.formats.svg import render
-from bubbleviz.render.formats.table import render as table_of
+from bubbleviz.render.formats.text import render as table_of
 from bubbleviz.report.report import Report, View
 from tests.support.drawn_reports import HOSTILE, SVG, Op, rank_of, report_of
 from tests.support.places import FIXTURES

@@ -21,9 +21,9 @@ from bubbleviz.render.documents.comparison_report import (
     as_json,
     as_svg,
     document,
-    parts,
+    sections,
 )
-from bubbleviz.render.formats.table import plain_text
+from bubbleviz.render.text.console import plain_text
 from bubbleviz.report.compare.comparison import Comparison, Run, compare, saved_of, titles_of
 from bubbleviz.report.saved import Average, Saved, SavedRatio
 from tests.support.hostile import HOSTILE
@@ -55,7 +55,7 @@ def run(
 
 
 def printed(comparison: Comparison) -> str:
-    return plain_text(parts(comparison))
+    return plain_text(sections(comparison))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from bubbleviz.count.iteration_table import Iterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.render.formats import json as json_renderer
-from bubbleviz.render.formats.table import render
+from bubbleviz.render.formats.text import render
 from bubbleviz.report.methods import methods, with_source
 from bubbleviz.report.report import Report, View
 from tests.planting import plant

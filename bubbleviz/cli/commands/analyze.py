@@ -223,6 +223,6 @@ def _write_and_print(
         if to_stdout is not None:
             pass_on(to_stdout)
         else:
-            from bubbleviz.render.formats.table import parts
+            from bubbleviz.render.text.report import sections
 
-            show(parts(report, view, width()))
+            show(sections(report, view, width()))

@@ -67,7 +67,7 @@ def compare(
     if to_stdout is not None:
         pass_on(to_stdout)
     else:
-        show(comparison_report.parts(comparison))
+        show(comparison_report.sections(comparison))
 
 
 def _which_are_saved(runs: list[str]) -> dict[str, bool]:

@@ -7,9 +7,9 @@ from bubbleviz.cli.terminal import show
 
 def schedules() -> None:
     """List the schedules that simulate knows, with their sources."""
-    from bubbleviz.render.documents.ideal_report import schedule_parts
+    from bubbleviz.render.documents.ideal_report import schedule_sections
 
-    show(schedule_parts())
+    show(schedule_sections())
 
 
 def conventions() -> None:

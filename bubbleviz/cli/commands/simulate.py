@@ -139,7 +139,7 @@ def simulate(
     if to_stdout is not None:
         pass_on(to_stdout)
     else:
-        show(ideal_report.parts(result))
+        show(ideal_report.sections(result))
 
 
 def _measured(path: str) -> Measured:

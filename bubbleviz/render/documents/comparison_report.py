@@ -143,7 +143,7 @@ RENDERINGS: Mapping[str, Callable[[Comparison], str | bytes]] = {
 PICTURES = frozenset({"svg", "pdf", "png"})
 
 
-def parts(comparison: Comparison) -> Iterator[RenderableType]:
+def sections(comparison: Comparison) -> Iterator[RenderableType]:
     """Yield what to print, for any rich console."""
     from rich.text import Text
 

@@ -14,10 +14,12 @@ from html import escape
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.formats.table import headline_lines, limitation_lines, ratio_cells
 from bubbleviz.render.picture.drawing import picture
 from bubbleviz.render.rows import by_stage, rows_of
-from bubbleviz.render.text.reasons import cause_cells, causes_title
+from bubbleviz.render.text.causes import cause_cells, causes_title
+from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.render.text.limitations import limitation_lines
+from bubbleviz.render.text.ratios import ratio_cells
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.report import Report, View

@@ -124,7 +124,7 @@ RENDERINGS: Mapping[str, Callable[[Ideal | Estimate], str | bytes]] = {
 }
 
 
-def schedule_parts() -> Iterator[RenderableType]:
+def schedule_sections() -> Iterator[RenderableType]:
     """Yield what ``schedules`` prints: the schedules known, with their sources."""
     from rich.text import Text
 
@@ -137,7 +137,7 @@ def schedule_parts() -> Iterator[RenderableType]:
         yield Text(f"  {rule.summary}\n  {rule.source}\n")
 
 
-def parts(found: Ideal | Estimate) -> Iterator[RenderableType]:
+def sections(found: Ideal | Estimate) -> Iterator[RenderableType]:
     """Yield what to print, for any rich console."""
     from rich.text import Text
 

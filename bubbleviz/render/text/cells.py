@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+#: So many ranks, hosts, profiles and kinds of operations are listed.
+MOST_ROWS = 64
+
+
 def percent(value: float | None) -> str:
     """Return a ratio as percent, or a dash."""
     return "-" if value is None else f"{100 * value:.2f} %"
@@ -65,3 +69,12 @@ def listed(lines: Iterable[str]) -> Table:
     for line in lines:
         grid.add_row("  -", Text(line))
     return grid
+
+
+def between(interval: tuple[float, float] | None) -> str:
+    """Return between what percentages a ratio lies; nothing where it is exact or unknown."""
+    if interval is None or interval[0] == interval[1]:
+        return ""
+    from bubbleviz.report.report import told_apart
+
+    return " to ".join(told_apart(interval, 2, 4))

@@ -1,0 +1,141 @@
+"""Causes: what bubbles are made of, over all iterations and on each rank of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.text.cells import (
+    MOST_ROWS,
+    in_percent,
+    listed,
+    milliseconds,
+    ruled,
+    titled,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from bubbleviz.count.count import Iteration
+    from bubbleviz.report.report import Report
+
+#: What the columns of communication mean.
+_COMMUNICATION = (
+    "wait: a receive runs, its input is not ready on the peer; transfer: from then to its end; "
+    "exposed: transfer while the rank runs nothing; overlap: share of communication kernels' time "
+    "in which compute kernels run"
+)
+
+
+def causes(report: Report) -> Iterator[RenderableType]:
+    """Yield what the bubble of averaged iterations is made of."""
+    rows = cause_cells(report)
+    if not rows:
+        return
+    table = ruled(*rows[0], left=("cause", "meaning"))
+    for row in rows:
+        table.add_row(*row.values())
+    yield from titled(causes_title(report), table)
+
+
+def causes_title(report: Report) -> str:
+    """Return what stands above the causes."""
+    return (
+        f"What the bubble is made of ({report.bubbles.ratio} window), mean of ranks and averaged "
+        "iterations"
+    )
+
+
+def cause_cells(report: Report) -> list[dict[str, str]]:
+    """Return a row of cells by column for each cause and all of them; none without a bubble."""
+    import numpy as np
+
+    from bubbleviz.explain.idle import MEANINGS, Cause
+
+    name = report.bubbles.ratio
+    shown = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
+    if not shown:
+        return []
+    number = np.array([i.index for i in shown], np.int64)
+    idle = report.explanation.causes.of_iterations(name, number)
+    total = sum(idle.values())
+    spans = [own.accounts[name].window_ns for i in shown for own in i.ranks if name in own.accounts]
+    if total == 0 or not spans:
+        return []
+    found = [(c.label, idle[c.label], MEANINGS[c]) for c in Cause if idle[c.label]]
+    return [
+        {
+            "cause": label,
+            "% of window": in_percent(own / sum(spans)),
+            "% of bubble": in_percent(own / total),
+            "ms": milliseconds(own / len(spans)),
+            "meaning": meaning,
+        }
+        for label, own, meaning in (*found, ("all", total, ""))
+    ]
+
+
+def idle_of_ranks(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
+    """Yield why each rank was idle in an iteration, and the longest gaps."""
+    from rich.text import Text
+
+    from bubbleviz.report.advice import longest_bubbles
+
+    yield from _by_rank(report, iteration)
+    yield from _communication(report, iteration)
+    bubbles = longest_bubbles(report)
+    if bubbles:
+        yield Text("\nLongest idle intervals (all of them: --bubbles FILE)", style="bold")
+        yield listed(one_line(bubble.sentence, 400) for bubble in bubbles)
+
+
+def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
+    from bubbleviz.explain.idle import Cause
+
+    name = report.bubbles.ratio
+    idle = {
+        own.rank: report.explanation.causes.of_rank(name, iteration.index, own.rank)
+        for own in iteration.ranks
+    }
+    kept = [c.label for c in Cause if any(causes[c.label] for causes in idle.values())]
+    if not kept:
+        return
+    table = ruled("#", "stage", *kept)
+    for rank, own in list(idle.items())[:MOST_ROWS]:
+        stage = report.ranks[rank].stage
+        cells = (milliseconds(own[cause]) for cause in kept)
+        table.add_row(str(rank), "-" if stage is None else str(stage), *cells)
+    if len(idle) > MOST_ROWS:
+        table.add_row("", f"… {len(idle) - MOST_ROWS} more")
+    title = f"Iteration {one_line(iteration.name, 60)}: idle time by cause, ms ({name} window)"
+    yield from titled(title, table)
+
+
+def _communication(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    own = report.explanation.communication
+    ranks = [entry.rank for entry in iteration.ranks]
+    at = iteration.index
+    if not own.communication_ns[at, ranks].any() and not own.wait_ns[at, ranks].any():
+        return
+    columns = ("wait", "transfer", "exposed", "kernels", "overlap %")
+    table = ruled("#", "stage", *columns)
+    for rank in ranks[:MOST_ROWS]:
+        stage, whole = report.ranks[rank].stage, int(own.communication_ns[at, rank])
+        table.add_row(
+            str(rank),
+            "-" if stage is None else str(stage),
+            *(
+                milliseconds(int(column[at, rank]))
+                for column in (own.wait_ns, own.transfer_ns, own.exposed_ns, own.communication_ns)
+            ),
+            in_percent(int(own.overlapped_ns[at, rank]) / whole if whole else None),
+        )
+    if len(ranks) > MOST_ROWS:
+        table.add_row("", f"… {len(ranks) - MOST_ROWS} more")
+    yield from titled(f"Iteration {one_line(iteration.name, 60)}: communication, ms", table)
+    yield Text(_COMMUNICATION)

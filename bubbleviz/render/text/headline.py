@@ -1,0 +1,57 @@
+"""The headline: the bubble ratio to quote, its uncertainty, and what it is of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.text.cells import between, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from bubbleviz.report.report import Report
+
+
+def headline(report: Report) -> RenderableType:
+    """Return the headline as the first lines of the text."""
+    from rich.text import Text
+
+    value, bounds, *below = headline_lines(report)
+    text = Text()
+    text.append(value, style="bold")
+    return text.append("\n".join((bounds, *below)))
+
+
+def headline_lines(report: Report) -> tuple[str, str, str, str]:
+    """Return the headline ratio, what bounds it, of what it is, and why it is that one."""
+    spread = report.summary.bubble_ratio[report.headline]
+    hosts = len({rank.host for rank in report.ranks})
+    runs = (
+        f"{len(report.ranks)} ranks on {hosts} host{'s' if hosts != 1 else ''}, "
+        f"{report.summary.iterations} of {len(report.iterations)} iterations averaged, "
+        f"naming {one_line(report.convention, 60)}"
+    )
+    bounds = ""
+    if spread.ci95 is not None:
+        bounds += f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
+    interval = report.summary.bubble_interval.get(report.headline)
+    if report.contradicted(report.headline):
+        bounds += " ! (clocks contradict each other)"
+    if interval is not None and interval[0] < interval[1]:
+        bounds += f", clocks allow {between(interval)} %"
+    why = f"headline is {report.headline}: {one_line(report.headline_reason, 400)}"
+    return f"bubble ratio ({report.headline}): {percent(spread.mean)}", bounds, runs, why
+
+
+def advice(report: Report) -> Iterator[RenderableType]:
+    """Yield what to do first, and what it would win."""
+    from rich.text import Text
+
+    from bubbleviz.report.advice import first_thing
+
+    sentence = first_thing(report)
+    if sentence is not None:
+        yield Text(f"what to do first: {one_line(sentence, 600)}")

@@ -1,0 +1,64 @@
+"""Limitations of a report, a line each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.text.cells import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import RenderableType
+
+    from bubbleviz.report.report import Report
+
+_MOST_LINES = 12
+
+
+def limitations(report: Report) -> Iterator[RenderableType]:
+    """Yield the limitations, if any."""
+    from rich.text import Text
+
+    if not report.limitations:
+        return
+    yield Text("\nLimitations", style="bold")
+    yield listed(limitation_lines(report))
+
+
+def limitation_lines(report: Report) -> list[str]:
+    """Return what could not be told, a line each, no more than people read."""
+    # Those of one reason are one.
+    merged: dict[str, tuple[list[str], int]] = {}
+    shorter = _shorter_paths(report)
+    for entry in report.limitations:
+        what, reason = shorter(entry.what), shorter(entry.reason)
+        subjects, count = merged.get(reason, ([], 0))
+        if what not in subjects:
+            subjects.append(what)
+        merged[reason] = (subjects, count + entry.count)
+    lines = [
+        f"{one_line('; '.join(subjects), 160)}{f' ({count:,})' if count != 1 else ''}: "
+        f"{one_line(reason, 400)}"
+        for reason, (subjects, count) in merged.items()
+    ]
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES:] = [f"and {len(lines) - _MOST_LINES} more in --json"]
+    return lines
+
+
+def _shorter_paths(report: Report) -> Callable[[str], str]:
+    """Return what replaces paths of profiles by their file names, where these tell them apart."""
+    paths = {profile.path for profile in report.profiles}
+    folders = {Path(path).parent for path in paths}
+    # A profile that could not be read is in no other place than at the head of its refusal.
+    heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
+    paths |= {head for head in heads if Path(head).parent in folders and Path(head).name}
+    names = [Path(path).name for path in paths]
+    short = {path: Path(path).name for path in paths if names.count(Path(path).name) == 1}
+    longest_first = "|".join(re.escape(path) for path in sorted(short, key=len, reverse=True))
+    pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?=$|[\s:;,)])") if short else None
+    return lambda text: pattern.sub(lambda match: short[match[0]], text) if pattern else text

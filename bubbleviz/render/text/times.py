@@ -1,0 +1,101 @@
+"""Times: how long operations take, and the path that bounds an iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.text.cells import MOST_ROWS, listed, milliseconds, ruled, titled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from bubbleviz.report.report import Report
+
+#: So many parts of the critical path, and stragglers, are listed.
+_PARTS = 5
+#: What transfers are called beside operations.
+_TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
+
+
+def phase_times(report: Report) -> Iterator[RenderableType]:
+    """Yield the busy times of operations and transfers, with imbalance and stragglers."""
+    from rich.text import Text
+
+    from bubbleviz.report.advice import operation_label, rank_label
+
+    own = report.explanation.phase_times
+    if not own.kinds:
+        return
+    columns = ("median", "std", "min", "max", "first", "last", "n")
+    table = ruled("stage", "chunk", "phase", *columns, left=("phase",))
+    for kind in own.kinds[:MOST_ROWS]:
+        table.add_row(
+            *("-" if number < 0 else str(number) for number in (kind.stage, kind.chunk)),
+            _TRANSFERS.get(kind.phase.label, kind.phase.label),
+            *map(
+                milliseconds,
+                (
+                    kind.median_ns,
+                    kind.std_ns,
+                    kind.min_ns,
+                    kind.max_ns,
+                    kind.first_ns,
+                    kind.last_ns,
+                ),
+            ),
+            str(kind.n),
+        )
+    if len(own.kinds) > MOST_ROWS:
+        table.add_row("", "", f"… {len(own.kinds) - MOST_ROWS} more")
+    title = "Busy time of operations and transfers, ms (first, last: those microbatches' medians)"
+    yield from titled(title, table)
+    lines = [f"slowest stage against the mean: {_imbalance(report)}"] if own.imbalance else []
+    if own.transfer_ns is not None:
+        lines.append(f"a transfer takes {milliseconds(own.transfer_ns)} ms (median)")
+    lines.extend(
+        f"straggler: {operation_label(report, s.operation)} of "
+        f"{rank_label(report, int(report.operations.rank[s.operation]))} in iteration "
+        f"{report.iterations[int(report.operations.iteration[s.operation])].name} took "
+        f"{s.times:.2f} times the median of its kind"
+        for s in own.stragglers[:_PARTS]
+    )
+    yield listed(one_line(line, 300) for line in lines) if lines else Text("")
+
+
+def _imbalance(report: Report) -> str:
+    pairs = report.explanation.phase_times.imbalance
+    return ", ".join(f"{phase} +{100 * share:.1f} %" for phase, share in pairs)
+
+
+def critical_path(report: Report) -> Iterator[RenderableType]:
+    """Yield the critical path of the typical iteration."""
+    import numpy as np
+    from rich.text import Text
+
+    from bubbleviz.report.advice import rank_label
+
+    path = report.explanation.path
+    if path is None or len(path.operations) == 0:
+        return
+    name = one_line(report.iterations[path.iteration].name, 60)
+    yield Text(
+        f"\nCritical path of iteration {name}: {milliseconds(path.length_ns)} ms, "
+        f"{len(path.operations)} operations",
+        style="bold",
+    )
+    lines = [
+        f"{milliseconds(part.time_ns)} ms: {part.what} on "
+        f"{one_line(rank_label(report, part.rank), 60)} ({part.count})"
+        for part in path.parts[:_PARTS]
+    ]
+    spare = np.sort(path.slack_ns[path.slack_ns > 0])
+    if len(spare):
+        lines.append(
+            f"{len(spare):,} other operations could end later without a longer iteration: by "
+            f"{milliseconds(float(np.median(spare)))} ms (median), the least by "
+            f"{milliseconds(int(spare[0]))} ms"
+        )
+    yield listed(lines)

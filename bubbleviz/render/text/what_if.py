@@ -1,0 +1,74 @@
+"""What-if: the iteration without each delay, and other schedules at the measured times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.text.cells import in_percent, milliseconds, ruled, shortened, titled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from bubbleviz.report.report import Report
+
+
+def what_if(report: Report) -> Iterator[RenderableType]:
+    """Yield the length of the typical iteration without each delay."""
+    changes = report.explanation.what_if
+    if not changes:
+        return
+    table = ruled("what if", "iteration ms", "won %", "schedule %", left=("what if",))
+    whole = changes[0].makespan_ns
+    for change in changes:
+        table.add_row(
+            change.change,
+            milliseconds(change.makespan_ns),
+            in_percent(1 - change.makespan_ns / whole if whole else None),
+            in_percent(change.bubble_ratio),
+        )
+    yield from titled("What the typical iteration would be, all else as measured", table)
+
+
+def alternatives(report: Report) -> Iterator[RenderableType]:
+    """Yield what other schedules would take, where the report has them."""
+    from rich.text import Text
+
+    others = report.alternatives
+    if others is None:
+        return
+    if others.measured is None:
+        yield Text(f"\nOther schedules cannot be compared: {one_line(others.reason, 300)}")
+        return
+    columns = ("iteration ms", "won %", "schedule %", "activations", "as much memory")
+    table = ruled("order", *columns, left=("order", "as much memory"))
+    called = {"measured": "as measured", "no-delay": "the same order, without any delay"}
+    ran = report.schedule.name if report.schedule is not None else None
+    for row in others.rows:
+        name = called.get(row.name, row.name) + (" (this one)" if row.name == ran else "")
+        if row.makespan_ms is None:
+            table.add_row(name, "-", "-", "-", "-", shortened(one_line(row.reason, 200), 40))
+            continue
+        table.add_row(
+            name,
+            f"{row.makespan_ms:,.3f}",
+            in_percent(row.won),
+            in_percent(row.bubble_ratio),
+            "-" if row.peak_activations is None else f"{row.peak_activations:.2f}",
+            "yes" if row.fits else "no, more",
+        )
+    yield from titled("Other schedules at the measured times, without any delay", table)
+    own = others.measured
+    yield Text(
+        f"Times of {own.stages} stages and {own.microbatches} microbatches are medians; "
+        f"a transfer takes {own.times.transfer_ms:,.3f} ms; activations: the most microbatches "
+        "that a stage holds, each from F to W; as much memory: no more of them than as measured, "
+        "and the weights once. Searched orders are those of the shortest iteration."
+        + (
+            ""
+            if own.split
+            else " The backward was measured as one: half of it is taken for the weights."
+        )
+    )
