@@ -15,8 +15,8 @@ from bubbleviz.errors import BubblevizError
 
 if TYPE_CHECKING:
     from bubbleviz.align.pipelines import Parallel
-    from bubbleviz.analyses.idle.analysis import idle
-    from bubbleviz.analyses.idle.idle_time import IdleReport
+    from bubbleviz.analyses.idle import idle
+    from bubbleviz.analyses.idle.report import IdleReport
     from bubbleviz.api import analyze, inspect
     from bubbleviz.report.report import Report, View
 
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "IdleReport": "bubbleviz.analyses.idle.idle_time",
+    "IdleReport": "bubbleviz.analyses.idle.report",
     "Parallel": "bubbleviz.align.pipelines",
     "Report": "bubbleviz.report.report",
     "View": "bubbleviz.report.report",
     "analyze": "bubbleviz.api",
-    "idle": "bubbleviz.analyses.idle.analysis",
+    "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.api",
 }
 

@@ -15,7 +15,7 @@ from bubbleviz.errors import UsageError
 
 #: Activities that are inferred without a name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "device", "other device"
-SHORT, UNTRACED, UNLINKED = "short gaps", "untraced", "unlinked"
+SHORT, UNTRACED, UNLINKED = "kernel-to-kernel gaps", "untraced", "unlinked"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "CUDA calls"
 #: Prefix of activities that are ranges of any other name.
 HOST = "host: "

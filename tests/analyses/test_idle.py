@@ -24,12 +24,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.analyses.idle import call_notes
-from bubbleviz.analyses.idle import picture as gap_picture
-from bubbleviz.analyses.idle import report as gap_report
-from bubbleviz.analyses.idle.idle_gaps import gaps_of, split
-from bubbleviz.analyses.idle.idle_time import IdleReport, RankIdle
-from bubbleviz.analyses.idle.picture import draw_gaps
+from bubbleviz.analyses.idle import attribution
+from bubbleviz.analyses.idle import picture as idle_picture
+from bubbleviz.analyses.idle.advice import advice
+from bubbleviz.analyses.idle.documents import COLUMNS, csv_of_gaps, json_text
+from bubbleviz.analyses.idle.gaps import gaps_of, split
+from bubbleviz.analyses.idle.picture import draw_idle
+from bubbleviz.analyses.idle.report import IdleReport, RankIdle
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import (
@@ -68,7 +69,7 @@ def r(start: int, end: int, name: str, tid: int = 1, **rest: Any) -> R:
 
 def spent(rank: RankIdle) -> dict[str, float]:
     """Return microseconds by activity."""
-    return {part.activity: part.idle_ns / US for part in rank.parts}
+    return {part.activity: part.idle_ns / US for part in rank.activities}
 
 
 def only(report: IdleReport) -> RankIdle:
@@ -82,12 +83,12 @@ def add_up(rank: RankIdle) -> None:
     assert own.span_ns == own.compute_ns + own.exposed_communication_ns + own.exposed_copy_ns + (
         own.idle_ns
     )
-    assert sum(part.idle_ns for part in rank.parts) == own.idle_ns
+    assert sum(part.idle_ns for part in rank.activities) == own.idle_ns
     assert sum(step.idle_ns for step in rank.steps) == own.idle_ns
     assert sum(step.length_ns for step in rank.steps) == own.span_ns
     for step in rank.steps:
-        assert sum(spent_ns for _, spent_ns in step.parts) == step.idle_ns
-        assert len(dict(step.parts)) == len(step.parts)
+        assert sum(spent_ns for _, spent_ns in step.activities) == step.idle_ns
+        assert len(dict(step.activities)) == len(step.activities)
     by_gap: dict[int, int] = defaultdict(int)
     for gap, start, end in zip(
         rank.chunks.gap.tolist(),
@@ -117,8 +118,8 @@ def test_one_kernel_leaves_no_gap(tmp_path: Path) -> None:
     report = bubbleviz.idle(profile(tmp_path, [k(10, 30, 1)], [c(0, 5, 1)]))
 
     rank = only(report)
-    assert (rank.breakdown.duty_cycle, rank.parts, len(rank.gaps)) == (1.0, (), 0)
-    assert gap_report.advice(report).startswith("devices are idle for less than 1 %")
+    assert (rank.breakdown.duty_cycle, rank.activities, len(rank.gaps)) == (1.0, (), 0)
+    assert advice(report).startswith("devices are idle for less than 1 %")
     add_up(rank)
 
 
@@ -165,7 +166,7 @@ def test_every_part_of_a_gap_is_put_down_to_what_the_host_did(tmp_path: Path) ->
         "CUDA calls": 20,
         "launch": 20,
         "device": 10,
-        "short gaps": 2,
+        "kernel-to-kernel gaps": 2,
     }
     add_up(rank)
 
@@ -259,7 +260,7 @@ def test_the_thread_that_launches_after_most_gaps_is_asked_before_the_main_one(
         "host: mine": 5,
         "untraced": 10 + 35 + 5 + 5,
         "launch": 20 + 5 + 5,
-        "short gaps": 3,
+        "kernel-to-kernel gaps": 3,
     }
 
 
@@ -273,7 +274,7 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
         [c(-9, 0, 1), *(c(*wait, name="cudaMalloc") for wait in waits), c(80, 81, 2)],
     )
     assert spent(only(bubbleviz.idle(file)))["allocation"] == 2 + 3 + 4 + 5 + 6
-    monkeypatch.setattr(call_notes, "_MOST", 3)
+    monkeypatch.setattr(attribution, "_MOST", 3)
 
     report = bubbleviz.idle(file)
 
@@ -348,7 +349,10 @@ def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(
     # 40 to 50, 90 to 100 and 290 to 300 lie inside a module; 100 to 120 and 280 to 290 in nothing.
     assert spent(rank) == {"device": 30, "data loading": 160, "untraced": 30}
     assert all(
-        "module runs" not in where for p in rank.parts if p.example for where in p.example.where
+        "module runs" not in where
+        for p in rank.activities
+        if p.example
+        for where in p.example.where
     )
     add_up(rank)
 
@@ -396,15 +400,15 @@ def test_without_calls_nothing_is_put_down_to_the_host(tmp_path: Path) -> None:
     assert [own.what for own in report.limitations if "launched" in own.what] == [
         "who launched the work after gaps"
     ]
-    assert gap_report.advice(report).endswith("ProfilerActivity.CPU and CUDA in PyTorch")
+    assert advice(report).endswith("ProfilerActivity.CPU and CUDA in PyTorch")
 
 
 def test_short_gaps_are_those_that_are_shorter(tmp_path: Path) -> None:
     file = profile(tmp_path, [k(0, 10, 1), k(13, 20, 2), k(22, 30, 3)], [c(-9, -8, 1)])
 
-    assert spent(only(bubbleviz.idle(file))) == {"unlinked": 3, "short gaps": 2}
+    assert spent(only(bubbleviz.idle(file))) == {"unlinked": 3, "kernel-to-kernel gaps": 2}
     assert spent(only(bubbleviz.idle(file, shortest_us=0))) == {"unlinked": 5}
-    assert spent(only(bubbleviz.idle(file, shortest_us=3.001))) == {"short gaps": 5}
+    assert spent(only(bubbleviz.idle(file, shortest_us=3.001))) == {"kernel-to-kernel gaps": 5}
     with pytest.raises(UsageError, match="microseconds, 0 or more"):
         bubbleviz.idle(file, shortest_us=-1)
 
@@ -421,7 +425,7 @@ def test_both_formats_tell_the_same(tmp_path: Path, folder: str) -> None:
             (
                 *(rank.breakdown.span_ns, rank.breakdown.compute_ns, rank.breakdown.idle_ns),
                 *(rank.breakdown.communication_ns, rank.breakdown.overlap, spent(rank)),
-                [(step.name, step.length_ns, step.busy_ns, step.parts) for step in rank.steps],
+                [(step.name, step.length_ns, step.busy_ns, step.activities) for step in rank.steps],
             )
             for rank in report.ranks
         ]
@@ -529,7 +533,7 @@ def _cell(
     if any(a <= cell < b for a, b in world.overheads):
         return "profiler"
     if end - start < shortest:
-        return "short gaps"
+        return "kernel-to-kernel gaps"
     if call is None:
         return "unlinked"
     if cell >= call[0]:
@@ -585,7 +589,7 @@ def test_against_a_reference_that_looks_at_every_microsecond(world: _World, shor
             assert spent(rank) == expected[rank.device_id]
         add_up(rank)
     assert {rank.device_id for rank in report.ranks} == set(expected)
-    assert sum(part.idle_ns for part in report.parts) == report.idle_ns
+    assert sum(part.idle_ns for part in report.activities) == report.idle_ns
 
 
 @pytest.mark.parametrize(
@@ -677,7 +681,7 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
     report = bubbleviz.idle(file, activities=mine)
 
     assert spent(only(report)) == {"tokeniser": 40, "untraced": 20, "launch": 20, "device": 10}
-    assert gap_report.advice(report).endswith('goes to "tokeniser": cache it')
+    assert advice(report).endswith('goes to "tokeniser": cache it')
 
 
 @pytest.mark.parametrize(
@@ -799,7 +803,7 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
     assert names("a(1)") == ["a(1)"]
     assert names(r"a\(\d\)") == ["a(1)", "a(2)"]
     assert names("a.*|b") == ["a(1)", "a(2)", "b"]
-    with pytest.raises(UsageError, match=r"no range of a launching thread .* has such a name"):
+    with pytest.raises(UsageError, match=r"no range of a launching thread .* has this name"):
         bubbleviz.idle(file, step="c")
     with pytest.raises(UsageError, match="not a regular expression"):
         bubbleviz.idle(file, step="a[")
@@ -832,7 +836,7 @@ def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -
     rank = only(report)
     assert rank.steps == whole.steps[1:3]
     assert (rank.breakdown.start_ns, rank.breakdown.end_ns) == (100 * US, 360 * US)
-    assert json.loads(gap_report.json_text(report, 5))["window"] == "iteration:4-5"
+    assert json.loads(json_text(report, 5))["window"] == "iteration:4-5"
     add_up(rank)
 
 
@@ -866,8 +870,8 @@ def test_two_windows_make_the_whole(world: _World, cut: int) -> None:
     for half in halves:
         for rank in half.ranks:
             add_up(rank)
-        totals.update({part.activity: part.idle_ns for part in half.parts})
-    assert totals == {part.activity: part.idle_ns for part in whole.parts}
+        totals.update({part.activity: part.idle_ns for part in half.activities})
+    assert totals == {part.activity: part.idle_ns for part in whole.activities}
 
 
 def test_of_equal_ranges_the_later_tells(tmp_path: Path) -> None:
@@ -882,7 +886,7 @@ def test_of_equal_ranges_the_later_tells(tmp_path: Path) -> None:
 
     # Of two kernels that begin together the first row ends the gap: its call was at 90.
     assert spent(rank) == {"host: two": 40, "untraced": 40, "launch": 10}
-    example = rank.parts[0].example
+    example = rank.activities[0].example
     assert example is not None
     assert example.where == ("one", "two")
     assert (example.before, example.after) == ("gemm", "gemm")
@@ -899,11 +903,11 @@ def test_several_files_are_several_ranks(tmp_path: Path) -> None:
     report = bubbleviz.idle([one, two])
 
     assert [rank.label for rank in report.ranks] == ["a.sqlite pid 1 GPU 0", "b.sqlite pid 1 GPU 0"]
-    assert {part.activity: part.idle_ns // US for part in report.parts} == {
+    assert {part.activity: part.idle_ns // US for part in report.activities} == {
         "untraced": 30 + 70,
         "launch": 10 + 10,
     }
-    assert report.parts[0].rank == 1
+    assert report.activities[0].rank == 1
     with pytest.raises(MismatchError, match="the same profile twice"):
         bubbleviz.idle([one, one])
 
@@ -914,7 +918,7 @@ def _planted(folder: Path, name: str = "DataLoader") -> Path:
 
 
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    golden = GOLDEN / "gaps.txt"
+    golden = GOLDEN / "idle.txt"
 
     assert main(["gaps", str(_planted(tmp_path))]) == 0
 
@@ -952,7 +956,7 @@ def test_the_csv_has_a_row_a_gap(tmp_path: Path) -> None:
     assert main(["gaps", str(_planted(tmp_path)), "--csv", str(out)]) == 0
 
     (row,) = csv.DictReader(io.StringIO(out.read_text(encoding="utf-8")))
-    assert tuple(row) == gap_report.COLUMNS
+    assert tuple(row) == COLUMNS
     assert (row["step"], row["idle_ns"], row["activity"]) == ("step 1", "50000", "data loading")
     chunks = json.loads(row["chunks"])
     assert chunks == {"untraced": 10_000, "data loading": 35_000, "launch": 5_000}
@@ -995,7 +999,7 @@ def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "\x01" not in text
     assert "\x1b" not in text
     assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(text)) for cell in row)
-    json.loads(gap_report.json_text(bubbleviz.idle(file), 5))
+    json.loads(json_text(bubbleviz.idle(file), 5))
 
 
 DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nonexistent"))
@@ -1016,8 +1020,8 @@ def test_every_real_export_with_work_adds_up(file: Path) -> None:
 
     for rank in report.ranks:
         add_up(rank)
-    gap_report.json_text(report, 5)
-    gap_report.gaps_csv(report)
+    json_text(report, 5)
+    csv_of_gaps(report)
 
 
 @real
@@ -1026,7 +1030,7 @@ def test_a_real_export_whose_host_reads_files() -> None:
 
     # Ranges "IO 0" to "IO 430" take 644.240 ms, all of them while the GPU is idle; 16.5 ms of
     # that are calls of the operating system inside.
-    first, second = rank.parts[:2]
+    first, second = rank.activities[:2]
     assert (first.activity, second.activity) == ("host: IO #", "file access")
     assert (first.gaps, second.gaps) == (44, 44)
     assert first.idle_ns + second.idle_ns == pytest.approx(644.240e6, rel=1e-4)
@@ -1045,7 +1049,7 @@ def test_real_traces_of_jax_add_up(file: Path) -> None:
     if file.name.startswith("jax_cpu4"):
         steps = [step.name for step in report.ranks[0].steps if step.name is not None]
         assert steps == ["train#step_num=0#", "train#step_num=1#", "train#step_num=2#"]
-        told = {part.activity for part in report.parts}
+        told = {part.activity for part in report.activities}
         assert {"waiting", "operators", "host: train"} <= told
 
 
@@ -1122,24 +1126,24 @@ def test_threads_may_have_names(tmp_path: Path) -> None:
 def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     report = bubbleviz.idle(_planted(tmp_path))
 
-    drawn = draw_gaps(report)
+    drawn = draw_idle(report)
 
     root = ElementTree.fromstring(drawn)
     texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
     texts = [text.replace("\u00a0", " ") for text in texts]
     assert texts[0] == "1 device, idle for 25.0 % of the time"
     assert {"step 1", "step 2", "host GPU 0", "75.0 %", "data loading  17.5 %"} <= set(texts)
-    assert drawn == draw_gaps(bubbleviz.idle(tmp_path / "profile.sqlite"))
+    assert drawn == draw_idle(bubbleviz.idle(tmp_path / "profile.sqlite"))
 
 
 def test_the_order_of_colours_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = bubbleviz.idle(_planted(tmp_path))
-    drawn = draw_gaps(report)
+    drawn = draw_idle(report)
     other = dict(reversed(ACTIVITIES.items()))
 
-    monkeypatch.setattr(gap_picture, "ACTIVITIES", other)
+    monkeypatch.setattr(idle_picture, "ACTIVITIES", other)
 
-    assert draw_gaps(report) == drawn
+    assert draw_idle(report) == drawn
 
 
 def test_slices_of_a_strip_add_up(tmp_path: Path) -> None:
@@ -1156,7 +1160,7 @@ def test_a_picture_of_hostile_names_and_many_devices(tmp_path: Path) -> None:
     calls = [c(30, 35, 7)]
     file = profile(tmp_path, kernels, calls, hostname="<script>\x01" + "x" * 10_000)
 
-    drawn = draw_gaps(bubbleviz.idle(file))
+    drawn = draw_idle(bubbleviz.idle(file))
 
     ElementTree.fromstring(drawn)
     assert "<script>" not in drawn

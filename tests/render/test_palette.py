@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.analyses.idle.idle_time import BUSY
+from bubbleviz.analyses.idle.report import BUSY
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.explain.idle import Cause
 from bubbleviz.render.picture.palette import ACTIVITIES, CAUSES, MAX_SHADES, shade_of

@@ -1,4 +1,4 @@
-"""Gaps: how long devices of any profile were idle, and what their hosts did. It never prints."""
+"""The analysis of idle time, from profiles to a report. It never prints."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bubbleviz.analyses.idle.idle_ranks import Asked, ranks_of
-from bubbleviz.analyses.idle.idle_time import IdleReport, Part, RankIdle
+from bubbleviz.analyses.idle.evidence import IdleOptions
+from bubbleviz.analyses.idle.ranks import ranks_of
+from bubbleviz.analyses.idle.report import ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions.host_activities import ActivityList, default_activities
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import UsageError
@@ -38,14 +39,15 @@ def idle(
 
     Args:
         paths: profiles of any kind; a directory stands for those in it, a pattern for its matches.
-        step: name of the ranges that are steps, or a regex on the whole name; told if not given.
-        shortest_us: shorter gaps are summed as short ones.
-        activities: a TOML file with names of one's own.
-        window: the part of the run to look at, of steps by their numbers, or of time on each
+        step: name of the ranges that are steps, or a regex on the whole name; recognised if not
+            given.
+        shortest_us: shorter gaps are kernel-to-kernel gaps, and are not attributed.
+        activities: a TOML file of host activities, matched before the built-in ones.
+        window: the part of the run to analyse, of steps by their numbers, or of time on each
             profile's own clock; None for all.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
-        jobs: how many threads read a profile.
-        progress: is told how far it is.
+        jobs: threads that read a profile.
+        progress: receives how much of each profile has been read.
 
     Raises:
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
@@ -53,38 +55,38 @@ def idle(
     if not 0 <= shortest_us < 1e12:
         raise UsageError(f"--shortest {shortest_us:g}: give microseconds, 0 or more")
     known = default_activities()
-    asked = Asked(
+    options = IdleOptions(
         shortest_ns=round(shortest_us * 1000),
         step=None if step is None else pattern_of(step),
         activities=known if activities is None else known.extended(activities),
         kinds=default_kinds(),
         window=window,
     )
-    given = [paths] if isinstance(paths, (str, Path)) else paths
-    files = [found.path for found in find_profiles([str(path) for path in given])]
+    inputs = [paths] if isinstance(paths, (str, Path)) else paths
+    files = [file.path for file in find_profiles([str(path) for path in inputs])]
     refuse_twins(files)
-    told = progress or Unwatched()
-    told.files({path: Path(path).stat().st_size for path in files})
+    progress = progress or Unwatched()
+    progress.files({path: Path(path).stat().st_size for path in files})
     ranks: list[RankIdle] = []
     limitations: list[Limitation] = []
     for path in files:
-        watch = partial(told.read, path)
-        found, lost = _of_profile(path, asked, jobs, watch, keep_export=keep_export)
-        ranks.extend(found)
+        watch = partial(progress.read, path)
+        of_profile, lost = _of_profile(path, options, jobs, watch, keep_export=keep_export)
+        ranks.extend(of_profile)
         limitations.extend(lost)
         watch(1.0)
-    report = _report(_labelled(ranks), asked.activities, asked.shortest_ns, limitations)
+    report = _report(_labelled(ranks), options.activities, options.shortest_ns, limitations)
     return replace(report, window=None if window is None else window.text)
 
 
 def _of_profile(
-    path: str, asked: Asked, jobs: int, watch: Watch, *, keep_export: bool
+    path: str, options: IdleOptions, jobs: int, watch: Watch, *, keep_export: bool
 ) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
     with (
         export_of(path, keep=keep_export) as export,
         reader_of(export).open_file(export, jobs, watch) as file,
     ):
-        ranks, lost = ranks_of(file.read((), partial=True), asked)
+        ranks, lost = ranks_of(file.read((), partial=True), options)
     # A temporary export goes by its report's name.
     return (
         tuple(replace(rank, path=path) for rank in ranks),
@@ -93,50 +95,51 @@ def _of_profile(
 
 
 def _labelled(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
-    """Return ranks with the shortest labels that tell them apart."""
-    labels = [
+    """Return ranks with the shortest labels that differ."""
+    candidates = [
         [f"{rank.host} GPU {rank.device_id}" for rank in ranks],
         [f"{rank.host} pid {rank.pid} GPU {rank.device_id}" for rank in ranks],
         [f"{Path(rank.path).name} pid {rank.pid} GPU {rank.device_id}" for rank in ranks],
         [f"{rank.path} pid {rank.pid} GPU {rank.device_id}" for rank in ranks],
     ]
-    best = next((own for own in labels if len(set(own)) == len(own)), labels[-1])
-    return tuple(replace(rank, label=label) for rank, label in zip(ranks, best, strict=True))
+    labels = next((texts for texts in candidates if len(set(texts)) == len(texts)), candidates[-1])
+    return tuple(replace(rank, label=label) for rank, label in zip(ranks, labels, strict=True))
 
 
 def _report(
     ranks: tuple[RankIdle, ...],
-    activities: ActivityList,
+    host_activities: ActivityList,
     shortest_ns: int,
     limitations: Sequence[Limitation],
 ) -> IdleReport:
-    parts = _summed(ranks)
-    known = {part.activity: activities.named(part.activity) for part in parts}
-    merged: Counter[tuple[str, str]] = Counter()
-    for note in limitations:
-        merged[note.what, note.reason] += note.count
+    activities = _summed(ranks)
+    names = [total.activity for total in activities]
+    known = {name: activity for name in names if (activity := host_activities.named(name))}
+    counts: Counter[tuple[str, str]] = Counter()
+    for limitation in limitations:
+        counts[limitation.what, limitation.reason] += limitation.count
     return IdleReport(
         ranks=ranks,
-        parts=parts,
+        activities=activities,
         shortest_ns=shortest_ns,
-        advice={name: own.advice for name, own in known.items() if own and own.advice},
-        meaning={name: own.meaning for name, own in known.items() if own and own.meaning},
-        limitations=tuple(Limitation(*key, count) for key, count in merged.items()),
+        advice={name: known[name].advice for name in known if known[name].advice},
+        meaning={name: known[name].meaning for name in known if known[name].meaning},
+        limitations=tuple(Limitation(*key, count) for key, count in counts.items()),
     )
 
 
-def _summed(ranks: Sequence[RankIdle]) -> tuple[Part, ...]:
-    """Return the parts of all ranks together, the longest first."""
-    by_activity: dict[str, list[Part]] = defaultdict(list)
+def _summed(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
+    """Return the idle time of all ranks by activity, the longest first."""
+    by_activity: dict[str, list[ActivityIdle]] = defaultdict(list)
     for index, rank in enumerate(ranks):
-        for part in rank.parts:
-            by_activity[part.activity].append(replace(part, rank=index))
+        for total in rank.activities:
+            by_activity[total.activity].append(replace(total, rank=index))
     summed = (
         replace(
-            max(own, key=lambda part: part.longest_ns),
-            idle_ns=sum(part.idle_ns for part in own),
-            gaps=sum(part.gaps for part in own),
+            max(totals, key=lambda total: total.longest_ns),
+            idle_ns=sum(total.idle_ns for total in totals),
+            gaps=sum(total.gaps for total in totals),
         )
-        for own in by_activity.values()
+        for totals in by_activity.values()
     )
-    return tuple(sorted(summed, key=lambda part: (-part.idle_ns, part.activity)))
+    return tuple(sorted(summed, key=lambda total: (-total.idle_ns, total.activity)))

@@ -1,10 +1,10 @@
-"""Attribution: every nanosecond in which a device was idle, put down to what its host did.
+"""Attribution: every nanosecond in which a device was idle, and what its host did then.
 
 The parts of a gap, first that fits:
 
 1. ``profiler``: under the profiler's own overhead.
-2. ``short gaps``: the gap is too short to be put down to anything.
-3. ``unlinked``: it is unknown who launched the work after it.
+2. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
+3. ``unlinked``: the call that launched the work after it is unknown.
 4. Up to that call: what the launching thread did; where nothing is recorded of it, the thread
    that launches most, then the process's main thread; then ``untraced``.
 5. In the call, and as long as a launch takes: ``launch``, or ``transfer`` for a copy.
@@ -13,14 +13,18 @@ The parts of a gap, first that fits:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.analyses.idle.call_notes import CallNotes
-from bubbleviz.analyses.idle.host_timeline import Doings, Stretches, collapsed, told
-from bubbleviz.analyses.idle.idle_gaps import Gaps, Launched, covered, cuts_of, split
+from bubbleviz.analyses.idle.gaps import GapLaunches, Gaps, covered, cuts_of, split
+from bubbleviz.analyses.idle.host_timeline import (
+    GapSegments,
+    HostIntervals,
+    collapsed,
+    with_activities,
+)
 from bubbleviz.conventions.host_activities import (
     DEVICE,
     FRAME,
@@ -35,118 +39,181 @@ from bubbleviz.conventions.host_activities import (
     ActivityLookup,
 )
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
-from bubbleviz.model.profile import Activities, CallLog, Calls, Ranges
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined
+from bubbleviz.model.grouping import found_in
+from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.profile import Activities, CallLog, Calls, Ranges, process_of
+from bubbleviz.sources.in_memory import no_calls
 
-
-@dataclass
-class ActivityNumbers:
-    """Numbers of the names of activities, in the order in which they come."""
-
-    numbers: dict[str, int] = field(default_factory=dict)
-
-    def of(self, name: str) -> int:
-        """Return the number of a name."""
-        return self.numbers.setdefault(name, len(self.numbers))
-
-    def names(self) -> tuple[str, ...]:
-        """Return the names, by number."""
-        return tuple(self.numbers)
+#: Shorter calls and ranges count as part of what is around them.
+GRAIN_NS = 1_000
+#: About so many calls in gaps are kept; where there are more, the longer ones.
+_MOST = 1 << 20
 
 
 @dataclass(frozen=True)
-class Host:
-    """What the threads of a profile did, as far as gaps are told by it.
+class GapCalls:
+    """The calls of a profile that matter to idle gaps, in order of their rows.
+
+    They are the calls that launched the work after a gap, and those that ran during one.
+
+    Attributes:
+        calls: themselves.
+        launched: row of the activities: the one that a call launched; -1 none.
+        shortest_ns: calls in gaps that are shorter are left out.
+    """
+
+    calls: Calls
+    launched: Ints
+    shortest_ns: int
+
+
+def gap_calls_of(
+    log: CallLog, call: Codes, launching: Ints, idle: Mapping[int, intervals.Intervals]
+) -> GapCalls:
+    """Return the calls that matter to idle gaps.
+
+    Args:
+        log: the profile's calls.
+        call: row of the launching call of each activity; -1 unknown.
+        launching: rows of the calls that launched the work after gaps, distinct and ascending.
+        idle: when a device of each process was idle.
+    """
+    kept: list[Calls] = []
+    count, shortest_ns = 0, GRAIN_NS
+    for block in log.blocks():
+        chosen = block.take(
+            (found_in(launching, block.row) != NONE) | _in_gaps(block, idle, shortest_ns)
+        )
+        kept.append(chosen)
+        count += len(chosen)
+        while count > _MOST + len(launching):
+            shortest_ns *= 2
+            calls = joined(kept)
+            lasting = calls.end_ns - calls.start_ns >= shortest_ns
+            kept = [calls.take(lasting | (found_in(launching, calls.row) != NONE))]
+            count = len(kept[0])
+    calls = joined(kept) if kept else no_calls().calls
+    calls = calls.take(np.argsort(calls.row, kind="stable"))
+    return GapCalls(calls, _launched(calls, call), shortest_ns)
+
+
+def _in_gaps(calls: Calls, idle: Mapping[int, intervals.Intervals], shortest_ns: int) -> Bools:
+    """Tell which calls last long enough and touch a time in which a device was idle."""
+    touching = np.zeros(len(calls), bool)
+    lasting = np.flatnonzero(calls.end_ns - calls.start_ns >= shortest_ns)
+    process = process_of(calls.thread[lasting])
+    for number in np.unique(process).tolist():
+        if number in idle:
+            rows = lasting[process == number]
+            before = np.searchsorted(idle[number][1], calls.start_ns[rows], side="right")
+            touching[rows] = before < np.searchsorted(idle[number][0], calls.end_ns[rows])
+    return touching
+
+
+def _launched(calls: Calls, call: Codes) -> Ints:
+    """Return an activity that each call launched; -1 none."""
+    launched = np.full(len(calls), NONE, np.int64)
+    at = found_in(calls.row, call)
+    rows = np.flatnonzero(at != NONE)
+    launched[at[rows]] = rows
+    return launched
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """What the threads of a profile did around gaps.
 
     Attributes:
         ranges: ranges of threads that launch, and of main threads, without steps.
         calls: calls in gaps that launched nothing.
-        launches: calls in gaps that launched something.
+        launches: calls in gaps that launched an activity.
         launched: the activity that each of these launched.
     """
 
-    ranges: Doings
-    calls: Doings
-    launches: Doings
+    ranges: HostIntervals
+    calls: HostIntervals
+    launches: HostIntervals
     launched: Ints
 
 
-def host_of(
-    ranges: Ranges, notes: CallNotes, log: CallLog, lookup: ActivityLookup, numbers: ActivityNumbers
-) -> Host:
+def host_record_of(
+    ranges: Ranges, gap_calls: GapCalls, log: CallLog, lookup: ActivityLookup, numbers: Numbering[str]
+) -> HostRecord:
     """Return what threads did.
 
     Args:
-        ranges: that tell it.
-        notes: calls that do.
+        ranges: of threads that launch, and of main threads, without steps.
+        gap_calls: the calls that matter.
         log: of the profile's calls, for their names.
-        lookup: of activities by name.
-        numbers: numbers activities.
+        lookup: activities of names.
+        numbers: of the activities' names.
     """
-    calls = notes.calls
-    lasting = calls.end_ns - calls.start_ns >= notes.shortest_ns
-    launching = notes.launched != NONE
+    calls = gap_calls.calls
+    lasting = calls.end_ns - calls.start_ns >= gap_calls.shortest_ns
+    launching = gap_calls.launched != NONE
     others = calls.take(lasting & ~launching)
     launches = calls.take(lasting & launching)
     names = log.names(others.row)
     of_call = {name: lookup.call(name) for name in set(names)}
     of_range = [lookup.of(name) for name in ranges.names]
-    ranged = _doings(
-        ranges,
-        np.array([numbers.of(name) for name, _ in of_range], np.int64)[ranges.name_id],
-        np.array([strength for _, strength in of_range], np.int64)[ranges.name_id],
-    )
-    return Host(
-        ranges=collapsed(ranged, FRAME),
-        calls=_doings(
+    range_activity = np.array([numbers.number(name) for name, _ in of_range], np.int64)
+    range_strength = np.array([strength for _, strength in of_range], np.int64)
+    return HostRecord(
+        ranges=collapsed(
+            _intervals(ranges, range_activity[ranges.name_id], range_strength[ranges.name_id]),
+            FRAME,
+        ),
+        calls=_intervals(
             others,
-            np.array([numbers.of(of_call[name][0]) for name in names], np.int64),
+            np.array([numbers.number(of_call[name][0]) for name in names], np.int64),
             np.array([of_call[name][1] for name in names], np.int64),
         ),
-        launches=_doings(
+        launches=_intervals(
             launches, np.zeros(len(launches), np.int64), np.full(len(launches), KNOWN)
         ),
-        launched=notes.launched[lasting & launching],
+        launched=gap_calls.launched[lasting & launching],
     )
 
 
-def _doings(of: Ranges | Calls, activity: Ints, strength: Ints) -> Doings:
-    return Doings(of.thread, of.start_ns, of.end_ns, activity, strength)
+def _intervals(rows: Ranges | Calls, activity: Ints, strength: Ints) -> HostIntervals:
+    return HostIntervals(rows.thread, rows.start_ns, rows.end_ns, activity, strength)
 
 
-def doings_for(
-    host: Host, activities: Activities, rank: int, threads: Ints, numbers: ActivityNumbers
-) -> Doings:
-    """Return what some threads did, as it counts for one rank.
+def host_of_rank(
+    record: HostRecord, activities: Activities, rank: int, threads: Ints, numbers: Numbering[str]
+) -> HostIntervals:
+    """Return what some threads did, seen from one rank.
 
     Args:
-        host: what all threads did.
+        record: what all threads did.
         activities: kernels and copies.
-        rank: that was idle meanwhile.
+        rank: that was idle meanwhile; launches for others are ``other device``.
         threads: that may have kept it waiting.
-        numbers: numbers activities.
+        numbers: of the activities' names.
     """
-    elsewhere = activities.rank[host.launched] != rank
+    elsewhere = activities.rank[record.launched] != rank
+    copies = record.launched >= activities.kernels
     activity = np.where(
         elsewhere,
-        numbers.of(OTHER_DEVICE),
-        np.where(host.launched >= activities.kernels, numbers.of(TRANSFER), numbers.of(LAUNCH)),
+        numbers.number(OTHER_DEVICE),
+        np.where(copies, numbers.number(TRANSFER), numbers.number(LAUNCH)),
     )
-    launches = host.launches
-    mine = Doings(launches.thread, launches.start_ns, launches.end_ns, activity, launches.strength)
-    some = [own.take(np.isin(own.thread, threads)) for own in (host.ranges, host.calls, mine)]
-    return joined(some)
+    calls = record.launches
+    launches = HostIntervals(calls.thread, calls.start_ns, calls.end_ns, activity, calls.strength)
+    tables = (record.ranges, record.calls, launches)
+    return joined([table.take(np.isin(table.thread, threads)) for table in tables])
 
 
 @dataclass(frozen=True)
-class Attributed(Table):
+class AttributedIdle(Table):
     """Idle time of a rank in pieces, disjoint and ascending; they add up to it.
 
     Attributes:
-        gap: of each piece.
+        gap: row of the gaps.
         start_ns: start.
         end_ns: end.
-        activity: what it is put down to.
+        activity: number of the activity that it is attributed to.
     """
 
     gap: Ints
@@ -157,104 +224,95 @@ class Attributed(Table):
 
 def attribute(
     gaps: Gaps,
-    launched: Launched,
-    doings: Doings,
+    launches: GapLaunches,
+    host: HostIntervals,
     others: Sequence[int],
     overhead: intervals.Intervals,
     shortest_ns: int,
-    numbers: ActivityNumbers,
-) -> Attributed:
-    """Put the idle time of a device down to what its host did.
+    numbers: Numbering[str],
+) -> AttributedIdle:
+    """Attribute the idle time of a device to what its host did.
 
     Args:
         gaps: its idle gaps.
-        launched: who launched the work after each.
-        doings: what threads did.
-        others: threads that are looked at where nothing is recorded of the launching one.
+        launches: the call that launched the work after each.
+        host: what threads did.
+        others: threads to look at where nothing is recorded of the launching one.
         overhead: when the profiler held the process up.
-        shortest_ns: shorter gaps are short.
-        numbers: numbers activities.
+        shortest_ns: shorter gaps are kernel-to-kernel gaps.
+        numbers: of the activities' names.
     """
-    cuts = cuts_of(gaps, launched)
+    cuts = cuts_of(gaps, launches)
     short = gaps.end_ns - gaps.start_ns < shortest_ns
-    known = launched.thread != NONE
+    attributable = ~short & (launches.thread != NONE)
     row = np.arange(len(gaps))
-    whole = np.where(short, numbers.of(SHORT), numbers.of(UNLINKED))
-    in_call = np.where(launched.copies, numbers.of(TRANSFER), numbers.of(LAUNCH))
-    device = np.full(len(gaps), numbers.of(DEVICE))
-    looked_into = ~short & known
-    asked = _told_host(
-        Stretches(row, launched.thread, gaps.start_ns, cuts.entered_ns, np.full(len(row), NONE)),
-        looked_into,
-        doings,
-        others,
-    )
-    told_of = np.where(asked.activity == NONE, numbers.of(UNTRACED), asked.activity)
+    whole = np.where(short, numbers.number(SHORT), numbers.number(UNLINKED))
+    in_call = np.where(launches.copies, numbers.number(TRANSFER), numbers.number(LAUNCH))
+    device = np.full(len(gaps), numbers.number(DEVICE))
+    unknown = np.full(len(row), NONE)
+    before_call = GapSegments(row, launches.thread, gaps.start_ns, cuts.entered_ns, unknown)
+    waits = _host_activities(before_call.take(attributable), host, others)
+    untraced = numbers.number(UNTRACED)
     pieces = [
-        (asked.owner, asked.start_ns, asked.end_ns, told_of),
+        (
+            waits.gap,
+            waits.start_ns,
+            waits.end_ns,
+            np.where(waits.activity == NONE, untraced, waits.activity),
+        ),
         *(
-            (row[some], start[some], end[some], activity[some])
-            for some, start, end, activity in (
-                (~looked_into, gaps.start_ns, gaps.end_ns, whole),
-                (looked_into, cuts.entered_ns, cuts.under_way_ns, in_call),
-                (looked_into, cuts.under_way_ns, gaps.end_ns, device),
+            (row[mask], start[mask], end[mask], activity[mask])
+            for mask, start, end, activity in (
+                (~attributable, gaps.start_ns, gaps.end_ns, whole),
+                (attributable, cuts.entered_ns, cuts.under_way_ns, in_call),
+                (attributable, cuts.under_way_ns, gaps.end_ns, device),
             )
         ),
     ]
     gap, start_ns, end_ns, activity = (np.concatenate(c) for c in zip(*pieces, strict=True))
     order = np.argsort(start_ns, kind="stable")
     order = order[(end_ns > start_ns)[order]]
-    found = Attributed(gap[order], start_ns[order], end_ns[order], activity[order])
-    return _merged(_without(found, overhead, numbers))
+    idle = AttributedIdle(gap[order], start_ns[order], end_ns[order], activity[order])
+    return _merged(_with_overhead(idle, overhead, numbers))
 
 
-def _told_host(
-    asked: Stretches, looked_into: Bools, doings: Doings, others: Sequence[int]
-) -> Stretches:
-    """Return what the launching thread of each gap did, or else one of some other threads."""
-    asked = asked.take(looked_into & (asked.end_ns > asked.start_ns))
-    asked = told(asked, doings)
+def _host_activities(
+    segments: GapSegments, host: HostIntervals, others: Sequence[int]
+) -> GapSegments:
+    """Return what the launching thread of each gap did, else one of some other threads."""
+    segments = segments.take(segments.end_ns > segments.start_ns)
+    segments = with_activities(segments, host)
     for thread in others:
-        same = (asked.activity == NONE) & (asked.thread != thread)
-        other = asked.take(same)
-        moved = Stretches(
-            other.owner,
-            np.full(len(other), thread, np.int64),
-            other.start_ns,
-            other.end_ns,
-            other.activity,
+        unknown = (segments.activity == NONE) & (segments.thread != thread)
+        rest = segments.take(unknown)
+        on_thread = GapSegments(
+            rest.gap,
+            np.full(len(rest), thread, np.int64),
+            rest.start_ns,
+            rest.end_ns,
+            rest.activity,
         )
-        asked = joined((asked.take(~same), told(moved, doings)))
-    return asked
+        segments = joined((segments.take(~unknown), with_activities(on_thread, host)))
+    return segments
 
 
-def _without(
-    found: Attributed, overhead: intervals.Intervals, numbers: ActivityNumbers
-) -> Attributed:
-    """Return pieces of which those under the profiler's overhead are its own."""
+def _with_overhead(
+    idle: AttributedIdle, overhead: intervals.Intervals, numbers: Numbering[str]
+) -> AttributedIdle:
+    """Return the pieces, those under the profiler's overhead attributed to it."""
     if len(overhead[0]) == 0:
-        return found
-    row, start_ns, end_ns = split(found.start_ns, found.end_ns, np.union1d(*overhead))
-    held = covered(overhead, start_ns)
-    activity = np.where(held, numbers.of(PROFILER), found.activity[row])
-    return Attributed(found.gap[row], start_ns, end_ns, activity)
+        return idle
+    row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, np.union1d(*overhead))
+    under = covered(overhead, start_ns)
+    activity = np.where(under, numbers.number(PROFILER), idle.activity[row])
+    return AttributedIdle(idle.gap[row], start_ns, end_ns, activity)
 
 
-def _merged(found: Attributed) -> Attributed:
-    """Return pieces in which neighbours of one activity in one gap are one."""
-    first = np.ones(len(found.gap), bool)
-    first[1:] = (found.gap[1:] != found.gap[:-1]) | (found.activity[1:] != found.activity[:-1])
+def _merged(idle: AttributedIdle) -> AttributedIdle:
+    """Return the pieces, neighbours of one activity in one gap merged."""
+    first = np.ones(len(idle.gap), bool)
+    first[1:] = (idle.gap[1:] != idle.gap[:-1]) | (idle.activity[1:] != idle.activity[:-1])
     last = np.append(first[1:], True)[: len(first)]
-    return Attributed(
-        found.gap[first], found.start_ns[first], found.end_ns[last], found.activity[first]
+    return AttributedIdle(
+        idle.gap[first], idle.start_ns[first], idle.end_ns[last], idle.activity[first]
     )
-
-
-def names_around(ranges: Ranges, thread: int, start_ns: int, end_ns: int) -> tuple[str, ...]:
-    """Return the ranges of a thread around a stretch of time, outermost first."""
-    own = np.flatnonzero(
-        (ranges.thread == thread) & (ranges.start_ns <= start_ns) & (end_ns <= ranges.end_ns)
-    )
-    length_ns = ranges.end_ns[own] - ranges.start_ns[own]
-    order = np.lexsort((own, ranges.start_ns[own], -length_ns))
-    return tuple(ranges.names[name] for name in ranges.name_id[own[order]].tolist())

@@ -1,12 +1,12 @@
-"""Host timeline: what threads did at every instant of some stretches of time.
+"""Host timeline: what threads did at every instant of some segments of time.
 
-Of the ranges and calls around an instant the strongest tells, of equally strong ones the
+Of the ranges and calls around an instant the strongest counts, of equally strong ones the
 innermost::
 
     range       ├─data loading (3)──────────────┤
     call            ├─cudaMemcpy (2)─┤            ├─cudaMalloc (2)─┤
-    asked       ├───────────────────────────────────────────────────────┤
-    told        ├─data loading──────────────────┤.├─cudaMalloc─────┤....    . nothing
+    segment     ├───────────────────────────────────────────────────────┤
+    result      ├─data loading──────────────────┤.├─cudaMalloc─────┤....    . unknown
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.analyses.idle.idle_gaps import split
+from bubbleviz.analyses.idle.gaps import split
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.containment import Innermost, disjoint_layers
 
 
 @dataclass(frozen=True)
-class Doings(Table):
-    """Ranges and calls of threads.
+class HostIntervals(Table):
+    """Ranges and calls of threads, each with an activity.
 
     Attributes:
-        thread: whose.
+        thread: of the range or call.
         start_ns: start.
         end_ns: end.
         activity: number of what the host does in it.
-        strength: how strongly that is told.
+        strength: of the activity (:mod:`bubbleviz.conventions.host_activities`).
     """
 
     thread: Ints
@@ -40,85 +40,91 @@ class Doings(Table):
     strength: Ints
 
 
-def collapsed(doings: Doings, strength: int) -> Doings:
-    """Return the same with what is so strong united on each thread, if it is all one activity.
+def collapsed(host: HostIntervals, strength: int) -> HostIntervals:
+    """Return the same, the intervals of one strength united by thread if they are one activity.
 
-    Frames of Python lie a hundred deep, and all tell the same.
+    Frames of Python lie a hundred deep, and all have the same activity.
     """
-    alike = doings.strength == strength
-    one = doings.take(alike)
-    if len(one) == 0 or (one.activity != one.activity[0]).any():
-        return doings
-    threads, of = np.unique(one.thread, return_inverse=True)
-    group, start_ns, end_ns = intervals.group_union(of, len(threads), one.start_ns, one.end_ns)
-    activity, strengths = (
-        np.full(len(group), value) for value in (one.activity[0], np.int64(strength))
+    mask = host.strength == strength
+    alike = host.take(mask)
+    if len(alike) == 0 or (alike.activity != alike.activity[0]).any():
+        return host
+    threads, number = np.unique(alike.thread, return_inverse=True)
+    group, start_ns, end_ns = intervals.group_union(
+        number, len(threads), alike.start_ns, alike.end_ns
     )
-    united = Doings(threads[group], start_ns, end_ns, activity, strengths)
-    return joined((doings.take(~alike), united))
+    activity, strengths = (
+        np.full(len(group), value) for value in (alike.activity[0], np.int64(strength))
+    )
+    united = HostIntervals(threads[group], start_ns, end_ns, activity, strengths)
+    return joined((host.take(~mask), united))
 
 
 @dataclass(frozen=True)
-class Stretches(Table):
-    """Stretches of time, those of one owner disjoint.
+class GapSegments(Table):
+    """Segments of gaps, those of one gap disjoint, each with a thread and what it did.
 
     Attributes:
-        owner: what they belong to: a gap.
-        thread: of which it is asked what it did.
+        gap: row of the gaps.
+        thread: of the host.
         start_ns: start.
         end_ns: end.
-        activity: what was told; -1 nothing.
+        activity: what the thread did; -1 unknown.
     """
 
-    owner: Ints
+    gap: Ints
     thread: Ints
     start_ns: Ints
     end_ns: Ints
     activity: Ints
 
 
-def told(asked: Stretches, doings: Doings) -> Stretches:
-    """Return stretches cut where what is told changes, in order of (thread, start).
+def with_activities(segments: GapSegments, host: HostIntervals) -> GapSegments:
+    """Return segments with what their threads did, cut where that changes.
 
     Args:
-        asked: stretches, those of one thread disjoint, none of them empty; one that an activity
-            is told of already is left as it is.
-        doings: ranges and calls.
+        segments: those of one thread disjoint, none empty; one with an activity is left as it is.
+        host: ranges and calls of threads.
+
+    Returns:
+        First the segments that had an activity, then the others by (thread, start).
     """
-    done = asked.take(asked.activity != NONE)
-    asked = asked.take(asked.activity == NONE)
-    if len(asked) == 0 or len(doings) == 0:
-        return joined((done, asked))
-    asked = asked.take(np.lexsort((asked.start_ns, asked.thread)))
-    threads, number = np.unique(asked.thread, return_inverse=True)
-    extents = intervals.group_extents(number, len(threads), asked.start_ns, asked.end_ns)
+    done = segments.take(segments.activity != NONE)
+    segments = segments.take(segments.activity == NONE)
+    if len(segments) == 0 or len(host) == 0:
+        return joined((done, segments))
+    segments = segments.take(np.lexsort((segments.start_ns, segments.thread)))
+    threads, number = np.unique(segments.thread, return_inverse=True)
+    extents = intervals.group_extents(number, len(threads), segments.start_ns, segments.end_ns)
+    # One line on which the times of different threads do not meet.
     line = intervals.Packing.of(*extents)
-    start, end = line.place(number, asked.start_ns), line.place(number, asked.end_ns)
-    doings = doings.take(np.isin(doings.thread, threads))
-    of = np.searchsorted(threads, doings.thread)
-    doings_start = line.place(of, np.clip(doings.start_ns, extents[0][of], extents[1][of]))
-    doings_end = line.place(of, np.clip(doings.end_ns, extents[0][of], extents[1][of]))
+    start, end = line.place(number, segments.start_ns), line.place(number, segments.end_ns)
+    host = host.take(np.isin(host.thread, threads))
+    group = np.searchsorted(threads, host.thread)
+    low_ns, high_ns = extents[0][group], extents[1][group]
+    host_start = line.place(group, np.clip(host.start_ns, low_ns, high_ns))
+    host_end = line.place(group, np.clip(host.end_ns, low_ns, high_ns))
     near = np.flatnonzero(
-        np.searchsorted(end, doings_start, side="right") < np.searchsorted(start, doings_end)
+        np.searchsorted(end, host_start, side="right") < np.searchsorted(start, host_end)
     )
-    doings, doings_start, doings_end = doings.take(near), doings_start[near], doings_end[near]
-    row, begin, stop = split(start, end, np.union1d(doings_start, doings_end))
-    around = _strongest(doings, doings_start, doings_end).around(begin, stop)
-    cut = Stretches(
-        owner=asked.owner[row],
-        thread=asked.thread[row],
-        start_ns=begin - start[row] + asked.start_ns[row],
-        end_ns=stop - start[row] + asked.start_ns[row],
-        activity=np.append(doings.activity, NONE)[around],
+    host, host_start, host_end = host.take(near), host_start[near], host_end[near]
+    row, begin, stop = split(start, end, np.union1d(host_start, host_end))
+    strongest = _strongest(host, host_start, host_end).around(begin, stop)
+    cut = GapSegments(
+        gap=segments.gap[row],
+        thread=segments.thread[row],
+        start_ns=begin - start[row] + segments.start_ns[row],
+        end_ns=stop - start[row] + segments.start_ns[row],
+        activity=np.append(host.activity, NONE)[strongest],
     )
     return joined((done, cut))
 
 
-def _strongest(doings: Doings, start: Ints, end: Ints) -> Innermost:
-    """Return what finds the strongest around a stretch, of equally strong ones the innermost."""
-    row = np.arange(len(doings))
-    length_ns = doings.end_ns - doings.start_ns
-    weakest_first = np.lexsort((row, doings.start_ns, -length_ns, doings.strength))
+def _strongest(host: HostIntervals, start: Ints, end: Ints) -> Innermost:
+    """Return a search for the strongest interval around a time, of equals the innermost."""
+    row = np.arange(len(host))
+    length_ns = host.end_ns - host.start_ns
+    weakest_first = np.lexsort((row, host.start_ns, -length_ns, host.strength))
     depth = np.empty(len(row), np.int64)
     depth[weakest_first] = row
     return Innermost(start, end, depth, disjoint_layers(start, end))

@@ -1,7 +1,7 @@
 """The picture of idle time: a strip a device, what it ran, and what its host did meanwhile.
 
 A strip is cut into slices about as wide as a pixel, and each is filled from the top by the shares
-of its time: compute, communication, copies, then what idle time is put down to. Below it lie the
+of its time: compute, communication, copies, then the activities of idle time. Below it lie the
 steps.
 """
 
@@ -15,7 +15,7 @@ import drawsvg
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.analyses.idle.idle_time import BUSY, IdleReport, RankIdle
+from bubbleviz.analyses.idle.report import BUSY, IdleReport, RankIdle
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.page import (
     MARGIN,
@@ -33,8 +33,8 @@ from bubbleviz.render.picture.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 Edges = npt.NDArray[np.floating[Any]]
 #: More strips than this are not drawn.
 MOST = 32
-#: Activities that take less than the longest so many share a colour and a name.
-_TOLD = 9
+#: The longest so many activities have a colour; the others share one.
+_COLOURED = 9
 #: A smaller share of the time is not worth a place in the legend.
 _NOTHING = 0.0005
 _REST = "everything else"
@@ -43,13 +43,13 @@ _REST_COLOUR = "#d3d8de"
 _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0, 62.0
 
 
-def draw_gaps(report: IdleReport) -> str:
+def draw_idle(report: IdleReport) -> str:
     """Return the SVG document of a report."""
     page = Page("bvg-")
     count = len(report.ranks)
     idle = percent(report.idle_ns / report.span_ns if report.span_ns else None)
-    part = "" if report.window is None else f", in {report.window} alone"
-    page.title = f"{count} device{'s' * (count != 1)}, idle for {idle} of the time{part}"
+    window = "" if report.window is None else f", in {report.window} alone"
+    page.title = f"{count} device{'s' * (count != 1)}, idle for {idle} of the time{window}"
     page.description = "A strip a device; each slice is filled by the shares of its time."
     page.y += 14
     page.text(page.title, MARGIN, page.y, 16, font_weight="bold")
@@ -67,7 +67,7 @@ def draw_gaps(report: IdleReport) -> str:
     room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
     left, right = MARGIN + room, WIDTH - MARGIN - _DUTY
     origin = {
-        rank.path: min(own.breakdown.start_ns for own in ranks if own.path == rank.path)
+        rank.path: min(other.breakdown.start_ns for other in ranks if other.path == rank.path)
         for rank in ranks
     }
     whole_ns = max(rank.breakdown.end_ns - origin[rank.path] for rank in ranks)
@@ -94,26 +94,26 @@ def draw_gaps(report: IdleReport) -> str:
 
 
 def _colours(report: IdleReport) -> dict[str, str]:
-    """Return the colour of everything that is told apart."""
-    names = [*BUSY, *(part.activity for part in report.parts[:_TOLD])]
-    others = iter(MORE_ACTIVITIES * _TOLD)
-    found = {name: ACTIVITIES[name] if name in ACTIVITIES else next(others) for name in names}
-    return {**found, _REST: _REST_COLOUR} if len(report.parts) > _TOLD else found
+    """Return the colour of everything that has one of its own."""
+    names = [*BUSY, *(total.activity for total in report.activities[:_COLOURED])]
+    others = iter(MORE_ACTIVITIES * _COLOURED)
+    colours = {name: ACTIVITIES[name] if name in ACTIVITIES else next(others) for name in names}
+    return {**colours, _REST: _REST_COLOUR} if len(report.activities) > _COLOURED else colours
 
 
 def _draw_strip(
     page: Page, rank: RankIdle, left: float, width: float, height: float, colours: dict[str, str]
 ) -> None:
     strip = rank.strip
-    of = [name if name in colours else _REST for name in strip.names]
-    told = list(colours)
-    spent = np.zeros((len(told), strip.spent_ns.shape[1]), np.int64)
-    np.add.at(spent, [told.index(name) for name in of], strip.spent_ns)
+    shown = [name if name in colours else _REST for name in strip.names]
+    order = list(colours)
+    spent = np.zeros((len(order), strip.spent_ns.shape[1]), np.int64)
+    np.add.at(spent, [order.index(name) for name in shown], strip.spent_ns)
     whole = np.maximum(spent.sum(axis=0), 1)
     # Whole tenths of a pixel, so that what lies beside each other meets.
     edges = np.rint(np.cumsum(spent, axis=0) / whole * height * 10) / 10
     step = width / spent.shape[1]
-    for number, name in enumerate(told):
+    for number, name in enumerate(order):
         low = edges[number - 1] if number else np.zeros(spent.shape[1])
         path = "".join(
             box(left + first * step, page.y + over, left + last * step, page.y + under)
@@ -148,9 +148,9 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
         if name and text_width(name, 9) < end - start - 4:
             middle, line = (start + end) / 2, page.y + _STEPS - 2.5
             page.text(name, middle, line, 9, ink="quiet", text_anchor="middle")
-    for own, ink in zip(boxes, ("band", "grid"), strict=True):
-        if own:
-            band = drawsvg.Path("".join(own), fill=getattr(LIGHT, ink), class_=f"bv-{ink}")
+    for band_boxes, ink in zip(boxes, ("band", "grid"), strict=True):
+        if band_boxes:
+            band = drawsvg.Path("".join(band_boxes), fill=getattr(LIGHT, ink), class_=f"bv-{ink}")
             page.elements.insert(0, band)
 
 
@@ -168,7 +168,7 @@ def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int)
 
 
 def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> None:
-    """Draw what colours mean, each with its share of all time."""
+    """Draw the meaning of colours, each with its share of all time."""
     totals = _totals(report, list(colours))
     x, line = float(MARGIN), 18.0
     for name, colour in colours.items():
@@ -186,7 +186,7 @@ def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> Non
 
 
 def _totals(report: IdleReport, names: Sequence[str]) -> dict[str, int]:
-    """Return how long each thing took of all ranks together."""
+    """Return the time that each colour stands for, summed over ranks."""
     totals = dict.fromkeys((*names, _REST), 0)
     for rank in report.ranks:
         for name, spent in zip(

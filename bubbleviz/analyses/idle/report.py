@@ -1,55 +1,14 @@
-"""What ``gaps`` prints and writes: devices, steps, and what hosts did while devices were idle."""
+"""The report on idle time: how long devices were busy and idle, and what their hosts did."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from bubbleviz._version import __version__
-from bubbleviz.conventions.host_activities import SHORT
-from bubbleviz.model.texts import csv_text, inert, one_line
-from bubbleviz.render.text.cells import (
-    in_percent,
-    listed,
-    milliseconds,
-    percent,
-    ruled,
-    shortened,
-    titled,
-)
+from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.operations import Limitation
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import RenderableType
-    from rich.table import Table
-
-    from bubbleviz.analyses.idle.idle_time import (
-        Breakdown,
-        Example,
-        IdleReport,
-        Part,
-        RankIdle,
-        StepIdle,
-    )
-
-SCHEMA = "bubbleviz.idle/1"
-COLUMNS = (
-    "rank",
-    "host",
-    "pid",
-    "device_id",
-    "step",
-    "start_ns",
-    "end_ns",
-    "idle_ns",
-    "activity",
-    "before",
-    "after",
-    "chunks",
-)
-#: What the words of the report mean; also in the JSON.
+#: The terms of the report; also in the JSON.
 DEFINITIONS = {
     "span": "from the start of a device's first kernel, copy or fill to the end of its last",
     "busy": "union over streams of kernels, copies and fills",
@@ -62,368 +21,267 @@ DEFINITIONS = {
     "idle": "span - busy = span - compute - exposed_communication - exposed_copy",
     "step": "a range of the host, clipped to the span; its device work can lag behind",
 }
-#: Of names in tables and lists, characters.
-_NAME, _KERNEL, _PATH = 40, 44, 160
-#: Less idle time than this is not worth a word of advice.
-_LITTLE, _SHARE = 0.01, 0.1
 
 
-def parts(report: IdleReport, top: int) -> Iterator[RenderableType]:
-    """Yield what to print.
+@dataclass(frozen=True)
+class Breakdown:
+    """How a device spent the time from the start of its first work to the end of its last.
 
-    Args:
-        report: to be shown.
-        top: how many rows of a table are shown at most.
+    ``span = compute + exposed_communication + exposed_copy + idle``, exactly. All are lengths of
+    unions over streams: work that runs on two streams at a time counts once.
+
+    Attributes:
+        start_ns: start of the first work.
+        end_ns: end of the last.
+        busy_ns: anything ran (the duty cycle of XProf: active time over all time).
+        compute_ns: a kernel ran that is no communication.
+        communication_ns: a communication kernel ran.
+        copy_ns: a copy or fill ran.
+        exposed_communication_ns: communication ran, and no compute.
+        exposed_copy_ns: a copy or fill ran alone.
     """
-    from rich.text import Text
 
-    yield Text(_headline(report))
-    yield from titled("Devices", _devices(report.ranks[:top]))
-    yield from _more(len(report.ranks), top)
-    if report.parts:
-        yield from titled("What hosts did while devices were idle", _activities(report, top))
-        yield from _more(len(report.parts), top)
-        meanings = [_meaning(report, part) for part in report.parts[:top]]
-        yield from _listed("", [text for text in meanings if text])
-        examples = [_told(report, part) for part in report.parts[:top] if part.example]
-        yield from _listed("The gap that each took most of", examples)
-    steps = [(rank, step) for rank in report.ranks for step in rank.steps]
-    if any(step.name is not None for _, step in steps):
-        by = ", ".join(dict.fromkeys(rank.steps_by for rank in report.ranks))
-        shown = _most_idle(steps, top)
-        yield from titled(f"Steps ({by}); those with most idle time", _steps(shown))
-        yield from _more(len(steps), top)
-    yield Text("\n" + "\n".join((advice(report), *_spinning(report))) + "\n")
+    start_ns: int
+    end_ns: int
+    busy_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
 
+    @property
+    def span_ns(self) -> int:
+        """From the start of the first work to the end of the last."""
+        return self.end_ns - self.start_ns
 
-def _headline(report: IdleReport) -> str:
-    idle = report.idle_ns / report.span_ns if report.span_ns else None
-    count = len(report.ranks)
-    part = "" if report.window is None else f", in {report.window} alone"
-    return (
-        f"{count} device{'s' * (count != 1)}, idle for {percent(idle)} of the time{part}\n"
-        f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\nspan: {DEFINITIONS['span']}.\n"
-        "span = compute + exposed communication + exposed copies + idle."
-    )
+    @property
+    def idle_ns(self) -> int:
+        """How long nothing ran."""
+        return self.span_ns - self.busy_ns
 
+    @property
+    def duty_cycle(self) -> float | None:
+        """Busy time over the span; None for an empty span."""
+        return ratio(self.busy_ns, self.span_ns)
 
-def _more(count: int, top: int) -> Iterator[RenderableType]:
-    from rich.text import Text
+    @property
+    def compute_duty(self) -> float | None:
+        """Compute time over the span; None for an empty span."""
+        return ratio(self.compute_ns, self.span_ns)
 
-    if count > top:
-        yield Text(f"and {count - top:,} more (--top {count}, --json)")
+    @property
+    def overlap(self) -> float | None:
+        """Communication beside compute over all communication; None without communication."""
+        overlapped_ns = self.communication_ns - self.exposed_communication_ns
+        return ratio(overlapped_ns, self.communication_ns)
 
 
-def _listed(title: str, lines: Sequence[str]) -> Iterator[RenderableType]:
-    from rich.text import Text
-
-    if lines:
-        yield Text(f"\n{title}", style="bold") if title else Text("")
-        yield listed(lines)
+def ratio(part_ns: int, whole_ns: int) -> float | None:
+    """Return a part over the whole; None where the whole is 0."""
+    return part_ns / whole_ns if whole_ns else None
 
 
-def _devices(ranks: Sequence[RankIdle]) -> Table:
-    table = ruled(
-        "device",
-        "span ms",
-        "duty %",
-        "compute %",
-        "exp. comm. %",
-        "exp. copy %",
-        "idle %",
-        "idle ms",
-        "comm. ms",
-        "overlap %",
-        left=("device",),
-    )
-    for rank in ranks:
-        own = rank.breakdown
-        shares = (own.compute_ns, own.exposed_communication_ns, own.exposed_copy_ns, own.idle_ns)
-        table.add_row(
-            shortened(one_line(rank.label, None), _NAME),
-            milliseconds(own.span_ns),
-            in_percent(own.duty_cycle),
-            *(in_percent(part / own.span_ns if own.span_ns else None) for part in shares),
-            milliseconds(own.idle_ns),
-            milliseconds(own.communication_ns),
-            in_percent(own.overlap),
-        )
-    return table
+@dataclass(frozen=True)
+class Example:
+    """The longest gap of an activity.
+
+    Attributes:
+        start_ns: start.
+        end_ns: end.
+        before: name of the work before it.
+        after: name of the work after it.
+        step: the step in which it begins; None outside of all.
+        where: ranges and calls around it on the launching thread, outermost first.
+    """
+
+    start_ns: int
+    end_ns: int
+    before: str
+    after: str
+    step: str | None
+    where: tuple[str, ...]
 
 
-def _activities(report: IdleReport, top: int) -> Table:
-    table = ruled(
-        "activity", "idle ms", "of idle %", "of span %", "gaps", "longest ms", left=("activity",)
-    )
-    for part in report.parts[:top]:
-        table.add_row(
-            shortened(one_line(part.activity, None), _NAME),
-            milliseconds(part.idle_ns),
-            in_percent(part.idle_ns / report.idle_ns),
-            in_percent(part.idle_ns / report.span_ns),
-            f"{part.gaps:,}",
-            milliseconds(part.longest_ns),
-        )
-    table.add_section()
-    table.add_row(
-        f"sum of {len(report.parts)}",
-        milliseconds(report.idle_ns),
-        "100.00",
-        in_percent(report.idle_ns / report.span_ns),
-        "",
-        "",
-    )
-    return table
+@dataclass(frozen=True)
+class ActivityIdle:
+    """Idle time attributed to an activity of the host.
+
+    Attributes:
+        activity: what the host did.
+        idle_ns: idle time attributed to it.
+        gaps: number of gaps that hold some of it.
+        longest_ns: the most of it in one gap.
+        example: that gap; None for kernel-to-kernel gaps.
+        rank: index of the rank that has this gap.
+    """
+
+    activity: str
+    idle_ns: int
+    gaps: int
+    longest_ns: int
+    example: Example | None
+    rank: int = 0
 
 
-def _meaning(report: IdleReport, part: Part) -> str:
-    if part.activity == SHORT:
-        return (
-            f"{SHORT}: of less than {report.shortest_ns / 1000:g} us, too short to be put down to "
-            "anything: the device goes from one kernel to the next"
-        )
-    said = report.meaning.get(part.activity)
-    return f"{part.activity}: {said}" if said else ""
+@dataclass(frozen=True)
+class StepIdle:
+    """A step of a rank: the host's range, clipped to the span of the device's work.
+
+    Attributes:
+        name: of the range; None for the time outside of all steps.
+        start_ns: start; 0 outside of all steps.
+        end_ns: end; the length of the time outside.
+        busy_ns: how long anything ran in it.
+        activities: (activity, idle ns), the longest first.
+    """
+
+    name: str | None
+    start_ns: int
+    end_ns: int
+    busy_ns: int
+    activities: tuple[tuple[str, int], ...]
+
+    @property
+    def length_ns(self) -> int:
+        """From start to end."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def idle_ns(self) -> int:
+        """How long nothing ran."""
+        return self.length_ns - self.busy_ns
+
+    @property
+    def duty_cycle(self) -> float | None:
+        """Busy time over the length; None for an empty step."""
+        return ratio(self.busy_ns, self.length_ns)
 
 
-def _told(report: IdleReport, part: Part) -> str:
-    """Return where the longest gap of an activity is."""
-    own: Example | None = part.example
-    if own is None:
-        return ""
-    rank = report.ranks[part.rank]
-    at = milliseconds(own.start_ns - rank.breakdown.start_ns)
-    step = "" if own.step is None else f", in {one_line(own.step, _NAME)}"
-    device = f" of {one_line(rank.label, _NAME)}" if len(report.ranks) > 1 else ""
-    where = " > ".join(one_line(name, _NAME) for name in own.where)
-    inside = f"; the host in {shortened(where, _PATH)}" if where else ""
-    return (
-        f"{one_line(part.activity, _NAME)}: {milliseconds(part.longest_ns)} ms of the "
-        f"{milliseconds(own.end_ns - own.start_ns)} ms from {at} ms into the span{device}{step}; "
-        f"between {_kernel(own.before)} and {_kernel(own.after)}{inside}"
-    )
+@dataclass(frozen=True)
+class IdleGaps(Table):
+    """Idle gaps that are attributed to activities, in order; shape (gaps,).
+
+    Attributes:
+        start_ns: start.
+        end_ns: end.
+        before: row of ``works``: the work before it.
+        after: row of ``works``: the work after it.
+        activity: row of ``activities``: the one with most of its time.
+        step: row of the rank's steps: the one in which it begins; -1 none.
+        works: distinct names of work.
+        activities: distinct names of activities.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    before: Ints
+    after: Ints
+    activity: Ints
+    step: Ints
+    works: tuple[str, ...] = field(metadata={"shared": True})
+    activities: tuple[str, ...] = field(metadata={"shared": True})
 
 
-def _kernel(name: str) -> str:
-    return shortened(one_line(name, None), _KERNEL)
+@dataclass(frozen=True)
+class Chunks(Table):
+    """Gaps cut by activity, in order; the chunks of a gap add up to it.
+
+    Attributes:
+        gap: row of the gaps.
+        start_ns: start.
+        end_ns: end.
+        activity: row of the gaps' ``activities``.
+    """
+
+    gap: Ints
+    start_ns: Ints
+    end_ns: Ints
+    activity: Ints
 
 
-def _most_idle(
-    steps: Sequence[tuple[RankIdle, StepIdle]], top: int
-) -> list[tuple[RankIdle, StepIdle]]:
-    """Return the steps with most idle time, in their own order."""
-    order = sorted(range(len(steps)), key=lambda at: (-steps[at][1].idle_ns, at))[:top]
-    return [steps[at] for at in sorted(order)]
+#: What a device did in a strip, before the activities of its host.
+COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = "compute", "communication", "copies"
+BUSY = (COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY)
 
 
-def _steps(steps: Sequence[tuple[RankIdle, StepIdle]]) -> Table:
-    left = ("device", "step", "most of it")
-    table = ruled("device", "step", "length ms", "duty %", "idle ms", "most of it", left=left)
-    for rank, step in steps:
-        most = step.parts[:2]
-        told = ", ".join(
-            f"{shortened(one_line(name, None), _NAME)} {milliseconds(spent)}"
-            for name, spent in most
-        )
-        name = "(outside of steps)" if step.name is None else step.name
-        table.add_row(
-            shortened(one_line(rank.label, None), _NAME),
-            shortened(one_line(name, None), _NAME),
-            milliseconds(step.length_ns),
-            in_percent(step.duty_cycle),
-            milliseconds(step.idle_ns),
-            told,
-        )
-    return table
+@dataclass(frozen=True)
+class Strip:
+    """A rank's time in slices of equal length, for a picture.
+
+    Attributes:
+        names: ``compute``, ``communication`` and ``copies``, each where none before it ran; then
+            the activities of idle time, the longest first.
+        spent_ns: shape (names, slices); the values of a slice add up to its length.
+    """
+
+    names: tuple[str, ...]
+    spent_ns: Ints
 
 
-def advice(report: IdleReport) -> str:
-    """Return what to look at first, in a sentence."""
-    if not report.span_ns or report.idle_ns < _LITTLE * report.span_ns:
-        return "devices are idle for less than 1 % of the time: there is little to win here"
-    part = report.parts[0]
-    share = part.idle_ns / report.idle_ns
-    if share < _SHARE:
-        return "no activity takes a tenth of the idle time: there is no one thing to mend"
-    said = report.advice.get(part.activity, "see what runs in it, or add ranges inside it")
-    of_all = percent(part.idle_ns / report.span_ns)
-    name = one_line(part.activity, _NAME)
-    return f'{percent(share)} of the idle time ({of_all} of all) goes to "{name}": {said}'
+@dataclass(frozen=True)
+class RankIdle:
+    """A device of a process.
+
+    Attributes:
+        label: short name for people.
+        path: of its profile.
+        host: on which it was recorded.
+        pid: process.
+        device_id: device as the process numbers it.
+        gpu: model of the device; None unknown.
+        breakdown: how it spent its time.
+        activities: its idle time by activity, the longest first; they add up to it.
+        steps: in order; the time outside of them last, if there is any.
+        steps_by: how steps were recognised.
+        gaps: those that are attributed to activities.
+        chunks: these gaps, cut by activity.
+        strip: its time in slices.
+    """
+
+    label: str
+    path: str
+    host: str
+    pid: int
+    device_id: int
+    gpu: str | None
+    breakdown: Breakdown
+    activities: tuple[ActivityIdle, ...]
+    steps: tuple[StepIdle, ...]
+    steps_by: str
+    gaps: IdleGaps
+    chunks: Chunks
+    strip: Strip
 
 
-def _spinning(report: IdleReport) -> Iterator[str]:
-    """Yield that communication may be waiting, where much of the time goes to it."""
-    exposed_ns = sum(rank.breakdown.exposed_communication_ns for rank in report.ranks)
-    if report.span_ns and exposed_ns >= _SHARE * report.span_ns:
-        share = percent(exposed_ns / report.span_ns)
-        yield (
-            f"{share} of the time is communication alone, which is busy time here, though its "
-            "kernels may only wait for others: see bubbleviz analyze for pipelines"
-        )
+@dataclass(frozen=True)
+class IdleReport:
+    """Idle time of the devices of some profiles.
 
+    Attributes:
+        ranks: in the order of the profiles, then processes and devices.
+        activities: idle time of all ranks by activity, the longest first.
+        shortest_ns: shorter gaps are kernel-to-kernel gaps.
+        advice: what may help, by activity.
+        meaning: of activities.
+        limitations: what could not be measured, and why.
+        window: the analysed part of the run, as the user wrote it; None for all.
+    """
 
-def json_text(report: IdleReport, top: int) -> str:
-    """Return a report as JSON; of each rank the ``top`` longest gaps are listed."""
-    document = {
-        "schema": SCHEMA,
-        "version": __version__,
-        "definitions": DEFINITIONS,
-        "shortest_ns": report.shortest_ns,
-        "window": report.window,
-        "span_ns": report.span_ns,
-        "idle_ns": report.idle_ns,
-        "advice": advice(report),
-        "activities": [_part(part, report.idle_ns, rank=True) for part in report.parts],
-        "meanings": dict(report.meaning),
-        "ranks": [_rank(index, rank, top) for index, rank in enumerate(report.ranks)],
-        "limitations": [
-            {"what": own.what, "reason": own.reason, "count": own.count}
-            for own in report.limitations
-        ],
-    }
-    return json.dumps(document, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
+    ranks: tuple[RankIdle, ...]
+    activities: tuple[ActivityIdle, ...]
+    shortest_ns: int
+    advice: Mapping[str, str]
+    meaning: Mapping[str, str]
+    limitations: tuple[Limitation, ...]
+    window: str | None = None
 
+    @property
+    def idle_ns(self) -> int:
+        """Idle time of all ranks."""
+        return sum(rank.breakdown.idle_ns for rank in self.ranks)
 
-def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
-    return {
-        "index": index,
-        "label": rank.label,
-        "profile": rank.path,
-        "host": rank.host,
-        "pid": rank.pid,
-        "device_id": rank.device_id,
-        "gpu": rank.gpu,
-        **_breakdown(rank.breakdown),
-        "activities": [_part(part, rank.breakdown.idle_ns) for part in rank.parts],
-        "steps_by": rank.steps_by,
-        "steps": [_step(step) for step in rank.steps],
-        "gaps": len(rank.gaps),
-        "longest_gaps": _longest(rank, top),
-    }
-
-
-def _breakdown(own: Breakdown) -> dict[str, Any]:
-    return {
-        "start_ns": own.start_ns,
-        "end_ns": own.end_ns,
-        "span_ns": own.span_ns,
-        "busy_ns": own.busy_ns,
-        "idle_ns": own.idle_ns,
-        "duty_cycle": own.duty_cycle,
-        "compute_ns": own.compute_ns,
-        "compute_duty": own.compute_duty,
-        "communication_ns": own.communication_ns,
-        "copy_ns": own.copy_ns,
-        "exposed_communication_ns": own.exposed_communication_ns,
-        "exposed_copy_ns": own.exposed_copy_ns,
-        "overlap": own.overlap,
-    }
-
-
-def _part(part: Part, idle_ns: int, *, rank: bool = False) -> dict[str, Any]:
-    own = part.example
-    example = own and {
-        **({"rank": part.rank} if rank else {}),
-        "start_ns": own.start_ns,
-        "end_ns": own.end_ns,
-        "before": own.before,
-        "after": own.after,
-        "step": own.step,
-        "where": list(own.where),
-    }
-    return {
-        "activity": part.activity,
-        "idle_ns": part.idle_ns,
-        "share": part.idle_ns / idle_ns if idle_ns else None,
-        "gaps": part.gaps,
-        "longest_ns": part.longest_ns,
-        "example": example,
-    }
-
-
-def _step(step: StepIdle) -> dict[str, Any]:
-    inside = step.name is not None
-    return {
-        "name": step.name,
-        "start_ns": step.start_ns if inside else None,
-        "end_ns": step.end_ns if inside else None,
-        "length_ns": step.length_ns,
-        "busy_ns": step.busy_ns,
-        "idle_ns": step.idle_ns,
-        "duty_cycle": step.duty_cycle,
-        "activities": dict(step.parts),
-    }
-
-
-def _longest(rank: RankIdle, top: int) -> list[dict[str, Any]]:
-    import numpy as np
-
-    gaps = rank.gaps
-    length_ns = gaps.end_ns - gaps.start_ns
-    rows = np.argsort(-length_ns, kind="stable")[:top]
-    first = np.searchsorted(rank.chunks.gap, rows)
-    last = np.searchsorted(rank.chunks.gap, rows, side="right")
-    return [
-        {
-            "start_ns": int(gaps.start_ns[row]),
-            "end_ns": int(gaps.end_ns[row]),
-            "idle_ns": int(length_ns[row]),
-            "step": _step_name(rank, int(gaps.step[row])),
-            "activity": gaps.activities[int(gaps.activity[row])],
-            "before": gaps.works[int(gaps.before[row])],
-            "after": gaps.works[int(gaps.after[row])],
-            "chunks": [
-                {"activity": gaps.activities[activity], "start_ns": start, "end_ns": end}
-                for activity, start, end in zip(
-                    rank.chunks.activity[low:high].tolist(),
-                    rank.chunks.start_ns[low:high].tolist(),
-                    rank.chunks.end_ns[low:high].tolist(),
-                    strict=True,
-                )
-            ],
-        }
-        for row, low, high in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True)
-    ]
-
-
-def _step_name(rank: RankIdle, step: int) -> str | None:
-    return None if step < 0 else rank.steps[step].name
-
-
-def gaps_csv(report: IdleReport) -> str:
-    """Return every gap that is not short as CSV; its chunks are a JSON object in a cell."""
-    return csv_text(
-        COLUMNS, (row for index, rank in enumerate(report.ranks) for row in _rows(index, rank))
-    )
-
-
-def _rows(index: int, rank: RankIdle) -> Iterator[tuple[object, ...]]:
-    import numpy as np
-
-    gaps, chunks = rank.gaps, rank.chunks
-    works = [inert(name) for name in gaps.works]
-    told = [inert(name) for name in gaps.activities]
-    steps = ["" if step.name is None else inert(step.name) for step in rank.steps]
-    bounds = np.searchsorted(chunks.gap, np.arange(len(gaps) + 1)).tolist()
-    activity, spent = chunks.activity.tolist(), (chunks.end_ns - chunks.start_ns).tolist()
-    own = (gaps.start_ns, gaps.end_ns, gaps.activity, gaps.before, gaps.after, gaps.step)
-    columns = zip(*(column.tolist() for column in own), strict=True)
-    for row, (start, end, main, before, after, step) in enumerate(columns):
-        spans: dict[str, int] = {}
-        for at in range(bounds[row], bounds[row + 1]):
-            name = gaps.activities[activity[at]]
-            spans[name] = spans.get(name, 0) + spent[at]
-        yield (
-            index,
-            inert(rank.host),
-            rank.pid,
-            rank.device_id,
-            "" if step < 0 else steps[step],
-            start,
-            end,
-            end - start,
-            told[main],
-            works[before],
-            works[after],
-            json.dumps(spans, ensure_ascii=True),
-        )
+    @property
+    def span_ns(self) -> int:
+        """Spans of all ranks."""
+        return sum(rank.breakdown.span_ns for rank in self.ranks)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.idle.idle_ranks import Asked, window_extent
+from bubbleviz.analyses.idle.evidence import IdleOptions
+from bubbleviz.analyses.idle.ranks import window_extent
 from bubbleviz.analyses.nccl.totals import Communication
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import default_kinds
@@ -42,8 +43,8 @@ def extent_of(window: Window, profiles: Sequence[str]) -> tuple[int, int]:
         export_of(profiles[0]) as export,
         reader_of(export).open_file(export, 1, unwatched) as file,
     ):
-        asked = Asked(0, None, default_activities(), default_kinds())
-        return window_extent(file.read((), partial=True), window, asked)
+        options = IdleOptions(0, None, default_activities(), default_kinds())
+        return window_extent(file.read((), partial=True), window, options)
 
 
 def within(found: Communication, window: Window, extent_ns: tuple[int, int]) -> Communication:
@@ -51,7 +52,7 @@ def within(found: Communication, window: Window, extent_ns: tuple[int, int]) -> 
 
     Args:
         found: of the whole run; waiting and moving were split with all of it in sight.
-        window: as it was asked for.
+        window: as it was options for.
         extent_ns: start and end (exclusive) on the report's clock.
 
     Raises:

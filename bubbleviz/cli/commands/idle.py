@@ -64,8 +64,9 @@ def idle(
     inputs += [] if activities is None else [activities]
     outputs = [file for file in (json, csv, svg) if file is not None]
     check_outputs(outputs, inputs, force=force)
-    from bubbleviz.analyses.idle import report as idle_report
-    from bubbleviz.analyses.idle.analysis import idle as measure_idle_time
+    from bubbleviz.analyses.idle import idle as measure_idle_time
+    from bubbleviz.analyses.idle.documents import csv_of_gaps, json_text
+    from bubbleviz.analyses.idle.text import sections
     from bubbleviz.interpret.fleet.process_pool import cores
 
     with progress_bars() as bars:
@@ -81,11 +82,11 @@ def idle(
         )
     contents: dict[str, str] = {}
     if json is not None:
-        contents[json] = idle_report.json_text(report, top)
+        contents[json] = json_text(report, top)
     if csv is not None:
-        contents[csv] = idle_report.gaps_csv(report)
+        contents[csv] = csv_of_gaps(report)
     if svg is not None:
-        from bubbleviz.analyses.idle.picture import draw_gaps
+        from bubbleviz.analyses.idle.picture import draw_idle
 
-        contents[svg] = draw_gaps(report)
-    deliver(contents, inputs, report.limitations, idle_report.parts(report, top), force=force)
+        contents[svg] = draw_idle(report)
+    deliver(contents, inputs, report.limitations, sections(report, top), force=force)

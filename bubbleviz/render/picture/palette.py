@@ -63,7 +63,7 @@ ACTIVITIES = {
     "profiler": "#3d4450",
     "device": "#c2185b",
     "other device": "#e377c2",
-    "short gaps": "#8d99a6",
+    "kernel-to-kernel gaps": "#8d99a6",
     "untraced": "#5a626c",
     "unlinked": "#a4a9b1",
 }

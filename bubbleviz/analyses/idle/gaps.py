@@ -1,4 +1,4 @@
-"""Idle gaps: when a device ran nothing, and which part of each gap lies before the next launch.
+"""Gaps: when a device ran nothing, and which part of each gap lies before the next launch.
 
 ::
 
@@ -30,7 +30,7 @@ class Busy:
     """When a device of a process was busy, and with what.
 
     Attributes:
-        any_ns: set of times in which anything ran.
+        any_ns: intervals in which anything ran.
         compute_ns: in which a kernel ran that is no communication.
         communication_ns: in which a communication kernel ran.
         copy_ns: in which a copy or fill ran.
@@ -42,7 +42,7 @@ class Busy:
     copy_ns: intervals.Intervals
 
     def within(self, low_ns: int, high_ns: int) -> Busy:
-        """Return when it was busy between two instants."""
+        """Return the part between two instants."""
         return Busy(
             intervals.within(self.any_ns, low_ns, high_ns),
             intervals.within(self.compute_ns, low_ns, high_ns),
@@ -58,8 +58,8 @@ class Gaps(Table):
     Attributes:
         start_ns: end of the work before.
         end_ns: start of the work after.
-        before: row of the activities: what ended last before it.
-        after: what began first after it (of several the first row).
+        before: row of the activities: the one that ended last before it.
+        after: row of the activities: the one that began first after it; of several the first row.
     """
 
     start_ns: Ints
@@ -68,20 +68,20 @@ class Gaps(Table):
     after: Ints
 
     def within(self, low_ns: int, high_ns: int) -> Gaps:
-        """Return what of the gaps lies between two instants."""
-        start_ns, end_ns = (np.clip(own, low_ns, high_ns) for own in (self.start_ns, self.end_ns))
+        """Return the parts of gaps between two instants."""
+        start_ns, end_ns = (np.clip(time, low_ns, high_ns) for time in (self.start_ns, self.end_ns))
         return Gaps(start_ns, end_ns, self.before.copy(), self.after.copy()).take(end_ns > start_ns)
 
 
 @dataclass(frozen=True)
-class Launched(Table):
-    """For each gap, who launched the work after it.
+class GapLaunches(Table):
+    """The call that launched the work after each gap; one row a gap.
 
     Attributes:
-        thread: that did; -1 unknown.
-        call_start_ns: when its call began.
-        call_end_ns: when it returned.
-        copies: whether the call copied rather than launched.
+        thread: of the call; -1 unknown.
+        call_start_ns: start of the call.
+        call_end_ns: end of the call.
+        copies: whether the call copied rather than launched a kernel.
     """
 
     thread: Ints
@@ -100,17 +100,22 @@ def busy_of(activities: Activities, rows: Ints, communication: Bools) -> Busy:
     """
     start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
     copy = rows >= activities.kernels
-    # The last place is that of copies, which have no name.
-    talks = np.append(communication, False)[activities.name_id[rows]] & ~copy
+    # Copies have no name: the last place stands for them.
+    communicates = np.append(communication, False)[activities.name_id[rows]] & ~copy
 
-    def of(some: Bools) -> intervals.Intervals:
-        return intervals.union(start_ns[some], end_ns[some])
+    def union_of(mask: Bools) -> intervals.Intervals:
+        return intervals.union(start_ns[mask], end_ns[mask])
 
-    return Busy(intervals.union(start_ns, end_ns), of(~talks & ~copy), of(talks), of(copy))
+    return Busy(
+        any_ns=intervals.union(start_ns, end_ns),
+        compute_ns=union_of(~communicates & ~copy),
+        communication_ns=union_of(communicates),
+        copy_ns=union_of(copy),
+    )
 
 
 def gaps_of(activities: Activities, rows: Ints) -> Gaps:
-    """Return the gaps between what ran on a device; work that took no time is as if not there."""
+    """Return the gaps between the activities of a device; those without duration are ignored."""
     rows = rows[activities.end_ns[rows] > activities.start_ns[rows]]
     start_ns = activities.start_ns[rows]
     if not (start_ns[1:] >= start_ns[:-1]).all():
@@ -122,13 +127,13 @@ def gaps_of(activities: Activities, rows: Ints) -> Gaps:
     return Gaps(latest_ns[at], start_ns[at + 1], rows[last[at]], rows[at + 1])
 
 
-def launched_by(gaps: Gaps, call: Codes, calls: Calls, kernels: int) -> Launched:
-    """Return who launched the work after each gap.
+def launches_of(gaps: Gaps, call: Codes, calls: Calls, kernels: int) -> GapLaunches:
+    """Return the call that launched the work after each gap.
 
     Args:
         gaps: of a device.
         call: row of the launching call of every activity; -1 unknown.
-        calls: some calls, in order of their rows; others are as unknown.
+        calls: some calls, in order of their rows; all others count as unknown.
         kernels: how many activities are kernels.
     """
     row = call[gaps.after].astype(np.int64)
@@ -136,17 +141,17 @@ def launched_by(gaps: Gaps, call: Codes, calls: Calls, kernels: int) -> Launched
     thread, start_ns, end_ns = (
         np.append(column, NONE)[at] for column in (calls.thread, calls.start_ns, calls.end_ns)
     )
-    return Launched(thread, start_ns, end_ns, gaps.after >= kernels)
+    return GapLaunches(thread, start_ns, end_ns, gaps.after >= kernels)
 
 
 @dataclass(frozen=True)
 class Cuts:
     """Where gaps are cut: [start, entered) is the host's, [entered, under_way) the launch's.
 
-    What is left up to the end is the device's.
+    The rest, [under_way, end), is the device's.
 
     Attributes:
-        entered_ns: when the launching call began, inside the gap; its end where that is unknown.
+        entered_ns: start of the launching call, inside the gap; the gap's end if it is unknown.
         under_way_ns: when the work should have started.
     """
 
@@ -154,11 +159,11 @@ class Cuts:
     under_way_ns: Ints
 
 
-def cuts_of(gaps: Gaps, launched: Launched) -> Cuts:
+def cuts_of(gaps: Gaps, launches: GapLaunches) -> Cuts:
     """Return where gaps are cut."""
-    known = launched.thread != NONE
-    due_ns = np.maximum(launched.call_end_ns, launched.call_start_ns + LATENCY_NS)
-    entered_ns = np.where(known, launched.call_start_ns, gaps.end_ns)
+    known = launches.thread != NONE
+    due_ns = np.maximum(launches.call_end_ns, launches.call_start_ns + LATENCY_NS)
+    entered_ns = np.where(known, launches.call_start_ns, gaps.end_ns)
     return Cuts(
         np.clip(entered_ns, gaps.start_ns, gaps.end_ns),
         np.clip(np.where(known, due_ns, gaps.end_ns), gaps.start_ns, gaps.end_ns),
@@ -176,8 +181,8 @@ def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, In
     if len(start_ns) == 0:
         return np.empty(0, np.int64), start_ns, end_ns
     row = np.searchsorted(start_ns, points_ns, side="right") - 1
-    held = np.maximum(row, 0)
-    inside = (row >= 0) & (points_ns > start_ns[held]) & (points_ns < end_ns[held])
+    nearest = np.maximum(row, 0)
+    inside = (row >= 0) & (points_ns > start_ns[nearest]) & (points_ns < end_ns[nearest])
     cut_ns = np.unique(points_ns[inside])
     behind = np.searchsorted(start_ns, cut_ns)
     begin_ns = np.insert(start_ns, behind, cut_ns)
@@ -186,8 +191,8 @@ def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, In
     return row, begin_ns, np.where(last, end_ns[row], np.append(begin_ns[1:], 0))
 
 
-def covered(intervals_ns: intervals.Intervals, start_ns: Ints) -> Bools:
-    """Tell which instants a set holds."""
-    row = np.searchsorted(intervals_ns[0], start_ns, side="right") - 1
+def covered(intervals_ns: intervals.Intervals, time_ns: Ints) -> Bools:
+    """Tell which instants lie in a set of intervals."""
+    row = np.searchsorted(intervals_ns[0], time_ns, side="right") - 1
     ends = np.append(intervals_ns[1], NONE)
-    return np.asarray((row >= 0) & (start_ns < ends[row]), bool)
+    return np.asarray((row >= 0) & (time_ns < ends[row]), bool)

@@ -1,0 +1,41 @@
+"""Advice: what to look at first, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bubbleviz.analyses.idle.report import IdleReport
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.text.cells import percent
+
+#: Characters of an activity's name.
+_NAME = 40
+#: Idle time below this share of the span needs no advice.
+_LITTLE = 0.01
+#: An activity, or exposed communication, below this share is not worth naming.
+_SHARE = 0.1
+
+
+def advice(report: IdleReport) -> str:
+    """Return what to look at first."""
+    if not report.span_ns or report.idle_ns < _LITTLE * report.span_ns:
+        return "devices are idle for less than 1 % of the time: there is little to win here"
+    longest = report.activities[0]
+    share = longest.idle_ns / report.idle_ns
+    if share < _SHARE:
+        return "no activity takes a tenth of the idle time: there is no single cause to remove"
+    hint = report.advice.get(longest.activity, "see what runs in it, or add ranges inside it")
+    of_span = percent(longest.idle_ns / report.span_ns)
+    name = one_line(longest.activity, _NAME)
+    return f'{percent(share)} of the idle time ({of_span} of all) goes to "{name}": {hint}'
+
+
+def communication_advice(report: IdleReport) -> Iterator[str]:
+    """Yield that communication may be waiting, where much of the time is exposed communication."""
+    exposed_ns = sum(rank.breakdown.exposed_communication_ns for rank in report.ranks)
+    if report.span_ns and exposed_ns >= _SHARE * report.span_ns:
+        share = percent(exposed_ns / report.span_ns)
+        yield (
+            f"{share} of the time is exposed communication; it counts as busy, though its kernels "
+            "may only wait for other ranks: see bubbleviz analyze for pipelines"
+        )

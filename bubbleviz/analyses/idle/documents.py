@@ -1,0 +1,202 @@
+"""Documents: the report on idle time as JSON, and its gaps as CSV."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bubbleviz._version import __version__
+from bubbleviz.analyses.idle.advice import advice
+from bubbleviz.analyses.idle.report import (
+    DEFINITIONS,
+    ActivityIdle,
+    Breakdown,
+    IdleReport,
+    RankIdle,
+    StepIdle,
+)
+from bubbleviz.model.texts import csv_text, inert
+
+SCHEMA = "bubbleviz.idle/1"
+COLUMNS = (
+    "rank",
+    "host",
+    "pid",
+    "device_id",
+    "step",
+    "start_ns",
+    "end_ns",
+    "idle_ns",
+    "activity",
+    "before",
+    "after",
+    "chunks",
+)
+
+
+def json_text(report: IdleReport, top: int) -> str:
+    """Return a report as JSON, with the ``top`` longest gaps of each rank."""
+    document = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "definitions": DEFINITIONS,
+        "shortest_ns": report.shortest_ns,
+        "window": report.window,
+        "span_ns": report.span_ns,
+        "idle_ns": report.idle_ns,
+        "advice": advice(report),
+        "activities": [
+            _activity(total, report.idle_ns, with_rank=True) for total in report.activities
+        ],
+        "meanings": dict(report.meaning),
+        "ranks": [_rank(index, rank, top) for index, rank in enumerate(report.ranks)],
+        "limitations": [
+            {"what": limitation.what, "reason": limitation.reason, "count": limitation.count}
+            for limitation in report.limitations
+        ],
+    }
+    return json.dumps(document, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
+
+
+def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
+    return {
+        "index": index,
+        "label": rank.label,
+        "profile": rank.path,
+        "host": rank.host,
+        "pid": rank.pid,
+        "device_id": rank.device_id,
+        "gpu": rank.gpu,
+        **_breakdown(rank.breakdown),
+        "activities": [_activity(total, rank.breakdown.idle_ns) for total in rank.activities],
+        "steps_by": rank.steps_by,
+        "steps": [_step(step) for step in rank.steps],
+        "gaps": len(rank.gaps),
+        "longest_gaps": _longest_gaps(rank, top),
+    }
+
+
+def _breakdown(breakdown: Breakdown) -> dict[str, Any]:
+    return {
+        "start_ns": breakdown.start_ns,
+        "end_ns": breakdown.end_ns,
+        "span_ns": breakdown.span_ns,
+        "busy_ns": breakdown.busy_ns,
+        "idle_ns": breakdown.idle_ns,
+        "duty_cycle": breakdown.duty_cycle,
+        "compute_ns": breakdown.compute_ns,
+        "compute_duty": breakdown.compute_duty,
+        "communication_ns": breakdown.communication_ns,
+        "copy_ns": breakdown.copy_ns,
+        "exposed_communication_ns": breakdown.exposed_communication_ns,
+        "exposed_copy_ns": breakdown.exposed_copy_ns,
+        "overlap": breakdown.overlap,
+    }
+
+
+def _activity(total: ActivityIdle, idle_ns: int, *, with_rank: bool = False) -> dict[str, Any]:
+    gap = total.example
+    example = gap and {
+        **({"rank": total.rank} if with_rank else {}),
+        "start_ns": gap.start_ns,
+        "end_ns": gap.end_ns,
+        "before": gap.before,
+        "after": gap.after,
+        "step": gap.step,
+        "where": list(gap.where),
+    }
+    return {
+        "activity": total.activity,
+        "idle_ns": total.idle_ns,
+        "share": total.idle_ns / idle_ns if idle_ns else None,
+        "gaps": total.gaps,
+        "longest_ns": total.longest_ns,
+        "example": example,
+    }
+
+
+def _step(step: StepIdle) -> dict[str, Any]:
+    inside = step.name is not None
+    return {
+        "name": step.name,
+        "start_ns": step.start_ns if inside else None,
+        "end_ns": step.end_ns if inside else None,
+        "length_ns": step.length_ns,
+        "busy_ns": step.busy_ns,
+        "idle_ns": step.idle_ns,
+        "duty_cycle": step.duty_cycle,
+        "activities": dict(step.activities),
+    }
+
+
+def _longest_gaps(rank: RankIdle, top: int) -> list[dict[str, Any]]:
+    gaps = rank.gaps
+    length_ns = gaps.end_ns - gaps.start_ns
+    rows = np.argsort(-length_ns, kind="stable")[:top]
+    first = np.searchsorted(rank.chunks.gap, rows)
+    last = np.searchsorted(rank.chunks.gap, rows, side="right")
+    return [
+        {
+            "start_ns": int(gaps.start_ns[row]),
+            "end_ns": int(gaps.end_ns[row]),
+            "idle_ns": int(length_ns[row]),
+            "step": _step_name(rank, int(gaps.step[row])),
+            "activity": gaps.activities[int(gaps.activity[row])],
+            "before": gaps.works[int(gaps.before[row])],
+            "after": gaps.works[int(gaps.after[row])],
+            "chunks": [
+                {"activity": gaps.activities[activity], "start_ns": start, "end_ns": end}
+                for activity, start, end in zip(
+                    rank.chunks.activity[low:high].tolist(),
+                    rank.chunks.start_ns[low:high].tolist(),
+                    rank.chunks.end_ns[low:high].tolist(),
+                    strict=True,
+                )
+            ],
+        }
+        for row, low, high in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True)
+    ]
+
+
+def _step_name(rank: RankIdle, step: int) -> str | None:
+    return None if step < 0 else rank.steps[step].name
+
+
+def csv_of_gaps(report: IdleReport) -> str:
+    """Return the attributed gaps as CSV, one row a gap; a cell holds its chunks as JSON."""
+    return csv_text(
+        COLUMNS, (row for index, rank in enumerate(report.ranks) for row in _rows(index, rank))
+    )
+
+
+def _rows(index: int, rank: RankIdle) -> Iterator[tuple[object, ...]]:
+    gaps, chunks = rank.gaps, rank.chunks
+    works = [inert(name) for name in gaps.works]
+    activities = [inert(name) for name in gaps.activities]
+    steps = ["" if step.name is None else inert(step.name) for step in rank.steps]
+    bounds = np.searchsorted(chunks.gap, np.arange(len(gaps) + 1)).tolist()
+    activity, spent = chunks.activity.tolist(), (chunks.end_ns - chunks.start_ns).tolist()
+    columns = (gaps.start_ns, gaps.end_ns, gaps.activity, gaps.before, gaps.after, gaps.step)
+    cells = zip(*(column.tolist() for column in columns), strict=True)
+    for row, (start, end, main, before, after, step) in enumerate(cells):
+        spent_ns: dict[str, int] = {}
+        for at in range(bounds[row], bounds[row + 1]):
+            name = gaps.activities[activity[at]]
+            spent_ns[name] = spent_ns.get(name, 0) + spent[at]
+        yield (
+            index,
+            inert(rank.host),
+            rank.pid,
+            rank.device_id,
+            "" if step < 0 else steps[step],
+            start,
+            end,
+            end - start,
+            activities[main],
+            works[before],
+            works[after],
+            json.dumps(spent_ns, ensure_ascii=True),
+        )

@@ -1,0 +1,198 @@
+"""Text: what ``bubbleviz idle`` prints: devices, activities of their hosts, and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from bubbleviz.analyses.idle.advice import advice, communication_advice
+from bubbleviz.analyses.idle.report import (
+    DEFINITIONS,
+    ActivityIdle,
+    IdleReport,
+    RankIdle,
+    StepIdle,
+)
+from bubbleviz.conventions.host_activities import SHORT
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.text.cells import (
+    in_percent,
+    listed,
+    milliseconds,
+    percent,
+    ruled,
+    shortened,
+    titled,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+#: Characters of names in tables and lists.
+_NAME, _KERNEL, _PATH = 40, 44, 160
+
+
+def sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
+    """Yield what to print.
+
+    Args:
+        report: of some profiles.
+        top: rows of a table, at most.
+    """
+    yield Text(_headline(report))
+    yield from titled("Devices", _devices(report.ranks[:top]))
+    yield from _more(len(report.ranks), top)
+    if report.activities:
+        yield from _activity_sections(report, top)
+    steps = [(rank, step) for rank in report.ranks for step in rank.steps]
+    if any(step.name is not None for _, step in steps):
+        by = ", ".join(dict.fromkeys(rank.steps_by for rank in report.ranks))
+        yield from titled(f"Steps ({by}), most idle ones", _steps(_most_idle(steps, top)))
+        yield from _more(len(steps), top)
+    yield Text("\n" + "\n".join((advice(report), *communication_advice(report))) + "\n")
+
+
+def _headline(report: IdleReport) -> str:
+    idle = report.idle_ns / report.span_ns if report.span_ns else None
+    count = len(report.ranks)
+    window = "" if report.window is None else f", in {report.window} alone"
+    return (
+        f"{count} device{'s' * (count != 1)}, idle for {percent(idle)} of the time{window}\n"
+        f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\nspan: {DEFINITIONS['span']}.\n"
+        "span = compute + exposed communication + exposed copies + idle."
+    )
+
+
+def _more(count: int, top: int) -> Iterator[RenderableType]:
+    if count > top:
+        yield Text(f"and {count - top:,} more (--top {count}, --json)")
+
+
+def _devices(ranks: Sequence[RankIdle]) -> Table:
+    table = ruled(
+        "device",
+        "span ms",
+        "duty %",
+        "compute %",
+        "exp. comm. %",
+        "exp. copy %",
+        "idle %",
+        "idle ms",
+        "comm. ms",
+        "overlap %",
+        left=("device",),
+    )
+    for rank in ranks:
+        time = rank.breakdown
+        parts_ns = (time.compute_ns, time.exposed_communication_ns, time.exposed_copy_ns)
+        table.add_row(
+            _short_name(rank.label),
+            milliseconds(time.span_ns),
+            in_percent(time.duty_cycle),
+            *(
+                in_percent(part_ns / time.span_ns if time.span_ns else None)
+                for part_ns in (*parts_ns, time.idle_ns)
+            ),
+            milliseconds(time.idle_ns),
+            milliseconds(time.communication_ns),
+            in_percent(time.overlap),
+        )
+    return table
+
+
+def _short_name(name: str, width: int = _NAME) -> str:
+    return shortened(one_line(name, None), width)
+
+
+def _activity_sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
+    """Yield idle time by activity, what activities mean, and the longest gap of each."""
+    yield from titled("What hosts did while devices were idle", _activities(report, top))
+    yield from _more(len(report.activities), top)
+    shown = report.activities[:top]
+    if meanings := [text for total in shown if (text := _meaning(report, total))]:
+        yield Text("")
+        yield listed(meanings)
+    if examples := [_example(report, total) for total in shown if total.example]:
+        yield Text("\nLongest gap by activity", style="bold")
+        yield listed(examples)
+
+
+def _activities(report: IdleReport, top: int) -> Table:
+    table = ruled(
+        "activity", "idle ms", "of idle %", "of span %", "gaps", "longest ms", left=("activity",)
+    )
+    for total in report.activities[:top]:
+        table.add_row(
+            _short_name(total.activity),
+            milliseconds(total.idle_ns),
+            in_percent(total.idle_ns / report.idle_ns),
+            in_percent(total.idle_ns / report.span_ns),
+            f"{total.gaps:,}",
+            milliseconds(total.longest_ns),
+        )
+    table.add_section()
+    table.add_row(
+        f"sum of {len(report.activities)}",
+        milliseconds(report.idle_ns),
+        "100.00",
+        in_percent(report.idle_ns / report.span_ns),
+        "",
+        "",
+    )
+    return table
+
+
+def _meaning(report: IdleReport, total: ActivityIdle) -> str:
+    if total.activity == SHORT:
+        return (
+            f"{SHORT}: below {report.shortest_ns / 1000:g} us, too short to be attributed: the "
+            "device goes from one kernel to the next"
+        )
+    meaning = report.meaning.get(total.activity)
+    return f"{total.activity}: {meaning}" if meaning else ""
+
+
+def _example(report: IdleReport, total: ActivityIdle) -> str:
+    """Return where the longest gap of an activity is."""
+    gap = total.example
+    if gap is None:
+        return ""
+    rank = report.ranks[total.rank]
+    at = milliseconds(gap.start_ns - rank.breakdown.start_ns)
+    step = "" if gap.step is None else f", in {one_line(gap.step, _NAME)}"
+    device = f" of {one_line(rank.label, _NAME)}" if len(report.ranks) > 1 else ""
+    where = " > ".join(one_line(name, _NAME) for name in gap.where)
+    host = f"; the host in {shortened(where, _PATH)}" if where else ""
+    before, after = (_short_name(name, _KERNEL) for name in (gap.before, gap.after))
+    return (
+        f"{one_line(total.activity, _NAME)}: {milliseconds(total.longest_ns)} ms of the "
+        f"{milliseconds(gap.end_ns - gap.start_ns)} ms from {at} ms into the span{device}{step}; "
+        f"between {before} and {after}{host}"
+    )
+
+
+def _most_idle(
+    steps: Sequence[tuple[RankIdle, StepIdle]], top: int
+) -> list[tuple[RankIdle, StepIdle]]:
+    """Return the steps with most idle time, in their own order."""
+    order = sorted(range(len(steps)), key=lambda at: (-steps[at][1].idle_ns, at))[:top]
+    return [steps[at] for at in sorted(order)]
+
+
+def _steps(steps: Sequence[tuple[RankIdle, StepIdle]]) -> Table:
+    left = ("device", "step", "most of it")
+    table = ruled("device", "step", "length ms", "duty %", "idle ms", "most of it", left=left)
+    for rank, step in steps:
+        most = (f"{_short_name(name)} {milliseconds(ns)}" for name, ns in step.activities[:2])
+        table.add_row(
+            _short_name(rank.label),
+            _short_name("(outside of steps)" if step.name is None else step.name),
+            milliseconds(step.length_ns),
+            in_percent(step.duty_cycle),
+            milliseconds(step.idle_ns),
+            ", ".join(most),
+        )
+    return table
