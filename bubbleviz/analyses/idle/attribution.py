@@ -138,7 +138,11 @@ class HostRecord:
 
 
 def host_record_of(
-    ranges: Ranges, gap_calls: GapCalls, log: CallLog, lookup: ActivityLookup, numbers: Numbering[str]
+    ranges: Ranges,
+    gap_calls: GapCalls,
+    log: CallLog,
+    lookup: ActivityLookup,
+    numbers: Numbering[str],
 ) -> HostRecord:
     """Return what threads did.
 
