@@ -20,8 +20,8 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.report.report import Report
-from bubbleviz.sources.event_columns import times_ns
 from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.trace_events.columns import times_ns
 from tests.planting import Planting, plant
 from tests.support.torch_traces import traces_of
 
@@ -221,7 +221,7 @@ def test_without_a_gpu_the_outermost_operators_stand_for_kernels(tmp_path: Path)
         "aten::touching": (10_000, 15_000),
         "aten::other_thread": (3000, 33_000),
     }
-    assert [note.what for note in profile.limitations] == ["what ran on a GPU"]
+    assert [note.what for note in profile.limitations] == ["GPU work"]
 
 
 def test_stray_times_are_left_out(tmp_path: Path) -> None:
@@ -248,9 +248,14 @@ def test_stray_times_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "facts", "cut", "told"),
     [
-        ([_call(1, 1, 1)], {}, False, "1 calls launched work on a GPU, and it holds none"),
-        ([_call(1, 1, 1)], {}, True, "1 calls launched work on a GPU, and it holds none"),
-        ([], {"deviceProperties": [{"id": 0, "name": "H100"}]}, True, "its end is missing, and"),
+        ([_call(1, 1, 1)], {}, False, "although calls launched some"),
+        ([_call(1, 1, 1)], {}, True, "although calls launched some"),
+        (
+            [],
+            {"deviceProperties": [{"id": 0, "name": "H100"}]},
+            True,
+            "the file's end is missing, and",
+        ),
     ],
 )
 def test_what_lost_its_gpu_is_not_taken_for_a_run_without_one(
@@ -276,7 +281,7 @@ def test_a_trace_cut_among_its_kernels_says_that_any_may_be_lost(tmp_path: Path)
 
     notes = {note.what: note.count for note in _read(trace).limitations}
 
-    assert notes["work of calls that launched some"] == 2
+    assert notes["kernels and copies of some launches"] == 2
 
 
 def test_events_without_a_duration_are_told(tmp_path: Path) -> None:
@@ -331,7 +336,7 @@ def test_any_cut_of_a_trace_is_told_or_refused(tmp_path: Path) -> None:
             told = [note.what for note in bubbleviz.analyze(cut).limitations]
         except BubblevizError as error:
             told = [str(error)]
-        assert "what came last in the trace" in told or told[0].startswith(str(cut))
+        assert "the end of the trace" in told or told[0].startswith(str(cut))
 
 
 DATA = os.environ.get("BUBBLEVIZ_DATA")

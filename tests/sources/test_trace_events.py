@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources import gzip_files as unpacked
-from bubbleviz.sources import trace_events
-from bubbleviz.sources.trace_events import TraceFile, opened_trace
+from bubbleviz.sources import gzip_files
+from bubbleviz.sources.trace_events import file as trace_file
+from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
+from bubbleviz.sources.trace_events.file import TraceFile, opened_trace
 
 
 class _Args(msgspec.Struct):
@@ -24,11 +25,11 @@ class _Args(msgspec.Struct):
     name: str | None = None
 
 
-class _Event(trace_events.Event):
+class _Event(TraceEvent):
     args: _Args | None = None
 
 
-class _ExactEvent(trace_events.ExactEvent):
+class _ExactEvent(ExactTraceEvent):
     args: _Args | None = None
 
 
@@ -57,8 +58,8 @@ def _told(events: list[_Event | _ExactEvent]) -> list[tuple[str, float | None, i
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have files read some bytes at a time, so that events lie across blocks."""
     for name, size in {"BLOCK": 40, "_NEAR": 60}.items():
-        monkeypatch.setattr(trace_events, name, size)
-    monkeypatch.setattr(unpacked, "_PACKED", 10)
+        monkeypatch.setattr(trace_file, name, size)
+    monkeypatch.setattr(gzip_files, "_PACKED", 10)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_no_event_is_no_event(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("content", [b"{}", b'{"events": []}', b'"traceEvents"', b"{"])
 def test_a_document_without_events_is_refused(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(ProfileError, match="without a list of traceEvents"):
+    with pytest.raises(ProfileError, match="JSON without traceEvents"):
         _of(tmp_path, content)
 
 
@@ -130,7 +131,7 @@ def test_what_is_written_is_read(
         (e["name"], e.get("ts"), e.get("args", {}).get("correlation")) for e in events
     ]
     assert (file.malformed, file.cut) == (0, False)
-    assert dict(file.facts()) == {**document, "traceEvents": []}
+    assert dict(file.metadata()) == {**document, "traceEvents": []}
 
 
 _THREE = json.dumps(
@@ -167,7 +168,7 @@ def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, zipped: bool) -
 def test_the_last_event_of_a_killed_job_is_told_to_be_lost(tmp_path: Path) -> None:
     _, file = _of(tmp_path, b'{"traceEvents": [{"ph":"X","name":"a","ts":1},{"ph":"X","na')
 
-    assert [note.what for note in file.limitations()] == ["what came last in the trace"]
+    assert [note.what for note in file.limitations()] == ["the end of the trace"]
 
 
 @pytest.mark.parametrize(
@@ -220,9 +221,9 @@ def test_numbers_may_be_texts(tmp_path: Path) -> None:
 
 def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in {"BLOCK": 40, "_LONGEST": 300}.items():
-        monkeypatch.setattr(trace_events, name, size)
+        monkeypatch.setattr(trace_file, name, size)
 
-    with pytest.raises(ProfileError, match="without an event that is JSON"):
+    with pytest.raises(ProfileError, match="without a complete event"):
         _of(tmp_path, b'[{"name": "' + b"endless " * 200)
 
 
@@ -251,14 +252,14 @@ def test_a_gzipped_file_that_is_damaged_gives_what_comes_before(tmp_path: Path) 
     events, file = _of(tmp_path, bytes(content))
 
     assert 0 < len(events) < 500
-    assert next(note.what for note in file.limitations()) == "what of the trace is damaged"
+    assert next(note.what for note in file.limitations()) == "the trace from its damaged part on"
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_an_endless_tail_is_dropped_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_events, "_LONGEST", 200)
+    monkeypatch.setattr(trace_file, "_LONGEST", 200)
     content = (
         b'{"head": 1, "traceEvents": [{"ph": "X"}], "more": "' + b"x" * 2000 + b'", "last": 2}'
     )
@@ -267,4 +268,4 @@ def test_an_endless_tail_is_dropped_as_a_whole(
 
     assert len(events) == 1
     assert file._tail == b""
-    assert file.facts() == {"head": 1, "traceEvents": []}
+    assert file.metadata() == {"head": 1, "traceEvents": []}

@@ -101,7 +101,7 @@ def test_a_trace_cut_short_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
         found = read_or_refused(path)
         counts.append(0 if found is None else len(found.activities))
         if found is not None and length < len(whole) - 4:
-            assert any("last in the trace" in note.what for note in found.limitations)
+            assert any("end of the trace" in note.what for note in found.limitations)
     assert counts == sorted(counts)
     assert counts[0] == 0
     assert 0 < counts[20] < counts[-1]

@@ -1,24 +1,20 @@
-"""Events of PyTorch's profiler (Kineto), gathered by category as columns."""
+"""Events of PyTorch's profiler (Kineto): their categories, and the arguments that are used."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
-from bubbleviz.sources import trace_events
-from bubbleviz.sources.event_columns import Owners, Texts, columns_of
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.texts import encodable
+from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = range(7)
-#: What takes time.
-_LASTING = frozenset((KERNEL, COPY, CALL, ANNOTATION, OPERATOR))
-_CATEGORIES = {
+#: Their events have a duration.
+LASTING = frozenset((KERNEL, COPY, CALL, ANNOTATION, OPERATOR))
+#: By the category of the event in lower case; some are those of older versions.
+CATEGORIES = {
     "kernel": KERNEL,
     "gpu_memcpy": COPY,
     "gpu_memset": COPY,
@@ -34,9 +30,11 @@ _CATEGORIES = {
     "python_function": PYTHON,
     "overhead": OVERHEAD,
 }
+#: Blocks that contain this hold events of collectives.
+COLLECTIVE_MARK = b'"Collective name"'
 
 
-class Args(msgspec.Struct, gc=False):
+class KinetoArgs(msgspec.Struct, gc=False):
     """Arguments of events, as far as they are used."""
 
     correlation: int | None = None
@@ -45,8 +43,8 @@ class Args(msgspec.Struct, gc=False):
     name: str | None = None
 
 
-class CollectiveArgs(Args, gc=False):
-    """The same with those of collectives, whatever they hold."""
+class CollectiveArgs(KinetoArgs, gc=False):
+    """The same with the arguments of collectives, of any type."""
 
     collective: Any = msgspec.field(default=None, name="Collective name")
     elements_in: Any = msgspec.field(default=None, name="In msg nelems")
@@ -65,147 +63,41 @@ class CollectiveArgs(Args, gc=False):
     sequence: Any = msgspec.field(default=None, name="Seq")
 
 
-class Event(trace_events.Event, gc=False):
+class KinetoEvent(TraceEvent, gc=False):
     """An event with the arguments that are used."""
 
-    args: Args | None = None
+    args: KinetoArgs | None = None
 
 
-class CollectiveEvent(Event, gc=False):
+class CollectiveEvent(KinetoEvent, gc=False):
     """The same with the arguments of collectives, which take a quarter longer to read."""
 
     args: CollectiveArgs | None = None
 
 
-class ExactEvent(trace_events.ExactEvent, gc=False):
-    """The same, with its times as they are written."""
+class ExactKinetoEvent(ExactTraceEvent, gc=False):
+    """The same, with times as the decimals that the file holds."""
 
     args: CollectiveArgs | None = None
 
 
-#: Blocks with this hold events of collectives.
-COLLECTIVE_MARK = b'"Collective name"'
+def either(args: CollectiveArgs, operator: CollectiveArgs, field: str) -> object:
+    """Return an argument of a kernel, or else of the operator that launched it."""
+    value: object = getattr(args, field)
+    other: object = getattr(operator, field)
+    return other if value is None else value
 
 
-_NO_ARGS = Args()
-#: Columns of what is gathered.
-OWNER, START, END, NAME, CORRELATION, DEVICE, EXTERNAL = range(7)
-#: Those kept of a collective, in its order.
-_OF_COLLECTIVE = (OWNER, START, END, CORRELATION, EXTERNAL)
+def whole_number(value: object, below: int) -> int:
+    """Return a number from 0 up to ``below``; -1 for anything else."""
+    if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdigit():
+        value = int(value)
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < below
+    return value if known and isinstance(value, int) else NONE
 
 
-@dataclass(frozen=True)
-class Collective:
-    """An event that says what a collective does: its kind, owner, times, and arguments."""
-
-    kind: int
-    owner: int
-    start_ns: int
-    end_ns: int
-    correlation: int
-    external: int
-    args: CollectiveArgs
-
-
-@dataclass
-class Gathered:
-    """What a trace holds, by kind, as far as it was read."""
-
-    names: Texts = field(default_factory=Texts)
-    owners: Owners = field(default_factory=Owners)
-    threads: dict[int, str] = field(default_factory=dict)
-    blocks: dict[int, list[Ints]] = field(default_factory=lambda: defaultdict(list))
-    collectives: list[Collective] = field(default_factory=list)
-    untimed: int = 0
-    endless: int = 0
-
-    def add(self, events: Sequence[Event | ExactEvent]) -> None:
-        """Add the events of a block."""
-        kinds: dict[int, list[Event | ExactEvent]] = defaultdict(list)
-        # JSON gives an object an event, so that each must be looked at.
-        for event in events:
-            if event.ph == "X":
-                kind = _CATEGORIES.get((event.cat or "").lower())
-                if kind is not None and event.ts is not None:
-                    kinds[kind].append(event)
-                self.untimed += kind is not None and event.ts is None
-                self.endless += kind in _LASTING and event.dur is None
-            elif event.ph == "M" and event.name == "thread_name" and event.args is not None:
-                self.threads[self.owners.number(event)] = event.args.name or ""
-        for kind, own_events in kinds.items():
-            columns = self._columns(own_events)
-            self.blocks[kind].append(columns)
-            if kind in (KERNEL, OPERATOR):
-                self._add_collectives(kind, own_events, columns)
-
-    def _add_collectives(
-        self, kind: int, events: Sequence[Event | ExactEvent], columns: Ints
-    ) -> None:
-        if isinstance(events[0], CollectiveEvent | ExactEvent):
-            for row, event in enumerate(events):
-                args = event.args
-                if isinstance(args, CollectiveArgs) and args.collective is not None:
-                    owner, start_ns, end_ns, *ids = columns[_OF_COLLECTIVE, row].tolist()
-                    own = Collective(kind, owner, start_ns, end_ns, ids[0], ids[1], args)
-                    self.collectives.append(own)
-
-    def _columns(self, events: Sequence[Event | ExactEvent]) -> Ints:
-        args = [event.args or _NO_ARGS for event in events]
-        told = ([a.correlation for a in args], [a.device for a in args], [a.external for a in args])
-        numbers = [[NONE if n is None else n for n in column] for column in told]
-        common = columns_of(events, self.owners, self.names)
-        return np.concatenate((common, np.array(numbers, np.int64)))
-
-    def rows(self, kind: int) -> int:
-        """Return how many events of a kind there are."""
-        return sum(block.shape[1] for block in self.blocks[kind])
-
-    def base_ns(self) -> int:
-        """Return when the trace's first event began, stray times left aside."""
-        starts = [block[START] for blocks in self.blocks.values() for block in blocks]
-        if not starts:
-            return 0
-        start_ns = np.concatenate(starts)
-        middle = int(np.median(start_ns))
-        near = np.abs(start_ns - middle) < IMPOSSIBLE_NS >> 2
-        return int(start_ns[near].min(initial=middle))
-
-    def taken(self, base_ns: int, *kinds: int) -> Rows:
-        """Return the events of some kinds, those of each in the order of the file."""
-        tables = [np.empty((7, 0), np.int64)]
-        tables += [block for kind in kinds for block in self.blocks[kind]]
-        kind = np.repeat(np.array(kinds, np.int64), [self.rows(kind) for kind in kinds])
-        columns = np.concatenate(tables, axis=1)
-        for one in kinds:
-            del self.blocks[one]
-        columns[[START, END]] -= base_ns
-        keep = possible(columns[START], columns[END])
-        if keep is None:
-            return Rows(columns, kind, 0)
-        return Rows(columns[:, keep], kind[keep], int((~keep).sum()))
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Events as columns; times count from the trace's first event.
-
-    Attributes:
-        columns: as gathered, without rows whose times cannot be.
-        kind: category of each.
-        impossible: how many rows were left out.
-    """
-
-    columns: Ints
-    kind: Ints
-    impossible: int
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def __getitem__(self, column: int) -> Ints:
-        rows: Ints = self.columns[column]
-        return rows
-
-    def take(self, rows: Ints | Bools) -> Rows:
-        """Return some of the rows."""
-        return Rows(self.columns[:, rows], self.kind[rows], 0)
+def text_of(value: object) -> str:
+    """Return a text, or a number as text; "" for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value) if abs(value) < 1 << 63 else ""
+    return encodable(value) if isinstance(value, str) else ""

@@ -25,10 +25,10 @@ from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Contents, Profile, Source
 from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources import trace_events
-from bubbleviz.sources.event_columns import times_ns
 from bubbleviz.sources.readers import Reader
-from bubbleviz.sources.trace_events import TraceFile, is_json, opened_trace
+from bubbleviz.sources.trace_events.columns import times_ns
+from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
+from bubbleviz.sources.trace_events.file import TraceFile, is_json, opened_trace
 from bubbleviz.sources.xla.planes import (
     FOLDER,
     Collector,
@@ -57,11 +57,11 @@ class _Args(msgspec.Struct, gc=False):
     step_num: int | None = None
 
 
-class _Event(trace_events.Event, gc=False):
+class _Event(TraceEvent, gc=False):
     args: _Args | None = None
 
 
-class _ExactEvent(trace_events.ExactEvent, gc=False):
+class _ExactEvent(ExactTraceEvent, gc=False):
     args: _Args | None = None
 
 

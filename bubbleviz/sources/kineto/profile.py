@@ -1,0 +1,241 @@
+"""The profile of a whole trace of PyTorch's profiler.
+
+Events become tables by their category (libkineto/src/output_json.cpp; older versions write the
+categories with capitals and other names):
+
+=================================================== ==============================================
+category                                            becomes
+=================================================== ==============================================
+kernel, gpu_memcpy, gpu_memset                      activities, on ``args.device``
+cuda_runtime, cuda_driver                           calls, by ``args.correlation``
+user_annotation, cpu_op, python_function            ranges (``record_function``, operators, Python)
+overhead                                            times when the profiler held the process up
+=================================================== ==============================================
+
+``distributedInfo.rank`` is the rank, and times count from ``baseTimeNanoseconds``. In a trace
+without any GPU work the outermost operators of each thread stand for kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import (
+    Device,
+    Overheads,
+    Profile,
+    Source,
+    Thread,
+    impossible_times,
+    process_of,
+)
+from bubbleviz.model.texts import encodable
+from bubbleviz.sources.in_memory import InMemoryRanges
+from bubbleviz.sources.kineto.collectives import collectives_of
+from bubbleviz.sources.kineto.event_columns import (
+    CORRELATION,
+    END,
+    NAME,
+    START,
+    THREAD,
+    EventCollector,
+    EventRows,
+)
+from bubbleviz.sources.kineto.events import (
+    ANNOTATION,
+    CALL,
+    COPY,
+    KERNEL,
+    OPERATOR,
+    OVERHEAD,
+    PYTHON,
+    ExactKinetoEvent,
+    KinetoEvent,
+)
+from bubbleviz.sources.kineto.tables import (
+    activities_of,
+    calls_of,
+    operators_as_work,
+    processes_of,
+    ranges_of,
+    with_operators,
+)
+from bubbleviz.sources.trace_events.columns import global_threads
+from bubbleviz.sources.trace_events.file import TraceFile
+from bubbleviz.timing import step
+
+#: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
+_OLDEST_UTC_NS = 1_262_304_000_000_000_000
+_THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
+#: Calls that make a device do something.
+_LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*(?:Launch|Memcpy|Memset)")
+
+
+@dataclass(frozen=True)
+class KinetoProfile:
+    """A whole trace; times count from its first event.
+
+    Attributes:
+        profile: its profile, with every range.
+        kind: category of each range.
+        counts: how many events each category has.
+        loss: why its GPU work must have been lost, a clause; "" where it was not.
+    """
+
+    profile: Profile
+    kind: Ints
+    counts: Mapping[int, int]
+    loss: str
+
+
+def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfile:
+    """Read a trace.
+
+    Raises:
+        ProfileError: it is none.
+    """
+    collector = EventCollector()
+    with step("read events") as rows:
+        for events in file.blocks():
+            collector.add(events)
+            rows.count = (rows.count or 0) + len(events)
+    counts = {kind: collector.count(kind) for kind in range(7)}
+    base_ns, metadata = collector.base_ns(), file.metadata()
+    threads = global_threads(collector.threads)
+    names = tuple(map(encodable, collector.names.values))
+    work = collector.take(base_ns, KERNEL, COPY)
+    calls = collector.take(base_ns, CALL)
+    ranges = collector.take(base_ns, ANNOTATION, OPERATOR, PYTHON)
+    overheads = collector.take(base_ns, OVERHEAD)
+    workless = _launches_without_work(calls, work, names)
+    loss = "" if len(work) else _loss(workless, metadata, cut=file.cut)
+    impossible = {
+        "kernels and copies": work.impossible,
+        "CUDA API calls": calls.impossible,
+        "ranges": ranges.impossible,
+    }
+    limitations = [
+        *file.limitations(),
+        *_lost_kernels(file, workless, len(work)),
+        *_untimed(file.path, collector.untimed, collector.endless),
+        *impossible_times(file.path, impossible),
+    ]
+    collectives = collectives_of(work, calls, collector, base_ns, metadata)
+    if len(work):
+        calls, replaced = with_operators(work, calls, ranges, file.path)
+        limitations.extend(replaced)
+        process = processes_of(work, calls, threads)
+    elif loss:
+        process = np.empty(0, np.int64)
+    else:
+        work, calls = operators_as_work(ranges, threads)
+        process = process_of(threads[work[THREAD]])
+        limitations.append(_without_gpu(file.path))
+    every_range = ranges_of(ranges, threads, names)
+    profile = Profile(
+        source=_source(file.path, metadata, base_ns),
+        activities=activities_of(work, process, names),
+        calls=calls_of(calls, threads, names),
+        ranges=every_range,
+        every_range=InMemoryRanges(every_range),
+        overheads=Overheads(
+            process_of(threads[overheads[THREAD]]), overheads[START].copy(), overheads[END].copy()
+        ),
+        threads=tuple(_named_threads(collector.thread_names, threads)),
+        devices=_devices(metadata),
+        limitations=tuple(limitations),
+        global_rank=_global_rank(metadata),
+        launches_known=counts[KERNEL] + counts[COPY] > 0,
+        collectives=collectives,
+    )
+    return KinetoProfile(profile, ranges.kind, counts, loss)
+
+
+def _launches_without_work(calls: EventRows, work: EventRows, names: Sequence[str]) -> int:
+    """Return how many calls launched work that the trace does not hold."""
+    if len(calls) == 0:
+        return 0
+    launches = np.array([_LAUNCHES.match(name) is not None for name in names], bool)
+    worked = np.isin(calls[CORRELATION], work[CORRELATION])
+    return int((launches[calls[NAME]] & ~worked).sum())
+
+
+def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
+    """Return why a trace without GPU work must have lost it; "" where it need not."""
+    if workless:
+        return f"no GPU work was recorded, although calls launched some ({workless:,})"
+    if cut and metadata.get("deviceProperties"):
+        return "the file's end is missing, and with it the work of the GPUs that it describes"
+    return ""
+
+
+def _lost_kernels(
+    file: TraceFile[KinetoEvent, ExactKinetoEvent], workless: int, work: int
+) -> tuple[Limitation, ...]:
+    """Return the kernels that a cut took: PyTorch writes them last, in no order of time."""
+    if not (file.cut and work):
+        return ()
+    reason = (
+        f"{file.path}: the file's end is missing, and kernels are written in no order of time, so "
+        "that any may be missing; device activity is a lower bound"
+    )
+    return (Limitation("kernels and copies of some launches", reason, workless),)
+
+
+def _untimed(path: str, untimed: int, endless: int) -> Iterator[Limitation]:
+    if untimed:
+        yield Limitation("events without a time", f"{path}: they are left out", untimed)
+    if endless:
+        yield Limitation("events without a duration", f"{path}: they count as 0 ns", endless)
+
+
+def _without_gpu(path: str) -> Limitation:
+    reason = f"{path}: no GPU work, so the outermost operators of each thread stand for kernels"
+    return Limitation("GPU work", reason)
+
+
+def _named_threads(names: Mapping[int, str], threads: Ints) -> Iterator[Thread]:
+    plain = {int(threads[n]): _THREAD_NAME.sub(r"\g<name>", name) for n, name in names.items()}
+    for thread, name in sorted(plain.items()):
+        if name:
+            yield Thread(thread, encodable(name))
+
+
+def _source(path: str, metadata: Mapping[str, object], base_ns: int) -> Source:
+    host, schema = metadata.get("host_name"), metadata.get("schemaVersion")
+    zero_ns = metadata.get("baseTimeNanoseconds")
+    utc_ns = base_ns + (zero_ns if isinstance(zero_ns, int) else 0)
+    known = isinstance(host, str) and bool(host)
+    return Source(
+        path=path,
+        host=encodable(str(host)) if known else Path(path).name,
+        host_known=known,
+        format="kineto",
+        nsys_version=None,
+        schema_version=None if schema is None else str(schema),
+        session_utc_ns=utc_ns if utc_ns > _OLDEST_UTC_NS else None,
+        session_clock_ns=None,
+    )
+
+
+def _devices(metadata: Mapping[str, object]) -> tuple[Device, ...]:
+    properties = metadata.get("deviceProperties")
+    gpus = properties if isinstance(properties, list) else []
+    return tuple(
+        Device(None, gpu["id"], encodable(str(gpu.get("name", ""))), None)
+        for gpu in gpus
+        if isinstance(gpu, dict) and isinstance(gpu.get("id"), int)
+    )
+
+
+def _global_rank(metadata: Mapping[str, object]) -> int | None:
+    info = metadata.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    return rank if isinstance(rank, int) and rank >= 0 else None

@@ -1,0 +1,247 @@
+"""A file of trace events, read as a stream of blocks.
+
+It is one document whose ``traceEvents`` are millions of small objects, or that list alone, often
+gzipped. It is read some MiB at a time, so that memory does not grow with it::
+
+    {"schemaVersion": 1, ... "traceEvents": [   the head
+      {...}, {...}, {...},                      a block, decoded at once
+      {...}, {...}, {...}, {...                 the next one; an event that is cut waits for more
+    ], "baseTimeNanoseconds": 17...}            the tail; head and tail hold the metadata
+
+A block ends at any ``}, {`` in front of which everything is a list of whole events; since JSON is
+read from left to right, that is then the end of an event. The file of a killed job may lack its
+end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic
+
+import msgspec
+
+from bubbleviz.errors import ProfileError
+from bubbleviz.model.operations import Limitation
+from bubbleviz.progress import Watch, unwatched
+from bubbleviz.sources.gzip_files import Unpacked, unpacked
+from bubbleviz.sources.trace_events.damaged import decode_one_by_one
+from bubbleviz.sources.trace_events.events import EventT, ExactT, may_be_rounded
+
+#: So much is decoded at a time: some 20,000 events.
+BLOCK = 1 << 23
+#: Anything longer is not an event, nor the head of a document.
+_LONGEST = 1 << 27
+#: A boundary is looked for so near the end of the bytes read.
+_NEAR = 1 << 20
+
+#: Editors of other systems put this in front of UTF-8.
+BOM = b"\xef\xbb\xbf"
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+
+
+@dataclass(frozen=True)
+class RareEvent(Generic[EventT]):
+    """An event with more fields than most.
+
+    Attributes:
+        mark: bytes that any block with such an event holds.
+        event: struct that the events of such a block are decoded to.
+    """
+
+    mark: bytes
+    event: type[EventT]
+
+
+class TraceFile(Generic[EventT, ExactT]):
+    """The events of an open file.
+
+    Attributes:
+        path: the file.
+        malformed: how many events could not be read, known after the last block.
+        cut: whether the file's end is missing, known after the last block.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        chunks: Unpacked,
+        event: type[EventT],
+        exact: type[ExactT],
+        rare: RareEvent[EventT] | None,
+    ) -> None:
+        self.path, self.malformed, self.cut = path, 0, False
+        self._unpacked, self._chunks = chunks, iter(chunks)
+        self._rest, self._ended = b"", False
+        self._head, self._tail = b"", b""
+        self._exact = exact
+        # The struct is only known at run time, which type checkers cannot follow.
+        self._fast_decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
+        self._rare = rare
+        self._rare_decoder = self._fast_decoder
+        if rare is not None:
+            self._rare_decoder = msgspec.json.Decoder(list[rare.event], strict=False)  # type: ignore[name-defined]
+        self._exact_decoder = msgspec.json.Decoder(list[exact], strict=False)  # type: ignore[valid-type]
+
+    def blocks(self) -> Iterator[Sequence[EventT | ExactT]]:
+        """Yield the events, in the order of the file.
+
+        Raises:
+            ProfileError: the file holds no list of trace events.
+        """
+        self._find_list()
+        while True:
+            events = None if self._ended else self._decode_block()
+            if events is not None:
+                yield events
+            else:
+                exact_events, list_ended = self._decode_damaged()
+                yield exact_events
+                if list_ended or self._ended:
+                    break
+            self._read_more()
+        self._read_tail()
+
+    def metadata(self) -> Mapping[str, object]:
+        """Return the values of the document beside its events, known after the last block."""
+        for content in (self._head + b"[]" + self._tail, self._head + b"[]}"):
+            try:
+                document = msgspec.json.decode(content)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            return document if isinstance(document, dict) else {}
+        return {}
+
+    def limitations(self) -> tuple[Limitation, ...]:
+        """Return the parts of the file that could not be read, known after the last block."""
+        limitations = []
+        if self._unpacked.damaged:
+            reason = f"{self.path}: gzip data is damaged; copy the file again"
+            limitations.append(Limitation("the trace from its damaged part on", reason))
+        elif self.cut:
+            reason = f"{self.path}: the file's end is missing, as when a job was killed"
+            limitations.append(Limitation("the end of the trace", reason))
+        if self.malformed:
+            reason = f"{self.path}: they are not JSON, or not events"
+            limitations.append(Limitation("events that cannot be read", reason, self.malformed))
+        return tuple(limitations)
+
+    def _read_more(self) -> bool:
+        """Read a block; tell whether there was one."""
+        chunks, length = [self._rest], 0
+        while length < BLOCK and not self._ended:
+            chunk = next(self._chunks, b"")
+            self._ended = not chunk
+            length += len(chunk)
+            chunks.append(chunk)
+        self._rest = b"".join(chunks)
+        return length > 0
+
+    def _read_tail(self) -> None:
+        """Read the bytes behind the list; where these do not end, they are dropped."""
+        chunks, length = [self._tail], len(self._tail)
+        for chunk in self._chunks:
+            length += len(chunk)
+            if length <= _LONGEST:
+                chunks.append(chunk)
+        self._tail = b"".join(chunks) if length <= _LONGEST else b""
+
+    def _find_list(self) -> None:
+        """Read up to the list of events.
+
+        Raises:
+            ProfileError: there is none.
+        """
+        while self._read_more() or self._rest:
+            self._rest = self._rest.removeprefix(BOM)
+            match = _LIST.search(self._rest)
+            bare = self._rest.lstrip()[:1] == b"["
+            if match or bare:
+                at = self._rest.index(b"[") if bare or match is None else match.end() - 1
+                self._head, self._rest = self._rest[:at], self._rest[at + 1 :]
+                return
+            if self._ended or len(self._rest) > _LONGEST:
+                break
+        raise ProfileError(
+            f"{self.path}: JSON without traceEvents, so not a trace of PyTorch or XLA; give the "
+            "file that the profiler wrote"
+        )
+
+    def _decode_block(self) -> Sequence[EventT | ExactT] | None:
+        """Return the events up to the last boundary; None where they cannot be decoded at once."""
+        at = self._boundary()
+        if at is None:
+            return None
+        block = b"".join((b"[", self._rest[: at + 1], b"]"))
+        try:
+            rare = self._rare is not None and self._rare.mark in block
+            decoder = self._rare_decoder if rare else self._fast_decoder
+            events: Sequence[EventT | ExactT] = decoder.decode(block)
+            if may_be_rounded(events):
+                events = self._exact_decoder.decode(block)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        self._rest = self._rest[self._rest.index(b",", at) + 1 :]
+        return events
+
+    def _boundary(self) -> int | None:
+        """Return where the last ``}, {`` begins; None where there is none near the end."""
+        at = self._rest.rfind(b"},")
+        if at >= 0 and _BOUNDARY.match(self._rest, at):
+            return at
+        last = None
+        for match in _BOUNDARY.finditer(self._rest, max(len(self._rest) - _NEAR, 0)):
+            last = match.start()
+        return last
+
+    def _decode_damaged(self) -> tuple[Sequence[ExactT], bool]:
+        """Return events decoded one by one, and whether the list ended.
+
+        Raises:
+            ProfileError: an event does not end.
+        """
+        block = decode_one_by_one(self._rest, self._exact)
+        self.malformed += block.malformed
+        self._rest = block.rest
+        if block.list_ended:
+            self._tail, self._rest = self._rest[1:], b""
+        elif len(self._rest) > _LONGEST:
+            raise ProfileError(
+                f"{self.path}: {_LONGEST >> 20} MiB without a complete event, so damaged or not a "
+                "trace; record or copy it again"
+            )
+        elif self._ended:
+            self.cut, self._rest = True, b""
+        return block.events, block.list_ended
+
+
+def is_json(head: bytes) -> bool:
+    """Tell whether a file begins as JSON does."""
+    return head.removeprefix(BOM).lstrip()[:1] in (b"{", b"[")
+
+
+@contextmanager
+def opened_trace(
+    path: str,
+    event: type[EventT],
+    exact: type[ExactT],
+    watch: Watch = unwatched,
+    rare: RareEvent[EventT] | None = None,
+) -> Iterator[TraceFile[EventT, ExactT]]:
+    """Open a file of trace events.
+
+    Args:
+        path: JSON, gzipped or not.
+        event: struct that an event is decoded to.
+        exact: struct that it is decoded to where a double would round its times.
+        watch: takes the share of the file that has been read.
+        rare: events with more fields than most.
+
+    Raises:
+        ProfileError: it cannot be opened.
+    """
+    with unpacked(path, watch, BLOCK) as chunks:
+        yield TraceFile(path, chunks, event, exact, rare)
