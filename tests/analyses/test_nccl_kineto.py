@@ -441,7 +441,7 @@ _KEYS = (*told("", 0), "Src Rank", "Dst Rank", "Seq", "Rank", "External id", "Gl
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150
 )
 @given(
     odd=st.dictionaries(st.sampled_from((*_KEYS, "Global rank stride")), _ANY, max_size=6),

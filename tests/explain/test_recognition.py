@@ -467,7 +467,7 @@ def test_stages_that_no_run_has_cost_nothing() -> None:
     assert named(of_orders(odd)).name is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     rule=st.sampled_from(ONE_WAY),
     copies=st.integers(2, 4),
@@ -531,7 +531,7 @@ def test_an_order_is_judged_once_however_many_ran_it(monkeypatch: pytest.MonkeyP
     assert (found.name, found.exact, len(judged)) == ("zb-h1", True, 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     order=st.permutations(range(7)),
     dropped=st.sets(st.integers(0, 6), max_size=3),

@@ -22,7 +22,6 @@ from tests.support import reference, strategies
 EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "120"))
 SETTINGS = settings(
     max_examples=EXAMPLES,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

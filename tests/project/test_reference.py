@@ -626,7 +626,7 @@ def test_spread() -> None:
 
 
 @given(profiles())
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_everything_adds_up(rows: Rows) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = analyse(rows.write(Path(folder)))

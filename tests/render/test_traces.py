@@ -435,7 +435,6 @@ def test_pieces_of_a_trace_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(
     max_examples=int(os.environ.get("BUBBLEVIZ_EXAMPLES", "120")),
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

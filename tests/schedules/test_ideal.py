@@ -71,7 +71,7 @@ def test_times_of_nothing_give_no_ratio() -> None:
     assert (found.cost_ms, found.stage_ratio, found.schedule_ratio) == (0.0, None, None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     schedule=st.sampled_from(WITH_ORDER),
     stages=st.integers(1, 5),

@@ -57,7 +57,7 @@ def test_files_that_pytorch_wrote_are_the_schedules(file: str, name: str) -> Non
     assert found.together == wanted.together
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(ONE_WAY), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
 def test_a_plan_is_what_its_file_holds(rule: Any, p: int, groups: int, chunks: int) -> None:
     try:
@@ -68,7 +68,7 @@ def test_a_plan_is_what_its_file_holds(rule: Any, p: int, groups: int, chunks: i
     assert torch_csv.read(torch_csv.write(plan), plan.name) == plan
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_valid_order_is_what_its_file_holds(data: st.DataObject) -> None:
     """Stages on any rank; each stage's operations in any sequence that begins with F."""
@@ -157,7 +157,7 @@ def test_what_is_no_plan_is_refused_by_row_and_cell(text: str) -> None:
     assert len(str(refused.value)) < 400
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet='0123FIWB_,;()\n "OVERLAPSEND', max_size=60))
 def test_any_text_is_a_plan_or_refused(text: str) -> None:
     try:

@@ -444,7 +444,7 @@ _SOUND = [
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150
 )
 @given(
     odd=st.lists(st.tuples(st.sampled_from(range(6)), _ODD_EVENT), max_size=5),

@@ -418,7 +418,7 @@ def test_numbers_of_any_size_fit_or_are_none(tmp_path: Path, value: int) -> None
     assert events.host_end_ns.tolist() == [UNKNOWN]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.permutations(list(range(14))), st.integers(0, 14))
 def test_lines_in_any_order_are_read(order: list[int], keep: int) -> None:
     lines = plugin(Op("AllReduce", 60_000, 90_000, channels=1, steps=(SEND,))).lines[1:15]

@@ -104,7 +104,7 @@ _EVENTS = st.lists(
 
 
 @pytest.mark.usefixtures("small_blocks")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     events=_EVENTS,
     indent=st.sampled_from([None, 1]),

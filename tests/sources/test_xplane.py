@@ -336,7 +336,7 @@ def test_a_file_cut_anywhere_is_read_as_far_as_it_is_whole(tmp_path: Path) -> No
     assert 1 in counts
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 1 << 30), st.integers(1, 255))
 def test_damaged_bytes_give_one_sentence(tmp_path_factory: Any, at: int, change: int) -> None:
     content = bytearray(space(SMALL, ["h"]))

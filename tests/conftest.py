@@ -1,0 +1,9 @@
+"""Settings of all tests."""
+
+from hypothesis import HealthCheck, settings
+
+# A busy machine is slow, which is no defect: no example has a deadline.
+settings.register_profile(
+    "bubbleviz", suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("bubbleviz")
