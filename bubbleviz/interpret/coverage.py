@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from intervaltree import IntervalTree
 
-from bubbleviz.interpret.link import Links, Rule
+from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.interpret.work import Work
 from bubbleviz.model.columns import NONE, Bools, Codes
 from bubbleviz.model.intervals import group_sum
@@ -106,14 +106,14 @@ def measure_coverage(
         named: the ranges of operations.
     """
     kernels = profile.activities.kernels
-    rule = np.bincount(links.rule[:kernels], minlength=len(Rule)).tolist()
+    rule = np.bincount(links.rule[:kernels], minlength=len(LinkRule)).tolist()
     where = _Whereabouts(profile, links, named, [one.longest for one in loose])
     return Coverage(
         kernels=kernels,
         linked_kernels=int((links.call[:kernels] >= 0).sum()),
         attributed_kernels=int((links.range[:kernels] >= 0).sum()),
-        cross_thread_kernels=rule[Rule.CROSS_THREAD],
-        ambiguous_kernels=rule[Rule.AMBIGUOUS],
+        cross_thread_kernels=rule[LinkRule.CROSS_THREAD],
+        ambiguous_kernels=rule[LinkRule.AMBIGUOUS],
         ranks=tuple(ranks),
         unattributed=tuple(
             UnattributedKernels(
@@ -164,7 +164,7 @@ class _Whereabouts:
         start_ns, end_ns = int(self._calls.start_ns[call]), int(self._calls.end_ns[call])
         around = [r for r in self._tree(thread)[start_ns] if r.end > end_ns]
         around.sort(key=lambda r: (r.begin - r.end, r.begin, r.data))
-        if self._links.rule[activity] == Rule.AMBIGUOUS:
+        if self._links.rule[activity] == LinkRule.AMBIGUOUS:
             return f"{place}, while several threads ran backward"
         if around:
             return f"{place}, in {around[-1].data}"

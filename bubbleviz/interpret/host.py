@@ -20,14 +20,14 @@ _KEPT = 8
 
 
 def with_hosts(
-    operations: RankOperations, late: Late, lengthy: Calls | None, profile: Profile
+    operations: RankOperations, late: Late, long_calls: Calls | None, profile: Profile
 ) -> tuple[RankOperations, HostActivities]:
     """Return what the host did before late launches, and operations that know those names too.
 
     Args:
         operations: of one profile.
         late: those that were launched late.
-        lengthy: calls that took their time; None for none.
+        long_calls: calls in which a thread spent real time; None for none.
         profile: the profile.
     """
     late = _longest(late)
@@ -35,7 +35,7 @@ def with_hosts(
     if len(late) == 0:
         return operations, HostActivities(*(none.copy() for _ in range(5)))
     number = {name: index for index, name in enumerate(operations.names)}
-    rows = [*_calls(late, lengthy, profile.calls), *_ranges(late, profile)]
+    rows = [*_calls(late, long_calls, profile.calls), *_ranges(late, profile)]
     table = np.array(
         [(*row[:4], number.setdefault(row[4], len(number))) for row in rows], np.int64
     ).reshape(-1, 5)
@@ -57,16 +57,16 @@ def _longest(late: Late) -> Late:
 _Row = tuple[int, int, int, int, str]
 
 
-def _calls(late: Late, lengthy: Calls | None, calls: CallLog) -> list[_Row]:
-    """Return (operation, start, end, 1, name) of the lengthy calls in each delay."""
-    if lengthy is None:
+def _calls(late: Late, long_calls: Calls | None, calls: CallLog) -> list[_Row]:
+    """Return (operation, start, end, 1, name) of the long calls in each delay."""
+    if long_calls is None:
         return []
-    delay, row = _touching(late, lengthy.thread, lengthy.start_ns, lengthy.end_ns)
+    delay, row = _touching(late, long_calls.thread, long_calls.start_ns, long_calls.end_ns)
     if len(row) == 0:
         return []
-    numbers, of_row = np.unique(lengthy.row[row], return_inverse=True)
+    numbers, of_row = np.unique(long_calls.row[row], return_inverse=True)
     names = calls.names(numbers)
-    columns = late.operation[delay], lengthy.start_ns[row], lengthy.end_ns[row], of_row
+    columns = late.operation[delay], long_calls.start_ns[row], long_calls.end_ns[row], of_row
     return [
         (operation, start, end, 1, names[at])
         for operation, start, end, at in zip(*(c.tolist() for c in columns), strict=True)

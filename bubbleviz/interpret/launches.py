@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.interpret.link import Links
+from bubbleviz.interpret.linking.links import Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Codes, Ints, Table
 from bubbleviz.model.operations import (

@@ -21,7 +21,8 @@ from bubbleviz.interpret.launches import (
     launches_of,
     occupied_by,
 )
-from bubbleviz.interpret.link import Inside, Links
+from bubbleviz.interpret.linking.links import Links
+from bubbleviz.interpret.linking.open_ranges import EnclosingRanges
 from bubbleviz.interpret.operation_ranges import Parts, operations_of_ranges
 from bubbleviz.interpret.spans import ActiveTime, active_time, owned_by, spans_of
 from bubbleviz.interpret.work import Work
@@ -46,7 +47,7 @@ class Linkage:
     work: Work
     links: Links
     parts: Parts
-    inside: Inside
+    inside: EnclosingRanges
     calls: CallLog
     ranges: int
 
@@ -91,7 +92,7 @@ def _on_rank(
     linkage: Linkage,
     keys: OperationKeys,
     first: int,
-    inside: Inside,
+    inside: EnclosingRanges,
     kinds: Codes,
     passing: Bools,
 ) -> OnRank:

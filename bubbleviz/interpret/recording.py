@@ -18,7 +18,9 @@ from bubbleviz.interpret.collectives import Collectives
 from bubbleviz.interpret.coverage import Coverage, measure_coverage
 from bubbleviz.interpret.host import with_hosts
 from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.interpret.link import Linked, Links, Rule, launched_inside, link
+from bubbleviz.interpret.linking.linker import link
+from bubbleviz.interpret.linking.links import LinkResult, LinkRule, Links
+from bubbleviz.interpret.linking.open_ranges import enclosing_ranges
 from bubbleviz.interpret.operation_ranges import Parts, parts_of
 from bubbleviz.interpret.per_rank import Linkage, on_ranks
 from bubbleviz.interpret.spans import ActiveTime
@@ -151,21 +153,21 @@ def _recording(
     names: NameMeanings,
     kinds: Kinds,
     named: Ranges,
-    linked: Linked,
+    linked: LinkResult,
 ) -> Recording:
     """Return the operations of a profile whose kernels are linked to ``named`` ranges."""
     links, ranks, phase = linked.links, profile.activities.ranks, names.phase[named.name_id]
     work = work_of(profile.activities, links, named, names, kinds)
     parts, homeless = parts_of(profile, named, names, work, ranks)
     planned, said = operations_of(named, names, parts)
-    inside = launched_inside(np.flatnonzero(work.receive), links, profile.calls, named, phase)
+    inside = enclosing_ranges(np.flatnonzero(work.receive), links, profile.calls, named, phase)
     told = links if profile.launches_known else links.without_calls()
     linkage = Linkage(profile.activities, work, told, parts, inside, profile.calls, len(named))
     found = list(on_ranks(linkage, planned, kinds))
     operations = joined([one.operations for one in found])
-    operations = mark_unrecorded(operations, linked.vain, ranks[:, 0])
+    operations = mark_unrecorded(operations, linked.workless, ranks[:, 0])
     late = joined([one.late for one in found])
-    operations, hosts = with_hosts(operations, late, linked.lengthy, profile)
+    operations, hosts = with_hosts(operations, late, linked.long_calls, profile)
     loose = [name for one in found for name in one.loose]
     kernels = slice(0, profile.activities.kernels)
     return Recording(
@@ -237,17 +239,17 @@ def _notes(
         (
             "kernels without their launching call",
             "the call is not in the profile (a capture cut to a window drops some)",
-            int((kernels == Rule.UNLINKED).sum()),
+            int((kernels == LinkRule.UNLINKED).sum()),
         ),
         (
             "kernels that several threads' backward could own",
             "their thread opens no range, and several others had a backward range open",
-            int((kernels == Rule.AMBIGUOUS).sum()),
+            int((kernels == LinkRule.AMBIGUOUS).sum()),
         ),
         (
             "kernels of helper threads while backward ran elsewhere",
             "their threads are named as loaders, watchdogs or profilers are",
-            int((kernels == Rule.HELPER_THREAD).sum()),
+            int((kernels == LinkRule.HELPER_THREAD).sum()),
         ),
         (
             "operations without any GPU work",

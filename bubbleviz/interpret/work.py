@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.range_names import NameMeanings
-from bubbleviz.interpret.link import Links
+from bubbleviz.interpret.linking.links import Links
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.model.profile import Activities, Ranges

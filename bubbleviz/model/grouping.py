@@ -70,6 +70,17 @@ def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Int
     return table[number[len(values) :]]
 
 
+def rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
+    """Return (value, rows) for each distinct value, values and rows ascending."""
+    if len(column) == 0:
+        return []
+    if column.min() == column.max():
+        return [(int(column[0]), np.arange(len(column)))]
+    order = np.argsort(column, kind="stable")
+    values, starts = np.unique(column[order], return_index=True)
+    return list(zip(values.tolist(), np.split(order, starts[1:]), strict=True))
+
+
 def found_in(ascending: Ints, values: Ints | Codes) -> Ints:
     """Return the place of each value among ascending ones; -1 for those that are not there."""
     if len(ascending) == 0:

@@ -243,7 +243,7 @@ class RankIntervals(Table):
 
 @dataclass(frozen=True)
 class HostActivities(Table):
-    """What launching threads did while their GPU had run dry: lengthy calls, and ranges.
+    """What launching threads did while their GPU had run dry: long calls, and ranges.
 
     Attributes:
         operation: row of the operation that was launched late.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import ProfileError
-from bubbleviz.interpret.link import _places
+from bubbleviz.interpret.linking.correlations import places_of
 from bubbleviz.model.columns import Ints, widened
 from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.profile import UNCORRELATED, correlations, possible
@@ -87,7 +87,7 @@ def test_places_among_ids(ids: set[int], wanted: list[int], apart: int) -> None:
     """Close together they are looked up in a table, far apart by search: all the same."""
     among = np.array(sorted(ids), np.uint32) * np.uint32(apart)
     inside = [w * apart for w in sorted(wanted) if min(ids) <= w <= max(ids)]
-    found = _places(among, np.array(inside, np.uint32)).tolist()
+    found = places_of(among, np.array(inside, np.uint32)).tolist()
 
     place = {value: i for i, value in enumerate(among.tolist())}
     assert found == [place.get(value, -1) for value in inside]

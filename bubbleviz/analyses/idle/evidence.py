@@ -21,7 +21,7 @@ from bubbleviz.analyses.idle.host_ranges import ON_DEVICE, host_ranges_of, main_
 from bubbleviz.conventions.host_activities import DEVICE, KNOWN, ActivityList, ActivityLookup
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret.link import link
+from bubbleviz.interpret.linking.linker import link
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.numbering import Numbering

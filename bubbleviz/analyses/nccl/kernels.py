@@ -18,7 +18,7 @@ import numpy as np
 from bubbleviz.analyses.nccl.called import Called
 from bubbleviz.analyses.nccl.collectives import called_of, sizes_of
 from bubbleviz.analyses.nccl.communications import Communicator
-from bubbleviz.interpret.link import link
+from bubbleviz.interpret.linking.linker import link
 from bubbleviz.interpret.record import export_of, told_of
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import groups_of, looked_up

@@ -14,7 +14,8 @@ from bubbleviz.analyses.pgle.executions import Thunks, thunks_of
 from bubbleviz.analyses.pgle.thunks import Kind, Said, what_is_said
 from bubbleviz.conventions.kinds import Kinds, default_kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.interpret.link import Links, Rule, link
+from bubbleviz.interpret.linking.linker import link
+from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
@@ -273,8 +274,8 @@ def _notes(
             graphs,
         )
     for what, rule, why in (
-        ("work outside every instruction", Rule.OUTSIDE, "it is in no cost"),
-        ("kernels without their launching call", Rule.UNLINKED, "they are in no cost"),
+        ("work outside every instruction", LinkRule.OUTSIDE, "it is in no cost"),
+        ("kernels without their launching call", LinkRule.UNLINKED, "they are in no cost"),
     ):
         loose = np.flatnonzero(links.rule == rule)
         if len(loose):

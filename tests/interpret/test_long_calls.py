@@ -1,10 +1,10 @@
-"""Lengthy calls: the long ones are kept, and where there are too many the longer ones."""
+"""Long calls are kept, and where there are too many the longer ones."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.interpret.lengthy import Lengthy
+from bubbleviz.interpret.linking.long_calls import LongCalls
 from bubbleviz.model.profile import Calls
 
 US = 1_000
@@ -23,33 +23,33 @@ def calls_of(*lengths_us: int) -> Calls:
     )
 
 
-def lengths(lengthy: Lengthy) -> list[int]:
+def lengths(long_calls: LongCalls) -> list[int]:
     """Return the lengths that were kept, us."""
-    kept = lengthy.done()
+    kept = long_calls.collected()
     return [] if kept is None else ((kept.end_ns - kept.start_ns) // US).tolist()
 
 
 def test_nothing_is_kept_of_nothing() -> None:
-    lengthy = Lengthy()
-    lengthy.add(calls_of())
+    long_calls = LongCalls()
+    long_calls.add(calls_of())
 
-    assert lengthy.done() is None
+    assert long_calls.collected() is None
 
 
 def test_launches_are_not_kept_and_waits_are() -> None:
-    lengthy = Lengthy()
-    lengthy.add(calls_of(5, 19, 20, 3_000))
-    lengthy.add(calls_of(1))
-    lengthy.add(calls_of(40))
+    long_calls = LongCalls()
+    long_calls.add(calls_of(5, 19, 20, 3_000))
+    long_calls.add(calls_of(1))
+    long_calls.add(calls_of(40))
 
-    assert lengths(lengthy) == [20, 3_000, 40]
+    assert lengths(long_calls) == [20, 3_000, 40]
 
 
 def test_of_too_many_the_longer_ones_are_kept_in_their_order() -> None:
-    lengthy = Lengthy(most=3)
-    lengthy.add(calls_of(25, 90, 30))
-    lengthy.add(calls_of(50, 41))
+    long_calls = LongCalls(most=3)
+    long_calls.add(calls_of(25, 90, 30))
+    long_calls.add(calls_of(50, 41))
     # Shorter than 40 us goes, and is no longer looked at.
-    lengthy.add(calls_of(39))
+    long_calls.add(calls_of(39))
 
-    assert lengths(lengthy) == [90, 50, 41]
+    assert lengths(long_calls) == [90, 50, 41]

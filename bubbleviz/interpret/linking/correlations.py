@@ -1,0 +1,82 @@
+"""Correlations: the activities that calls launched, by process and correlation id."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.grouping import rows_by_value
+from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, process_of
+
+#: A look-up table may have so many places for each row that is looked up.
+_TABLE = 16
+
+
+class CorrelationIndex:
+    """The activities of each process in order of their correlation ids."""
+
+    def __init__(self, activities: Activities) -> None:
+        self._ids = activities.correlation_id
+        # One column for all processes, which goes back to the system as a whole.
+        self._rows = np.empty(len(activities), np.int32)
+        self._of_process: dict[int, slice] = {}
+        at = 0
+        for process in np.unique(activities.ranks[:, 0]).tolist():
+            of_process = activities.ranks[:, 0] == process
+            rows = np.flatnonzero(of_process[activities.rank]).astype(np.int32)
+            ids = activities.correlation_id[rows]
+            order = np.argsort(ids, kind="stable")
+            self._rows[at : at + len(rows)] = rows[order]
+            known = int((ids != UNCORRELATED).sum())
+            self._of_process[process] = slice(at, at + known)
+            at += len(rows)
+
+    def launched_by(self, calls: Calls) -> tuple[Codes, Ints]:
+        """Return pairs (activity, call): rows of what was launched, and of its call.
+
+        Of several rows of one call (runtime API and driver API) the one that started first counts;
+        of two that start together the earlier row.
+        """
+        pairs = [
+            self._of_one(process, rows, calls)
+            for process, rows in rows_by_value(process_of(calls.thread))
+        ]
+        activity, call = zip(*pairs, strict=True)
+        return np.concatenate(activity), np.concatenate(call)
+
+    def _of_one(self, process: int, rows: Ints, calls: Calls) -> tuple[Codes, Ints]:
+        activities = self._rows[self._of_process.get(process, slice(0, 0))]
+        ids = calls.correlation_id[rows]
+        # Where the thread that calls is the only one of its process, ids ascend already.
+        if not (ids[1:] > ids[:-1]).all():
+            rows = rows[np.lexsort((calls.start_ns[rows], ids))]
+            ids = calls.correlation_id[rows]
+            first = np.append(True, ids[1:] != ids[:-1])
+            rows, ids = rows[first], ids[first]
+        low = bisect_left(activities, int(ids[0]), key=self._id_of)
+        high = bisect_right(activities, int(ids[-1]), key=self._id_of)
+        within = activities[low:high]
+        at = places_of(ids, self._ids[within])
+        hit = at != NONE
+        return within[hit], rows[at[hit]]
+
+    def _id_of(self, activity: int) -> int:
+        return int(self._ids[activity])
+
+
+def places_of(ids: npt.NDArray[np.uint32], wanted: npt.NDArray[np.uint32]) -> Codes:
+    """Return the place among ``ids`` of each wanted one, -1 none; both ascend, ``ids`` strictly.
+
+    Ids are handed out one by one, so that a table of all between the first and the last is short.
+    """
+    low, span = int(ids[0]), int(ids[-1]) - int(ids[0]) + 1
+    if span <= _TABLE * (len(ids) + len(wanted)):
+        table = np.full(span, NONE, np.int32)
+        table[ids - ids[0]] = np.arange(len(ids), dtype=np.int32)
+        places: Codes = table[wanted - np.uint32(low)]
+        return places
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where(ids[at] == wanted, at, NONE)

@@ -1,0 +1,196 @@
+"""The linker: links activities to calls and ranges as blocks of calls pass by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bubbleviz.interpret.linking.backward_threads import OpenBackwards, helper_threads
+from bubbleviz.interpret.linking.correlations import CorrelationIndex
+from bubbleviz.interpret.linking.links import (
+    CallStarts,
+    LinkResult,
+    LinkRule,
+    Links,
+    WorklessCalls,
+)
+from bubbleviz.interpret.linking.long_calls import LongCalls
+from bubbleviz.interpret.linking.open_ranges import ThreadRanges
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, widened
+from bubbleviz.model.grouping import rows_by_value
+from bubbleviz.model.numbering import BlockNumbering
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.profile import Activities, CallLog, Calls, Ranges, Thread, process_of
+
+
+class _Linker:
+    """Links activities as the blocks of calls come; columns as of :class:`Links`."""
+
+    def __init__(
+        self,
+        activities: Activities,
+        ranges: Ranges,
+        phase: Ints,
+        helpers: Ints,
+        *,
+        cross_thread: bool,
+    ) -> None:
+        count = len(activities)
+        self._activities = activities
+        self._launches = CorrelationIndex(activities)
+        self._thread_ranges = ThreadRanges(ranges, np.arange(len(ranges)))
+        self._backward = OpenBackwards(ranges, phase) if cross_thread else None
+        # Threads that open these themselves launch no backward of another thread.
+        forward = np.isin(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
+        self._forward_threads = np.unique(ranges.thread[forward])
+        self._helpers = helpers
+        self._threads = BlockNumbering()
+        self._call: Codes = np.full(count, NONE, np.int32)
+        self._launched_ns = np.zeros(count, np.int64)
+        self._thread: Codes = np.full(count, NONE, np.int16)
+        self._range = np.full(count, NONE, np.int32)
+        self._rule = np.full(count, LinkRule.UNLINKED, np.int8)
+        self._workless: list[CallStarts] = []
+        self._first_ns, self._last_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+        self._impossible = 0
+        self._long_calls = LongCalls()
+
+    def add(self, calls: Calls) -> None:
+        """Link what these calls launched."""
+        self._impossible += calls.impossible
+        if len(calls) == 0:
+            return
+        self._first_ns = min(self._first_ns, int(calls.start_ns.min()))
+        self._last_ns = max(self._last_ns, int(calls.end_ns.max()))
+        self._long_calls.add(calls)
+        thread = self._threads.numbers(calls.thread)
+        activity, call = self._launches.launched_by(calls)
+        wins = self._wins(activity, calls.start_ns[call])
+        activity, call = activity[wins], call[wins]
+        launched = np.zeros(len(calls), bool)
+        launched[call] = True
+        self._add_workless(calls.start_ns[~launched], thread[~launched])
+        of_range, rule = self._attributed(calls.take(launched))
+        launch = (np.cumsum(launched) - 1)[call]
+        row = calls.row[call]
+        self._call, self._thread = widened(self._call, row), widened(self._thread, thread)
+        self._call[activity] = row
+        self._launched_ns[activity] = calls.start_ns[call]
+        self._thread[activity] = thread[call]
+        self._range[activity] = of_range[launch]
+        self._rule[activity] = rule[launch]
+
+    def _wins(self, activity: Codes, start_ns: Ints) -> Bools:
+        """Tell which activities get this call; one that they had before has no work after all."""
+        taken = self._call[activity] != NONE
+        wins: Bools = ~taken | (start_ns < self._launched_ns[activity])
+        lost = activity[taken & wins]
+        lost = lost[np.unique(self._call[lost], return_index=True)[1]]
+        if len(lost):
+            self._add_workless(self._launched_ns[lost], self._thread[lost])
+        return wins
+
+    def _add_workless(self, start_ns: Ints, thread: Codes) -> None:
+        """Keep the starts of calls that launched nothing; ``thread`` numbers their threads."""
+        for number, rows in rows_by_value(thread):
+            self._workless.append(CallStarts.of(number, start_ns[rows]))
+
+    def _attributed(self, calls: Calls) -> tuple[Ints, Ints]:
+        """Return the range of each call, and by which rule."""
+        of_range = self._thread_ranges.around(calls)
+        rule = np.where(of_range >= 0, LinkRule.OWN_THREAD, LinkRule.OUTSIDE).astype(np.int64)
+        if self._backward is None:
+            return of_range, rule
+        rest = np.flatnonzero((of_range < 0) & ~np.isin(calls.thread, self._forward_threads))
+        backward, several = self._backward.only(calls.thread[rest], calls.start_ns[rest])
+        rule[rest[backward >= 0]] = LinkRule.CROSS_THREAD
+        rule[rest[several]] = LinkRule.AMBIGUOUS
+        helper = np.isin(calls.thread[rest], self._helpers)
+        rule[rest[helper & ((backward >= 0) | several)]] = LinkRule.HELPER_THREAD
+        of_range[rest[~helper]] = backward[~helper]
+        return of_range, rule
+
+    def result(self) -> LinkResult:
+        """Return the links, once all calls have come."""
+        self._decide_by_device()
+        # One place more for what no call launched (-1).
+        launching = np.zeros(len(self._threads) + 1, bool)
+        launching[self._thread] = True
+        process = process_of(self._threads.values).tolist()
+        # A watchdog asks, again and again, and launches nothing.
+        workless = WorklessCalls(
+            tuple(
+                replace(starts, owner=process[starts.owner])
+                for starts in self._workless
+                if launching[starts.owner]
+            )
+        )
+        return LinkResult(
+            links=Links(self._call, self._range, self._rule),
+            workless=workless,
+            start_ns=self._first_ns,
+            end_ns=self._last_ns,
+            long_calls=self._long_calls.collected(),
+            impossible=self._impossible,
+        )
+
+    def _decide_by_device(self) -> None:
+        """Settle what several threads' backward could own, where one of them used the device."""
+        rows = np.flatnonzero(self._rule == LinkRule.AMBIGUOUS)
+        if self._backward is None or len(rows) == 0:
+            return
+        device_id = self._activities.ranks[:, 1][self._activities.rank[rows]]
+        uses = self._uses()
+
+        def used(thread: int, calls: Ints) -> Bools:
+            devices = np.array([d for t, d in sorted(uses) if t == thread], np.int64)
+            return np.isin(device_id[calls], devices)
+
+        thread = self._threads.values[self._thread[rows]]
+        backward, _ = self._backward.only(thread, self._launched_ns[rows], used)
+        self._range[rows] = backward
+        self._rule[rows[backward >= 0]] = LinkRule.CROSS_THREAD
+
+    def _uses(self) -> frozenset[tuple[int, int]]:
+        """Return the (thread, device) pairs that threads' own kernels ran on."""
+        kernels = slice(0, self._activities.kernels)
+        linked = self._thread[kernels] != NONE
+        count = len(self._activities.ranks)
+        codes = np.unique(
+            self._thread[kernels][linked].astype(np.int64) * count
+            + self._activities.rank[kernels][linked]
+        )
+        thread = self._threads.values[codes // count].tolist()
+        return frozenset(
+            zip(thread, self._activities.ranks[codes % count, 1].tolist(), strict=True)
+        )
+
+
+def link(
+    activities: Activities,
+    calls: CallLog,
+    ranges: Ranges,
+    phase: Ints,
+    threads: Sequence[Thread],
+    helpers: Sequence[str],
+    *,
+    cross_thread: bool = True,
+) -> LinkResult:
+    """Return each activity's call, range and rule, and which calls launched nothing.
+
+    Args:
+        activities: kernels and copies.
+        calls: the profile's CUDA API calls.
+        ranges: the ranges that the convention names as operations.
+        phase: phase of each range (codes of :class:`~bubbleviz.model.phases.Phase`).
+        threads: named threads.
+        helpers: regexes of names of threads that never run backward.
+        cross_thread: whether to apply rule 3.
+    """
+    names = helper_threads(threads, helpers)
+    linker = _Linker(activities, ranges, phase, names, cross_thread=cross_thread)
+    for block in calls.blocks():
+        linker.add(block)
+    return linker.result()

@@ -1,0 +1,119 @@
+"""What linking gives: the call and the range of each activity, and the calls without work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.model.columns import NONE, Codes, Ints, Table
+from bubbleviz.model.profile import CallLog, Calls
+
+
+class LinkRule(IntEnum):
+    """The rule by which an activity got its operation."""
+
+    UNLINKED = 0
+    OUTSIDE = 1
+    OWN_THREAD = 2
+    CROSS_THREAD = 3
+    AMBIGUOUS = 4
+    HELPER_THREAD = 5
+
+
+@dataclass(frozen=True)
+class Links(Table):
+    """For each activity (kernel or copy): its call and its range; -1 is none.
+
+    Attributes:
+        call: row of the launching call.
+        range: row of the range whose operation it belongs to.
+        rule: code of :class:`LinkRule`.
+    """
+
+    call: Codes
+    range: Codes
+    rule: npt.NDArray[np.int8]
+
+    def without_calls(self) -> Links:
+        """Return the links without the launching calls."""
+        return replace(self, call=np.full(len(self), NONE, np.int32))
+
+    def calls_of(self, rows: Codes, calls: CallLog) -> Calls:
+        """Return the call of each of some activities, none of which lacks one."""
+        called, of_row = np.unique(self.call[rows], return_inverse=True)
+        return calls.at(called.astype(np.int64)).take(of_row)
+
+    def launched_ns(self, rows: Codes, calls: CallLog) -> Ints:
+        """Return when the host launched some activities; the end of time where that is unknown."""
+        known = self.call[rows] != NONE
+        time_ns = np.full(len(rows), np.iinfo(np.int64).max)
+        time_ns[known] = self.calls_of(rows[known], calls).start_ns
+        return time_ns
+
+
+@dataclass(frozen=True)
+class CallStarts:
+    """When the host entered some calls, as short offsets from one time.
+
+    Attributes:
+        owner: number of the thread or process that made them.
+        base_ns: the earliest of the times.
+        after_ns: how long after it each call began, in as few bits as that needs.
+    """
+
+    owner: int
+    base_ns: int
+    after_ns: npt.NDArray[np.unsignedinteger[Any]]
+
+    @classmethod
+    def of(cls, owner: int, start_ns: Ints) -> CallStarts:
+        """Return the starts of calls (at least one)."""
+        base_ns = int(start_ns.min())
+        after_ns = start_ns - base_ns
+        return cls(owner, base_ns, after_ns.astype(np.min_scalar_type(int(after_ns.max()))))
+
+    @property
+    def start_ns(self) -> Ints:
+        """When the host entered each call, shape (calls,)."""
+        return self.after_ns.astype(np.int64) + self.base_ns
+
+
+@dataclass(frozen=True)
+class WorklessCalls:
+    """Calls without work in the profile, of threads that launched some.
+
+    Attributes:
+        starts: of these calls, by process.
+    """
+
+    starts: tuple[CallStarts, ...]
+
+    def starts_ns(self, process: int) -> Ints:
+        """Return when the host entered the calls of a process, ascending."""
+        times = [starts.start_ns for starts in self.starts if starts.owner == process]
+        return np.sort(np.concatenate(times)) if times else np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class LinkResult:
+    """What the calls of a profile give.
+
+    Attributes:
+        links: of each activity.
+        workless: calls without work.
+        start_ns: when the first call began.
+        end_ns: when the last one ended.
+        long_calls: calls in which a thread spent real time; None where there are none.
+        impossible: how many calls were left out for their times.
+    """
+
+    links: Links
+    workless: WorklessCalls
+    start_ns: int
+    end_ns: int
+    long_calls: Calls | None
+    impossible: int
