@@ -16,8 +16,9 @@ from bubbleviz.align.staging import MAYBE_MISSING
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, find_convention
 from bubbleviz.conventions.recognition import recognise
-from bubbleviz.count.count import Counts, count, prepare
-from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.count import Counts, count
+from bubbleviz.count.summary import prepare
+from bubbleviz.count.iterations import Iterations
 from bubbleviz.errors import MismatchError, ProfileError, UsageError
 from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.recognition.recognition import compared, schedule_of

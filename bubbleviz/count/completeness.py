@@ -1,15 +1,15 @@
-"""What an iteration is: training or evaluation, whole or cut, and what a rank lacks in it."""
+"""Completeness: training or evaluation, whole or cut, and what each rank lacks for a ratio."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.align.run import Run
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 
@@ -18,15 +18,15 @@ _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
 
 
 @dataclass(frozen=True)
-class Nature:
-    """One iteration.
+class IterationStatus:
+    """Kind and completeness of one iteration.
 
     Attributes:
         kind: ``"training"`` or ``"evaluation"``.
         complete: whether the capture holds all of it.
         stepped: whether every rank ran its Optimizer, of those that usually do.
         ranks_missing: whether ranks that train in other iterations are not in it.
-        microbatches: how many; None where names do not tell.
+        microbatches: how many; None where names do not give it.
         missing: what each rank lacks to have a ratio, None where nothing.
     """
 
@@ -39,8 +39,8 @@ class Nature:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """One rank in one iteration.
+class _RankEvidence:
+    """What one rank ran in one iteration.
 
     Attributes:
         forwards: microbatches it ran forward.
@@ -63,75 +63,122 @@ class _Found:
     step_cut: bool
 
 
-def natures(run: Run, present: Bools) -> tuple[Nature, ...]:
-    """Return what each iteration is.
+#: What the ranks of one iteration ran, by rank.
+_Ranks = dict[int, _RankEvidence]
+
+
+@dataclass(frozen=True)
+class _OperationKeys(Table):
+    """The columns of operations that show what is complete, as in :class:`.Operations`."""
+
+    phase: Ints
+    microbatch: Ints
+    chunk: Ints
+    sequence: Ints
+    second_microbatch: Ints
+    second_chunk: Ints
+    has_span: Ints
+    cut: Ints
+
+
+def iteration_statuses(run: Run, present: Bools) -> tuple[IterationStatus, ...]:
+    """Return the kind and completeness of each iteration.
 
     Args:
-        run: the profiles put together.
+        run: the merged profiles.
         present: which ranks take part, shape (iterations, ranks).
     """
-    found = _all_found(run.operations, present)
-    training = [k for k, ranks in enumerate(found) if any(f.backward for f in ranks.values())]
-    usual = {rank for k in training for rank in found[k]}
-    stepping = _stepping(found, training)
-    whole = _whole(found)
-    result = []
-    for k, ranks in enumerate(found):
-        forwards = Counter(frozenset(f.forwards) for f in ranks.values())
-        known = [len(f.forwards) for f in ranks.values() if NONE not in f.forwards and f.forwards]
-        evaluation = False
-        everyone = set(ranks) == usual or not training
+    iterations = _evidence(run.operations, present)
+    training = [k for k, ranks in enumerate(iterations) if _trains(ranks)]
+    everyone = {rank for k in training for rank in iterations[k]}
+    stepping = _stepping_ranks([iterations[k] for k in training])
+    whole = _whole(iterations)
+    statuses = []
+    for k, ranks in enumerate(iterations):
+        all_present = set(ranks) == everyone or not training
         if k in training:
-            complete = everyone and all(whole[k, rank] for rank in ranks)
+            complete = all_present and all(whole[k, rank] for rank in ranks)
+            statuses.append(_training(ranks, stepping, complete, ranks_missing=not all_present))
         else:
-            # What a capture cut off after some forwards may have become training.
-            same = len(forwards) == 1 and everyone and bool(ranks)
-            complete = same and not any(f.cut for f in ranks.values())
-            evaluation = same or k < len(found) - 1 or not training
-        result.append(
-            Nature(
-                kind="evaluation" if evaluation else "training",
-                complete=complete,
-                stepped=k not in training
-                or all(
-                    not f.step_cut and (f.optimizer or rank not in stepping)
-                    for rank, f in ranks.items()
-                ),
-                ranks_missing=k in training and not everyone,
-                microbatches=max(known) if known else None,
-                missing={rank: None if evaluation else f.lacks for rank, f in ranks.items()},
-            )
-        )
-    return tuple(result)
+            # Forwards alone at the end of a capture may be the start of a training iteration.
+            alike = all_present and _run_same_microbatches(ranks)
+            settled = alike or k < len(iterations) - 1 or not training
+            complete = alike and not any(rank.cut for rank in ranks.values())
+            statuses.append(_forwards_only(ranks, complete, is_evaluation=settled))
+    return tuple(statuses)
 
 
-def _whole(found: list[dict[int, _Found]]) -> dict[tuple[int, int], bool]:
-    """Return whether each rank's part of each training iteration is all in the capture.
+def _trains(ranks: _Ranks) -> bool:
+    return any(rank.backward for rank in ranks.values())
 
-    Where ranges never mark the backward of a rank (DeepSpeed's inner stages), what follows an
-    iteration tells that it ended.
+
+def _run_same_microbatches(ranks: _Ranks) -> bool:
+    return len({rank.forwards for rank in ranks.values()}) == 1
+
+
+def _training(
+    ranks: _Ranks, stepping: set[int], complete: bool, *, ranks_missing: bool
+) -> IterationStatus:
+    return IterationStatus(
+        kind="training",
+        complete=complete,
+        stepped=all(
+            not evidence.step_cut and (evidence.optimizer or rank not in stepping)
+            for rank, evidence in ranks.items()
+        ),
+        ranks_missing=ranks_missing,
+        microbatches=_microbatches(ranks),
+        missing={rank: evidence.lacks for rank, evidence in ranks.items()},
+    )
+
+
+def _forwards_only(ranks: _Ranks, complete: bool, *, is_evaluation: bool) -> IterationStatus:
+    return IterationStatus(
+        kind="evaluation" if is_evaluation else "training",
+        complete=complete,
+        stepped=True,
+        ranks_missing=False,
+        microbatches=_microbatches(ranks),
+        missing={
+            rank: None if is_evaluation else evidence.lacks for rank, evidence in ranks.items()
+        },
+    )
+
+
+def _microbatches(ranks: _Ranks) -> int | None:
+    """Return the most microbatches that a rank ran forward; None where names give none."""
+    forwards = [rank.forwards for rank in ranks.values()]
+    return max((len(f) for f in forwards if f and NONE not in f), default=None)
+
+
+def _whole(iterations: Sequence[_Ranks]) -> dict[tuple[int, int], bool]:
+    """Return whether the capture holds each rank's part of each training iteration.
+
+    Where ranges never mark the backward of a rank (DeepSpeed's inner stages), the start of its
+    next iteration shows that one ended.
     """
-    marked = {rank for ranks in found for rank, f in ranks.items() if f.backward}
-    latest = {rank: k for k, ranks in enumerate(found) for rank in ranks}
+    marked = {rank for ranks in iterations for rank, e in ranks.items() if e.backward}
+    latest = {rank: k for k, ranks in enumerate(iterations) for rank in ranks}
     return {
-        (k, rank): f.begins
-        and not f.cut
-        and (f.settled or (rank not in marked and (f.optimizer or k < latest[rank])))
-        for k, ranks in enumerate(found)
-        for rank, f in ranks.items()
+        (k, rank): e.begins
+        and not e.cut
+        and (e.settled or (rank not in marked and (e.optimizer or k < latest[rank])))
+        for k, ranks in enumerate(iterations)
+        for rank, e in ranks.items()
     }
 
 
-def _stepping(found: list[dict[int, _Found]], training: list[int]) -> set[int]:
+def _stepping_ranks(training: Sequence[_Ranks]) -> set[int]:
     """Return the ranks that run an Optimizer in most training iterations."""
-    runs, steps = Counter[int](), Counter[int]()
-    for k in training:
-        runs.update(list(found[k]))
-        steps.update(rank for rank, f in found[k].items() if f.optimizer)
-    return {rank for rank in runs if 2 * steps[rank] > runs[rank]}
+    iterations, steps = Counter[int](), Counter[int]()
+    for ranks in training:
+        iterations.update(list(ranks))
+        steps.update(rank for rank, evidence in ranks.items() if evidence.optimizer)
+    return {rank for rank in iterations if 2 * steps[rank] > iterations[rank]}
 
 
-def _all_found(operations: Operations, present: Bools) -> list[dict[int, _Found]]:
+def _evidence(operations: Operations, present: Bools) -> list[_Ranks]:
+    """Return the evidence of every iteration, by rank."""
     rows = np.flatnonzero(operations.iteration >= 0)
     rows = rows[
         np.lexsort(
@@ -140,54 +187,75 @@ def _all_found(operations: Operations, present: Bools) -> list[dict[int, _Found]
     ]
     cell = operations.iteration[rows] * present.shape[1] + operations.rank[rows]
     cells, first = np.unique(cell, return_index=True)
-    found: list[dict[int, _Found]] = [{} for _ in range(len(present))]
+    iterations: list[_Ranks] = [{} for _ in range(len(present))]
     if len(rows) == 0:
-        return found
-    for code, own in zip(cells.tolist(), np.split(rows, first[1:]), strict=True):
+        return iterations
+    keys = _OperationKeys(*(getattr(operations, c)[rows] for c in _OperationKeys.column_names()))
+    ends = [*first[1:].tolist(), len(rows)]
+    for code, start, end in zip(cells.tolist(), first.tolist(), ends, strict=True):
         k, rank = divmod(code, present.shape[1])
         if present[k, rank]:
-            found[k][rank] = _look(operations, own)
-    return found
+            iterations[k][rank] = _evidence_of(keys.take(slice(start, end)))
+    return iterations
 
 
-def _look(operations: Operations, rows: Ints) -> _Found:
-    """Look at one rank's operations of one iteration, in host order."""
-    phase, microbatch = operations.phase[rows], operations.microbatch[rows]
-    chunk, split = operations.chunk[rows], operations.sequence[rows]
-    spanned = operations.has_span[rows] == 1
-    counted = np.flatnonzero(np.isin(phase, COUNTED) & (microbatch >= 0))
-    forward, gradient = np.isin(phase, _FORWARD), np.isin(phase, _GRADIENT)
-    starts_whole = len(counted) == 0 or bool(
-        forward[counted[0]] and microbatch[counted[0]] == microbatch[counted].min()
-    )
-    owed = _keys(microbatch, chunk, split, forward)
-    second = phase == Phase.FB
-    settled = _keys(microbatch, chunk, split, gradient & ~second) | _keys(
-        operations.second_microbatch[rows], operations.second_chunk[rows], split, second
-    )
-    input_only = _keys(microbatch, chunk, split, phase == Phase.B)
-    weights = _keys(microbatch, chunk, split, phase == Phase.W)
-    clears = {c for m, c, _ in weights if m == NONE}
-    unsettled = {key for key in input_only - weights if not {key[1], NONE} & clears}
-    cut = operations.cut[rows] > 0
+def _evidence_of(operations: _OperationKeys) -> _RankEvidence:
+    """Return the evidence of one rank's operations of one iteration, in host order."""
+    phase, cut = operations.phase, operations.cut > 0
+    forward = np.isin(phase, _FORWARD)
     optimizer = phase == Phase.OPTIMIZER
-    lacks = None
-    if not (forward & spanned).any():
-        lacks = "no F with GPU work"
-    elif not (gradient & spanned).any():
-        lacks = "no B or BW with GPU work"
-    return _Found(
-        forwards=frozenset(microbatch[forward].tolist()),
-        begins=starts_whole,
-        settled=owed <= settled and not unsettled,
+    return _RankEvidence(
+        forwards=frozenset(operations.microbatch[forward].tolist()),
+        begins=_begins(operations),
+        settled=_is_settled(operations),
         cut=bool((cut & np.isin(phase, WORK)).any()),
-        lacks=lacks,
-        backward=bool((np.isin(phase, BACKWARD) | second).any()),
+        lacks=_lacking(operations),
+        backward=bool(np.isin(phase, (*BACKWARD, Phase.FB)).any()),
         optimizer=bool(optimizer.any()),
         step_cut=bool((cut & optimizer).any()),
     )
 
 
-def _keys(microbatch: Ints, chunk: Ints, split: Ints, which: Bools) -> set[tuple[int, int, int]]:
-    columns = (microbatch[which].tolist(), chunk[which].tolist(), split[which].tolist())
-    return set(zip(*columns, strict=True))
+def _begins(operations: _OperationKeys) -> bool:
+    """Return whether the first operation is the smallest microbatch's F."""
+    counted = np.isin(operations.phase, COUNTED) & (operations.microbatch >= 0)
+    microbatch = operations.microbatch[counted]
+    if len(microbatch) == 0:
+        return True
+    starts_forward = operations.phase[counted][0] in _FORWARD
+    return bool(starts_forward and microbatch[0] == microbatch.min())
+
+
+def _is_settled(operations: _OperationKeys) -> bool:
+    """Return whether every F has its B, and every B its W where it owes one."""
+    phase = operations.phase
+    forward, second = np.isin(phase, _FORWARD), phase == Phase.FB
+    gradient = np.isin(phase, _GRADIENT) & ~second
+    differentiated = _keys(operations, gradient) | _keys(operations, second, of_second=True)
+    weights = _keys(operations, phase == Phase.W)
+    # A W without a microbatch clears all of its chunk, one without a chunk all there are.
+    cleared = {chunk for microbatch, chunk, _ in weights if microbatch == NONE}
+    unpaid = _keys(operations, phase == Phase.B) - weights
+    return _keys(operations, forward) <= differentiated and all(
+        {chunk, NONE} & cleared for _, chunk, _ in unpaid
+    )
+
+
+def _lacking(operations: _OperationKeys) -> str | None:
+    """Return what the rank lacks to have a ratio; None for nothing."""
+    spanned = operations.phase[operations.has_span == 1]
+    if not np.isin(spanned, _FORWARD).any():
+        return "no F with GPU work"
+    if not np.isin(spanned, _GRADIENT).any():
+        return "no B or BW with GPU work"
+    return None
+
+
+def _keys(
+    operations: _OperationKeys, rows: Bools, *, of_second: bool = False
+) -> set[tuple[int, int, int]]:
+    """Return (microbatch, chunk, sequence split) of some operations, or of their second halves."""
+    microbatch = operations.second_microbatch if of_second else operations.microbatch
+    chunk = operations.second_chunk if of_second else operations.chunk
+    columns: tuple[Ints, ...] = (microbatch[rows], chunk[rows], operations.sequence[rows])
+    return set(zip(*(column.tolist() for column in columns), strict=True))

@@ -1,4 +1,4 @@
-"""Accounts: every nanosecond of every rank's window put down to one use."""
+"""Time breakdown: every nanosecond of every rank's window attributed to one use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bubbleviz.model.phases import COMPUTE, WORK, Phase
 
 
 @dataclass(frozen=True)
-class Uses:
-    """Where the time of each (iteration, rank) window went; shape (iterations, ranks)."""
+class TimeBreakdown:
+    """How the time of each (iteration, rank) window was used; shape (iterations, ranks)."""
 
     compute_ns: Ints
     optimizer_ns: Ints
@@ -25,16 +25,16 @@ class Uses:
     bubble_ns: Ints
 
     @staticmethod
-    def empty(iterations: int, ranks: int) -> Uses:
-        """Return columns to fill in."""
+    def zeros(iterations: int, ranks: int) -> TimeBreakdown:
+        """Return columns of zeros, to be filled in."""
         zero = np.zeros((5, iterations, ranks), np.int64)
-        return Uses(zero[0], zero[1], zero[2], zero[3], zero[4])
+        return TimeBreakdown(zero[0], zero[1], zero[2], zero[3], zero[4])
 
 
-def accounts_of(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Uses]:
-    """Split every window of every rank.
+def time_breakdowns(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, TimeBreakdown]:
+    """Return the breakdown of every window of every rank, by name of the ratio.
 
-    What covers an instant first counts::
+    The first use that covers an instant counts::
 
         iteration's own compute   ███   ██████
         its Optimizer                          ▓▓▓
@@ -43,21 +43,24 @@ def accounts_of(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Uses]:
         window                    ├──────────────────────┤   the rest is bubble
     """
     iterations, ranks = len(run.iteration_names), len(run.ranks)
-    parts = {name: Uses.empty(iterations, ranks) for name in windows}
+    breakdowns = {name: TimeBreakdown.zeros(iterations, ranks) for name in windows}
     phase, iteration = run.operations.phase, run.operations.iteration
     rank_of_busy = run.operations.rank[run.busy.operation]
     bounds = np.searchsorted(rank_of_busy, np.arange(ranks + 1))
-    loose_bounds = np.searchsorted(run.unattributed.rank, np.arange(ranks + 1))
+    unattributed_bounds = np.searchsorted(run.unattributed.rank, np.arange(ranks + 1))
     for rank in range(ranks):
         rows = slice(bounds[rank], bounds[rank + 1])
         operation = run.busy.operation[rows]
         busy = _Busy(
             phase[operation], iteration[operation], run.busy.start_ns[rows], run.busy.end_ns[rows]
         )
-        loose_rows = slice(loose_bounds[rank], loose_bounds[rank + 1])
-        loose = (run.unattributed.start_ns[loose_rows], run.unattributed.end_ns[loose_rows])
-        _account_rank(busy, loose, rank, windows, parts)
-    return parts
+        unattributed_rows = slice(unattributed_bounds[rank], unattributed_bounds[rank + 1])
+        unattributed = (
+            run.unattributed.start_ns[unattributed_rows],
+            run.unattributed.end_ns[unattributed_rows],
+        )
+        _break_down_rank(busy, unattributed, rank, windows, breakdowns)
+    return breakdowns
 
 
 @dataclass(frozen=True)
@@ -75,35 +78,36 @@ class _Busy:
         return _Busy(self.phase[rows], self.iteration[rows], self.start_ns[rows], self.end_ns[rows])
 
 
-def _account_rank(
+def _break_down_rank(
     busy: _Busy,
-    loose: intervals.Intervals,
+    unattributed: intervals.Intervals,
     rank: int,
     windows: Mapping[str, Windows],
-    parts: Mapping[str, Uses],
+    breakdowns: Mapping[str, TimeBreakdown],
 ) -> None:
     """Fill in one rank's column."""
     work, compute = busy.of(WORK), busy.of(COMPUTE)
     everything = intervals.union(compute.start_ns, compute.end_ns)
-    with_loose = intervals.union(
-        np.concatenate((everything[0], loose[0])), np.concatenate((everything[1], loose[1]))
+    occupied_intervals = intervals.union(
+        np.concatenate((everything[0], unattributed[0])),
+        np.concatenate((everything[1], unattributed[1])),
     )
     for name, window in windows.items():
         low = np.where(window.known, window.start_ns[:, rank], 0)
         high = np.maximum(np.where(window.known, window.end_ns[:, rank], 0), low)
-        own = _own_measure(work, low, high)
-        own_step = _own_measure(compute, low, high)
+        compute_ns = _iteration_time(work, low, high)
+        step_ns = _iteration_time(compute, low, high)
         covered = intervals.measure_within(everything, low, high)
-        occupied = intervals.measure_within(with_loose, low, high)
-        part = parts[name]
-        part.compute_ns[:, rank] = own
-        part.optimizer_ns[:, rank] = own_step - own
-        part.overlap_ns[:, rank] = covered - own_step
-        part.unattributed_ns[:, rank] = occupied - covered
-        part.bubble_ns[:, rank] = high - low - occupied
+        occupied = intervals.measure_within(occupied_intervals, low, high)
+        breakdown = breakdowns[name]
+        breakdown.compute_ns[:, rank] = compute_ns
+        breakdown.optimizer_ns[:, rank] = step_ns - compute_ns
+        breakdown.overlap_ns[:, rank] = covered - step_ns
+        breakdown.unattributed_ns[:, rank] = occupied - covered
+        breakdown.bubble_ns[:, rank] = high - low - occupied
 
 
-def _own_measure(busy: _Busy, low_ns: Ints, high_ns: Ints) -> Ints:
+def _iteration_time(busy: _Busy, low_ns: Ints, high_ns: Ints) -> Ints:
     """Return for each iteration the union of its own intervals inside its window."""
     rows = busy.iteration >= 0
     iteration = busy.iteration[rows]

@@ -1,4 +1,4 @@
-"""Reach: between what lengths the uncertainty of clocks allows the windows of a ratio.
+"""Window bounds: the shortest and longest windows that the uncertainty of clocks allows.
 
 Ranks of one machine have one clock, so a window between two of them is exact. Between two
 machines both ends can move by the uncertainty of their clocks::
@@ -14,17 +14,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.ratios import Extents, RatioDefinition
 from bubbleviz.model.columns import Bools, Ints
 
 
 @dataclass(frozen=True)
-class Reach:
-    """Lengths of the windows of one ratio, by iteration.
+class WindowBounds:
+    """Bounds of the windows of one ratio, by iteration.
 
     Attributes:
-        low_ns: the shortest that clocks allow.
+        low_ns: the shortest window that clocks allow.
         high_ns: the longest.
         across: whether the window lies on several machines.
         comparable: whether the clocks of all ranks in it can be compared.
@@ -39,9 +40,26 @@ class Reach:
     bounded: Bools
     contradicted: Bools
 
+    def ratio_interval(self, k: int, work_ns: int, ranks: int) -> tuple[float, float] | None:
+        """Return the bounds of a bubble ratio; None where no uncertainty is known.
 
-def reach_of(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> Reach:
-    """Return the reach of the windows of a ratio that needs a common clock.
+        Clocks that drift apart measure work in units that differ by as much, too.
+
+        Args:
+            k: the iteration.
+            work_ns: work of the ranks in it.
+            ranks: how many ranks have that window.
+        """
+        if not self.bounded[k] or self.low_ns[k] <= 0:
+            return None
+        units = DRIFT if self.across[k] else 0.0
+        least, most = work_ns * (1 - units), work_ns * (1 + units)
+        low, high = int(self.low_ns[k]) * ranks, int(self.high_ns[k]) * ranks
+        return max(low - most, 0.0) / low, (high - least) / high
+
+
+def window_bounds(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> WindowBounds:
+    """Return the bounds of the windows of a ratio that needs a common clock.
 
     Args:
         ratio: the ratio; all its ranks have one window.
@@ -54,9 +72,9 @@ def reach_of(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> Re
     end_ns = np.zeros((iterations, machines), np.int64)
     takes_part = np.zeros((iterations, machines), bool)
     for machine in range(machines):
-        own = extents.present & (timebase.machine == machine)
-        windows = ratio.windows(replace(extents, present=own))
-        takes_part[:, machine] = own.any(axis=1)
+        present = extents.present & (timebase.machine == machine)
+        windows = ratio.windows(replace(extents, present=present))
+        takes_part[:, machine] = present.any(axis=1)
         # All ranks share the window, so that any of them shows it.
         start_ns[:, machine] = windows.start_ns[:, 0]
         end_ns[:, machine] = windows.end_ns[:, 0]
@@ -69,7 +87,7 @@ def reach_of(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> Re
             )
     across = takes_part.sum(axis=1) > 1
     unknown = timebase.uncertainty_ns < 0
-    return Reach(
+    return WindowBounds(
         low_ns=low_ns,
         high_ns=high_ns,
         across=across,
@@ -80,8 +98,8 @@ def reach_of(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> Re
 
 
 def _lengths(start_ns: Ints, end_ns: Ints, uncertainty_ns: Ints) -> tuple[int, int]:
-    """Return the shortest and the longest window over machines with these windows of their own."""
-    give = uncertainty_ns[:, None] + uncertainty_ns[None, :]
-    np.fill_diagonal(give, 0)
+    """Return the shortest and the longest window over machines, each with its own window."""
+    tolerance = uncertainty_ns[:, None] + uncertainty_ns[None, :]
+    np.fill_diagonal(tolerance, 0)
     length = end_ns[:, None] - start_ns[None, :]
-    return int((length - give).max()), int((length + give).max())
+    return int((length - tolerance).max()), int((length + tolerance).max())

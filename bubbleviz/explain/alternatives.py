@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.count.count import Counts, Iteration, typical
+from bubbleviz.count.count import Counts
+from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.recognition import Recognition

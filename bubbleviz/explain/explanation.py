@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.run import Run
-from bubbleviz.count.count import Counts, Iteration, typical
+from bubbleviz.count.count import Counts
+from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.explain.causes import Bubbles, Causes, causes_of
 from bubbleviz.explain.critical_path import (
     MOST_OPERATIONS,

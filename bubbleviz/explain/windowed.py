@@ -14,7 +14,8 @@ import numpy as np
 
 from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.align.run import Run
-from bubbleviz.count.count import Counts, Iteration
+from bubbleviz.count.count import Counts
+from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import Extents, Windows
 from bubbleviz.explain.causes import Bubbles, Causes
 from bubbleviz.explain.explanation import Explanation

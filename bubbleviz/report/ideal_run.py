@@ -9,7 +9,7 @@ from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.align.run import Run
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.count import count
-from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.iterations import Iterations
 from bubbleviz.explain.explanation import explain
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.intervals import group_sum

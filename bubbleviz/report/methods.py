@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.count.count import Spread
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.summary import Spread
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report, told_apart

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bubbleviz.count.count import Iteration, Summary, typical
-from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.iterations import Iteration, Iterations, typical
+from bubbleviz.count.summary import Summary
 from bubbleviz.explain.causes import Bubbles
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.recognition import Recognition

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.arrow import ArrowTable, coded, identifiers, numbers
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import bubbles as bubbles_renderer

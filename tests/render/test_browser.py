@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 from bubbleviz.api import analyze
 from bubbleviz.cli.serving import serving
-from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.render.formats import html
 from bubbleviz.render.formats.json import document

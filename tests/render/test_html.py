@@ -19,7 +19,7 @@ from hypothesis.extra.numpy import arrays
 
 from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
-from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.iterations import Iterations
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.model.columns import Ints
 from bubbleviz.render.formats import html

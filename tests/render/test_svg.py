@@ -8,8 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from bubbleviz.count.count import Account, Ratio
-from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.iterations import Account, Iterations, Ratio
 from bubbleviz.model.operations import (
     Limitation,
 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import bubbleviz
-from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.operations import Limitation, RankCoverage
 from bubbleviz.model.phases import COMPUTE

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.count.count import Account, Iteration, RankIteration, Ratio, Spread, Summary
-from bubbleviz.count.iteration_table import Iterations
+from bubbleviz.count.iterations import Account, Iteration, Iterations, RankIteration, Ratio
+from bubbleviz.count.summary import Spread, Summary
 from bubbleviz.explain.causes import Bubbles, Causes
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.idle import Cause

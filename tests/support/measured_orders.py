@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.count.count import Iteration
+from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.count.count import Iteration
+from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import MismatchError
 from bubbleviz.explain.recognition.candidates import Plans, Verdict
 from bubbleviz.explain.recognition.missing_microbatches import verdict, verdict_of_plan

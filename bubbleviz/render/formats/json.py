@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.count.count import Account, Iteration, RankIteration, Spread
+    from bubbleviz.count.iterations import Account, Iteration, RankIteration
+    from bubbleviz.count.summary import Spread
     from bubbleviz.explain.critical_path import CriticalPath
     from bubbleviz.explain.phase_times import PhaseTime
     from bubbleviz.explain.recognition.recognition import Recognition

@@ -15,7 +15,7 @@ from bubbleviz.render.formats import Renderer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bubbleviz.count.count import Spread
+    from bubbleviz.count.summary import Spread
     from bubbleviz.report.report import Report, View
 
 #: Of a text in a comment, characters.

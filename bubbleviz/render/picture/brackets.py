@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import drawsvg
 
-from bubbleviz.count.count import Iteration
+from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import UNKNOWN, Page, duration, px, text_width

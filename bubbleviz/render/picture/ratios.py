@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bubbleviz.count.count import Iteration, Ratio
+from bubbleviz.count.iterations import Iteration, Ratio
 from bubbleviz.render.picture.page import UNKNOWN, percent
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.report.report import Report

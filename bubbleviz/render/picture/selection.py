@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.count.count import Iteration
+from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.render.rows import RankRow, rows_of

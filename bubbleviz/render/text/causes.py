@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from bubbleviz.count.count import Iteration
+    from bubbleviz.count.iterations import Iteration
     from bubbleviz.report.report import Report
 
 #: What the columns of communication mean.

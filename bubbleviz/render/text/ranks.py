@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from bubbleviz.count.count import Iteration, RankIteration
+    from bubbleviz.count.iterations import Iteration, RankIteration
     from bubbleviz.report.report import Report, View
 
 _SHORTEST_LABEL = 12

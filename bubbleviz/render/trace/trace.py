@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.count.count import RankIteration
+from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.idle import Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Rank

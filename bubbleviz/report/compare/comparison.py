@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePath
 
-from bubbleviz.count.count import Spread
+from bubbleviz.count.summary import Spread
 from bubbleviz.report.compare.significance import Difference, difference
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import Average, Saved, SavedRatio

@@ -1,0 +1,218 @@
+"""The iterations of a run with their bubble ratios, one by one and as a table for Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.model.arrow import ArrowTable, Column, values
+
+
+@dataclass(frozen=True)
+class Account:
+    """How one rank used the time of one window; the parts add up to the window exactly.
+
+    ``window = compute + optimizer + overlap + unattributed + bubble``
+    """
+
+    start_ns: int
+    end_ns: int
+    compute_ns: int
+    optimizer_ns: int
+    overlap_ns: int
+    unattributed_ns: int
+    bubble_ns: int
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the window."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True)
+class RankIteration:
+    """One rank in one iteration.
+
+    Attributes:
+        rank: index of the rank.
+        busy_ns: union of the busy time by printed phase name (F, B, W, BW, R, FB, Optimizer).
+        compute_ns: union of the busy time of F, B, W, BW, R and FB.
+        active_ns: union of the compute kernels of those.
+        first_ns: first start of those.
+        last_ns: last end of those.
+        accounts: by name of the ratio, how the time of its window was used.
+        bubble_ratio: the rank's own ratio in the same window; None where it is unknown.
+        bubble_interval: bounds of it that the clocks of several hosts allow.
+        missing: what the rank lacks to have a ratio, or None.
+    """
+
+    rank: int
+    busy_ns: Mapping[str, int]
+    compute_ns: int
+    active_ns: int
+    first_ns: int
+    last_ns: int
+    accounts: Mapping[str, Account]
+    bubble_ratio: Mapping[str, float | None]
+    bubble_interval: Mapping[str, tuple[float, float]]
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One bubble ratio of one iteration over all its ranks.
+
+    Attributes:
+        value: 1 - work / (ranks x window); None where it is unknown.
+        low: the same with unattributed compute counted as work.
+        overhead: bubble / work.
+        window_ns: length of the window (mean over the ranks for ``period``).
+        interval: bounds of it that the clocks' uncertainty allows; None where these are not
+            known, or the ratio needs no common clock.
+        incomplete: whether a rank that takes part in training is known to be missing.
+        contradicted: whether it needs clocks that data dependencies contradict.
+    """
+
+    value: float | None
+    low: float | None
+    overhead: float | None
+    window_ns: int | None
+    interval: tuple[float, float] | None = None
+    incomplete: bool = False
+    contradicted: bool = False
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One training or evaluation iteration.
+
+    Attributes:
+        index: place in the report.
+        name: the name its ranges give, else its number in order.
+        kind: ``"training"`` or ``"evaluation"``.
+        complete: whether the capture holds all of it.
+        averaged: whether it enters the summary.
+        microbatches: number of microbatches; None where the names do not give it.
+        start_ns: first start of its work on any rank.
+        end_ns: last end, Optimizer included.
+        ratios: by name of the ratio.
+        ranks: the ranks with work in it.
+    """
+
+    index: int
+    name: str
+    kind: str
+    complete: bool
+    averaged: bool
+    microbatches: int | None
+    start_ns: int
+    end_ns: int
+    ratios: Mapping[str, Ratio]
+    ranks: tuple[RankIteration, ...]
+
+
+_UNKNOWN = Ratio(None, None, None, None)
+
+
+class Iterations(ArrowTable):
+    """Iterations in order, like a tuple of them: ``iterations[0]``, ``iterations[1:]``, ``len``.
+
+    As a table (``polars.DataFrame(report.iterations)``) it has one row an iteration, with the names
+    of the JSON report: ``index, name, kind, complete, averaged, microbatches, start_ns, end_ns,
+    incomplete, clocks_contradict``, and for each ratio ``window_ns_NAME, bubble_ratio_NAME,
+    bubble_low_NAME, bubble_overhead_NAME``, where it needs a common clock also
+    ``bubble_interval_low_NAME, bubble_interval_high_NAME``. What is unknown is null.
+    """
+
+    def __init__(self, iterations: Iterable[Iteration] = ()) -> None:
+        self._iterations = tuple(iterations)
+
+    def __len__(self) -> int:
+        return len(self._iterations)
+
+    def __iter__(self) -> Iterator[Iteration]:
+        return iter(self._iterations)
+
+    @overload
+    def __getitem__(self, at: int) -> Iteration: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Iterations: ...
+
+    def __getitem__(self, at: int | slice) -> Iteration | Iterations:
+        return Iterations(self._iterations[at]) if isinstance(at, slice) else self._iterations[at]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Iterations):
+            return self._iterations == other._iterations
+        return self._iterations == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._iterations)
+
+    def __repr__(self) -> str:
+        names = ", ".join(ascii(i.name)[:20] for i in self._iterations[:8])
+        return f"Iterations({len(self):,}: {names})"
+
+    def arrow_columns(self) -> Mapping[str, Column]:
+        """Return the columns by name: what an iteration is, then its ratios."""
+        iterations = self._iterations
+        ratios_of = [tuple(i.ratios.values()) for i in iterations]
+        columns = {
+            "index": values([i.index for i in iterations], "int64"),
+            "name": values([i.name for i in iterations], "string"),
+            "kind": values([i.kind for i in iterations], "string"),
+            "complete": values([i.complete for i in iterations], "bool"),
+            "averaged": values([i.averaged for i in iterations], "bool"),
+            "microbatches": values([i.microbatches for i in iterations], "int64"),
+            "start_ns": values([i.start_ns if i.ranks else None for i in iterations], "int64"),
+            "end_ns": values([i.end_ns if i.ranks else None for i in iterations], "int64"),
+            "incomplete": values(
+                [any(r.incomplete for r in ratios) for ratios in ratios_of], "bool"
+            ),
+            "clocks_contradict": values(
+                [any(r.contradicted for r in ratios) for ratios in ratios_of], "bool"
+            ),
+        }
+        for ratio in ratio_definitions():
+            named = [i.ratios.get(ratio.name, _UNKNOWN) for i in iterations]
+            columns |= _of_ratio(ratio.name, named, bounded=ratio.common_clock)
+        return columns
+
+
+def _of_ratio(name: str, ratios: list[Ratio], *, bounded: bool) -> dict[str, Column]:
+    """Return the columns of one ratio; ``bounded``: whether clocks bound it."""
+    columns = {
+        f"window_ns_{name}": values([r.window_ns for r in ratios], "int64"),
+        f"bubble_ratio_{name}": values([r.value for r in ratios], "float64"),
+        f"bubble_low_{name}": values([r.low for r in ratios], "float64"),
+        f"bubble_overhead_{name}": values([r.overhead for r in ratios], "float64"),
+    }
+    for end, which in enumerate(("low", "high")) if bounded else ():
+        ends = [None if r.interval is None else r.interval[end] for r in ratios]
+        columns[f"bubble_interval_{which}_{name}"] = values(ends, "float64")
+    return columns
+
+
+def typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
+    """Return the iteration to show; see :meth:`.report.Report.typical_iteration`."""
+    at_work = [i for i in iterations if i.ranks]
+    averaged = [i for i in at_work if i.averaged]
+    # One that has the headline ratio (the last iteration has no period) goes first.
+    averaged = [i for i in averaged if _has(i, headline)] or averaged
+    complete = [i for i in at_work if i.complete and i.kind == "training"]
+    ordered = sorted(
+        averaged or complete or at_work, key=lambda i: (i.end_ns - i.start_ns, i.index)
+    )
+    if not ordered:
+        return None
+    median = ordered[(len(ordered) - 1) // 2]
+    length_ns = median.end_ns - median.start_ns
+    return next(i for i in ordered if i.end_ns - i.start_ns == length_ns)
+
+
+def _has(iteration: Iteration, name: str) -> bool:
+    ratio = iteration.ratios.get(name)
+    return ratio is not None and ratio.value is not None

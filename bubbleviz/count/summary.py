@@ -1,0 +1,128 @@
+"""The summary: mean and spread of the ratios over iterations, and the ratio to quote."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.ratios import ratio_definitions
+
+#: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
+OVERLAP_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and spread over iterations; ``ci95`` is the half width (Student t)."""
+
+    mean: float | None
+    std: float | None
+    min: float | None
+    max: float | None
+    ci95: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Statistics over the averaged iterations, by name of the ratio.
+
+    ``bubble_interval`` gives the bounds of the mean that the clocks' uncertainty allows; None where
+    these are not known, or the ratio needs no common clock.
+    """
+
+    iterations: int
+    bubble_ratio: Mapping[str, Spread]
+    bubble_interval: Mapping[str, tuple[float, float] | None]
+    bubble_low: Mapping[str, Spread]
+    bubble_overhead: Mapping[str, Spread]
+    window_ns: Mapping[str, Spread]
+
+
+def summarize(iterations: Sequence[Iteration]) -> Summary:
+    """Return the statistics over the averaged iterations."""
+    averaged = [i for i in iterations if i.averaged]
+    names = [ratio.name for ratio in ratio_definitions()]
+
+    def over(field: str) -> dict[str, Spread]:
+        return {name: spread([getattr(i.ratios[name], field) for i in averaged]) for name in names}
+
+    return Summary(
+        iterations=len(averaged),
+        bubble_ratio=over("value"),
+        bubble_interval={name: _mean_interval(averaged, name) for name in names},
+        bubble_low=over("low"),
+        bubble_overhead=over("overhead"),
+        window_ns=over("window_ns"),
+    )
+
+
+def _mean_interval(averaged: Sequence[Iteration], name: str) -> tuple[float, float] | None:
+    """Return the bounds of the mean: at worst, all clocks are off in the same direction."""
+    known = [i.ratios[name] for i in averaged if i.ratios[name].value is not None]
+    bounds = [ratio.interval for ratio in known if ratio.interval is not None]
+    if not bounds or len(bounds) < len(known):
+        return None
+    low, high = np.array(bounds, np.float64).mean(axis=0).tolist()
+    return low, high
+
+
+def prepare() -> None:
+    """Load what :func:`spread` needs: 0.15 s, best spent while other threads read."""
+    importlib.import_module("scipy.special")
+
+
+def spread(values: Sequence[float | None]) -> Spread:
+    """Return mean and spread of the known values; ``std`` with n - 1, ``ci95`` a half width."""
+    known = np.array([v for v in values if v is not None], np.float64)
+    n = len(known)
+    if n == 0:
+        return Spread(None, None, None, None, None, 0)
+    mean, low, high = float(known.mean()), float(known.min()), float(known.max())
+    if n == 1:
+        return Spread(mean, None, low, high, None, 1)
+    # Imported here: a single iteration needs none of it.
+    from scipy.special import stdtrit
+
+    std = float(known.std(ddof=1))
+    return Spread(mean, std, low, high, float(stdtrit(n - 1, 0.975)) * std / n**0.5, n)
+
+
+def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
+    """Return the ratio to quote, and the reason."""
+    averaged = [i for i in iterations if i.averaged]
+    if not averaged:
+        skipped = any(i.complete and i.kind == "training" for i in iterations)
+        why = "is left to average" if skipped else "is in the capture to average"
+        return "schedule", f"no complete training iteration {why}"
+    worst, name = max(_overlaps(iterations), default=(0.0, ""))
+    if worst <= OVERLAP_SHARE:
+        return "schedule", "consecutive iterations do not overlap"
+    overlap = (
+        f"consecutive iterations overlap (up to {worst:.1%} of a rank's window, in iteration "
+        f"{name})"
+    )
+    if any(i.ratios["period"].value is not None for i in averaged):
+        return "period", f"{overlap}, so the idle time of one is partly another's work"
+    return "schedule", f"{overlap}, but no averaged iteration has a next one to measure a period to"
+
+
+def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
+    """Yield the overlap of each rank of averaged iterations, as a share of its window.
+
+    An evaluation next to an iteration does not show how training iterations follow each other.
+    """
+    for iteration in iterations:
+        beside = iterations[max(iteration.index - 1, 0) : iteration.index + 2]
+        if not iteration.averaged or any(i.kind != "training" for i in beside):
+            continue
+        for rank in iteration.ranks:
+            # Where clocks leave no window over hosts, the longest rank's window does as well.
+            trusted = "schedule" in rank.accounts and not iteration.ratios["schedule"].contradicted
+            account = rank.accounts.get("schedule" if trusted else "stage")
+            if account is not None and account.window_ns > 0:
+                yield account.overlap_ns / account.window_ns, iteration.name
