@@ -17,8 +17,8 @@ from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, find_convention
 from bubbleviz.conventions.recognition import recognise
 from bubbleviz.count.count import Counts, count
-from bubbleviz.count.summary import prepare
 from bubbleviz.count.iterations import Iterations
+from bubbleviz.count.summary import prepare
 from bubbleviz.errors import MismatchError, ProfileError, UsageError
 from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.recognition.recognition import compared, schedule_of
