@@ -20,6 +20,7 @@ from bubbleviz.cli.commands.nccl import nccl
 from bubbleviz.cli.commands.pgle import pgle
 from bubbleviz.cli.commands.simulate import simulate
 from bubbleviz.cli.commands.view import view
+from bubbleviz.cli.streams import discard_output, failure, open_missing
 from bubbleviz.cli.terminal import complain
 from bubbleviz.errors import BubblevizError
 
@@ -95,20 +96,25 @@ def _run(arguments: list[str]) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    open_missing()
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        return _run(given or ["--help"])
+        code = _run(given or ["--help"])
+        # A full disk is noticed here at the latest.
+        sys.stdout.flush()
+        return code
     except BubblevizError as error:
         return complain(str(error), error.exit_code)
     except MemoryError:
         return complain(_NO_MEMORY, 1)
     except BrokenPipeError:
         # The reader of a pipe (head, say) has seen enough.
-        sys.stderr.close()
+        discard_output()
         return 0
     except OSError as error:
         # Standard output that takes nothing more, as a full disk.
-        return complain(f"stopped ({error.strerror or error}); fix that and run again", 1)
+        discard_output()
+        return complain(failure(error), 1)
     except Exception as error:
         # Typer's complaints about the command line; versions differ in their classes.
         if not hasattr(error, "format_message"):

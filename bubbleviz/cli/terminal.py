@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -194,5 +194,7 @@ def complain(message: str, code: int) -> int:
     if len(flat) > _LONGEST:
         # Of a message around an endless path both the head and the next step are kept.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
-    sys.stderr.write(f"bubbleviz: {flat}\n")
+    # Standard error may be full or closed: the exit code stays what it is.
+    with suppress(OSError):
+        sys.stderr.write(f"bubbleviz: {flat}\n")
     return code

@@ -1,0 +1,96 @@
+"""Standard streams that are missing, closed early, or full end in an exit code and a sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.places import CHECKOUT, FIXTURES
+
+EXAMPLE = str(FIXTURES / "1f1b")
+COMMANDS = [
+    ["schedules"],
+    ["conventions"],
+    ["--help"],
+    ["--version"],
+    ["analyze", EXAMPLE],
+    ["analyze", EXAMPLE, "--json", "-"],
+    ["inspect", EXAMPLE],
+    ["idle", EXAMPLE],
+    ["guide", "ratios"],
+]
+
+
+def run(arguments: list[str], redirection: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with its streams redirected by a shell."""
+    command = f'exec "$0" -m bubbleviz "$@" {redirection}'
+    return subprocess.run(
+        ["sh", "-c", command, sys.executable, *arguments],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_closed_output_is_a_sentence(arguments: list[str]) -> None:
+    done = run(arguments, ">&-")
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "bubbleviz: standard output is closed; redirect it to a file or to /dev/null\n"
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", COMMANDS[:5], ids=" ".join)
+def test_full_output_is_a_sentence(arguments: list[str]) -> None:
+    done = run(arguments, ">/dev/full")
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "bubbleviz: stopped (No space left on device); fix that and run again\n"
+    )
+
+
+def test_files_are_written_though_output_is_closed(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+
+    done = run(["analyze", EXAMPLE, "--json", str(report)], ">&-")
+
+    assert done.returncode == 1
+    assert report.read_text().startswith("{")
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "<&- 2>&-", "2>/dev/full"])
+def test_the_exit_code_needs_no_standard_error(redirection: str) -> None:
+    if "/dev/full" in redirection and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+
+    assert run(["nosuch"], redirection).returncode == 2
+    assert run(["analyze", "nosuch.sqlite"], redirection).returncode == 1
+    assert run(["schedules"], redirection).returncode == 0
+
+
+def test_all_streams_closed(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+
+    assert run(["schedules"], "<&- >&- 2>&-").returncode == 1
+    assert run(["analyze", EXAMPLE, "--json", str(report)], "<&- >&- 2>&-").returncode == 1
+    assert report.read_text().startswith("{")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m bubbleviz schedules | head -n 1', sys.executable],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stderr == ""
