@@ -16,14 +16,14 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.summary import Summary, spread
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.documents import fragment as fragment_module
-from bubbleviz.render.documents.fragment import (
+from bubbleviz.render.documents import notebook
+from bubbleviz.render.documents.notebook import (
     MOST_CHARACTERS,
     MOST_ROWS,
+    NotebookReport,
     bounded_picture,
     fragment,
 )
-from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.formats.text import render as table_of
 from bubbleviz.report.report import Report, View
@@ -219,7 +219,7 @@ def test_hostile_names_are_inert() -> None:
 
 
 def test_what_others_tell_is_inert_too(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_module, "first_thing", lambda _: HOSTILE)
+    monkeypatch.setattr(notebook, "first_thing", lambda _: HOSTILE)
 
     html = fragment(report)
 
@@ -257,14 +257,14 @@ def test_a_picture_of_very_many_operations_has_fewer_rows(monkeypatch: pytest.Mo
     ops = [Op(rank, Phase.F, m, 10 * m, 10 * m + 9) for rank in range(32) for m in range(60)]
     many = counted(report_of(ops))
     whole = len(bounded_picture(many).svg)
-    monkeypatch.setattr(fragment_module, "MOST_CHARACTERS", whole // 3)
+    monkeypatch.setattr(notebook, "MOST_CHARACTERS", whole // 3)
 
     drawn = bounded_picture(many)
 
     assert whole < MOST_CHARACTERS
     assert (drawn.drawn, drawn.rows) == (8, 32)
     assert len(drawn.svg) <= whole // 3
-    monkeypatch.setattr(fragment_module, "MOST_CHARACTERS", 10)
+    monkeypatch.setattr(notebook, "MOST_CHARACTERS", 10)
     assert bounded_picture(many).drawn == 1
 
 

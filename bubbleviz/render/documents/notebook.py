@@ -1,26 +1,160 @@
-"""Notebooks: the report that shows itself in Jupyter.
+"""Notebooks: the report that IPython shows as a fragment of HTML.
 
-A report knows nothing of how it is drawn: drawing stands above it. What :func:`bubbleviz.analyze`
-returns is a report that knows, for it comes from above both. Nothing that draws is loaded before a
-notebook asks.
+The fragment has no script, needs no network, styles its own elements alone, and takes its colours
+from the page around it. Its size is bounded, whatever the number of ranks.
 """
 
 from __future__ import annotations
 
-from bubbleviz.report.report import Report
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from html import escape
+
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.model.texts import one_line
+from bubbleviz.render.rows import by_stage, rows_of
+from bubbleviz.render.text.causes import cause_cells, causes_title
+from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.render.text.limitations import limitation_lines
+from bubbleviz.render.text.ratios import ratio_cells
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.methods import with_source
+from bubbleviz.report.report import Report, View
+
+#: A picture in a notebook has at most so many rows,
+MOST_ROWS = 64
+#: and so many characters, unless a single row has more.
+MOST_CHARACTERS = 1_000_000
+
+#: Columns of words.
+_LEFT = frozenset({"ratio", "window", "cause", "meaning"})
+#: Grey lines and the colours around are read on light and on dark.
+_STYLE = """
+.bubbleviz-report{color:inherit;font-size:13px;line-height:1.45;max-width:1200px}
+.bubbleviz-report div{overflow-x:auto}
+.bubbleviz-report p{margin:.3em 0}
+.bubbleviz-report table{border-collapse:collapse;color:inherit;margin:.7em 0}
+.bubbleviz-report caption{caption-side:top;color:inherit;font-weight:bold;text-align:left}
+.bubbleviz-report th,.bubbleviz-report td{background:none;border:0;color:inherit;
+ border-bottom:1px solid rgba(128,128,128,.4);font-variant-numeric:tabular-nums;
+ padding:.15em .7em .15em 0;text-align:right;white-space:nowrap}
+.bubbleviz-report .bubbleviz-words{text-align:left}
+.bubbleviz-report svg{height:auto;max-width:100%}
+"""
+_PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 
 
 class NotebookReport(Report):
-    """A report with the methods by which IPython asks values how they look."""
+    """A report with the display methods of IPython; drawing code is loaded when they are called."""
 
     def _repr_html_(self) -> str:
         """Return ratios, causes, picture and limitations as a fragment of HTML."""
-        from bubbleviz.render.documents.fragment import fragment
-
         return fragment(self)
 
     def _repr_svg_(self) -> str:
         """Return the picture of the typical iteration as an SVG document."""
-        from bubbleviz.render.documents.fragment import bounded_picture
-
         return bounded_picture(self).svg
+
+
+@dataclass(frozen=True)
+class BoundedPicture:
+    """A picture that fits into a notebook.
+
+    Attributes:
+        svg: the document.
+        drawn: the number of its rows.
+        rows: the number of rows of the report.
+    """
+
+    svg: str
+    drawn: int
+    rows: int
+
+
+def bounded_picture(report: Report, ids: str = "bv-") -> BoundedPicture:
+    """Return the picture of the typical iteration, of the first rows where there are very many.
+
+    Args:
+        report: any report.
+        ids: the beginning of the ids in it.
+    """
+    from bubbleviz.render.picture.drawing import picture
+
+    view = View(rows="stage" if by_stage(report, View()) else "rank")
+    rows = rows_of(report, view)
+    shown = rows[:MOST_ROWS]
+    while True:
+        ranks = tuple(rank for row in shown for rank in row.replicas)
+        svg = picture(report, replace(view, ranks=ranks), ids)
+        if len(svg) <= MOST_CHARACTERS or len(shown) <= 1:
+            return BoundedPicture(svg, len(shown), len(rows))
+        shown = shown[: len(shown) // 2]
+
+
+def fragment(report: Report) -> str:
+    """Return a report as a fragment of HTML that is well-formed XML, too."""
+    head, foot = "".join(_head(report)), "".join(_foot(report))
+    # Pictures of one document share its ids; equal pictures may have equal ones.
+    ids = f"bv-{sha256((head + foot).encode()).hexdigest()[:12]}-"
+    drawn = bounded_picture(report, ids)
+    some = f"The first {drawn.drawn:,} of {drawn.rows:,} rows; --svg FILE draws all of them."
+    return (
+        f'<div class="bubbleviz-report"><style>{_STYLE}</style>{head}'
+        f"<div>{_PROLOG.sub('', drawn.svg)}</div>"
+        f"{_paragraph(some) if drawn.drawn < drawn.rows else ''}{foot}</div>"
+    )
+
+
+def _head(report: Report) -> Iterator[str]:
+    """Yield the elements above the picture."""
+    value, bounds, runs, why = headline_lines(report)
+    yield f"<p><b>{_text(value)}</b>{_text(bounds)}</p>"
+    definition = next(
+        (s.definition for s in ratio_definitions() if s.name == report.headline), None
+    )
+    if definition is not None:
+        yield _paragraph(f"{report.headline} = {with_source(definition)}")
+    yield _paragraph(runs)
+    yield _paragraph(why)
+    first = first_thing(report)
+    if first is not None:
+        yield _paragraph(f"what to do first: {first}")
+    yield from _table("Bubble ratios over the averaged iterations, in %", ratio_cells(report))
+    yield from _table(causes_title(report), cause_cells(report))
+
+
+def _foot(report: Report) -> Iterator[str]:
+    """Yield the elements below it."""
+    lines = limitation_lines(report)
+    if lines:
+        yield "<p><b>Limitations</b></p><ul>"
+        yield from (f"<li>{_text(line)}</li>" for line in lines)
+        yield "</ul>"
+
+
+def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yield a table of rows that have the same columns; nothing without rows."""
+    if not rows:
+        return
+    yield f"<div><table><caption>{_text(caption)}</caption><thead><tr>"
+    yield from (_cell("th", column, column) for column in rows[0])
+    yield "</tr></thead><tbody>"
+    for row in rows:
+        yield f"<tr>{''.join(_cell('td', column, text) for column, text in row.items())}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _cell(tag: str, column: str, text: str) -> str:
+    look = ' class="bubbleviz-words"' if column in _LEFT else ""
+    return f"<{tag}{look}>{_text(text)}</{tag}>"
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{_text(text)}</p>"
+
+
+def _text(text: str) -> str:
+    """Return a text escaped, on one line, and without invisible characters."""
+    return escape(one_line(text, 800))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from bubbleviz.registry import discover
 
@@ -52,6 +52,26 @@ class Renderer(Generic[Content]):
     binary: bool = False
     compares: bool = False
     draws: frozenset[str] = frozenset()
+
+
+def typeset(name: Literal["pdf", "png"], summary: str, order: int) -> Renderer[bytes]:
+    """Return the renderer of the picture in a format that Typst writes."""
+    from bubbleviz.render.picture import typesetting
+
+    def render(report: Report, view: View) -> bytes:
+        from bubbleviz.render.picture.drawing import picture
+
+        return typesetting.CONVERSIONS[name](picture(report, view))
+
+    return Renderer(
+        name=name,
+        summary=summary,
+        render=render,
+        order=order,
+        check=typesetting.check,
+        binary=True,
+        draws=DRAWN,
+    )
 
 
 def renderers() -> tuple[Renderer[Any], ...]:

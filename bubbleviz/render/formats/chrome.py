@@ -14,7 +14,7 @@ from bubbleviz.render.formats import Renderer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from bubbleviz.render.trace.tracks import Argument, Counter, Process, Track
+    from bubbleviz.render.trace.tracks import Argument, Counter, Process, SliceTrack
     from bubbleviz.report.report import Report, View
 
 
@@ -80,7 +80,7 @@ def _counted(counter: Counter, process: int) -> Iterator[str]:
         )
 
 
-def _slices(track: Track, process: int, first: int) -> Iterator[str]:
+def _slices(track: SliceTrack, process: int, first: int) -> Iterator[str]:
     """Yield slices, each followed by the ends of flows in it."""
     arguments = [_written(argument) for argument in track.arguments]
     rows = zip(*arguments, strict=True) if arguments else ((),) * len(track.names)

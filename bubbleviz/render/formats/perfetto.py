@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
 
     from bubbleviz.render.trace.trace import Trace
-    from bubbleviz.render.trace.tracks import Counter, Process, Track, Value
+    from bubbleviz.render.trace.tracks import Counter, Process, SliceTrack, Value
     from bubbleviz.report.report import Report, View
 
 #: Every packet is of the one sequence whose strings it uses.
@@ -61,12 +61,12 @@ def render(report: Report, view: View) -> bytes:
     check()
     from bubbleviz.render.trace.trace import trace_of
 
-    writer = _Writer()
+    writer = _PacketWriter()
     writer.write(trace_of(report))
     return writer.bytes()
 
 
-class _Writer:
+class _PacketWriter:
     """Writes packets, and strings where they are first used."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class _Writer:
             event.type, event.track_uuid = _COUNTER, described.uuid
             event.double_counter_value = value
 
-    def _slices(self, track: Track, lanes: list[int]) -> None:
+    def _slices(self, track: SliceTrack, lanes: list[int]) -> None:
         """Write slices, each as it begins and as it ends.
 
         Packets of one time stay in their order: that of a lane's slices is that of their packets.

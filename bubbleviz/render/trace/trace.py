@@ -1,7 +1,11 @@
 """Trace: a report as the processes, slices, flows and counters that trace viewers show.
 
 Ranks are processes. Each has a track of its operations, of its communication, of its bubbles and
-of its iterations, and its ratio as a counter.
+of its iterations, and its ratio as a counter. Flows lead each microbatch from stage to stage, to
+the last one and back::
+
+    rank 0   F 3 ──┐                ┌─> B 3
+    rank 1         └─> F 3 ──> B 3 ─┘
 """
 
 from __future__ import annotations
@@ -12,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.count.iterations import RankIteration
+from bubbleviz.explain.dependencies import needs_of
 from bubbleviz.explain.idle import Cause
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.trace.flows import Flows, flows_at, flows_of
-from bubbleviz.render.trace.tracks import Argument, Counter, Process, Track, Value, lanes_of
+from bubbleviz.render.trace.tracks import Argument, Counter, Process, SliceTrack, Value, lanes_of
 from bubbleviz.report.advice import host_activity, operation_labels
 from bubbleviz.report.report import Report
 
@@ -28,6 +32,14 @@ _LONGEST_NAME = 200
 _WHOLE_NS = 1 << 53
 #: What the process of the ratio over all ranks is called.
 ALL_RANKS = "all ranks"
+
+
+@dataclass(frozen=True)
+class Flows(Table):
+    """Results passed from one operation to another, as rows of the operations table."""
+
+    before: Ints
+    after: Ints
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,9 @@ class Trace:
         ]
         return Counter(self.ratio, [time for time, _ in told], [value for _, value in told])
 
-    def _operations(self, name: str, category: str, rank: int, phases: Sequence[Phase]) -> Track:
+    def _operations(
+        self, name: str, category: str, rank: int, phases: Sequence[Phase]
+    ) -> SliceTrack:
         operations = self.report.operations
         low, high = np.searchsorted(operations.rank, (rank, rank + 1)).tolist()
         shown = (operations.has_span[low:high] == 1) & np.isin(operations.phase[low:high], phases)
@@ -139,11 +153,11 @@ class Trace:
                 Argument("range", [self.names[row] for row in own.name_id.tolist()]),
                 Argument("host_start_ns", own.host_start_ns.tolist()),
             ),
-            flows_at(rows, self.flows.before),
-            flows_at(rows, self.flows.after),
+            _flows_at(rows, self.flows.before),
+            _flows_at(rows, self.flows.after),
         )
 
-    def _bubbles(self, rank: int) -> Track:
+    def _bubbles(self, rank: int) -> SliceTrack:
         report, bubbles = self.report, self.report.bubbles
         low, high = np.searchsorted(bubbles.rank, (rank, rank + 1)).tolist()
         rows = np.arange(low, high)
@@ -177,7 +191,7 @@ class Trace:
             ),
         )
 
-    def _iterations(self, iterations: Sequence[tuple[int, RankIteration]]) -> Track:
+    def _iterations(self, iterations: Sequence[tuple[int, RankIteration]]) -> SliceTrack:
         windows = [(index, own, own.accounts[self.ratio]) for index, own in iterations]
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
         among = self.report.iterations
@@ -209,8 +223,8 @@ class Trace:
         arguments: tuple[Argument, ...],
         leaving: Mapping[int, Sequence[int]] | None = None,
         entering: Mapping[int, Sequence[int]] | None = None,
-    ) -> Track:
-        return Track(
+    ) -> SliceTrack:
+        return SliceTrack(
             name=name,
             category=category,
             start_ns=start_ns - self.base_ns,
@@ -230,7 +244,7 @@ def trace_of(report: Report) -> Trace:
     first_ns, last_ns = _extent(report, ratio)
     base_ns = first_ns if first_ns < 0 or last_ns >= _WHOLE_NS else 0
     names = tuple(_named(name) for name in report.operations.names)
-    return Trace(report, ratio, base_ns, first_ns - base_ns, names, flows_of(report))
+    return Trace(report, ratio, base_ns, first_ns - base_ns, names, _flows_of(report))
 
 
 def _extent(report: Report, ratio: str) -> tuple[int, int]:
@@ -280,3 +294,37 @@ def _labels(rank: Rank) -> tuple[str, ...]:
 def _named(text: str) -> str:
     """Return a text from a profile for a viewer: on one line, printable, not too long."""
     return one_line(text[: _LONGEST_NAME + 1], _LONGEST_NAME)
+
+
+def _flows_of(report: Report) -> Flows:
+    """Return the flows of microbatches from stage to stage, and from F to B at their turn.
+
+    The input of a W is no flow, nor is the F that a B takes beside the B of the next stage. A
+    result that starts before its input, by contradicting clocks, has none: it would go back in
+    time.
+    """
+    operations = report.operations
+    needs = needs_of(operations, report.ranks)
+    stage = operations.virtual_stage
+    steps = needs.remote | (stage[needs.after] != stage[needs.before])
+    stepped = np.zeros(len(operations), bool)
+    stepped[needs.after[steps]] = True
+    kept = (operations.phase[needs.after] != Phase.W) & (steps | ~stepped[needs.after])
+    kept &= operations.start_ns[needs.before] < operations.start_ns[needs.after]
+    return Flows(needs.before[kept], needs.after[kept])
+
+
+def _flows_at(rows: Ints, ends: Ints) -> dict[int, list[int]]:
+    """Return the numbers of the flows that have an end in a row, by its place in ``rows``.
+
+    Args:
+        rows: of the operations table, distinct.
+        ends: one end of each flow, a row of that table; the first flow is number 1.
+    """
+    order = np.argsort(rows, kind="stable")
+    at = np.searchsorted(rows[order], ends)
+    shown = np.flatnonzero(np.append(rows[order], NONE)[at] == ends)
+    flows: dict[int, list[int]] = {}
+    for place, number in zip(order[at[shown]].tolist(), (shown + 1).tolist(), strict=True):
+        flows.setdefault(place, []).append(number)
+    return flows

@@ -31,7 +31,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Track:
+class SliceTrack:
     """Slices of one kind, in order of (start, end); those of one lane follow each other.
 
     Attributes:
@@ -95,7 +95,7 @@ class Process:
     name: str
     labels: tuple[str, ...]
     counter: Counter
-    tracks: tuple[Track, ...]
+    tracks: tuple[SliceTrack, ...]
 
 
 def lanes_of(start_ns: Ints, end_ns: Ints) -> Ints:
