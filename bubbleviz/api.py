@@ -127,8 +127,8 @@ def analyze(
             from bubbleviz.explain.alternatives import alternatives_of
 
             others = alternatives_of(*told[:2], counts, explanation, ran, meant)
-        if others.measured is None and explanation.untold:
-            others = replace(others, reason=explanation.untold)
+        if others.measured is None and explanation.no_path_reason:
+            others = replace(others, reason=explanation.no_path_reason)
         report = replace(report, alternatives=others)
     return replace(report, schedule=ran, plan=against)
 
@@ -332,8 +332,8 @@ def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limita
             "idle intervals and their causes",
             f"no rank has a window of {counts.headline}, so they are those of {bubbles.ratio}",
         )
-    if explanation.untold:
-        yield Limitation("critical path, slack and what-if", explanation.untold)
+    if explanation.no_path_reason:
+        yield Limitation("critical path, slack and what-if", explanation.no_path_reason)
 
 
 def _loose_compute(counts: Counts) -> Iterator[Limitation]:

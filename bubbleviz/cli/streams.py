@@ -29,7 +29,7 @@ def open_missing() -> None:
 
 
 def discard_output() -> None:
-    """Drop what standard output still holds, which the interpreter would try to write at its end."""
+    """Drop what standard output still holds; the interpreter would try to write it at its end."""
     try:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

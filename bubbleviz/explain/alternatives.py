@@ -1,4 +1,4 @@
-"""Alternatives: what an iteration would take under other schedules, at its own measured times."""
+"""Alternatives: how long an iteration would take under other schedules, at its measured times."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import Measured, measured_times
 from bubbleviz.schedules.plan import Plan
 
-#: Schedules of more operations than this are not simulated beside a measurement.
+#: Schedules of more operations than this are not simulated.
 _MOST_OPERATIONS = 100_000
-#: So much more memory is as much: warm-ups differ by parts of a microbatch.
-_AS_MUCH = 1e-9
-#: What is searched holds all of a microbatch from F to W, as what was measured is counted.
-_HELD = MemoryOptions(backward=1.0, weight=1.0)
+#: Tolerance for equal memory: warm-ups differ by parts of a microbatch.
+_SAME_MEMORY = 1e-9
+#: A microbatch is held whole from F to W, in searched schedules as in the measured order.
+_MEMORY = MemoryOptions(backward=1.0, weight=1.0)
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """What the iteration takes, or would take.
+    """The iteration under one schedule.
 
     Attributes:
         name: of the schedule; ``measured``, or ``no-delay`` for the same order without delays.
-        makespan_ms: window over all stages; None where it cannot be told.
+        makespan_ms: window over all stages; None where it is unknown.
         cost_ms: the longest of the stages' own windows; None likewise.
         bubble_ratio: ``schedule`` ratio.
         peak_activations: the most microbatches that a stage holds, each from its F to its W.
         won: share of the measured makespan.
         fits: whether ``peak_activations`` are no more than those of the measured order, and the
             weights are held once.
-        reason: why it cannot be told; empty where it can.
+        reason: why it is unknown; else empty.
     """
 
     name: str
@@ -60,10 +60,10 @@ class Alternatives:
     """Other schedules at the times of the typical iteration.
 
     Attributes:
-        measured: the times; None where the run does not tell them.
+        measured: the times; None where the run does not show them.
         rows: as measured, in the same order without delays, then schedules, the best first.
-        same: the schedule that ran (or the plan that was given), in theory; None for none.
-        reason: why there is nothing; empty where there is.
+        same: the recognised schedule (or the given plan), simulated; None for none.
+        reason: why there are no rows; else empty.
     """
 
     measured: Measured | None
@@ -80,15 +80,15 @@ def alternatives_of(
     ran: Recognition | None,
     plan: Plan | None = None,
 ) -> Alternatives:
-    """Return what the typical iteration would take under other schedules.
+    """Return how long the typical iteration would take under other schedules.
 
     Args:
         ranks: by number.
         operations: of all ranks.
         counts: the iterations.
-        explanation: their phase times, and what the typical one takes without delays.
-        ran: which schedule ran.
-        plan: what was meant to run; None for the schedule that was recognised.
+        explanation: of the run, with phase times and what-if.
+        ran: the recognised schedule.
+        plan: the plan of the run; None for the recognised schedule.
     """
     shown = typical(counts.iterations, counts.headline)
     if shown is None or not explanation.what_if:
@@ -96,7 +96,7 @@ def alternatives_of(
             None,
             (),
             None,
-            "no iteration has all of its ranks on one clock and not too many operations",
+            "no iteration has all of its ranks on one clock and few enough operations",
         )
     times = explanation.phase_times
     try:
@@ -118,17 +118,17 @@ def alternatives_of(
         for name in ("measured", "no-delay")
     ]
     same = None if plan is None else _planned(plan, measured)
-    found = []
+    alternatives = []
     for name, result in _simulated(measured):
-        found.append(_row(name, result, whole_ms, peak))
+        alternatives.append(_row(name, result, whole_ms, peak))
         if plan is None and ran is not None and name == ran.name and isinstance(result, Ideal):
             same = result
-    found.sort(key=lambda row: (row.makespan_ms is None, row.makespan_ms or 0.0, row.name))
-    return Alternatives(measured, (*rows, *found), same)
+    alternatives.sort(key=lambda row: (row.makespan_ms is None, row.makespan_ms or 0.0, row.name))
+    return Alternatives(measured, (*rows, *alternatives), same)
 
 
 def _planned(plan: Plan, measured: Measured) -> Ideal | None:
-    """Return what a plan takes at these times; None for a plan of other sizes."""
+    """Return a plan simulated at these times; None for a plan of other sizes."""
     try:
         return ideal_of(plan, measured.times)
     except BubblevizError:
@@ -136,9 +136,9 @@ def _planned(plan: Plan, measured: Measured) -> Ideal | None:
 
 
 def _simulated(measured: Measured) -> Iterator[tuple[str, Ideal | str]]:
-    """Yield each schedule at these times, or why it cannot be told.
+    """Yield each schedule simulated at these times, or why it cannot be.
 
-    What is searched is searched for its makespan, by which they are compared.
+    Searched schedules are searched for the shortest makespan, by which all are compared.
     """
     for rule in schedules():
         chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
@@ -147,8 +147,10 @@ def _simulated(measured: Measured) -> Iterator[tuple[str, Ideal | str]]:
             continue
         try:
             sizes = measured.stages, measured.microbatches
-            found = ideal(rule.name, *sizes, measured.times, chunks, memory=_HELD, of_makespan=True)
-            yield rule.name, found
+            yield (
+                rule.name,
+                ideal(rule.name, *sizes, measured.times, chunks, memory=_MEMORY, of_makespan=True),
+            )
         except BubblevizError as error:
             yield rule.name, str(error)
 
@@ -156,16 +158,16 @@ def _simulated(measured: Measured) -> Iterator[tuple[str, Ideal | str]]:
 def _row(name: str, result: Ideal | str, whole_ms: float, peak: float) -> Alternative:
     if isinstance(result, str):
         return Alternative(name, reason=result)
-    own = max(result.peak_activations, default=0.0)
+    held = max(result.peak_activations, default=0.0)
     return Alternative(
         name,
         makespan_ms=result.makespan_ms,
         cost_ms=result.cost_ms,
         bubble_ratio=result.schedule_ratio,
-        peak_activations=own,
+        peak_activations=held,
         won=1 - result.makespan_ms / whole_ms if whole_ms else None,
         # Two replicas of the model hold its weights twice.
-        fits=own <= peak + _AS_MUCH and result.plan.replicas == 1,
+        fits=held <= peak + _SAME_MEMORY and result.plan.replicas == 1,
     )
 
 
@@ -173,33 +175,33 @@ def _peaks(
     ranks: tuple[Rank, ...], operations: Operations, iteration: Iteration
 ) -> Iterator[float]:
     """Yield for each rank the most microbatches whose F has run and whose W or BW has not."""
-    own = operations.take(
+    ran = operations.take(
         (operations.iteration == iteration.index)
         & (operations.has_span == 1)
         & (operations.occurrence == 0)
     )
-    pair = own.phase == Phase.FB
+    pair = ran.phase == Phase.FB
     # An overlapped pair is a forward of one microbatch and a backward of another.
-    second = replace(own.take(pair), phase=np.full(int(pair.sum()), Phase.B))
+    second = replace(ran.take(pair), phase=np.full(int(pair.sum()), Phase.B))
     second = second.changed(
         microbatch=second.second_microbatch.copy(), chunk=second.second_chunk.copy()
     )
-    phase = np.concatenate((np.where(pair, Phase.F, own.phase), second.phase))
-    microbatch = np.concatenate((own.microbatch, second.microbatch))
-    chunk = np.concatenate((own.chunk, second.chunk))
-    rank = np.concatenate((own.rank, second.rank))
-    end_ns = np.concatenate((own.end_ns, second.end_ns))
+    phase = np.concatenate((np.where(pair, Phase.F, ran.phase), second.phase))
+    microbatch = np.concatenate((ran.microbatch, second.microbatch))
+    chunk = np.concatenate((ran.chunk, second.chunk))
+    rank = np.concatenate((ran.rank, second.rank))
+    end_ns = np.concatenate((ran.end_ns, second.end_ns))
     change = _changes(rank, phase, microbatch, chunk)
     share = max(1, len(np.unique(chunk[phase == Phase.F])))
     for number in range(len(ranks)):
         rows = np.flatnonzero((rank == number) & (change != 0))
-        # What ends at the same instant gives back first.
+        # Of those that end at the same instant, the ones that free memory come first.
         order = rows[np.lexsort((change[rows], end_ns[rows]))]
         yield float(np.cumsum(change[order]).max(initial=0)) / share
 
 
 def _changes(rank: Ints, phase: Ints, microbatch: Ints, chunk: Ints) -> Ints:
-    """Return 1 where activations begin to be held, -1 where they no longer are, else 0."""
+    """Return 1 where activations begin to be held, -1 where they are freed, else 0."""
     number = groups_of(rank, chunk, microbatch).of_row
     split = np.isin(number, number[phase == Phase.W])
     done = (phase == Phase.W) | (phase == Phase.BW) | ((phase == Phase.B) & ~split)

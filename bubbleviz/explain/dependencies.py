@@ -1,7 +1,7 @@
-"""Needs: whose results each operation takes, by virtual stage and microbatch.
+"""Dependencies: whose results each operation takes, by virtual stage and microbatch.
 
-F of a virtual stage takes what the F before it gives, B what the B behind it gives, of the same
-microbatch; a B takes its own F too, and a W its own B::
+F of a virtual stage takes the result of the F on the stage before it, B that of the B on the stage
+behind it, of the same microbatch; a B takes that of its own F too, and a W that of its own B::
 
     virtual stage 0   F3 ──┐                    ┌─> B3 ──> W3
     virtual stage 1        └─> F3 ──> B3 ──> W3 │
@@ -14,24 +14,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.align.arrivals import NEVER
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 
-#: No time at all.
-NEVER = np.iinfo(np.int64).min
-
 
 @dataclass(frozen=True)
-class Needs(Table):
+class Dependencies(Table):
     """Pairs of operations, in order of ``after``.
 
     Attributes:
         after: row of the operation that takes the result.
-        before: row of the one that gives it; of copies that cannot be told apart, the last that
-            was done before it started, else the first.
+        before: row of its producer; among indistinguishable replicas, the last to finish before
+            the other started, else the first to finish.
         remote: whether they ran on different ranks.
     """
 
@@ -45,9 +43,9 @@ class Inputs(Table):
     """What each operation waited for on other ranks; one row an operation.
 
     Attributes:
-        ready_ns: the latest end of what it takes from other ranks; ``NEVER`` where it takes none,
-            or nothing is known of it.
-        producer: row of the operation that ended then; -1 none.
+        ready_ns: the latest end of its producers on other ranks; ``NEVER`` where it has none, or
+            none is known.
+        producer: row of the producer that ended then; -1 none.
     """
 
     ready_ns: Ints
@@ -64,8 +62,8 @@ class _Halves(Table):
     virtual_stage: Ints
 
 
-def needs_of(operations: Operations, ranks: tuple[Rank, ...]) -> Needs:
-    """Return whose results operations take.
+def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependencies:
+    """Return the dependencies of operations on each other.
 
     Args:
         operations: of all ranks, ``iteration`` counted over all of them.
@@ -77,15 +75,15 @@ def needs_of(operations: Operations, ranks: tuple[Rank, ...]) -> Needs:
     halves = halves.take(known)
     pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
     after, wanted, code = [], [], _codes(operations, halves, pipeline, halves.phase, 0)
-    for phase, giving, step in (
+    for phase, producing, step in (
         (Phase.F, Phase.F, -1),
         (Phase.B, Phase.B, 1),
         (Phase.B, Phase.F, 0),
         (Phase.W, Phase.B, 0),
     ):
-        taking = halves.take(halves.phase == phase)
-        after.append(taking.row)
-        wanted.append(_codes(operations, taking, pipeline, np.full(len(taking), giving), step))
+        takers = halves.take(halves.phase == phase)
+        after.append(takers.row)
+        wanted.append(_codes(operations, takers, pipeline, np.full(len(takers), producing), step))
     first = operations.occurrence[halves.row] == 0
     return _matched(operations, halves.row[first], code[:, first], after, wanted)
 
@@ -131,40 +129,40 @@ def _codes(operations: Operations, halves: _Halves, pipeline: Ints, phase: Ints,
 
 def _matched(
     operations: Operations, producer: Ints, code: Ints, after: list[Ints], wanted: list[Ints]
-) -> Needs:
-    """Return the pairs whose key columns agree; of several givers the one that was waited for.
+) -> Dependencies:
+    """Return the pairs whose key columns agree; of several producers the one that was waited for.
 
-    Givers and takers of one key stand in order of time::
+    Producers and consumers of one key stand in order of time::
 
         end of producer 1  end of producer 2  start of the consumer  end of producer 3
                                  └────────────────┘
     """
-    asked = np.concatenate(after)
+    consumer = np.concatenate(after)
     number = groups_of(*np.concatenate((code, *wanted), axis=1)).of_row
-    before = np.full(len(asked), NONE, np.int64)
-    # What receives inside itself may begin before its input is there.
+    before = np.full(len(consumer), NONE, np.int64)
+    # An operation that receives inside itself may begin before its input is ready.
     taken_ns = np.maximum(operations.start_ns, operations.received_ns)
-    time_ns = np.concatenate((operations.end_ns[producer], taken_ns[asked]))
+    time_ns = np.concatenate((operations.end_ns[producer], taken_ns[consumer]))
     takes = np.arange(len(number)) >= len(producer)
     order = np.lexsort((takes, time_ns, number))
     place = np.arange(len(order))
     gives = ~takes[order]
     last = np.maximum.accumulate(np.where(gives, place, NONE))
     following = np.minimum.accumulate(np.where(gives, place, len(order))[::-1])[::-1]
-    for found in (following, last):
-        inside = (found >= 0) & (found < len(order)) & takes[order]
+    for nearest in (following, last):
+        inside = (nearest >= 0) & (nearest < len(order)) & takes[order]
         at = np.flatnonzero(inside)
-        at = at[number[order[found[at]]] == number[order[at]]]
-        before[order[at] - len(producer)] = producer[order[found[at]]]
-    pairs = np.flatnonzero((before >= 0) & (before != asked))
-    pairs = pairs[np.lexsort((before[pairs], asked[pairs]))]
-    asked, before = asked[pairs], before[pairs]
-    return Needs(asked, before, operations.rank[asked] != operations.rank[before])
+        at = at[number[order[nearest[at]]] == number[order[at]]]
+        before[order[at] - len(producer)] = producer[order[nearest[at]]]
+    pairs = np.flatnonzero((before >= 0) & (before != consumer))
+    pairs = pairs[np.lexsort((before[pairs], consumer[pairs]))]
+    consumer, before = consumer[pairs], before[pairs]
+    return Dependencies(consumer, before, operations.rank[consumer] != operations.rank[before])
 
 
-def inputs_of(operations: Operations, needs: Needs) -> Inputs:
-    """Return when what operations take from other ranks was ready."""
-    remote = needs.take(needs.remote)
+def inputs_of(operations: Operations, dependencies: Dependencies) -> Inputs:
+    """Return when the inputs that operations take from other ranks were ready."""
+    remote = dependencies.take(dependencies.remote)
     count = len(operations)
     end_ns = operations.end_ns[remote.before]
     ready_ns = group_extents(remote.after, count, end_ns, end_ns)[1]

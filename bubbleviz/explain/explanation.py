@@ -1,4 +1,4 @@
-"""Explain: why the bubbles are there, what bounds an iteration, and what could be won."""
+"""Explain: why there are bubbles, what bounds an iteration, and what removing delays would save."""
 
 from __future__ import annotations
 
@@ -9,67 +9,66 @@ import numpy as np
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
-from bubbleviz.explain.causes import Bubbles, Causes, causes_of
-from bubbleviz.explain.critical_path import (
-    MOST_OPERATIONS,
-    CriticalPath,
-    WhatIf,
-    critical_path,
-    what_if,
-)
-from bubbleviz.explain.dependencies import Needs, inputs_of, needs_of
+from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
+from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
+from bubbleviz.explain.causes.idle import IdleIntervals
+from bubbleviz.explain.critical_path import CriticalPath, critical_path
+from bubbleviz.explain.dependencies import Dependencies, dependencies_of, inputs_of
 from bubbleviz.explain.graph import graph_of
-from bubbleviz.explain.host_activity import with_doing
-from bubbleviz.explain.idle import Idle
 from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
-from bubbleviz.explain.receives import Communication, Receives, communication_of, receives_of
+from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
+from bubbleviz.explain.what_if import WhatIf, what_if
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK
+
+#: Iterations with more operations than this are not replayed: it takes seconds.
+MOST_OPERATIONS = 500_000
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why the bubbles are there.
+    """Why there are bubbles, and what bounds an iteration.
 
     Attributes:
         causes: idle time by cause.
-        gaps: the idle intervals in the headline's windows.
-        receives: how long receives waited and moved.
+        bubbles: the idle intervals in the headline's windows.
+        receives: how long receives waited, and how long their transfers took.
         communication: the same by iteration and rank.
         phase_times: how long operations take.
-        path: what bounds the typical iteration; None where that cannot be told.
-        what_if: what that iteration would be under some changes; empty likewise.
-        untold: why that cannot be told, where nothing else of the report says so; else empty.
+        path: critical path of the typical iteration; None where it is unknown.
+        what_if: the typical iteration under some changes; empty where they are unknown.
+        no_path_reason: why these are unknown, where nothing else in the report gives the reason;
+            else empty.
     """
 
-    causes: Causes
+    causes: CauseTimes
     bubbles: Bubbles
     receives: Receives
-    communication: Communication
+    communication: CommunicationTimes
     phase_times: PhaseTimes
     path: CriticalPath | None
     what_if: tuple[WhatIf, ...]
-    untold: str = ""
+    no_path_reason: str = ""
 
 
 def explain(run: Run, counts: Counts) -> Explanation:
-    """Return why the bubbles of a run are there.
+    """Return why a run has bubbles, and what bounds its typical iteration.
 
     Args:
-        run: the profiles put together.
+        run: the merged profiles.
         counts: its ratios.
     """
     operations = run.operations
-    needs = needs_of(operations, run.ranks)
-    inputs = inputs_of(operations, needs)
+    dependencies = dependencies_of(operations, run.ranks)
+    inputs = inputs_of(operations, dependencies)
     causes, bubbles, idle = causes_of(run, counts, inputs)
-    bubbles = with_doing(bubbles, run.hosts)
+    bubbles = with_host_activity(bubbles, run.hosts)
     receives = receives_of(operations, inputs, idle)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)
     shown = typical(counts.iterations, counts.headline)
-    untold = "" if shown is None else _untold(run, needs, shown)
-    path, changes = (None, ()) if untold else _bound(run, shown, needs, receives, idle)
+    reason = "" if shown is None else _no_path_reason(run, dependencies, shown)
+    path, changes = (None, ()) if reason else _path(run, shown, dependencies, receives, idle)
     return Explanation(
         causes,
         bubbles,
@@ -78,45 +77,42 @@ def explain(run: Run, counts: Counts) -> Explanation:
         phase_times_of(operations, stage, averaged, receives),
         path,
         changes,
-        untold,
+        reason,
     )
 
 
-def _untold(run: Run, needs: Needs, shown: Iteration) -> str:
-    """Return why it is not known what bounds an iteration: too much of it, or too little told.
+def _no_path_reason(run: Run, dependencies: Dependencies, shown: Iteration) -> str:
+    """Return why the critical path of an iteration is unknown; empty where it is not.
 
-    Ranks that wait for each other, and whose inputs are not known, would each stand alone.
+    Without known dependencies between ranks, each rank would stand alone.
     """
     of_iteration = run.operations.iteration == shown.index
     count = int((of_iteration & np.isin(run.operations.phase, WORK)).sum())
     if count > MOST_OPERATIONS:
         return (
-            f"iteration {shown.name} holds {count:,} operations, more than the "
-            f"{MOST_OPERATIONS:,} that are put together again"
+            f"iteration {shown.name} holds {count:,} operations; at most {MOST_OPERATIONS:,} are "
+            "replayed"
         )
-    stages = {run.ranks[own.rank].stage for own in shown.ranks}
+    stages = {run.ranks[rank.rank].stage for rank in shown.ranks}
     if len(shown.ranks) == 1 or stages == {0}:
         return ""
-    if None in stages or not (needs.remote & of_iteration[needs.after]).any():
-        return (
-            "which operation waits for which of another rank is not known, for "
-            + ("stages" if None in stages else "microbatches")
-            + " are not told"
-        )
+    if None in stages or not (dependencies.remote & of_iteration[dependencies.after]).any():
+        unknown = "stages" if None in stages else "microbatches"
+        return f"dependencies between ranks are unknown, since {unknown} are unknown"
     return ""
 
 
-def _bound(
+def _path(
     run: Run,
     shown: Iteration | None,
-    needs: Needs,
+    dependencies: Dependencies,
     receives: Receives,
-    idle: tuple[Idle, ...],
+    idle: tuple[IdleIntervals, ...],
 ) -> tuple[CriticalPath | None, tuple[WhatIf, ...]]:
-    """Return what bounds the typical iteration, where its ranks have one clock."""
+    """Return path and what-if of the typical iteration, where its ranks share a clock."""
     if shown is None or not _comparable(shown):
         return None, ()
-    graph = graph_of(run.operations, needs, receives, idle, shown.index)
+    graph = graph_of(run.operations, dependencies, receives, idle, shown.index)
     path = critical_path(graph, run.operations, shown.index)
     return path, what_if(graph, run.operations, len(shown.ranks))
 

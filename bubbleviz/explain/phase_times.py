@@ -1,7 +1,7 @@
-"""Phase times: how long operations take by stage, chunk and phase, and which took long.
+"""Phase times: how long operations take by stage, chunk and phase, and which are stragglers.
 
-A transfer is that of a receive that waited for its input, from when that was ready on the peer to
-the end of the receive: T_comm. It stands under the phase of the receive.
+A transfer (T_comm) is measured on a receive that waited for its input: from when the input was
+ready on the peer to the end of the receive. It stands under the phase of the receive.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK, Phase
 
-#: An operation is a straggler if it takes so many times the median of its kind, and more.
+#: An operation is a straggler if it takes more than this many times the median of its kind.
 STRAGGLES = 1.2
-#: So many stragglers are listed.
+#: Most stragglers that are listed.
 _LISTED = 10
 
 
@@ -31,11 +31,11 @@ class PhaseTime:
         stage: stage of the rank (smallest virtual stage); -1 unknown.
         chunk: model chunk; -1 none.
         virtual_stage: place of the chunk in the model's order; -1 unknown.
-        phase: what they do.
-        n: how many there are, over all copies of the stage and averaged iterations.
+        phase: of the operations.
+        n: how many there are, over all replicas of the stage and averaged iterations.
         median_ns: median.
         mean_ns: mean.
-        std_ns: standard deviation (n - 1); None of a single one.
+        std_ns: standard deviation (n - 1); None for a single one.
         min_ns: shortest.
         max_ns: longest.
         first_ns: median of those of the first microbatch.
@@ -58,7 +58,7 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class Straggler:
-    """An operation that took long against others of its kind: its row, and how many times."""
+    """An operation that took long: its row, and how many times the median of its kind."""
 
     operation: int
     times: float
@@ -72,7 +72,7 @@ class PhaseTimes:
         kinds: by virtual stage and phase, in the model's order.
         transfer_ns: median transfer of a receive that waited for its input; None if none did.
         imbalance: by phase, how much longer the slowest stage takes than the mean of all, as a
-            share of that; medians of stages' chunks added up. Keys are printed phase names.
+            share of that; medians of stages' chunks summed. Keys are printed phase names.
         stragglers: the worst, worst first.
         times_median: of every operation, how many times the median of its kind it took; 0 where
             that is not known. Shape (operations,).
@@ -98,57 +98,59 @@ def phase_times_of(
     """
     counted = np.isin(operations.phase, WORK) & (operations.has_span == 1)
     counted &= (operations.iteration >= 0) & (operations.cut == 0)
-    # One that stands for several (a W of all microbatches that are left) is of no kind.
+    # An operation that stands for several (a W of all remaining microbatches) has no kind.
     counted &= operations.microbatch >= 0
     counted &= np.append(averaged, False)[operations.iteration]
     rows = np.flatnonzero(counted)
-    timed = Timed(rows, operations.phase[rows], operations.busy_ns[rows])
+    timed = _OperationTimes(rows, operations.phase[rows], operations.busy_ns[rows])
     times = np.zeros(len(operations), np.float64)
     kinds = []
-    for kind, own in _kinds(operations, stage, timed):
+    for kind, places in _kinds(operations, stage, timed):
         kinds.append(kind)
         if kind.median_ns > 0:
-            times[rows[own]] = timed.time_ns[own] / kind.median_ns
+            times[rows[places]] = timed.time_ns[places] / kind.median_ns
     waited = receives.take((receives.wait_ns > 0) & counted[receives.operation])
     forward = np.isin(operations.phase[waited.operation], (Phase.F, Phase.FB))
     phase = np.where(forward, Phase.RECV_F, Phase.RECV_B).astype(np.int64)
-    transfers = Timed(waited.operation, phase, waited.transfer_ns)
+    transfers = _OperationTimes(waited.operation, phase, waited.transfer_ns)
     kinds += [kind for kind, _ in _kinds(operations, stage, transfers)]
-    usual = float(np.median(waited.transfer_ns)) if len(waited) else None
-    return PhaseTimes(tuple(kinds), usual, _imbalance(kinds), _stragglers(times), times)
+    median_ns = float(np.median(waited.transfer_ns)) if len(waited) else None
+    return PhaseTimes(tuple(kinds), median_ns, _imbalance(kinds), _stragglers(times), times)
 
 
 @dataclass(frozen=True)
-class Timed(Table):
-    """Times of some operations: their rows, the phases they stand under, and nanoseconds."""
+class _OperationTimes(Table):
+    """Times of operations: their rows, the phases they stand under, and nanoseconds."""
 
     row: Ints
     phase: Ints
     time_ns: Ints
 
 
-def _kinds(operations: Operations, stage: Ints, timed: Timed) -> Iterator[tuple[PhaseTime, Ints]]:
-    """Yield the kinds there are of some times, in the model's order, with their places."""
+def _kinds(
+    operations: Operations, stage: Ints, timed: _OperationTimes
+) -> Iterator[tuple[PhaseTime, Ints]]:
+    """Yield the kinds of operations, in the model's order, with the places of their times."""
     row = timed.row
     where = stage[operations.rank[row]]
     groups = groups_of(operations.virtual_stage[row], where, operations.chunk[row], timed.phase)
     order = np.argsort(groups.of_row, kind="stable")
     ends = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
-    for own, first in zip(np.split(order, ends[:-1]), groups.first.tolist(), strict=False):
-        yield _kind(operations, timed.take(own), int(where[first])), own
+    for places, first in zip(np.split(order, ends[:-1]), groups.first.tolist(), strict=False):
+        yield _kind(operations, timed.take(places), int(where[first])), places
 
 
-def _kind(operations: Operations, timed: Timed, stage: int) -> PhaseTime:
+def _kind(operations: Operations, timed: _OperationTimes, stage: int) -> PhaseTime:
     time_ns, microbatch = timed.time_ns, operations.microbatch[timed.row]
-    one = int(timed.row[0])
+    first = int(timed.row[0])
 
     def of(number: int) -> float | None:
         return float(np.median(time_ns[microbatch == number])) if number >= 0 else None
 
     return PhaseTime(
         stage=stage,
-        chunk=int(operations.chunk[one]),
-        virtual_stage=int(operations.virtual_stage[one]),
+        chunk=int(operations.chunk[first]),
+        virtual_stage=int(operations.virtual_stage[first]),
         phase=Phase(int(timed.phase[0])),
         n=len(timed),
         median_ns=float(np.median(time_ns)),
@@ -163,7 +165,7 @@ def _kind(operations: Operations, timed: Timed, stage: int) -> PhaseTime:
 
 def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
     """Return how far the slowest stage is above the mean, by phase."""
-    found = []
+    imbalance = []
     for phase in WORK:
         by_stage: dict[int, float] = {}
         for kind in kinds:
@@ -171,8 +173,8 @@ def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
                 by_stage[kind.stage] = by_stage.get(kind.stage, 0.0) + kind.median_ns
         mean = sum(by_stage.values()) / len(by_stage) if by_stage else 0.0
         if mean > 0:
-            found.append((phase.label, max(by_stage.values()) / mean - 1))
-    return tuple(found)
+            imbalance.append((phase.label, max(by_stage.values()) / mean - 1))
+    return tuple(imbalance)
 
 
 def _stragglers(times: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[Straggler, ...]:

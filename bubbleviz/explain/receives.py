@@ -1,10 +1,10 @@
-"""Receives: how long each waited for its input, and how long the input was on its way.
+"""Receives: how long each waited for its input, and how long the transfer took.
 
 A receive's kernel runs from the moment it is launched, and spins until the peer sends::
 
     peer    ██████ F3 ██████│ready
     RECV       ├▒▒ waits ▒▒▒│▓▓ transfer ▓▓┤
-    own     █████ F2 █████│        exposed │██ F3
+    rank    █████ F2 █████│        exposed │██ F3
                                    ├───────┤
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.arrivals import arrivals
-from bubbleviz.explain.dependencies import NEVER, Inputs
-from bubbleviz.explain.idle import Idle
+from bubbleviz.align.arrivals import NEVER, arrivals
+from bubbleviz.explain.causes.idle import IdleIntervals
+from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.operations import Operations
@@ -25,10 +25,10 @@ from bubbleviz.model.operations import Operations
 
 @dataclass(frozen=True)
 class Receives(Table):
-    """The last receive of each operation that had one and whose input is known.
+    """The last receive of each operation whose input is known.
 
     Attributes:
-        operation: row of the operation that took what was received.
+        operation: row of the operation that took the received data.
         start_ns: start of the receive's kernel.
         ready_ns: when the peer had finished the input.
         end_ns: end of the receive's kernel.
@@ -53,15 +53,15 @@ class Receives(Table):
 
 
 @dataclass(frozen=True)
-class Communication:
+class CommunicationTimes:
     """How long ranks communicated in iterations; columns of shape (iterations, ranks).
 
     Attributes:
         wait_ns: receives, before their input was ready.
-        transfer_ns: receives, from then on.
-        exposed_ns: the part of that in which the rank was idle.
+        transfer_ns: receives, once their input was ready.
+        exposed_ns: the part of the transfers in which the rank was idle.
         communication_ns: union of all communication kernels in the rank's own window.
-        overlapped_ns: how much of that time compute kernels ran as well.
+        overlapped_ns: the part of it in which compute kernels ran as well.
     """
 
     wait_ns: Ints
@@ -71,13 +71,13 @@ class Communication:
     overlapped_ns: Ints
 
 
-def receives_of(operations: Operations, inputs: Inputs, idle: Sequence[Idle]) -> Receives:
+def receives_of(operations: Operations, inputs: Inputs, idle: Sequence[IdleIntervals]) -> Receives:
     """Return the receives of operations.
 
     Args:
         operations: of all ranks.
-        inputs: what they took from others.
-        idle: idle time of each rank.
+        inputs: that they took from other ranks.
+        idle: idle intervals of each rank.
     """
     known = arrivals(operations)
     inside = operations.received_ns != NONE
@@ -91,16 +91,16 @@ def receives_of(operations: Operations, inputs: Inputs, idle: Sequence[Idle]) ->
     exposed_ns = np.zeros(len(rows), np.int64)
     moving_ns = np.clip(ready_ns, start_ns, end_ns)
     bounds = np.searchsorted(operations.rank[rows], np.arange(len(idle) + 1)).tolist()
-    for own, low, high in zip(idle, bounds[:-1], bounds[1:], strict=True):
+    for idle_of_rank, low, high in zip(idle, bounds[:-1], bounds[1:], strict=True):
         at = slice(low, high)
-        times = own.start_ns, own.end_ns
+        times = idle_of_rank.start_ns, idle_of_rank.end_ns
         exposed_ns[at] = intervals.measure_within(times, moving_ns[at], end_ns[at])
     return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)
 
 
 def communication_of(
     operations: Operations, receives: Receives, communication_ns: Ints, overlapped_ns: Ints
-) -> Communication:
+) -> CommunicationTimes:
     """Return how long ranks communicated in each iteration.
 
     Args:
@@ -117,7 +117,7 @@ def communication_of(
     def summed(column: Ints) -> Ints:
         return intervals.group_sum(cell, shape[0] * shape[1], column[some]).reshape(shape)
 
-    return Communication(
+    return CommunicationTimes(
         wait_ns=summed(receives.wait_ns),
         transfer_ns=summed(receives.transfer_ns),
         exposed_ns=summed(receives.exposed_ns),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.explain.critical_path import WhatIf
-from bubbleviz.explain.idle import Cause
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import Straggler
+from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase

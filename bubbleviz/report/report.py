@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.count.iterations import Iteration, Iterations, typical
 from bubbleviz.count.summary import Summary
-from bubbleviz.explain.causes import Bubbles
+from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.operations import (

@@ -13,7 +13,7 @@ import numpy as np
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import InputError
-from bubbleviz.explain.idle import Cause
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.report.report import Report

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.explain.windowed import OUTSIDE, extents_of
+from bubbleviz.explain.windowed import OUTSIDE
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.window import Window, window_of
@@ -244,7 +243,7 @@ def test_what_is_told_of_the_typical_iteration_is_of_one_in_the_window(profiles:
     assert shown.name == "11"
     path = part.explanation.path
     if path is None:
-        assert part.explanation.untold or shown.ratios["schedule"].value is None
+        assert part.explanation.no_path_reason or shown.ratios["schedule"].value is None
     else:
         assert path.iteration == 0
         assert len(path.slack_ns) == len(part.operations)
@@ -304,40 +303,3 @@ def test_an_iteration_outside_the_window_cannot_be_drawn(
     options = ["--window", "iteration:9-10", "--iteration", "11", "--svg", "-"]
     assert main(["analyze", str(profiles), *options]) == 2
     assert "the capture holds 9 to 10" in capsys.readouterr().err
-
-
-# --- on each profile's own clock
-
-
-@given(
-    offset_ns=st.integers(-(10**12), 10**12),
-    drift=st.integers(-50_000_000, 50_000_000).map(lambda n: n / 1e6),
-    t0_ns=st.integers(0, 10**12),
-    times=st.lists(st.integers(0, 10**13), max_size=5),
-)
-def test_clocks_lead_back(offset_ns: int, drift: float, t0_ns: int, times: list[int]) -> None:
-    clock = ProfileClock(offset_ns, 0, drift, t0_ns)
-    own = np.array(times, np.int64)
-
-    assert np.abs(clock.back(clock.of(own)) - own).max(initial=0) <= 1
-
-
-def test_extents_are_those_of_the_iterations_on_each_clock(profiles: Path) -> None:
-    whole, part = analysed(profiles), analysed(profiles, "iteration:8-9")
-    window = window_of("iteration:8-9")
-    extents = extents_of(window, whole.iterations, whole.profiles)
-    held = [i for i in whole.iterations if i.name in ("8", "9")]
-
-    assert len(extents) == len(whole.profiles)
-    assert extents == extents_of(window, part.iterations, part.profiles)
-    since_ns, until_ns = extents[0]
-    assert since_ns == min(i.start_ns for i in held)
-    assert until_ns == max(i.end_ns for i in held)
-    for (low, high), own in zip(extents, whole.profiles, strict=True):
-        clock = ProfileClock(own.clock_offset_ns, 0, own.clock_drift_ppm, own.clock_t0_ns)
-        there = clock.of(np.array([low, high], np.int64)) - [since_ns, until_ns]
-        assert np.abs(there).max() <= 1
-    timed = extents_of(window_of("time:1ms-2ms"), whole.iterations, whole.profiles)
-    assert timed[0] == (1_000_000, 2_000_000)
-    with pytest.raises(InputError, match="no such iteration"):
-        extents_of(window_of("iteration:90"), whole.iterations, whole.profiles)

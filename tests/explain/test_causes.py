@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.explain.critical_path import replayed
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.graph import Graph, graph_of
-from bubbleviz.explain.idle import Cause
 from bubbleviz.explain.phase_times import phase_times_of
+from bubbleviz.explain.what_if import replayed
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render.formats import bubbles as gaps_csv
 from bubbleviz.render.formats import json as json_report
@@ -532,7 +532,7 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration(tmp_path: Path) -
     document = json.loads(json_report.render(report, View()))
 
     assert [rank.stage for rank in report.ranks] == [None] * 4
-    assert "stages are not told" in told["critical path, slack and what-if"]
+    assert "stages are unknown" in told["critical path, slack and what-if"]
     assert (report.explanation.path, report.explanation.what_if) == (None, ())
     assert (document["critical_path"], document["what_if"]) == (None, [])
     assert first_thing(report) is None
@@ -731,7 +731,7 @@ def test_an_operation_can_end_as_much_later_as_its_slack_and_no_more(
     report = bubbleviz.analyze(path)
     graph, bound = graphs[0], report.explanation.path
     assert bound is not None
-    whole = replayed(graph, graph.busy_ns, graph.lag_ns, graph.transfer_ns)
+    whole = replayed(graph, graph.busy_ns, graph.delay_ns, graph.transfer_ns)
     spare = bound.slack_ns[graph.rows]
 
     assert len(set(spare.tolist())) > 3
@@ -739,4 +739,4 @@ def test_an_operation_can_end_as_much_later_as_its_slack_and_no_more(
         for more in (0, 1):
             longer = graph.busy_ns.copy()
             longer[place] += slack + more
-            assert replayed(graph, longer, graph.lag_ns, graph.transfer_ns) == whole + more
+            assert replayed(graph, longer, graph.delay_ns, graph.transfer_ns) == whole + more

@@ -10,7 +10,7 @@ import pytest
 
 from bubbleviz.analyses.idle.report import BUSY
 from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.explain.idle import Cause
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render.picture.palette import ACTIVITIES, CAUSES, MAX_SHADES, shade_of
 
 Matrix = npt.NDArray[np.float64]

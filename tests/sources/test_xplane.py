@@ -20,7 +20,7 @@ from bubbleviz.analyses.pgle.analysis import measure_costs
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.explain.idle import Cause
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import is_main
 from bubbleviz.sources.xla.planes import device_of
 from bubbleviz.sources.xla.wire import Walk

@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from bubbleviz.count.iterations import Account, Iteration, Iterations, RankIteration, Ratio
 from bubbleviz.count.summary import Spread, Summary
-from bubbleviz.explain.causes import Bubbles, Causes
+from bubbleviz.explain.causes.bubbles import Bubbles
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.idle import Cause
 from bubbleviz.explain.phase_times import PhaseTimes
-from bubbleviz.explain.receives import Communication, Receives
+from bubbleviz.explain.receives import CommunicationTimes, Receives
 from bubbleviz.model.operations import (
     BusyIntervals,
     Limitation,
@@ -149,10 +150,10 @@ def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanat
     zero = np.zeros((iterations, ranks), np.int64)
     none = {name: np.empty(0, np.int64) for name in Bubbles.column_names()}
     return Explanation(
-        causes=Causes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
+        causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
         bubbles=Bubbles(**none, ratio="schedule", operations=operations),
         receives=Receives(*(np.empty(0, np.int64) for _ in Receives.column_names())),
-        communication=Communication(zero, zero, zero, zero, zero),
+        communication=CommunicationTimes(zero, zero, zero, zero, zero),
         phase_times=PhaseTimes((), None, (), (), np.zeros(len(operations))),
         path=None,
         what_if=(),

@@ -45,12 +45,6 @@ class ProfileClock:
         drifted = np.rint((times_ns - self.t0_ns) * self.drift_ppm * 1e-6).astype(np.int64)
         return np.asarray(times_ns + self.offset_ns + drifted, np.int64)
 
-    def back(self, times_ns: Ints) -> Ints:
-        """Return these times of the report on the profile's clock, to a nanosecond."""
-        plain = times_ns - self.offset_ns
-        drifted = (plain - self.t0_ns) * (self.drift_ppm * 1e-6 / (1 + self.drift_ppm * 1e-6))
-        return np.asarray(plain - np.rint(drifted).astype(np.int64), np.int64)
-
     def corrected(self, correction: Correction) -> ProfileClock:
         """Return this clock with a correction of the times that it gives."""
         return ProfileClock(

@@ -39,7 +39,7 @@ def render(report: Report, view: View) -> str:
 
 
 def _columns(report: Report) -> list[list[object]]:
-    from bubbleviz.explain.idle import Cause
+    from bubbleviz.explain.causes.cause import Cause
 
     bubbles, operations = report.bubbles, report.operations
     label = {int(cause): cause.label for cause in Cause}

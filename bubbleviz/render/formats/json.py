@@ -250,7 +250,7 @@ def _operation(report: Report, row: int) -> dict[str, Any]:
 
 
 def _bubble(report: Report, bubble: LongBubble) -> dict[str, Any]:
-    from bubbleviz.explain.idle import Cause
+    from bubbleviz.explain.causes.cause import Cause
 
     bubbles = report.bubbles
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bubbleviz.explain.idle import Cause
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render.picture.brackets import brackets_height, draw_brackets
 from bubbleviz.render.picture.bubbles import WindowGaps, draw_bubbles
 from bubbleviz.render.picture.clocks import draw_error_bars

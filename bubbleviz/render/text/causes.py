@@ -53,7 +53,7 @@ def cause_cells(report: Report) -> list[dict[str, str]]:
     """Return a row of cells by column for each cause and all of them; none without a bubble."""
     import numpy as np
 
-    from bubbleviz.explain.idle import MEANINGS, Cause
+    from bubbleviz.explain.causes.cause import MEANINGS, Cause
 
     name = report.bubbles.ratio
     shown = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
@@ -93,7 +93,7 @@ def idle_of_ranks(report: Report, iteration: Iteration) -> Iterator[RenderableTy
 
 
 def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
-    from bubbleviz.explain.idle import Cause
+    from bubbleviz.explain.causes.cause import Cause
 
     name = report.bubbles.ratio
     idle = {

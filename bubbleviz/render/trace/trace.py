@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.count.iterations import RankIteration
-from bubbleviz.explain.dependencies import needs_of
-from bubbleviz.explain.idle import Cause
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.dependencies import dependencies_of
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
@@ -304,14 +304,16 @@ def _flows_of(report: Report) -> Flows:
     time.
     """
     operations = report.operations
-    needs = needs_of(operations, report.ranks)
+    dependencies = dependencies_of(operations, report.ranks)
     stage = operations.virtual_stage
-    steps = needs.remote | (stage[needs.after] != stage[needs.before])
+    steps = dependencies.remote | (stage[dependencies.after] != stage[dependencies.before])
     stepped = np.zeros(len(operations), bool)
-    stepped[needs.after[steps]] = True
-    kept = (operations.phase[needs.after] != Phase.W) & (steps | ~stepped[needs.after])
-    kept &= operations.start_ns[needs.before] < operations.start_ns[needs.after]
-    return Flows(needs.before[kept], needs.after[kept])
+    stepped[dependencies.after[steps]] = True
+    kept = (operations.phase[dependencies.after] != Phase.W) & (
+        steps | ~stepped[dependencies.after]
+    )
+    kept &= operations.start_ns[dependencies.before] < operations.start_ns[dependencies.after]
+    return Flows(dependencies.before[kept], dependencies.after[kept])
 
 
 def _flows_at(rows: Ints, ends: Ints) -> dict[int, list[int]]:

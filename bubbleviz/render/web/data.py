@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.explain.idle import MEANINGS, Cause
+from bubbleviz.explain.causes.cause import MEANINGS, Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase

@@ -5,7 +5,7 @@ from __future__ import annotations
 import drawsvg
 import numpy as np
 
-from bubbleviz.explain.idle import Cause
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model import intervals
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page, box

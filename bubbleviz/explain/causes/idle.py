@@ -1,21 +1,20 @@
-"""Idle: when ranks ran nothing, and why, whatever the window.
+"""Idle intervals: when ranks ran nothing, cut by cause, independent of any window.
 
-An idle interval before an operation is cut where what it waits for comes to be, in this order::
+An idle interval before an operation is cut where the operation's input becomes ready, where the
+receive is launched, and where the receive ends::
 
     last work ├──────────┬─────────┬───────────────┬──────┤ next operation
                dependency    host    communication   other
-                         ready     launched      ...
+                         ready     launched      received
 
-What lies under the profiler's own work, or under a collective, goes to these first. Where a receive
-is seen, its launch and its end are what host and communication are told by; the operation's own
-launch counts from there on.
+Time under the profiler's own work or under a collective goes to these first. Where a receive was
+recorded, its launch and end are the cuts; the operation's own launch counts from there on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from bubbleviz.align.arrivals import NEVER, Arrivals, arrivals
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Windows
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
@@ -30,40 +30,18 @@ from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phases import COMPUTE
 
 
-class Cause(IntEnum):
-    """Why a rank was idle; in the order in which they are looked for."""
-
-    PROFILER = 0
-    COLLECTIVE = 1
-    WARMUP = 2
-    DRAIN = 3
-    DEPENDENCY = 4
-    HOST = 5
-    COMMUNICATION = 6
-    OTHER = 7
-
-    @property
-    def label(self) -> str:
-        """The name as reports print it."""
-        return self.name.lower()
-
-
-#: What each cause means, for people.
-MEANINGS = {
-    Cause.PROFILER: "the profiler held the process up",
-    Cause.COLLECTIVE: "a collective ran and nothing else",
-    Cause.WARMUP: "before the rank's first operation of the iteration",
-    Cause.DRAIN: "after its last one",
-    Cause.DEPENDENCY: "another rank had not finished what the next operation takes",
-    Cause.HOST: "that was there, and the host had not launched the next operation",
-    Cause.COMMUNICATION: "the input was on its way",
-    Cause.OTHER: "none of these (launch latency)",
-}
-
-
 @dataclass(frozen=True)
-class Idle(Table):
-    """The idle time of one rank, cut by cause; warm-up and drain depend on the window."""
+class IdleIntervals(Table):
+    """The idle intervals of one rank, cut by cause; warm-up and drain depend on the window.
+
+    Attributes:
+        start_ns: start of the piece.
+        end_ns: end.
+        cause: code of :class:`Cause`.
+        interval: number of the idle interval.
+        before: row of the operation that ended last before the interval; -1 none.
+        after: row of the next operation; -1 none.
+    """
 
     start_ns: Ints
     end_ns: Ints
@@ -73,13 +51,13 @@ class Idle(Table):
     after: Ints
 
     def of(self, causes: tuple[Cause, ...]) -> intervals.Intervals:
-        """Return when ranks were idle for one of these causes."""
+        """Return the pieces with one of these causes."""
         rows = np.isin(self.cause, causes)
         return self.start_ns[rows], self.end_ns[rows]
 
 
-def idle_of(run: Run, counts: Counts, inputs: Inputs) -> Iterator[Idle]:
-    """Yield the idle time of each rank between its earliest and its latest window."""
+def idle_of(run: Run, counts: Counts, inputs: Inputs) -> Iterator[IdleIntervals]:
+    """Yield the idle intervals of each rank between its earliest and its latest window."""
     operations = run.operations
     waits = _waits(operations, inputs)
     computing = np.isin(operations.phase, COMPUTE)
@@ -91,7 +69,7 @@ def idle_of(run: Run, counts: Counts, inputs: Inputs) -> Iterator[Idle]:
         rows = rows[computing[run.busy.operation[rows]]]
         rows = rows[np.argsort(run.busy.start_ns[rows], kind="stable")]
         start_ns, end_ns = run.busy.start_ns[rows], run.busy.end_ns[rows]
-        loose = _of(run.unattributed, rank)
+        loose = _of_rank(run.unattributed, rank)
         covered = intervals.union(
             np.concatenate((start_ns, loose[0])), np.concatenate((end_ns, loose[1]))
         )
@@ -99,9 +77,9 @@ def idle_of(run: Run, counts: Counts, inputs: Inputs) -> Iterator[Idle]:
         of_busy = run.busy.operation[rows]
         after = _next(gaps[1], start_ns, of_busy)
         before = _previous(gaps[0], end_ns, of_busy)
-        own = _cut(waits, gaps, before, after)
-        own = _laid_over(own, _of(run.exposed, rank), Cause.COLLECTIVE)
-        yield _laid_over(own, _of(run.overheads, rank), Cause.PROFILER)
+        idle = _cut(waits, gaps, before, after)
+        idle = _overlaid(idle, _of_rank(run.exposed, rank), Cause.COLLECTIVE)
+        yield _overlaid(idle, _of_rank(run.overheads, rank), Cause.PROFILER)
 
 
 def _ends(windows: Mapping[str, Windows], present: Bools, rank: int) -> intervals.Intervals:
@@ -117,7 +95,7 @@ def _ends(windows: Mapping[str, Windows], present: Bools, rank: int) -> interval
     return start_ns.min(keepdims=True), end_ns.max(keepdims=True)
 
 
-def _of(table: RankIntervals, rank: int) -> intervals.Intervals:
+def _of_rank(table: RankIntervals, rank: int) -> intervals.Intervals:
     low, high = np.searchsorted(table.rank, (rank, rank + 1)).tolist()
     return table.start_ns[low:high], table.end_ns[low:high]
 
@@ -137,18 +115,18 @@ def _previous(time_ns: Ints, end_ns: Ints, operation: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Waits(Table):
-    """What each operation waited for, in this order; the last row is that of no operation.
+    """What each operation waited for, in this order; the last row stands for no operation.
 
     Attributes:
         ready_ns: until its input was ready on another rank; ``NEVER`` where it needs none.
-        sent_ns: until its receive was launched.
-        received_ns: until that was over.
-        launched_ns: until it was launched itself.
+        receive_launched_ns: until its receive was launched.
+        received_ns: until the receive ended.
+        launched_ns: until the operation itself was launched.
         remote: whether it takes anything from another rank.
     """
 
     ready_ns: Ints
-    sent_ns: Ints
+    receive_launched_ns: Ints
     received_ns: Ints
     launched_ns: Ints
     remote: Bools
@@ -156,37 +134,39 @@ class _Waits(Table):
 
 def _waits(operations: Operations, inputs: Inputs) -> _Waits:
     """Return what operations waited for."""
-    sent_ns, received_ns = _received(operations, arrivals(operations))
+    receive_launched_ns, received_ns = _received(operations, arrivals(operations))
     known = inputs.ready_ns != NEVER
-    # Where it is not known who gave it, waiting and moving cannot be told apart: a receive waits.
+    # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.
     ready_ns = np.where(known, inputs.ready_ns, received_ns)
     launched_ns = np.where(operations.launched_ns == NONE, NEVER, operations.launched_ns)
     return _Waits(
         np.append(ready_ns, NEVER),
-        np.append(sent_ns, NEVER),
+        np.append(receive_launched_ns, NEVER),
         np.append(received_ns, NEVER),
         np.append(launched_ns, NEVER),
         np.append(known | (received_ns != NEVER), False),
     )
 
 
-def _cut(waits: _Waits, gaps: intervals.Intervals, before: Ints, after: Ints) -> Idle:
-    """Return idle intervals cut at what the operation after them waited for."""
+def _cut(waits: _Waits, gaps: intervals.Intervals, before: Ints, after: Ints) -> IdleIntervals:
+    """Return idle intervals cut by what the operation after them waited for."""
     low, high = gaps
-    own = waits.take(after)
+    wait = waits.take(after)
     kinds = (Cause.DEPENDENCY, Cause.HOST, Cause.COMMUNICATION, Cause.HOST)
-    ends = own.ready_ns, own.sent_ns, own.received_ns, own.launched_ns
-    cuts, causes, since = [low], [], low
-    for upto, kind in zip(ends, kinds, strict=True):
-        since = np.clip(upto, since, high)
-        cuts.append(since)
+    ends = wait.ready_ns, wait.receive_launched_ns, wait.received_ns, wait.launched_ns
+    cuts, causes, cut = [low], [], low
+    for end_ns, kind in zip(ends, kinds, strict=True):
+        cut = np.clip(end_ns, cut, high)
+        cuts.append(cut)
         causes.append(np.full(len(low), kind, np.int64))
-    causes.append(np.where(own.remote, Cause.COMMUNICATION, Cause.OTHER).astype(np.int64))
+    causes.append(np.where(wait.remote, Cause.COMMUNICATION, Cause.OTHER).astype(np.int64))
     start_ns, end_ns = np.stack(cuts, axis=1), np.stack((*cuts[1:], high), axis=1)
-    real = end_ns > start_ns
-    cause = np.stack(causes, axis=1)[real]
-    interval = np.broadcast_to(np.arange(len(low))[:, None], real.shape)[real]
-    return Idle(start_ns[real], end_ns[real], cause, interval, before[interval], after[interval])
+    some = end_ns > start_ns
+    cause = np.stack(causes, axis=1)[some]
+    interval = np.broadcast_to(np.arange(len(low))[:, None], some.shape)[some]
+    return IdleIntervals(
+        start_ns[some], end_ns[some], cause, interval, before[interval], after[interval]
+    )
 
 
 def _received(operations: Operations, known: Arrivals) -> tuple[Ints, Ints]:
@@ -201,8 +181,8 @@ def _received(operations: Operations, known: Arrivals) -> tuple[Ints, Ints]:
     return np.where(launched_ns == NONE, NEVER, launched_ns), known.exact_ns
 
 
-def _laid_over(idle: Idle, times: intervals.Intervals, cause: Cause) -> Idle:
-    """Return idle time in which a cause takes what lies under some times."""
+def _overlaid(idle: IdleIntervals, times: intervals.Intervals, cause: Cause) -> IdleIntervals:
+    """Return idle intervals in which everything within some times has one cause."""
     if len(times[0]) == 0 or len(idle) == 0:
         return idle
     inside = (times[1] > idle.start_ns[0]) & (times[0] < idle.end_ns[-1])
@@ -210,11 +190,16 @@ def _laid_over(idle: Idle, times: intervals.Intervals, cause: Cause) -> Idle:
     points = np.unique(points)
     starts, ends = points[:-1], points[1:]
     row = np.searchsorted(idle.start_ns, starts, side="right") - 1
-    held = (row >= 0) & (starts < idle.end_ns[np.maximum(row, 0)])
-    starts, ends, row = starts[held], ends[held], row[held]
+    within = (row >= 0) & (starts < idle.end_ns[np.maximum(row, 0)])
+    starts, ends, row = starts[within], ends[within], row[within]
     at = np.searchsorted(times[0], starts, side="right") - 1
     under = (at >= 0) & (starts < times[1][np.maximum(at, 0)])
-    own = idle.take(row)
-    return Idle(
-        starts, ends, np.where(under, cause, own.cause), own.interval, own.before, own.after
+    pieces = idle.take(row)
+    return IdleIntervals(
+        starts,
+        ends,
+        np.where(under, cause, pieces.cause),
+        pieces.interval,
+        pieces.before,
+        pieces.after,
     )

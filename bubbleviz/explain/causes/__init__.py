@@ -1,0 +1,5 @@
+"""Causes: why ranks were idle.
+
+A cause is a line in ``cause.py`` and a rule in ``idle.py``, which cuts idle intervals by cause.
+``cause_times.py`` adds them up in each window, ``bubbles.py`` lists them.
+"""
