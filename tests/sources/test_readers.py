@@ -205,7 +205,7 @@ def test_planes_that_are_gzipped_are_to_be_unpacked(tmp_path: Path) -> None:
     path = planted(tmp_path)["xplane"]
     path.write_bytes(gzip.compress(path.read_bytes()))
 
-    with pytest.raises(ProfileError, match=r"is gzipped, .* unpack it with gunzip"):
+    with pytest.raises(ProfileError, match="gzipped xplane files cannot be read; unpack"):
         bubbleviz.idle(path)
 
 
@@ -214,5 +214,5 @@ def test_planes_that_lost_all_work_were_cut(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[: whole.index(b"/device:") + 12])
 
-    with pytest.raises(NothingToAnalyseError, match="was cut short, and holds nothing whole"):
+    with pytest.raises(NothingToAnalyseError, match="cut short before the first complete kernel"):
         bubbleviz.idle(path)

@@ -22,7 +22,7 @@ from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import is_main
-from bubbleviz.sources.xla.planes import device_of
+from bubbleviz.sources.xla.names import device_of
 from bubbleviz.sources.xla.wire import Walk
 from bubbleviz.sources.xla.xspace import planes_of
 from tests.support.places import CHECKOUT
@@ -153,7 +153,8 @@ def test_a_loop_counts_by_what_it_runs(tmp_path: Path) -> None:
     )
 )
 def test_leaves_are_what_holds_nothing(rows: list[tuple[int, int]]) -> None:
-    from bubbleviz.sources.xla.planes import Kept, leaves
+    from bubbleviz.sources.xla.device_work import leaves
+    from bubbleviz.sources.xla.planes import PlaneEvents
 
     start = np.array([s for s, _ in rows], np.int64)
     end = start + np.array([n for _, n in rows], np.int64)
@@ -162,12 +163,14 @@ def test_leaves_are_what_holds_nothing(rows: list[tuple[int, int]]) -> None:
     if len(set(spans)) < len(spans) or any(a < c < b < d for a, b in spans for c, d in spans):
         return
     wide, narrow = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.int32)
-    kept = Kept(start, end, narrow, narrow, narrow, narrow, run=wide, correlation=wide, step=wide)
+    events = PlaneEvents(
+        start, end, narrow, narrow, narrow, narrow, run=wide, correlation=wide, step=wide
+    )
     slow = {
         (a, b) for a, b in spans if not any((a, b) != (c, d) and a <= c < d <= b for c, d in spans)
     }
 
-    found = leaves(kept)
+    found = leaves(events)
     assert {spans[row] for row in found.tolist()} == slow
     assert (np.diff(start[found]) >= 0).all()
 
@@ -329,7 +332,7 @@ def test_a_file_cut_anywhere_is_read_as_far_as_it_is_whole(tmp_path: Path) -> No
             counts.append(0)
             continue
         counts.append(len(found.activities))
-        cut = [note for note in found.limitations if "cut short" in note.what]
+        cut = [note for note in found.limitations if note.what == "the end of the profile"]
         assert cut or len(found.activities) == 2
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (0, 2)
@@ -398,7 +401,7 @@ def test_real_files_read_another_way(name: str) -> None:
         for line in plane.lines:
             pieces = list(events_of(walk, line, ()))
             total = sum(int(piece.duration_ps.sum()) for piece in pieces)
-            found[plane.name, line.name] = (sum(len(piece.kind) for piece in pieces), total)
+            found[plane.name, line.name] = (sum(len(piece.metadata) for piece in pieces), total)
 
     assert found == slow_reading(path)
 
@@ -436,5 +439,5 @@ def test_a_real_run_on_cpus() -> None:
 
 @REAL
 def test_a_run_on_cpus_says_why_it_has_no_forward_and_backward() -> None:
-    with pytest.raises(errors.NothingToAnalyseError, match=r"no range is named .* it ran on CPUs"):
+    with pytest.raises(errors.NothingToAnalyseError, match=r"no range is named .* no device plane"):
         bubbleviz.analyze(DATA / "jax_cpu4.xplane.pb")

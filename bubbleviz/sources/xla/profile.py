@@ -1,8 +1,8 @@
-"""A profile made of XLA's planes, in memory; its ranges are asked by name."""
+"""A profile of XLA, in memory; its ranges are selected by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,7 +14,6 @@ from bubbleviz.model.columns import Bools, Ints, joined
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
-    PID_MASK,
     WITHOUT_DEVICE,
     Contents,
     Device,
@@ -27,112 +26,131 @@ from bubbleviz.model.profile import (
     Thread,
     impossible_times,
 )
-from bubbleviz.sources.in_memory import InMemoryRanges, thread_numbers
-from bubbleviz.sources.xla.device_work import Names, Placed, Work, devices_of, ranges_of, work_of
-from bubbleviz.sources.xla.planes import Planes, Spans
+from bubbleviz.sources.in_memory import InMemoryRanges
+from bubbleviz.sources.xla.device_work import DeviceWork, work_of
+from bubbleviz.sources.xla.planes import HostSpans, Planes
+from bubbleviz.sources.xla.range_names import RangeNames
+from bubbleviz.sources.xla.ranges import ranges_of
+from bubbleviz.sources.xla.threads import PlaneThreads
+from bubbleviz.timing import step
 
-#: Lines of devices are threads of their own, by numbers that no thread has.
-_DEVICE_THREAD = 1 << 40
-#: What the line of a thread is called in which Python runs.
-_PYTHON = "python"
 NO_LAUNCHES = "launches"
 _RECORD_AGAIN = "record again with jax.profiler.trace around whole steps"
 
 
 @dataclass(frozen=True)
-class EveryRange:
+class XlaRanges:
     """A :class:`~bubbleviz.model.profile.RangeLog` of a profile of XLA.
 
     Attributes:
-        named: ranges of instructions, modules and steps.
-        did: what threads of the host did.
+        of_work: ranges of instructions, modules and steps.
+        spans: events of the host's threads.
         thread: of each line of these.
     """
 
-    named: Ranges
-    did: Spans
+    of_work: Ranges
+    spans: HostSpans
     thread: Ints
+
+    def __len__(self) -> int:
+        return len(self.of_work) + len(self.spans)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Distinct names of all ranges."""
+        return self.of_work.names
 
     def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
         """Return the ranges of some threads that last so long, and touch any of some times."""
         lines = np.flatnonzero(np.isin(self.thread, threads))
-        long = self.did.end_ns - self.did.start_ns >= shortest_ns
-        did = self.of(long & np.isin(self.did.line, lines))
-        asked = (shortest_ns, threads, since_ns, until_ns)
-        return joined([InMemoryRanges(some).lasting(*asked) for some in (self.named, did)])
+        long = self.spans.end_ns - self.spans.start_ns >= shortest_ns
+        of_host = self._of_host(long & np.isin(self.spans.line, lines))
+        selection = (shortest_ns, threads, since_ns, until_ns)
+        return joined([InMemoryRanges(r).lasting(*selection) for r in (self.of_work, of_host)])
 
-    def of(self, rows: Bools) -> Ranges:
-        """Return some of what threads of the host did as ranges."""
-        some = self.did.take(rows)
-        thread, name_id = self.thread[some.line], some.name.astype(np.int64)
-        found = ranges_of(some.start_ns, some.end_ns, thread, name_id)
-        return replace(found, names=self.named.names)
+    def counts(self) -> Ints:
+        """Return how often each name occurs."""
+        names = (self.of_work.name_id, self.spans.name)
+        of_work, of_host = (np.bincount(n, minlength=len(self.names)) for n in names)
+        counts: Ints = of_work + of_host
+        return counts
+
+    def named(self, chosen: Bools) -> Ranges:
+        """Return the ranges of some names."""
+        of_work, of_host = chosen[self.of_work.name_id], chosen[self.spans.name]
+        # Most often it is all of these, and none of those.
+        ranges = self.of_work if of_work.all() else self.of_work.take(of_work)
+        return joined([ranges, self._of_host(of_host)]) if of_host.any() else ranges
+
+    def _of_host(self, rows: Bools) -> Ranges:
+        """Return some events of the host's threads as ranges."""
+        spans = self.spans.take(rows)
+        thread, name_id = self.thread[spans.line], spans.name.astype(np.int64)
+        ranges = ranges_of(spans.start_ns, spans.end_ns, thread, name_id)
+        return replace(ranges, names=self.names)
 
 
 @dataclass(frozen=True)
-class Held:
-    """A profile in memory, of which ranges are asked by name.
+class XlaProfile:
+    """A profile in memory, whose ranges are selected by name.
 
     Attributes:
         source: where it came from.
-        work: what ran.
+        work: of its devices.
         ranges: all ranges.
         threads: named threads.
         devices: that have a plane.
-        steps: how many steps are told.
-        limitations: what is not known.
+        steps: how many steps are recorded.
+        limitations: of the file.
+        cut: whether the file's end is missing.
     """
 
     source: Source
-    work: Work
-    ranges: EveryRange
+    work: DeviceWork
+    ranges: XlaRanges
     threads: tuple[Thread, ...]
     devices: tuple[Device, ...]
     steps: int
     limitations: tuple[Limitation, ...]
+    cut: bool
 
     @property
-    def events(self) -> int:
+    def rows(self) -> int:
         """How many rows it holds."""
-        return len(self.work.activities) + len(self.ranges.named) + len(self.ranges.did)
+        return len(self.work.activities) + len(self.ranges)
 
     @cached_property
     def _counts(self) -> Ints:
-        ranges, count = self.ranges, len(self.ranges.named.names)
-        named: Ints = np.bincount(ranges.named.name_id, minlength=count)
-        return named + np.bincount(ranges.did.name, minlength=count)
+        return self.ranges.counts()
 
-    def _through(self, globs: Sequence[str]) -> Bools:
-        """Tell which names some patterns let through."""
-        names = self.ranges.named.names
-        return np.array(fitting(globs, names), bool)
+    def _chosen(self, globs: Sequence[str]) -> Bools:
+        """Tell which names some patterns match."""
+        return np.array(fitting(globs, self.ranges.names), bool)
 
     def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
-        """Return how often such names occur."""
-        rows = np.flatnonzero(self._through(globs) & (self._counts > 0)).tolist()
-        return {self.ranges.named.names[row]: int(self._counts[row]) for row in rows}
+        """Return how often names that some patterns match occur."""
+        rows = np.flatnonzero(self._chosen(globs) & (self._counts > 0)).tolist()
+        return {self.ranges.names[row]: int(self._counts[row]) for row in rows}
 
     def profile(self, globs: Sequence[str]) -> Profile:
-        """Return the profile with the ranges of such names.
+        """Return the profile with the ranges whose names some patterns match.
 
         Raises:
             NothingToAnalyseError: nothing ran on a device.
         """
         if self.work.activities.kernels == 0:
-            if any("cut short" in note.what for note in self.limitations):
-                raise NothingToAnalyseError(
-                    f"{self.source.path}: was cut short, and holds nothing whole that a device "
-                    "did; copy it again"
-                )
             raise NothingToAnalyseError(
-                f"{self.source.path}: no kernel and no instruction of a device was recorded; "
+                f"{self.source.path}: cut short before the first complete kernel or instruction; "
+                "copy it again"
+                if self.cut
+                else f"{self.source.path}: no kernel and no instruction of a device was recorded; "
                 f"{_RECORD_AGAIN}"
             )
         return Profile(
             source=self.source,
             activities=self.work.activities,
             calls=self.work.calls,
-            ranges=self._ranges(globs),
+            ranges=self.ranges.named(self._chosen(globs)),
             every_range=self.ranges,
             overheads=Overheads(*(np.empty(0, np.int64) for _ in range(3))),
             threads=self.threads,
@@ -141,43 +159,69 @@ class Held:
             launches_known=self.work.launched,
         )
 
-    def _ranges(self, globs: Sequence[str]) -> Ranges:
-        """Return the ranges of names that some patterns let through."""
-        through, named = self._through(globs), self.ranges.named
-        kept, did = through[named.name_id], through[self.ranges.did.name]
-        # Most often it is all of these, and none of those.
-        some = named if kept.all() else named.take(kept)
-        return joined([some, self.ranges.of(did)]) if did.any() else some
-
     def contents(self, globs: Sequence[str]) -> Contents:
-        """Return what it holds, ranges of these names among it."""
-        activities = self.work.activities
-        kept = self.sample(globs)
-        copied = len(activities) - activities.kernels
-        counted = (
+        """Return the contents of the file, with the ranges whose names some patterns match."""
+        activities, work = self.work.activities, self.work
+        counts = (
             ("kernels and instructions", activities.kernels),
-            ("copies and fills", copied),
-            ("launches", len(self.work.calls.calls) if self.work.launched else None),
-            ("instructions and modules named", self.work.instructions),
+            ("copies and fills", len(activities) - activities.kernels),
+            ("launches", len(work.calls.calls) if work.launched else None),
+            ("instructions and modules named", work.instructions),
             ("steps", self.steps),
-            ("what the host did", len(self.ranges.did)),
+            ("host events", len(self.ranges.spans)),
         )
-        works = activities.kernels > 0
+        readable = activities.kernels > 0
         return Contents(
             source=self.source,
-            tables=tuple(TableCount(what, self.source.format, rows) for what, rows in counted),
+            tables=tuple(TableCount(what, self.source.format, rows) for what, rows in counts),
             processes=tuple(sorted(set(activities.ranks[:, 0].tolist()))),
             devices=self.devices,
-            candidates=tuple(NameCount(*pair) for pair in kept.items()),
-            ranges=len(self.ranges.named) + len(self.ranges.did),
-            missing=() if works else (f"nothing ran on a device: {_RECORD_AGAIN}",),
-            readable=works,
+            candidates=tuple(NameCount(*pair) for pair in self.sample(globs).items()),
+            ranges=len(self.ranges),
+            missing=() if readable else (f"no work on a device: {_RECORD_AGAIN}",),
+            readable=readable,
         )
 
 
-def held(
-    source: Source, planes: Planes, process: int, limitations: tuple[Limitation, ...] = ()
-) -> Held:
+class XlaFile:
+    """An open file; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once."""
+
+    def __init__(self, load: Callable[[], XlaProfile]) -> None:
+        self._load = load
+
+    @cached_property
+    def _profile(self) -> XlaProfile:
+        with step("read planes") as rows:
+            profile = self._load()
+            rows.count = profile.rows
+        return profile
+
+    def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
+        """Return how often such names occur among the ranges."""
+        return self._profile.sample(globs)
+
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+        """Return the profile; only one without any work is refused.
+
+        Raises:
+            ProfileError: it cannot be read; NothingToAnalyseError: it holds no device's work.
+        """
+        del partial
+        return self._profile.profile(globs)
+
+    def inspect(self, globs: Sequence[str]) -> Contents:
+        """Return the contents of the file, with the ranges of these names."""
+        return self._profile.contents(globs)
+
+
+def profile_of(
+    source: Source,
+    planes: Planes,
+    process: int,
+    limitations: tuple[Limitation, ...] = (),
+    *,
+    cut: bool = False,
+) -> XlaProfile:
     """Return the profile that planes make.
 
     Args:
@@ -185,65 +229,40 @@ def held(
         planes: all that was recorded.
         process: that was profiled; 0 unknown.
         limitations: of the file.
+        cut: whether the file's end is missing.
     """
-    process &= PID_MASK
-    numbers = _line_numbers(planes, process)
-    present = devices_of(planes)
-    tids = np.concatenate((numbers, _DEVICE_THREAD + present))
-    thread = thread_numbers(np.full(len(tids), process, np.int64), tids)
-    host, device = thread[: len(numbers)], thread[len(numbers) :]
-    texts = Names(planes.texts)
-    placed = Placed(
-        planes, process, host, dict(zip(present.tolist(), device.tolist(), strict=True))
-    )
-    work = work_of(placed, texts)
-    named = replace(work.named, names=texts.all())
-    work = replace(work, named=named)
+    threads = PlaneThreads.of(planes, process)
+    names = RangeNames(planes.texts)
+    work = work_of(planes, threads, names)
+    work = replace(work, ranges=replace(work.ranges, names=names.all))
     lines = (line.name for line in planes.lines)
-    threads = [Thread(*pair) for pair in zip(host.tolist(), lines, strict=True)]
-    own = [Thread(t, f"{DEVICE_THREAD} {d}") for d, t in placed.device_thread.items()]
-    notes = [*limitations, *_notes(source.path, planes, work)]
-    return Held(
+    named = [Thread(*pair) for pair in zip(threads.of_line.tolist(), lines, strict=True)]
+    if not work.launched:
+        named += [Thread(t, f"{DEVICE_THREAD} {d}") for d, t in threads.of_device.items()]
+    return XlaProfile(
         source=source,
         work=work,
-        ranges=EveryRange(named, planes.spans, host),
-        threads=tuple(dict.fromkeys((*threads, *(() if work.launched else own)))),
+        ranges=XlaRanges(work.ranges, planes.spans, threads.of_line),
+        threads=tuple(dict.fromkeys(named)),
         devices=tuple(Device(None, number, name, None) for number, name in planes.devices),
         steps=len(planes.steps),
-        limitations=tuple(notes),
+        limitations=(*limitations, *_limitations(source.path, planes, work)),
+        cut=cut,
     )
 
 
-def _line_numbers(planes: Planes, process: int) -> Ints:
-    """Return the numbers of threads of lines; the first Python thread is the process's main one.
-
-    XLA numbers threads by the address of something, where the system gives the main one the number
-    of its process.
-    """
-    numbers = np.array([line.number for line in planes.lines], np.int64)
-    python = [at for at, line in enumerate(planes.lines) if line.name == _PYTHON]
-    if python and process not in numbers:
-        numbers[python[0]] = process
-    return numbers
-
-
-def _notes(path: str, planes: Planes, work: Work) -> list[Limitation]:
-    notes = list(impossible_times(path, {"events": planes.impossible}))
+def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:
+    yield from impossible_times(path, {"events": planes.impossible})
     if planes.on_host and work.activities.kernels:
-        notes.append(
-            Limitation(
-                WITHOUT_DEVICE,
-                f"{path} has no plane of one: it ran on CPUs, and instructions on the host's "
-                "threads stand for kernels; there they do not say whether they are forward or "
-                "backward, so that gaps and pgle tell more of them than analyze",
-            )
+        yield Limitation(
+            WITHOUT_DEVICE,
+            f"{path}: no device plane: a CPU run, in which instructions on host threads stand for "
+            "kernels; they do not name forward and backward, so use idle or pgle instead of "
+            "analyze",
         )
     if not work.launched and work.activities.kernels:
-        notes.append(
-            Limitation(
-                NO_LAUNCHES,
-                f"{path} tells none: no bubble is put down to the host, and host times are "
-                "those of the device",
-            )
+        yield Limitation(
+            NO_LAUNCHES,
+            f"{path}: none were recorded, so no bubble is attributed to the host, and host times "
+            "are device times",
         )
-    return notes
