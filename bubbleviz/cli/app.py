@@ -20,12 +20,14 @@ from bubbleviz.cli.commands.nccl import nccl
 from bubbleviz.cli.commands.pgle import pgle
 from bubbleviz.cli.commands.simulate import simulate
 from bubbleviz.cli.commands.view import view
+from bubbleviz.cli.signals import unwinding
 from bubbleviz.cli.streams import discard_output, failure, open_missing
 from bubbleviz.cli.terminal import complain
 from bubbleviz.errors import BubblevizError
 
-#: Exit codes after SIGINT (Ctrl-C) and SIGTERM, as shells give them.
-_INTERRUPTED, _TERMINATED = 130, 143
+#: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as shells give them.
+_INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
+_ENDED = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
 _INCOMPLETE = "interrupted; results are incomplete, run again"
 _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
 
@@ -85,13 +87,12 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except SystemExit as end:
-        if end.code != _TERMINATED:
+        if end.code not in _ENDED:
             raise
-        code = _TERMINATED
+        code = end.code
+    exit_code = code if isinstance(code, int) else 0
     # Newer versions of typer return the code of Ctrl-C themselves, and print nothing.
-    if code in {_INTERRUPTED, _TERMINATED}:
-        return complain(_INCOMPLETE, _INTERRUPTED if code == _INTERRUPTED else _TERMINATED)
-    return code if isinstance(code, int) else 0
+    return complain(_INCOMPLETE, exit_code) if exit_code in _ENDED else exit_code
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,7 +100,8 @@ def main(arguments: list[str] | None = None) -> int:
     open_missing()
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = _run(given or ["--help"])
+        with unwinding():
+            code = _run(given or ["--help"])
         # A full disk is noticed here at the latest.
         sys.stdout.flush()
         return code

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bubbleviz.cli import temporary_files
 from bubbleviz.errors import OutputError, UsageError
 
 
@@ -109,7 +109,7 @@ def _write_into(output: str, content: bytes) -> None:
 
 def _temporary(output: str, content: bytes) -> str:
     try:
-        handle, name = tempfile.mkstemp(prefix=".bubbleviz-", dir=Path(output).resolve().parent)
+        handle, name = temporary_files.create(Path(output).resolve().parent)
     except OSError as error:
         raise _unwritable(output, error) from error
     try:
