@@ -25,8 +25,9 @@ from bubbleviz.explain.recognition.recognition import compared, schedule_of
 from bubbleviz.explain.windowed import windowed
 from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
 from bubbleviz.interpret.inspection import Inspection, look_over
+from bubbleviz.interpret.limitations import INFERRED
 from bubbleviz.interpret.record import ReadOptions, export_of
-from bubbleviz.interpret.recording import INFERRED, Recording
+from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.model.phases import BACKWARD, Phase
@@ -106,7 +107,7 @@ def analyze(
         how = ReadOptions(_conventions(convention), cross_thread, keep_export)
         with step("profiles"):
             recordings, unreadable = _record_all(fleet, files, how, progress or Unwatched())
-    with step("put together"):
+    with step("merge ranks"):
         run = merge_recordings(recordings, RunHints(order, parallel, same_clock, align))
     with step("count"):
         counts = count(run, skip=skip, window=part)

@@ -19,7 +19,7 @@ import numpy as np
 from bubbleviz.align.arrivals import NEVER, arrivals
 from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.offsets import Precedences, together
-from bubbleviz.interpret.collectives import Collectives
+from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
@@ -124,7 +124,7 @@ def _precedences(
     )
 
 
-def overlaps(collectives: Collectives, group: Ints, clock: Ints) -> Precedences:
+def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Precedences:
     """Return what collectives over the copies of a stage say of pairs of clocks.
 
     All members must have entered before any can leave (all-reduce, all-gather, reduce-scatter),
@@ -167,7 +167,7 @@ def overlaps(collectives: Collectives, group: Ints, clock: Ints) -> Precedences:
     return together(*parts)
 
 
-def _leave_together(collectives: Collectives, one: Ints, other: Ints) -> Bools:
+def _leave_together(collectives: ReplicaCollectives, one: Ints, other: Ints) -> Bools:
     """Tell which pairs are of ranks whose kernels end at a constant distance, clocks' drift apart.
 
     Args:

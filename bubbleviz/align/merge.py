@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.align.bounds.clocks import ProfileClock
-from bubbleviz.interpret.collectives import Collectives
+from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
@@ -59,7 +59,7 @@ class Joined:
     overheads: RankIntervals
     hosts: HostActivities
     active: ActiveTime
-    collectives: Collectives
+    collectives: ReplicaCollectives
     said_stage: Ints
     said_iteration: Ints
 
@@ -102,8 +102,8 @@ def join(
         hosts=_hosts(parts),
         active=joined([replace(r.active, rank=r.active.rank + base) for r, _, base, _ in parts]),
         collectives=_collectives(parts),
-        said_stage=np.concatenate([r.said.stage for r in recordings]),
-        said_iteration=np.concatenate([r.said.iteration for r in recordings]),
+        said_stage=np.concatenate([r.hints.stage for r in recordings]),
+        said_iteration=np.concatenate([r.hints.iteration for r in recordings]),
     )
 
 
@@ -133,12 +133,12 @@ def _moved(time_ns: Ints, clock: ProfileClock) -> Ints:
     return np.where(time_ns != NONE, clock.of(time_ns), NONE)
 
 
-def _collectives(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> Collectives:
+def _collectives(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> ReplicaCollectives:
     columns = {
         name: np.concatenate([getattr(r.collectives, name) for r, *_ in parts])
         for name in ("iteration", "kind")
     }
-    return Collectives(
+    return ReplicaCollectives(
         rank=np.concatenate([r.collectives.rank + base for r, _, base, _ in parts]),
         start_ns=np.concatenate([c.of(r.collectives.start_ns) for r, c, _, _ in parts]),
         end_ns=np.concatenate([c.of(r.collectives.end_ns) for r, c, _, _ in parts]),

@@ -53,9 +53,9 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
 
     Which one leads may differ: ranks name their layers, or their transfers, more or less often.
     """
-    differing = {(r.convention, r.namings): r for r in recordings}
+    differing = {(r.convention, r.conventions): r for r in recordings}
     for one, other in combinations(differing.values(), 2):
-        if one.convention != other.convention and not one.namings & other.namings:
+        if one.convention != other.convention and not one.conventions & other.conventions:
             raise MismatchError(
                 f"{one.source.path} and {other.source.path}: {one.convention} and "
                 f"{other.convention} as their naming convention, so they are no single run; give "

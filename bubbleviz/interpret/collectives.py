@@ -1,9 +1,9 @@
-"""Collectives: when the kernels ran that hold all copies of a stage together.
+"""Replica collectives: when the kernels ran that synchronise the replicas of a stage.
 
-Kept is, of each iteration of a rank, the first all-reduce, all-gather or reduce-scatter that the
-host launched after its last backward: there the gradients of data-parallel copies are reduced,
-before norms and embeddings are, in other groups. What runs inside a forward or a backward belongs
-to tensor parallelism, or to buckets that nothing tells apart from it.
+Of each iteration of a rank this is the first all-reduce, all-gather or reduce-scatter that the
+host launched after its last backward: it reduces the gradients of data-parallel replicas, before
+those of norms and embeddings are reduced in other groups. What runs inside a forward or a backward
+belongs to tensor parallelism, or to buckets that cannot be distinguished from it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.conventions.kinds import matching
+from bubbleviz.interpret.device_work import RankWork
 from bubbleviz.interpret.spans import owned_by
-from bubbleviz.interpret.work import Work
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import OperationKeys
@@ -23,7 +23,7 @@ from bubbleviz.model.phases import COUNTED, WORK, Phase
 
 
 @dataclass(frozen=True)
-class Collectives(Table):
+class ReplicaCollectives(Table):
     """Kernels of collectives, in order of (rank, iteration): at most one each.
 
     Attributes:
@@ -40,38 +40,34 @@ class Collectives(Table):
     start_ns: Ints
     end_ns: Ints
 
-    def of_iterations(self, iteration: Ints) -> Collectives:
+    def of_iterations(self, iteration: Ints) -> ReplicaCollectives:
         """Return the collectives with other numbers of iterations."""
         return replace(self, iteration=iteration)
 
 
 def collectives_of(
-    operations: OperationKeys,
-    work: Work,
-    owner: Codes,
-    launched: Callable[[Ints], Ints],
-    kind: Codes,
-) -> Collectives:
-    """Return the collectives of a profile.
+    keys: OperationKeys, ran: RankWork, launched: Callable[[Ints], Ints], kind: Codes
+) -> ReplicaCollectives:
+    """Return the collectives of a rank.
 
     Args:
-        operations: of the profile, with their spans.
-        work: kernels, then copies.
-        owner: operation of each.
-        launched: tells when the host launched some of these.
-        kind: of each, what kind of collective it is; -1 none.
+        keys: of the operations of the rank.
+        ran: all that ran on it.
+        launched: gives when the host launched some rows of its work.
+        kind: kind of collective of each row of its work; -1 none.
     """
-    held: Bools = work.communication & (kind >= 0) & ~owned_by(operations, owner, WORK)
-    rows = np.flatnonzero(held)
+    work = ran.work
+    collective: Bools = work.communication & (kind >= 0) & ~owned_by(keys, ran.owner, WORK)
+    rows = np.flatnonzero(collective)
     launched_ns = launched(rows)
-    order = np.lexsort((work.start_ns[rows], launched_ns, work.rank[rows]))
-    rows, launched_ns = rows[order], launched_ns[order]
-    iteration = _iterations(operations, work.rank[rows], launched_ns)
+    order = np.lexsort((work.start_ns[rows], launched_ns))
+    rows = rows[order]
+    iteration = _iterations(keys, launched_ns[order])
     rows, iteration = rows[iteration >= 0], iteration[iteration >= 0]
-    first = groups_of(work.rank[rows].astype(np.int64), iteration).first
+    first = groups_of(iteration).first
     rows = rows[first]
-    return Collectives(
-        rank=work.rank[rows].astype(np.int64),
+    return ReplicaCollectives(
+        rank=np.full(len(rows), ran.rank, np.int64),
         iteration=iteration[first],
         kind=kind[rows].astype(np.int64),
         start_ns=work.start_ns[rows],
@@ -84,29 +80,24 @@ def kinds_of(names: Sequence[str], kinds: Sequence[str]) -> Codes:
 
     Of several it is the last.
     """
-    found = np.full(len(names) + 1, NONE, np.int32)
+    number_of = np.full(len(names) + 1, NONE, np.int32)
     for number, regex in enumerate(kinds):
-        found[:-1][matching(names, (regex,))] = number
+        number_of[:-1][matching(names, (regex,))] = number
     # The last place is that of no name (-1).
-    return found
+    return number_of
 
 
-def _iterations(operations: OperationKeys, rank: Codes, launched_ns: Ints) -> Ints:
-    """Return the iteration whose last backward a rank launched just before; -1 none.
+def _iterations(keys: OperationKeys, launched_ns: Ints) -> Ints:
+    """Return the iteration whose last backward a rank launched just before each time; -1 none.
 
     That is -1 too where the next iteration has begun, or the backward goes on.
     """
-    counted = np.flatnonzero(np.isin(operations.phase, COUNTED) & (operations.iteration >= 0))
-    found = np.full(len(rank), NONE, np.int64)
-    for number in np.unique(rank).tolist():
-        own = counted[operations.rank[counted] == number]
-        if len(own) == 0:
-            continue
-        own = own[np.argsort(operations.host_start_ns[own], kind="stable")]
-        iteration = operations.iteration[own]
-        rows = np.flatnonzero(rank == number)
-        at = np.searchsorted(operations.host_start_ns[own], launched_ns[rows], side="right") - 1
-        last = np.append(iteration[1:] != iteration[:-1], True)
-        backward = ~np.isin(operations.phase[own], (Phase.F, Phase.FB))
-        found[rows] = np.where((at >= 0) & (last & backward)[at], iteration[at], NONE)
-    return found
+    rows = np.flatnonzero(np.isin(keys.phase, COUNTED) & (keys.iteration >= 0))
+    if len(rows) == 0:
+        return np.full(len(launched_ns), NONE, np.int64)
+    rows = rows[np.argsort(keys.host_start_ns[rows], kind="stable")]
+    iteration = keys.iteration[rows]
+    at = np.searchsorted(keys.host_start_ns[rows], launched_ns, side="right") - 1
+    last = np.append(iteration[1:] != iteration[:-1], True)
+    backward = ~np.isin(keys.phase[rows], (Phase.F, Phase.FB))
+    return np.where((at >= 0) & (last & backward)[at], iteration[at], NONE)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from intervaltree import IntervalTree
 
+from bubbleviz.interpret.device_work import RankWork
 from bubbleviz.interpret.linking.links import LinkRule, Links
-from bubbleviz.interpret.work import Work
-from bubbleviz.model.columns import NONE, Bools, Codes
+from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankCoverage, UnattributedKernels
 from bubbleviz.model.profile import Profile, Ranges, tid_of
@@ -33,10 +33,10 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class Loose:
-    """Unattributed compute kernels of one rank and one name.
+class UnattributedName:
+    """Unattributed compute kernels of one name on one rank.
 
-    ``longest`` is the row of the longest of them, whose launch stands for all.
+    ``longest`` is the activity of the longest of them, whose launch stands for all.
     """
 
     rank: int
@@ -46,54 +46,50 @@ class Loose:
     longest: int
 
 
-def rank_coverage(rank: int, work: Work, loose: Bools) -> RankCoverage:
+def rank_coverage(ran: RankWork, unattributed: Bools) -> RankCoverage:
     """Return how long a rank's kernels and copies ran.
 
     Args:
-        rank: the rank within its profile.
-        work: all that ran on it.
-        loose: which are compute kernels outside every compute operation.
+        ran: all that ran on the rank.
+        unattributed: which are compute kernels outside every compute operation.
     """
-    duration = work.end_ns - work.start_ns
-    told = work.communication & (work.range != NONE)
+    work = ran.work
+    duration_ns = work.end_ns - work.start_ns
     sums = (
         work.compute,
-        work.compute & ~loose,
+        work.compute & ~unattributed,
         work.communication,
-        told,
+        work.communication & (work.range != NONE),
         work.copy,
     )
-    return RankCoverage(rank, *(int(duration[which].sum()) for which in sums))
+    return RankCoverage(ran.rank, *(int(duration_ns[which].sum()) for which in sums))
 
 
-def largest(
-    rank: int, work: Work, loose: Bools, name_id: Codes, names: Sequence[str], rows: Codes
-) -> Iterator[Loose]:
-    """Yield the unattributed kernels of a rank with the most time, by name.
+def unattributed_names(
+    ran: RankWork, unattributed: Bools, names: Sequence[str]
+) -> Iterator[UnattributedName]:
+    """Yield the names of a rank's unattributed kernels, those with the most time first.
 
     Args:
-        rank: the rank within its profile.
-        work: all that ran on it.
-        loose: which are compute kernels outside every compute operation.
-        name_id: row of ``names`` of each.
+        ran: all that ran on the rank.
+        unattributed: which are compute kernels outside every compute operation.
         names: of kernels.
-        rows: number of each in the profile.
     """
-    at = np.flatnonzero(loose)
-    duration, name = (work.end_ns - work.start_ns)[at], name_id[at]
-    total = group_sum(name, len(names), duration)
-    for i in np.argsort(-total, kind="stable")[:LISTED].tolist():
-        own = np.flatnonzero(name == i)
-        if len(own):
-            longest = int(rows[at[own[np.argmax(duration[own])]]])
-            yield Loose(rank, names[i], len(own), int(total[i]), longest)
+    at = np.flatnonzero(unattributed)
+    duration_ns, name = (ran.work.end_ns - ran.work.start_ns)[at], ran.name_id[at]
+    total_ns = group_sum(name, len(names), duration_ns)
+    for i in np.argsort(-total_ns, kind="stable")[:LISTED].tolist():
+        rows = np.flatnonzero(name == i)
+        if len(rows):
+            longest = int(ran.rows[at[rows[np.argmax(duration_ns[rows])]]])
+            yield UnattributedName(ran.rank, names[i], len(rows), int(total_ns[i]), longest)
 
 
 def measure_coverage(
     profile: Profile,
     links: Links,
     ranks: Sequence[RankCoverage],
-    loose: Sequence[Loose],
+    unattributed: Sequence[UnattributedName],
     named: Ranges,
 ) -> Coverage:
     """Return the coverage of one profile.
@@ -102,12 +98,12 @@ def measure_coverage(
         profile: the profile, which can still be read.
         links: of its kernels, then copies.
         ranks: the coverage of each rank.
-        loose: the unattributed kernels with the most time.
+        unattributed: the names of unattributed kernels with the most time.
         named: the ranges of operations.
     """
     kernels = profile.activities.kernels
     rule = np.bincount(links.rule[:kernels], minlength=len(LinkRule)).tolist()
-    where = _Whereabouts(profile, links, named, [one.longest for one in loose])
+    places = _LaunchPlaces(profile, links, named, [name.longest for name in unattributed])
     return Coverage(
         kernels=kernels,
         linked_kernels=int((links.call[:kernels] >= 0).sum()),
@@ -117,21 +113,21 @@ def measure_coverage(
         ranks=tuple(ranks),
         unattributed=tuple(
             UnattributedKernels(
-                one.rank, one.name, one.count, one.gpu_ns, where=where.of(one.longest)
+                name.rank, name.name, name.count, name.gpu_ns, where=places.of(name.longest)
             )
-            for one in loose
+            for name in unattributed
         ),
     )
 
 
-class _Whereabouts:
-    """Says in words where a call was made; asked for a handful of kernels only."""
+class _LaunchPlaces:
+    """Where the host launched a handful of activities, in words."""
 
     def __init__(
         self, profile: Profile, links: Links, named: Ranges, activities: Sequence[int]
     ) -> None:
-        asked = np.array(activities, np.int64)
-        known = asked[links.call[asked] != NONE]
+        rows = np.array(activities, np.int64)
+        known = rows[links.call[rows] != NONE]
         self._calls = links.calls_of(known, profile.calls)
         self._call_of = {activity: row for row, activity in enumerate(known.tolist())}
         self._links = links

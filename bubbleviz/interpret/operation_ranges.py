@@ -1,4 +1,4 @@
-"""Parts: the ranges of operations laid on ranks, and grouped into operations."""
+"""Operation ranges: the ranges that name operations, by rank, grouped into operations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
+from bubbleviz.interpret.device_work import DeviceWork
 from bubbleviz.interpret.iterations import HostOrder, constant_names, number_iterations
-from bubbleviz.interpret.work import Work
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.model.operations import Limitation
@@ -20,8 +20,17 @@ _PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
-class Parts(Table):
-    """Ranges on ranks, in order of (rank, host start), each a part of an operation."""
+class OperationRanges(Table):
+    """Ranges on ranks, in order of (rank, host start), each the whole or a part of an operation.
+
+    Attributes:
+        range: row of the ranges that name operations.
+        rank: rank that its work ran on.
+        mark: number of the iteration that a range around it names; -1 none.
+        iteration: the rank's iteration, from 0.
+        unnumbered: whether its name gives no microbatch, so that its order does.
+        operation: number of the operation, in order of (rank, host start).
+    """
 
     range: Ints
     rank: Ints
@@ -31,10 +40,11 @@ class Parts(Table):
     operation: Ints
 
 
-def parts_of(
-    profile: Profile, named: Ranges, names: NameMeanings, work: Work, ranks: Ints
-) -> tuple[Parts, tuple[Limitation, ...]]:
-    """Lay the ranges on the ranks they launched on, and group them into operations."""
+def operation_ranges_of(
+    profile: Profile, named: Ranges, names: NameMeanings, work: DeviceWork
+) -> tuple[OperationRanges, tuple[Limitation, ...]]:
+    """Place the ranges on the ranks they launched on, and group them into operations."""
+    ranks = profile.activities.ranks
     count = len(ranks)
     ran, copied = _ran_on(work, len(named), count)
     # A copy to another device makes no operation there.
@@ -48,15 +58,15 @@ def parts_of(
     order = np.lexsort((of_range, named.start_ns[of_range], rank))
     of_range, rank = of_range[order], rank[order]
     name = names.take(named.name_id[of_range])
-    mark = _marks_of_parts(profile.ranges, names, named, of_range, rank)
+    mark = _marks(profile.ranges, names, named, of_range, rank)
     timing = host_order(rank, name, mark)
     constant = constant_names(timing)
     iteration = number_iterations(timing, constant)
     # A W without a microbatch settles what is owed; of others the number is their order.
     counted = np.isin(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
     unnumbered = (constant & np.isin(name.phase, WORK)) | (counted & (name.microbatch < 0))
-    operation = _group_parts(timing, iteration, unnumbered & ~name.part, name.part)
-    parts = Parts(of_range, rank, mark, iteration, unnumbered, operation)
+    operation = _grouped(timing, iteration, unnumbered & ~name.part, name.part)
+    placed_ranges = OperationRanges(of_range, rank, mark, iteration, unnumbered, operation)
     limits = (
         Limitation(
             "ranges without GPU work whose device is unknown",
@@ -64,31 +74,29 @@ def parts_of(
             lost,
         ),
     )
-    return parts, limits if lost else ()
+    return placed_ranges, limits if lost else ()
 
 
-def _ran_on(work: Work, ranges: int, ranks: int) -> tuple[Ints, Ints]:
+def _ran_on(work: DeviceWork, ranges: int, ranks: int) -> tuple[Ints, Ints]:
     """Return which ranges kernels, and which copies ran in on which ranks, as range x ranks + rank.
 
     Every pair has a place in a table, which is filled piece by piece, as memory is short.
     """
-    found = np.zeros((2, ranges * ranks), bool)
+    ran = np.zeros((2, ranges * ranks), bool)
     for at in range(0, len(work), _PIECE):
         piece = work.take(slice(at, at + _PIECE))
         piece = piece.take(piece.range != NONE)
-        found[piece.copy.astype(np.int64), piece.range.astype(np.int64) * ranks + piece.rank] = True
-    return np.flatnonzero(found[0]), np.flatnonzero(found[1])
+        ran[piece.copy.astype(np.int64), piece.range.astype(np.int64) * ranks + piece.rank] = True
+    return np.flatnonzero(ran[0]), np.flatnonzero(ran[1])
 
 
-def _marks_of_parts(
-    ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, rank: Ints
-) -> Ints:
-    """Return for each part the number of the iteration that a range names; -1 none.
+def _marks(ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, rank: Ints) -> Ints:
+    """Return for each placed range the number of the iteration that a range names; -1 none.
 
     An iteration's range may end before its Optimizer, so it holds on until a forward begins that
     no iteration's range holds (an evaluation between two iterations). One that holds no forward
-    only says where an iteration begins. A rank listens to the threads that open its own ranges;
-    an operation's own name says more than a range around it.
+    only marks where an iteration begins. Marks of a rank are those of the threads that open its
+    ranges; the number in an operation's name takes precedence over a range around it.
     """
     name_id = named.name_id[of_range]
     forward = np.isin(names.phase[name_id], (Phase.F, Phase.FB))
@@ -98,28 +106,28 @@ def _marks_of_parts(
     marks = np.flatnonzero((number >= 0) | ordered)
     marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
     for thread in np.unique(ranges.thread[marks[ordered[marks]]]):
-        own = marks[(ranges.thread[marks] == thread) & ordered[marks]]
+        on_thread = marks[(ranges.thread[marks] == thread) & ordered[marks]]
         inside = named.take(named.thread == thread)
-        number[own] = _by_order(ranges.take(own), inside, names.phase[inside.name_id])
-    # What holds not both passes marks nothing, and hides no mark around it.
+        number[on_thread] = _by_order(ranges.take(on_thread), inside, names.phase[inside.name_id])
+    # A range that lacks one of the passes marks nothing, and hides no mark around it.
     marks = marks[number[marks] >= 0]
     for index in np.unique(rank):
         rows = np.flatnonzero(rank == index)
         threads = np.unique(named.thread[of_range[rows]])
-        held = marks[np.isin(ranges.thread[marks], threads)]
-        if len(held):
+        of_rank = marks[np.isin(ranges.thread[marks], threads)]
+        if len(of_rank):
             start_ns = named.start_ns[of_range[rows]]
-            at = np.searchsorted(ranges.start_ns[held], start_ns, side="right") - 1
+            at = np.searchsorted(ranges.start_ns[of_rank], start_ns, side="right") - 1
             rows, at, start_ns = rows[at >= 0], at[at >= 0], start_ns[at >= 0]
-            within = start_ns < ranges.end_ns[held[at]]
+            within = start_ns < ranges.end_ns[of_rank[at]]
             lasting = ~np.isin(at, at[within & forward[rows]])
             rows, at = rows[within | lasting], at[within | lasting]
-            result[rows] = np.where(result[rows] >= 0, result[rows], number[held[at]])
-    return _held_on(result, forward, rank)
+            result[rows] = np.where(result[rows] >= 0, result[rows], number[of_rank[at]])
+    return _continued(result, forward, rank)
 
 
-def _held_on(mark: Ints, forward: Bools, rank: Ints) -> Ints:
-    """Return the marks, each held on until a forward without a mark; rows in host order."""
+def _continued(mark: Ints, forward: Bools, rank: Ints) -> Ints:
+    """Return the marks, each continued until a forward without a mark; rows in host order."""
     row = np.arange(len(mark))
     known = np.maximum.accumulate(np.where(mark >= 0, row, NONE))
     ended = np.maximum.accumulate(np.where(forward & (mark < 0), row, NONE))
@@ -130,7 +138,7 @@ def _held_on(mark: Ints, forward: Bools, rank: Ints) -> Ints:
 def _by_order(marks: Ranges, inside: Ranges, phase: Ints) -> Ints:
     """Return the numbers of a thread's marks by their order; -1 where not both passes run inside.
 
-    What only one rank runs (a set-up, an evaluation) would move its numbers against the others'.
+    A set-up or an evaluation that only one rank runs would shift its numbers against the others'.
     """
     at = np.searchsorted(marks.start_ns, inside.start_ns, side="right") - 1
     within = (at >= 0) & (inside.start_ns <= marks.end_ns[at])
@@ -150,17 +158,17 @@ def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
     used = distinct_rows(named.thread[placed // count], placed % count)
     result = np.full(len(idle), NONE, np.int64)
     for thread in np.unique(named.thread[idle]).tolist():
-        owned = np.flatnonzero(ranks[:, 0] == thread >> 24)
-        own = used[1, used[0] == thread]
-        if len(owned) == 1:
-            result[named.thread[idle] == thread] = owned[0]
-        elif len(own) == 1:
-            result[named.thread[idle] == thread] = own[0]
+        of_process = np.flatnonzero(ranks[:, 0] == thread >> 24)
+        of_thread = used[1, used[0] == thread]
+        for candidates in (of_process, of_thread):
+            if len(candidates) == 1:
+                result[named.thread[idle] == thread] = candidates[0]
+                break
     return result
 
 
 def host_order(rank: Ints, names: NameMeanings, mark: Ints) -> HostOrder:
-    """Return what the search for iterations looks at; rows in order of (rank, host start)."""
+    """Return the input of the search for iterations; rows in order of (rank, host start)."""
     key = groups_of(names.chunk, names.stage, names.sequence, names.microbatch).of_row
     whole = groups_of(key, names.phase, names.second_microbatch, names.second_chunk).of_row
     return HostOrder(
@@ -177,10 +185,10 @@ def host_order(rank: Ints, names: NameMeanings, mark: Ints) -> HostOrder:
     )
 
 
-def _group_parts(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) -> Ints:
-    """Return the operation of each part: equal keys with no other F/B/W between them.
+def _grouped(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) -> Ints:
+    """Return the operation of each range: equal keys with no other F/B/W between them.
 
-    Parts that stand ``alone`` are an operation each.
+    Ranges that stand ``alone`` are an operation each.
 
     ::
 
@@ -191,10 +199,10 @@ def _group_parts(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) 
     first = np.ones(len(key), bool)
     at = np.flatnonzero(timing.counted)
     first[at[1:]] = (key[at[1:]] != key[at[:-1]]) | alone[at[1:]]
-    # Ranges that name parts of operations tell of no microbatch: a transfer between them does.
+    # Ranges that name parts of operations have no microbatch: a transfer separates these.
     transfers = np.cumsum(timing.transfer)[at]
     first[at[1:]] |= part[at[1:]] & (np.diff(transfers) > 0)
-    # Counted parts carry the number of their group, others how many counted parts came before.
+    # Counted ranges carry the number of their group, others how many of these came before.
     group = np.where(timing.counted, np.cumsum(first & timing.counted), np.cumsum(timing.counted))
     row = np.where(alone, np.arange(len(key)), NONE)
     operations = groups_of(key, timing.counted.astype(np.int64), group, row)
@@ -203,12 +211,12 @@ def _group_parts(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) 
     return renumber[operations.of_row]
 
 
-def operations_of_ranges(parts: Parts, rank: int, ranges: int) -> Codes:
+def operations_of_ranges(placed: OperationRanges, rank: int, ranges: int) -> Codes:
     """Return the operation of each range on a rank, and of no range (-1) in the last place.
 
     It is -1 for ranges that launched nothing there.
     """
-    own = parts.rank == rank
+    here = placed.rank == rank
     operation = np.full(ranges + 1, NONE, np.int32)
-    operation[parts.range[own]] = parts.operation[own]
+    operation[placed.range[here]] = placed.operation[here]
     return operation

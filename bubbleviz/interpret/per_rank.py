@@ -5,27 +5,21 @@ Ranks are worked out one after another, so that memory is that of one rank's ker
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.interpret.collectives import Collectives, collectives_of, kinds_of
-from bubbleviz.interpret.coverage import Loose, largest, rank_coverage
-from bubbleviz.interpret.launches import (
-    Begun,
-    Late,
-    last_received,
-    late_launches,
-    launches_of,
-    occupied_by,
-)
+from bubbleviz.interpret.collectives import ReplicaCollectives, collectives_of, kinds_of
+from bubbleviz.interpret.coverage import UnattributedName, rank_coverage, unattributed_names
+from bubbleviz.interpret.device_work import DeviceWork, RankWork
+from bubbleviz.interpret.late_launches import LateLaunches, late_launches
+from bubbleviz.interpret.launches import FirstWork, last_received, launches_of
 from bubbleviz.interpret.linking.links import Links
 from bubbleviz.interpret.linking.open_ranges import EnclosingRanges
-from bubbleviz.interpret.operation_ranges import Parts, operations_of_ranges
+from bubbleviz.interpret.operation_ranges import OperationRanges, operations_of_ranges
 from bubbleviz.interpret.spans import ActiveTime, active_time, owned_by, spans_of
-from bubbleviz.interpret.work import Work
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.operations import (
@@ -40,116 +34,169 @@ from bubbleviz.model.profile import Activities, CallLog
 
 
 @dataclass(frozen=True)
-class Linkage:
-    """What is known of all that ran, before it is laid on operations."""
+class ProfileWork:
+    """All that ran in a profile, not yet divided into ranks.
+
+    Attributes:
+        activities: kernels, then copies.
+        work: what each of them is, and its range.
+        links: the call and range of each.
+        calls: the profile's calls.
+        ranges: how many ranges name operations.
+        placed: these ranges on ranks.
+        receives: receives, with the compute ranges around their launch.
+    """
 
     activities: Activities
-    work: Work
+    work: DeviceWork
     links: Links
-    parts: Parts
-    inside: EnclosingRanges
     calls: CallLog
     ranges: int
+    placed: OperationRanges
+    receives: EnclosingRanges
 
 
 @dataclass(frozen=True)
-class OnRank:
-    """What one rank did; ``busy`` counts operations of the whole profile."""
+class RankRecording:
+    """What one rank did; tables count the operations of the whole profile.
+
+    Attributes:
+        operations: the rank's operations.
+        busy: when each kept the GPU busy.
+        active: how long compute and communication kernels ran in each iteration.
+        unattributed: when compute kernels ran outside operations.
+        exposed: when only communication ran that is not between two ranks.
+        late: operations launched while the GPU had run dry.
+        collectives: the first of each iteration after its last backward.
+        coverage: how much of the GPU time operations explain.
+        names: the unattributed kernels with the most time, by name.
+    """
 
     operations: RankOperations
     busy: BusyIntervals
     active: ActiveTime
     unattributed: RankIntervals
     exposed: RankIntervals
-    late: Late
-    collectives: Collectives
+    late: LateLaunches
+    collectives: ReplicaCollectives
     coverage: RankCoverage
-    loose: tuple[Loose, ...]
+    names: tuple[UnattributedName, ...]
 
 
-def on_ranks(linkage: Linkage, operations: OperationKeys, kinds: Kinds) -> Iterator[OnRank]:
+@dataclass(frozen=True)
+class _KernelKinds:
+    """What kernels are by their names; the last place of each column is that of no name (-1).
+
+    Attributes:
+        collective: kind of collective; -1 none.
+        point_to_point: whether it is communication between two ranks.
+    """
+
+    collective: Codes
+    point_to_point: Bools
+
+    @classmethod
+    def of(cls, names: Sequence[str], kinds: Kinds) -> _KernelKinds:
+        point_to_point = np.append(matching(names, kinds.point_to_point), False)
+        return cls(kinds_of(names, kinds.collectives), point_to_point)
+
+
+def record_ranks(
+    profile: ProfileWork, keys: OperationKeys, kinds: Kinds
+) -> Iterator[RankRecording]:
     """Yield what each rank did.
 
     Args:
-        linkage: all that ran.
-        operations: in order of rank.
+        profile: all that ran.
+        keys: of the profile's operations, in order of rank.
         kinds: lists of what kernels are.
     """
-    collective = kinds_of(linkage.activities.names, kinds.collectives)
-    # The last place is that of no name (-1).
-    passing = np.append(matching(linkage.activities.names, kinds.point_to_point), False)
-    count = len(linkage.activities.ranks)
-    inside_rank = linkage.work.rank[linkage.inside.activity]
-    bounds = np.searchsorted(operations.rank, np.arange(count + 1)).tolist()
-    for index in range(count):
-        own = operations.take(slice(bounds[index], bounds[index + 1]))
-        inside = linkage.inside.take(inside_rank == index)
-        yield _on_rank(index, linkage, own, bounds[index], inside, collective, passing)
+    kernels = _KernelKinds.of(profile.activities.names, kinds)
+    count = len(profile.activities.ranks)
+    rank_of_receive = profile.work.rank[profile.receives.activity]
+    bounds = np.searchsorted(keys.rank, np.arange(count + 1)).tolist()
+    for rank in range(count):
+        first, end = bounds[rank], bounds[rank + 1]
+        receives = profile.receives.take(rank_of_receive == rank)
+        ran = _rank_work(rank, profile, receives, first)
+        recording = _record_rank(ran, profile, keys.take(slice(first, end)), kernels)
+        yield replace(
+            recording,
+            busy=replace(recording.busy, operation=recording.busy.operation + first),
+            late=replace(recording.late, operation=recording.late.operation + first),
+        )
 
 
-def _on_rank(
-    index: int,
-    linkage: Linkage,
-    keys: OperationKeys,
-    first: int,
-    inside: EnclosingRanges,
-    kinds: Codes,
-    passing: Bools,
-) -> OnRank:
-    """Return what one rank did.
-
-    Args:
-        index: the rank.
-        linkage: all that ran.
-        keys: of the operations of the rank.
-        first: number of the first of them in the profile.
-        inside: the rank's receives, with the ranges around their launch.
-        kinds: kind of collective of each kernel name, and of none.
-        passing: whether each kernel name is of communication between two ranks, and of none.
-    """
-    rows = np.flatnonzero(linkage.activities.rank == index).astype(np.int32)
-    work = linkage.work.take(rows)
-
-    operation_of = operations_of_ranges(linkage.parts, index, linkage.ranges)
+def _rank_work(rank: int, profile: ProfileWork, receives: EnclosingRanges, first: int) -> RankWork:
+    """Return what ran on a rank, whose operations are numbered from ``first`` in the profile."""
+    rows = np.flatnonzero(profile.activities.rank == rank).astype(np.int32)
+    work = profile.work.take(rows)
+    operation_of = operations_of_ranges(profile.placed, rank, profile.ranges)
     operation_of[operation_of != NONE] -= first
-    owner = operation_of[work.range]
-    received = np.searchsorted(rows, inside.activity)
-    around = operation_of[inside.range]
-    spans, busy, begin = spans_of(keys, work, owner, received, around)
-    loose = work.compute & ~owned_by(keys, owner, COMPUTE)
-    outside = intervals.union(work.start_ns[loose], work.end_ns[loose])
-    name_id = linkage.activities.name_id[rows]
-    together = np.flatnonzero(work.communication)
-    passed = passing[name_id[together]] | owned_by(keys, owner[together], TRANSFERS)
-    together = together[~passed]
-    occupied = occupied_by(keys, busy, outside)
-    exposed = intervals.difference(
-        intervals.union(work.start_ns[together], work.end_ns[together]), occupied
+    return RankWork(
+        rank=rank,
+        rows=rows,
+        work=work,
+        name_id=profile.activities.name_id[rows],
+        owner=operation_of[work.range],
+        received=np.searchsorted(rows, receives.activity),
+        around=operation_of[receives.range],
     )
-    receive = last_received(spans.received_ns, around, work.end_ns[received], received)
-    launches, thread = launches_of(
-        Begun(rows, begin, receive), work.start_ns, linkage.links, linkage.calls
-    )
+
+
+def _record_rank(
+    ran: RankWork, profile: ProfileWork, keys: OperationKeys, kernels: _KernelKinds
+) -> RankRecording:
+    """Return what one rank did; tables count its own operations."""
+    work = ran.work
+    spans, busy, begin = spans_of(keys, ran)
+    loose = work.compute & ~owned_by(keys, ran.owner, COMPUTE)
+    unattributed = intervals.union(work.start_ns[loose], work.end_ns[loose])
+    computed = _computed(keys, busy, unattributed)
+    receive = last_received(spans.received_ns, ran.around, work.end_ns[ran.received], ran.received)
+    first = FirstWork(ran.rows, begin, receive)
+    launches, thread = launches_of(first, work.start_ns, profile.links, profile.calls)
     operations = RankOperations.of(keys, spans, launches)
-    late = late_launches(operations, thread, occupied)
-    names = linkage.activities.names
 
-    def launched_ns(some: Ints) -> Ints:
-        return linkage.links.launched_ns(rows[some], linkage.calls)
+    def launched_ns(rows: Ints) -> Ints:
+        return profile.links.launched_ns(ran.rows[rows], profile.calls)
 
-    return OnRank(
-        operations,
-        replace(busy, operation=busy.operation + first),
-        active_time(operations, work, owner),
-        _on(index, outside),
-        _on(index, exposed),
-        replace(late, operation=late.operation + first),
-        collectives_of(operations, work, owner, launched_ns, kinds[name_id]),
-        rank_coverage(index, work, loose),
-        tuple(largest(index, work, loose, name_id, names, rows)),
+    return RankRecording(
+        operations=operations,
+        busy=busy,
+        active=active_time(operations, ran),
+        unattributed=_of_rank(ran.rank, unattributed),
+        exposed=_of_rank(ran.rank, _exposed(ran, keys, kernels.point_to_point, computed)),
+        late=late_launches(operations, thread, computed),
+        collectives=collectives_of(keys, ran, launched_ns, kernels.collective[ran.name_id]),
+        coverage=rank_coverage(ran, loose),
+        names=tuple(unattributed_names(ran, loose, profile.activities.names)),
     )
 
 
-def _on(rank: int, times: intervals.Intervals) -> RankIntervals:
+def _computed(
+    keys: OperationKeys, busy: BusyIntervals, unattributed: intervals.Intervals
+) -> intervals.Intervals:
+    """Return when a rank computed: in compute operations, or outside every one."""
+    compute = np.isin(keys.phase, COMPUTE)[busy.operation]
+    return intervals.union(
+        np.concatenate((busy.start_ns[compute], unattributed[0])),
+        np.concatenate((busy.end_ns[compute], unattributed[1])),
+    )
+
+
+def _exposed(
+    ran: RankWork, keys: OperationKeys, point_to_point: Bools, computed: intervals.Intervals
+) -> intervals.Intervals:
+    """Return when only communication ran that is not between two ranks."""
+    rows = np.flatnonzero(ran.work.communication)
+    transfer = point_to_point[ran.name_id[rows]] | owned_by(keys, ran.owner[rows], TRANSFERS)
+    rows = rows[~transfer]
+    return intervals.difference(
+        intervals.union(ran.work.start_ns[rows], ran.work.end_ns[rows]), computed
+    )
+
+
+def _of_rank(rank: int, times: intervals.Intervals) -> RankIntervals:
     """Return a set of times as intervals of a rank."""
     return RankIntervals(np.full(len(times[0]), rank), *times)

@@ -15,7 +15,8 @@ from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
-from bubbleviz.interpret.recording import Recording, interpret
+from bubbleviz.interpret.interpretation import interpret
+from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import WITHOUT_DEVICE

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.interpret.work import Work
+from bubbleviz.interpret.device_work import DeviceWork, RankWork
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
@@ -48,29 +48,24 @@ def owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...])
     return of_phase[owner]
 
 
-def spans_of(
-    operations: OperationKeys, work: Work, owner: Codes, received: Ints, around: Ints
-) -> tuple[OperationSpans, BusyIntervals, Codes]:
+def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[OperationSpans, BusyIntervals, Codes]:
     """Return the spans and busy intervals of operations, and the rows of ``work`` these begin with.
 
     Compute kernels make the span (of a communication operation: its communication kernels);
     where there are none, copies do. An operation without GPU work has no span.
 
     Args:
-        operations: of one rank.
-        work: all that ran on it.
-        owner: operation of each row of ``work``; -1 none.
-        received: rows of ``work`` that are receives.
-        around: operation that each receive was launched inside of; -1 none.
+        keys: of the operations of a rank.
+        ran: all that ran on it.
     """
-    count = len(operations)
-    own = owner >= 0
-    is_communication = owned_by(operations, owner, COMMUNICATION)
-    compute, communication = own & work.compute, own & work.communication
+    count, work, owner = len(keys), ran.work, ran.owner
+    owned = owner >= 0
+    is_communication = owned_by(keys, owner, COMMUNICATION)
+    compute, communication = owned & work.compute, owned & work.communication
     first_choice = np.where(is_communication, communication, compute)
     second_choice = is_communication & compute
-    spanning = np.zeros(len(own), bool)
-    for choice in (first_choice, second_choice, own & work.copy):
+    spanning = np.zeros(len(work), bool)
+    for choice in (first_choice, second_choice, owned & work.copy):
         covered = np.zeros(count, bool)
         covered[owner[spanning]] = True
         spanning |= choice & ~np.append(covered, False)[owner]
@@ -81,7 +76,7 @@ def spans_of(
     active = intervals.group_union(
         owner[compute], count, work.start_ns[compute], work.end_ns[compute]
     )
-    busy = _busy(start_ns, end_ns, has_span, active, work, received, around)
+    busy = _busy(start_ns, end_ns, has_span, active, ran)
     spans = OperationSpans(
         start_ns=np.where(has_span, start_ns, NONE),
         end_ns=np.where(has_span, end_ns, NONE),
@@ -89,7 +84,7 @@ def spans_of(
         kernels=np.bincount(owner[compute], minlength=count).astype(np.int64),
         active_ns=intervals.group_sum(active[0], count, active[2] - active[1]),
         busy_ns=intervals.group_sum(busy[0], count, busy[2] - busy[1]),
-        received_ns=_received(count, work.end_ns[received], around),
+        received_ns=_received(count, work.end_ns[ran.received], ran.around),
     )
     first = np.full(count, NONE, np.int32)
     # The first of several that begin together is the last to be set.
@@ -103,8 +98,8 @@ def _received(count: int, end_ns: Ints, around: Ints) -> Ints:
     # Times can lie before 0, so the largest of them is not found by starting from -1.
     never = np.iinfo(np.int64).min
     latest = np.full(count, never)
-    held = around >= 0
-    np.maximum.at(latest, around[held], end_ns[held])
+    inside = around >= 0
+    np.maximum.at(latest, around[inside], end_ns[inside])
     return np.where(latest == never, NONE, latest)
 
 
@@ -113,18 +108,16 @@ def _busy(
     end_ns: Ints,
     has_span: Bools,
     active: tuple[Ints, Ints, Ints],
-    work: Work,
-    received: Ints,
-    around: Ints,
+    ran: RankWork,
 ) -> tuple[Ints, Ints, Ints]:
     """Return (operation, start_ns, end_ns): spans less the holes in which own receives spin."""
     packing = intervals.Packing.of(np.where(has_span, start_ns, 0), np.where(has_span, end_ns, 0))
     at = np.flatnonzero(has_span)
     spans = intervals.union(packing.place(at, start_ns[at]), packing.place(at, end_ns[at]))
-    told = (around >= 0) & np.append(has_span, False)[around]
-    rows, spin = received[told], around[told]
-    low = np.clip(work.start_ns[rows], start_ns[spin], end_ns[spin])
-    high = np.clip(work.end_ns[rows], start_ns[spin], end_ns[spin])
+    known = (ran.around >= 0) & np.append(has_span, False)[ran.around]
+    rows, spin = ran.received[known], ran.around[known]
+    low = np.clip(ran.work.start_ns[rows], start_ns[spin], end_ns[spin])
+    high = np.clip(ran.work.end_ns[rows], start_ns[spin], end_ns[spin])
     waiting = intervals.union(packing.place(spin, low), packing.place(spin, high))
     running = intervals.union(
         packing.place(active[0], active[1]), packing.place(active[0], active[2])
@@ -133,8 +126,8 @@ def _busy(
     return packing.unpack(intervals.difference(spans, holes))
 
 
-def _near(work: Work, times: intervals.Intervals) -> Bools:
-    """Tell which work may touch a set of times: none that does is left out."""
+def _near(work: DeviceWork, times: intervals.Intervals) -> Bools:
+    """Tell which work may overlap a set of times; all that does is included."""
     latest_ns = np.maximum.accumulate(work.end_ns)
     if len(times[0]) == 0 or not (work.start_ns[1:] >= work.start_ns[:-1]).all():
         return np.full(len(work), len(times[0]) > 0)
@@ -144,8 +137,9 @@ def _near(work: Work, times: intervals.Intervals) -> Bools:
     return np.asarray(np.cumsum(change[:-1]) > 0, bool)
 
 
-def active_time(operations: RankOperations, work: Work, owner: Codes) -> ActiveTime:
-    """Return how long compute and communication kernels ran in each iteration of each rank."""
+def active_time(operations: RankOperations, ran: RankWork) -> ActiveTime:
+    """Return how long compute and communication kernels ran in each iteration of a rank."""
+    work, owner = ran.work, ran.owner
     rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
     of = owner[rows]
     groups = groups_of(operations.rank[of], operations.iteration[of])

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from bubbleviz.align.bounds.offsets import Precedences, solve
 from bubbleviz.align.causality import overlaps
-from bubbleviz.interpret.collectives import Collectives
+from bubbleviz.interpret.collectives import ReplicaCollectives
 
 #: (rank, iteration, kind, start_ns, end_ns)
 Row = tuple[int, int, int, int, int]
 
 
-def collectives(*rows: Row) -> Collectives:
-    return Collectives(*np.array(rows, np.int64).reshape(-1, 5).T.copy())
+def collectives(*rows: Row) -> ReplicaCollectives:
+    return ReplicaCollectives(*np.array(rows, np.int64).reshape(-1, 5).T.copy())
 
 
 def column(values: Sequence[int]) -> npt.NDArray[np.int64]:

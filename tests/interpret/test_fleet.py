@@ -352,7 +352,7 @@ def test_timings_name_steps_and_rows(
     out, err = capsys.readouterr()
 
     assert out.startswith("{")
-    for name in ("read kernels", "read calls", "put together", "count", "render"):
+    for name in ("read kernels", "read calls", "merge ranks", "count", "render"):
         assert name in err
     calls = next(line for line in err.splitlines() if "read calls" in line)
     assert calls.endswith("rows")

@@ -1,4 +1,4 @@
-"""Work: what ran on a profile's devices, each kernel and copy with its rank and its range."""
+"""Device work: what ran on devices, each kernel and copy with its rank and its range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bubbleviz.model.profile import Activities, Ranges
 
 
 @dataclass(frozen=True)
-class Work(Table):
+class DeviceWork(Table):
     """Kernels, then copies: when and where they ran, and the range they belong to."""
 
     start_ns: Ints
@@ -28,31 +28,54 @@ class Work(Table):
 
     @property
     def copy(self) -> Bools:
-        """Which are copies or fills."""
+        """Which are copies or memsets."""
         return ~self.compute & ~self.communication
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """What ran on one rank, and the operation that owns each kernel and copy.
+
+    Attributes:
+        rank: index of the rank in its profile.
+        rows: its activities, ascending, among those of the profile.
+        work: these activities.
+        name_id: kernel name of each; -1 none.
+        owner: operation of the rank that each belongs to; -1 none.
+        received: rows of ``work`` that are receives, one for each operation around their launch.
+        around: operation that each of ``received`` was launched inside of; -1 none.
+    """
+
+    rank: int
+    rows: Codes
+    work: DeviceWork
+    name_id: Codes
+    owner: Codes
+    received: Ints
+    around: Ints
 
 
 def work_of(
     activities: Activities, links: Links, named: Ranges, names: NameMeanings, kinds: Kinds
-) -> Work:
+) -> DeviceWork:
     """Return kernels, then copies, with what each is and the range it belongs to."""
     kernels = activities.name_id[: activities.kernels]
     by_name = matching(activities.names, kinds.communication)
     compute, communication = np.zeros(len(activities), bool), np.zeros(len(activities), bool)
     communication[: activities.kernels] = by_name[kernels]
     compute[: activities.kernels] = ~by_name[kernels]
-    # A communication range says whether it receives; elsewhere the kernel's name must tell.
+    # A communication range names its direction; elsewhere the kernel's name has to.
     rows = np.flatnonzero(communication)
     receiving = matching(activities.names, kinds.receives)
     receives = receiving[activities.name_id[rows]]
     of_range = links.range[rows]
-    held = np.flatnonzero(of_range != NONE)
-    name_id = named.name_id[of_range[held]]
-    says = np.isin(names.phase[name_id], COMMUNICATION)
-    receives[held[says]] = names.receives[name_id[says]]
+    inside = np.flatnonzero(of_range != NONE)
+    name_id = named.name_id[of_range[inside]]
+    communicates = np.isin(names.phase[name_id], COMMUNICATION)
+    receives[inside[communicates]] = names.receives[name_id[communicates]]
     receive = np.zeros(len(activities), bool)
     receive[rows] = receives
-    return Work(
+    return DeviceWork(
         activities.start_ns,
         activities.end_ns,
         activities.rank,

@@ -1,14 +1,23 @@
-"""Host: what launching threads did while their GPU had run dry and nothing new was launched."""
+"""Late launches: operations launched while the GPU had run dry, and what the host did meanwhile.
+
+::
+
+    device     ████ F0 ████│           │████ F1 ████
+    host                       launch F1
+                           ├───┤  late: long calls and ranges of the launching thread in here
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bubbleviz.interpret.launches import Late
-from bubbleviz.model.columns import Ints
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import HostActivities, RankOperations
+from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.profile import CallLog, Calls, Profile, Ranges
 
 #: Shorter delays, and shorter calls and ranges, are launch overhead.
@@ -19,10 +28,49 @@ _SHARE, _MOST = 20, 2000
 _KEPT = 8
 
 
-def with_hosts(
-    operations: RankOperations, late: Late, long_calls: Calls | None, profile: Profile
+@dataclass(frozen=True)
+class LateLaunches(Table):
+    """Operations that were launched after their GPU, and their last receive, had come to an end.
+
+    Attributes:
+        operation: row of the operations.
+        thread: thread that launched it.
+        since_ns: when there was nothing more to wait for on the device.
+        until_ns: when it was launched.
+    """
+
+    operation: Ints
+    thread: Ints
+    since_ns: Ints
+    until_ns: Ints
+
+
+def late_launches(
+    operations: RankOperations, thread: Ints, computed: intervals.Intervals
+) -> LateLaunches:
+    """Return the operations of a rank that the host launched while it had nothing to run.
+
+    Args:
+        operations: of one rank.
+        thread: that launched each; -1 unknown.
+        computed: when the rank computed.
+    """
+    compute = np.isin(operations.phase, COMPUTE)
+    rows = np.flatnonzero(compute & (operations.has_span == 1) & (thread != NONE))
+    at = np.searchsorted(computed[0], operations.start_ns[rows]) - 1
+    rows, at = rows[at >= 0], at[at >= 0]
+    launched_ns, received_ns = operations.launched_ns[rows], operations.received_ns[rows]
+    since_ns = computed[1][at]
+    waited = (received_ns != NONE) & (received_ns < launched_ns)
+    since_ns = np.where(waited, np.maximum(since_ns, received_ns), since_ns)
+    late = since_ns < launched_ns
+    return LateLaunches(rows[late], thread[rows[late]], since_ns[late], launched_ns[late])
+
+
+def with_host_activities(
+    operations: RankOperations, late: LateLaunches, long_calls: Calls | None, profile: Profile
 ) -> tuple[RankOperations, HostActivities]:
-    """Return what the host did before late launches, and operations that know those names too.
+    """Return what the host did before late launches, and operations that hold those names too.
 
     Args:
         operations: of one profile.
@@ -34,18 +82,16 @@ def with_hosts(
     none = np.empty(0, np.int64)
     if len(late) == 0:
         return operations, HostActivities(*(none.copy() for _ in range(5)))
-    number = {name: index for index, name in enumerate(operations.names)}
+    names = Numbering(operations.names)
     rows = [*_calls(late, long_calls, profile.calls), *_ranges(late, profile)]
-    table = np.array(
-        [(*row[:4], number.setdefault(row[4], len(number))) for row in rows], np.int64
-    ).reshape(-1, 5)
+    table = np.array([(*row[:4], names.number(row[4])) for row in rows], np.int64).reshape(-1, 5)
     return (
-        replace(operations, names=tuple(number)),
+        replace(operations, names=names.values),
         HostActivities(*(column.copy() for column in table.T)),
     )
 
 
-def _longest(late: Late) -> Late:
+def _longest(late: LateLaunches) -> LateLaunches:
     """Return the delays that are worth a look, in order of the operations."""
     length_ns = late.until_ns - late.since_ns
     least_ns = max(_SHORTEST_NS, int(length_ns.max(initial=0)) // _SHARE)
@@ -57,11 +103,11 @@ def _longest(late: Late) -> Late:
 _Row = tuple[int, int, int, int, str]
 
 
-def _calls(late: Late, long_calls: Calls | None, calls: CallLog) -> list[_Row]:
+def _calls(late: LateLaunches, long_calls: Calls | None, calls: CallLog) -> list[_Row]:
     """Return (operation, start, end, 1, name) of the long calls in each delay."""
     if long_calls is None:
         return []
-    delay, row = _touching(late, long_calls.thread, long_calls.start_ns, long_calls.end_ns)
+    delay, row = _overlapping(late, long_calls.thread, long_calls.start_ns, long_calls.end_ns)
     if len(row) == 0:
         return []
     numbers, of_row = np.unique(long_calls.row[row], return_inverse=True)
@@ -74,12 +120,12 @@ def _calls(late: Late, long_calls: Calls | None, calls: CallLog) -> list[_Row]:
     ]
 
 
-def _ranges(late: Late, profile: Profile) -> list[_Row]:
+def _ranges(late: LateLaunches, profile: Profile) -> list[_Row]:
     """Return (operation, start, end, 0, name) of the ranges in each delay."""
     ranges: Ranges = profile.every_range.lasting(
         _SHORTEST_NS, np.unique(late.thread), late.since_ns, late.until_ns
     )
-    delay, row = _touching(late, ranges.thread, ranges.start_ns, ranges.end_ns)
+    delay, row = _overlapping(late, ranges.thread, ranges.start_ns, ranges.end_ns)
     columns = late.operation[delay], ranges.start_ns[row], ranges.end_ns[row], ranges.name_id[row]
     return [
         (operation, start, end, 0, ranges.names[name])
@@ -87,18 +133,20 @@ def _ranges(late: Late, profile: Profile) -> list[_Row]:
     ]
 
 
-def _touching(late: Late, thread: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+def _overlapping(
+    late: LateLaunches, thread: Ints, start_ns: Ints, end_ns: Ints
+) -> tuple[Ints, Ints]:
     """Return (delay, row): what of the launching thread takes most of each delay, longest first."""
     delays, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     order = np.argsort(thread, kind="stable")
     bounds = np.searchsorted(thread[order], np.stack((late.thread, late.thread + 1))).T.tolist()
     # At most some thousand delays, each with the rows of its own thread.
     for delay, (low, high) in enumerate(bounds):
-        own = order[low:high]
-        spent_ns = np.minimum(end_ns[own], late.until_ns[delay])
-        spent_ns -= np.maximum(start_ns[own], late.since_ns[delay])
+        on_thread = order[low:high]
+        spent_ns = np.minimum(end_ns[on_thread], late.until_ns[delay])
+        spent_ns -= np.maximum(start_ns[on_thread], late.since_ns[delay])
         inside = np.flatnonzero(spent_ns > 0)
         longest = inside[np.argsort(-spent_ns[inside], kind="stable")[:_KEPT]]
         delays.append(np.full(len(longest), delay, np.int64))
-        rows.append(own[longest])
+        rows.append(on_thread[longest])
     return np.concatenate(delays), np.concatenate(rows)

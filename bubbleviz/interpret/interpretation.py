@@ -1,0 +1,155 @@
+"""Interpretation: one profile's linked kernels become operations of ranks, with device spans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.conventions.convention import Convention
+from bubbleviz.conventions.kinds import Kinds
+from bubbleviz.conventions.range_names import NameMeanings
+from bubbleviz.interpret.coverage import measure_coverage
+from bubbleviz.interpret.device_work import work_of
+from bubbleviz.interpret.keys import keys_of
+from bubbleviz.interpret.late_launches import with_host_activities
+from bubbleviz.interpret.limitations import limitations_of
+from bubbleviz.interpret.linking.linker import link
+from bubbleviz.interpret.linking.links import LinkResult
+from bubbleviz.interpret.linking.open_ranges import enclosing_ranges
+from bubbleviz.interpret.operation_ranges import operation_ranges_of
+from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
+from bubbleviz.interpret.recording import LocalRank, Recording
+from bubbleviz.interpret.truncation import mark_unrecorded
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import Ints, joined
+from bubbleviz.model.operations import RankIntervals
+from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.profile import Profile, Ranges, impossible_times, pid_of, process_of
+from bubbleviz.timing import step
+
+
+def interpret(
+    profile: Profile,
+    conventions: Sequence[Convention],
+    names: NameMeanings,
+    kinds: Kinds,
+    *,
+    cross_thread: bool = True,
+) -> Recording:
+    """Return the operations of one profile.
+
+    Args:
+        profile: as read, with at least the ranges that the convention may name.
+        conventions: how its ranges are named; the first that knows a name decides.
+        names: what they make of ``profile.ranges.names``.
+        kinds: lists of what kernels and threads are.
+        cross_thread: whether backward kernels may be launched from another thread.
+    """
+    for convention in conventions:
+        kinds = kinds.extended(convention.communication, convention.helper_threads)
+    named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
+    phase = names.phase[named.name_id]
+    with step("link kernels to calls and ranges") as rows:
+        linked = link(
+            profile.activities,
+            profile.calls,
+            named,
+            phase,
+            profile.threads,
+            kinds.helper_threads,
+            cross_thread=cross_thread,
+        )
+        rows.count = len(profile.activities)
+    with step("attribute kernels") as rows:
+        rows.count = len(profile.activities)
+        return _recording(profile, conventions, names, kinds, named, linked)
+
+
+def _recording(
+    profile: Profile,
+    conventions: Sequence[Convention],
+    names: NameMeanings,
+    kinds: Kinds,
+    named: Ranges,
+    linked: LinkResult,
+) -> Recording:
+    """Return the operations of a profile whose kernels are linked to ``named`` ranges."""
+    activities, links = profile.activities, linked.links
+    phase = names.phase[named.name_id]
+    work = work_of(activities, links, named, names, kinds)
+    placed, homeless = operation_ranges_of(profile, named, names, work)
+    keys, hints = keys_of(named, names, placed)
+    all_work = ProfileWork(
+        activities=activities,
+        work=work,
+        links=links if profile.launches_known else links.without_calls(),
+        calls=profile.calls,
+        ranges=len(named),
+        placed=placed,
+        receives=enclosing_ranges(np.flatnonzero(work.receive), links, profile.calls, named, phase),
+    )
+    ranks = list(record_ranks(all_work, keys, kinds))
+    operations = joined([rank.operations for rank in ranks])
+    operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
+    late = joined([rank.late for rank in ranks])
+    operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
+    coverage = [rank.coverage for rank in ranks]
+    unattributed = [name for rank in ranks for name in rank.names]
+    kernels = slice(0, activities.kernels)
+    return Recording(
+        source=profile.source,
+        convention=conventions[0].name,
+        conventions=frozenset(
+            conventions[i].name for i in names.convention[np.isin(names.phase, COUNTED)].tolist()
+        ),
+        ranks=_local_ranks(activities.ranks, profile, names),
+        operations=operations,
+        hints=hints,
+        busy=joined([rank.busy for rank in ranks]),
+        active=joined([rank.active for rank in ranks]),
+        unattributed=joined([rank.unattributed for rank in ranks]),
+        exposed=joined([rank.exposed for rank in ranks]),
+        overheads=_overheads(profile),
+        hosts=hosts,
+        collectives=joined([rank.collectives for rank in ranks]),
+        coverage=measure_coverage(profile, links, coverage, unattributed, named),
+        start_ns=min(int(activities.start_ns[kernels].min()), linked.start_ns),
+        end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
+        limitations=(
+            *profile.limitations,
+            *impossible_times(profile.source.path, {"CUDA API calls": linked.impossible}),
+            *homeless,
+            *limitations_of(profile, links, operations, placed),
+        ),
+    )
+
+
+def _overheads(profile: Profile) -> RankIntervals:
+    """Return when the profiler held up the process of each rank."""
+    process, overheads = profile.activities.ranks[:, 0], profile.overheads
+    rank, row = np.nonzero(process[:, None] == overheads.process[None, :])
+    return RankIntervals(
+        *intervals.group_union(rank, len(process), overheads.start_ns[row], overheads.end_ns[row])
+    )
+
+
+def _local_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[LocalRank, ...]:
+    """Return the ranks with their devices, and the global ranks that the profile or names give."""
+    devices = {(d.pid, d.device_id): d for d in profile.devices}
+    named = names.rank[profile.ranges.name_id]
+    owner = process_of(profile.ranges.thread)
+    given = profile.global_rank if len(ranks) == 1 else None
+    local = []
+    for process, device in ranks.tolist():
+        pid = pid_of(process)
+        numbers = np.unique(named[(owner == process) & (named >= 0)])
+        local.append(
+            LocalRank(
+                process=process,
+                device_id=device,
+                device=devices.get((pid, device), devices.get((None, device))),
+                global_rank=int(numbers[0]) if len(numbers) == 1 else given,
+            )
+        )
+    return tuple(local)
