@@ -1,4 +1,4 @@
-"""Advice: what the explanation of a run says, in sentences for people."""
+"""Advice: the explanation of a run in sentences: the longest bubbles, and what to do first."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 
-#: A change that wins less of an iteration than this is not worth a sentence.
+#: A change that saves less of an iteration than this is not worth a sentence.
 _WORTH = 0.005
-#: Changes that no one can make: they are for comparison only.
+#: Changes that are for comparison only.
 _NOT_ADVICE = frozenset({"measured", "no-delay"})
-#: Of a range's name in a sentence, characters.
+#: Characters of a range's name in a sentence.
 _LONGEST_NAME = 60
-#: What to do to get a change, where that is the same for all.
+#: What to do to get a change, where that is the same for every run.
 _ADVICE = {
-    "no-transfer": "Make transfers between stages faster, or hide them behind other microbatches",
+    "no-transfer": "Make transfers between stages faster, or overlap them with other microbatches",
     "no-collective": "Overlap collectives with compute, or shorten them",
-    "no-profiler": "Record less (fewer traces, larger buffers): the profiler itself holds GPUs up",
-    "no-latency": "Launch operations in fewer, larger pieces: it takes long until kernels begin",
+    "no-profiler": "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs",
+    "no-latency": "Launch fewer, larger kernels: kernels start late after their launch",
 }
-#: Causes that lie in the schedule itself.
+#: Causes that come with the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 
 
 @dataclass(frozen=True)
 class LongBubble:
-    """An idle interval of one cause, for people.
+    """One of the longest bubbles, for people.
 
     Attributes:
-        row: of the table of gaps.
+        row: of the table of bubbles.
         sentence: what happened.
     """
 
@@ -46,15 +46,15 @@ class LongBubble:
 
 
 def operation_label(report: Report, row: int) -> str:
-    """Return what an operation is called: ``F3``, with its chunk where ranks have several."""
+    """Return the name of an operation: ``F3``, with its chunk where ranks have several."""
     return operation_labels(report, (row,))[0]
 
 
 def operation_labels(report: Report, rows: Sequence[int]) -> list[str]:
-    """Return what some operations are called."""
+    """Return the names of some operations."""
     several = bool((report.operations.chunk > 0).any())
-    own = report.operations.take(np.array(rows, np.int64))
-    columns = own.phase, own.microbatch, own.second_microbatch, own.chunk
+    shown = report.operations.take(np.array(rows, np.int64))
+    columns = shown.phase, shown.microbatch, shown.second_microbatch, shown.chunk
     labels = []
     for phase, first, second, chunk in zip(*(column.tolist() for column in columns), strict=True):
         numbers = ";".join(str(number) for number in (first, second) if number >= 0)
@@ -64,17 +64,17 @@ def operation_labels(report: Report, rows: Sequence[int]) -> list[str]:
 
 
 def rank_label(report: Report, rank: int) -> str:
-    """Return what a rank is called in a sentence: its stage where that is one rank's alone."""
+    """Return the name of a rank in a sentence: its stage where no other rank has that stage."""
     stage = report.ranks[rank].stage
     alone = stage is not None and sum(r.stage == stage for r in report.ranks) == 1
     return f"stage {stage}" if alone else f"rank {rank} ({report.ranks[rank].label})"
 
 
 def longest_bubbles(report: Report, count: int = 5) -> tuple[LongBubble, ...]:
-    """Return the longest idle intervals of averaged iterations that lie not in the schedule.
+    """Return the longest bubbles of averaged iterations that the schedule does not imply.
 
-    Where there are none, those that do. Of a rank's that have one cause and precede operations of
-    one phase, there is only the longest.
+    Where there are none, those that it implies. Of the bubbles of one rank with one cause before
+    operations of one phase, only the longest is listed.
     """
     bubbles = report.bubbles
     averaged = np.array([i.averaged for i in report.iterations] or [False])
@@ -85,7 +85,7 @@ def longest_bubbles(report: Report, count: int = 5) -> tuple[LongBubble, ...]:
     rows = avoidable if len(avoidable) else some
     length_ns = (bubbles.end_ns - bubbles.start_ns)[rows]
     rows = rows[np.argsort(-length_ns, kind="stable")]
-    # Of those that come again and again, the longest stands for all.
+    # Of similar bubbles, the longest stands for all.
     after = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
     alike = groups_of(bubbles.rank[rows], bubbles.cause[rows], after)
     times = np.bincount(alike.of_row, minlength=len(alike))
@@ -105,34 +105,36 @@ def _sentence(report: Report, row: int, times: int) -> str:
     upto = f" before {operation_label(report, after)}" if after != NONE else ""
     iteration = report.iterations[int(bubbles.iteration[row])].name
     idle = f"{who} is idle for {length}{upto} in iteration {iteration}: "
-    often = f" (and {times - 1} more, none longer)" if times > 1 else ""
-    return idle + _because(report, row, cause, peer_operation) + often
+    similar = f" (the longest of {times:,})" if times > 1 else ""
+    return idle + _reason(report, row, cause, peer_operation) + similar
 
 
-def _because(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
-    """Return why a rank is idle in a gap, given what the operation after it takes."""
-    given = ""
+def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
+    """Return why a rank is idle, given the operation whose result the next one takes."""
+    producer = ""
     if peer_operation != NONE:
         peer = rank_label(report, int(report.operations.rank[peer_operation]))
-        given = f"{operation_label(report, peer_operation)} of {peer}"
+        producer = f"{operation_label(report, peer_operation)} of {peer}"
     if cause is Cause.DEPENDENCY:
-        return f"it waits for {given or 'its input'}"
+        return f"it waits for {producer or 'its input'}"
     if cause is Cause.COMMUNICATION:
-        return f"the result of {given} is on its way" if given else "its input is on its way"
+        return (
+            f"the result of {producer} is in transfer" if producer else "its input is in transfer"
+        )
     if cause is Cause.HOST:
-        return f"the host has not launched it{_doing(report, row)}"
+        return f"input ready, host has not launched it{_host_state(report, row)}"
     return {
-        Cause.PROFILER: "the profiler holds the process up",
-        Cause.COLLECTIVE: "a collective runs, and nothing else",
+        Cause.PROFILER: "profiler overhead",
+        Cause.COLLECTIVE: "only a collective runs",
         Cause.WARMUP: "the pipeline fills",
         Cause.DRAIN: "the pipeline drains",
-    }.get(cause, "nothing recorded explains it (launch latency)")
+    }.get(cause, "no recorded cause (launch latency)")
 
 
-def _doing(report: Report, row: int) -> str:
-    """Return what the host did in a gap."""
-    call, around = host_activity(report, row)
-    inside = f" inside {_shortened(around)!r}" if around else ""
+def _host_state(report: Report, row: int) -> str:
+    """Return where the launching thread was in a bubble; empty where that is unknown."""
+    call, range_name = host_activity(report, row)
+    inside = f" inside {_shortened(range_name)!r}" if range_name else ""
     call = _shortened(call) if call else None
     if call:
         return f", its thread is in {call}{inside}"
@@ -140,34 +142,33 @@ def _doing(report: Report, row: int) -> str:
 
 
 def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
-    """Return (CUDA call, range) that the host was in during a gap."""
+    """Return (CUDA call, range) that the host was in during a bubble; None for none."""
     names = report.operations.names
-    call, around = int(report.bubbles.host_call_id[row]), int(report.bubbles.host_range_id[row])
-    return names[call] if call != NONE else None, names[around] if around != NONE else None
+    call, range_id = int(report.bubbles.host_call_id[row]), int(report.bubbles.host_range_id[row])
+    return names[call] if call != NONE else None, names[range_id] if range_id != NONE else None
 
 
 def first_thing(report: Report) -> str | None:
-    """Return what to do first, and what it would win; None where that cannot be told."""
+    """Return what to do first, and what it would save; None where that is unknown."""
     changes = {change.name: change for change in report.explanation.what_if}
     measured = changes.get("measured")
     if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
         return None
     candidates = [c for name, c in changes.items() if name not in _NOT_ADVICE]
     best = min(candidates, key=lambda c: c.makespan_ns, default=measured)
-    won = 1 - best.makespan_ns / measured.makespan_ns
-    if won < _WORTH:
-        tight = changes["no-delay"]
-        together = 1 - tight.makespan_ns / measured.makespan_ns
-        if together >= _WORTH:
+    saved = 1 - best.makespan_ns / measured.makespan_ns
+    if saved < _WORTH:
+        no_delay = changes["no-delay"]
+        if 1 - no_delay.makespan_ns / measured.makespan_ns >= _WORTH:
             return (
-                "No single delay stands out; without any of them the schedule ratio would be "
-                f"{_percent(tight.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
+                "No single delay stands out; without any delay the schedule ratio would be "
+                f"{_percent(no_delay.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
             )
-        return _schedule_is_it(measured, report.summary.bubble_ratio[report.headline].mean)
+        return _only_schedule(measured, report.summary.bubble_ratio[report.headline].mean)
     return (
-        f"{_do(report, best)}: from its first F to its last backward, iteration "
-        f"{_typical_name(report)} would take {_ms(best.makespan_ns)} instead of "
-        f"{_ms(measured.makespan_ns)} ({-100 * won:.1f} %), and its schedule ratio be "
+        f"{_action(report, best)}: iteration {_typical_name(report)} would take "
+        f"{_ms(best.makespan_ns)} instead of {_ms(measured.makespan_ns)} ({-100 * saved:.1f} %) "
+        "from its first F to its last backward, with a schedule ratio of "
         f"{_percent(best.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
     )
 
@@ -177,27 +178,27 @@ def _typical_name(report: Report) -> str:
     return "?" if path is None else _shortened(report.iterations[path.iteration].name)
 
 
-def _schedule_is_it(measured: WhatIf, quoted: float | None) -> str:
-    """Return what is said where nothing but the schedule makes the bubble.
+def _only_schedule(measured: WhatIf, headline: float | None) -> str:
+    """Return the advice where the schedule itself causes the bubble.
 
     Args:
-        measured: the typical iteration, as if alone.
-        quoted: mean of the headline; where iterations overlap there may be none though each one
-            alone has some.
+        measured: the typical iteration in its own window.
+        headline: mean of the headline ratio; where iterations overlap it may be 0 though each one
+            alone has a bubble.
     """
     ratio = measured.bubble_ratio or 0.0
-    if ratio < _WORTH or (quoted is not None and quoted < _WORTH):
-        return "There is next to no bubble to win"
-    # Twice the work, with the same bubble.
+    if ratio < _WORTH or (headline is not None and headline < _WORTH):
+        return "There is almost no bubble to remove"
+    # Twice the work with the same bubble.
     twice = ratio / (2 - ratio)
     return (
-        "Nothing but the schedule itself makes the bubble: twice the microbatches would bring the "
-        f"schedule ratio from {_percent(ratio)} to about {_percent(twice)}, and a schedule with "
-        "smaller bubbles may do better (--what-if)"
+        "The schedule itself causes the bubble: twice the microbatches would reduce the schedule "
+        f"ratio from {_percent(ratio)} to about {_percent(twice)}; --what-if compares other "
+        "schedules"
     )
 
 
-def _do(report: Report, change: WhatIf) -> str:
+def _action(report: Report, change: WhatIf) -> str:
     """Return what to do to get a change."""
     if change.name in _ADVICE:
         return _ADVICE[change.name]
@@ -206,11 +207,11 @@ def _do(report: Report, change: WhatIf) -> str:
     if change.name == "balanced":
         return f"Balance the stages{_slowest(report)}"
     worst = report.explanation.phase_times.stragglers[:1]
-    return "Find what makes single operations slow" + "".join(_straggler(report, s) for s in worst)
+    return "Find out why single operations are slow" + "".join(_straggler(report, s) for s in worst)
 
 
 def _latest_host(report: Report) -> str:
-    """Return whose host is late the longest, and with what."""
+    """Return which rank's host is late the longest, and where its thread is then."""
     bubbles = report.bubbles
     late = np.flatnonzero(bubbles.cause == Cause.HOST)
     if len(late) == 0:
@@ -219,9 +220,9 @@ def _latest_host(report: Report) -> str:
     total_ns = np.zeros(len(report.ranks), np.int64)
     np.add.at(total_ns, bubbles.rank[late], length_ns)
     rank = int(total_ns.argmax())
-    own = late[bubbles.rank[late] == rank]
-    longest = int(own[np.argmax((bubbles.end_ns - bubbles.start_ns)[own])])
-    return f" on {rank_label(report, rank)}{_doing(report, longest)}"
+    rows = late[bubbles.rank[late] == rank]
+    longest = int(rows[np.argmax((bubbles.end_ns - bubbles.start_ns)[rows])])
+    return f" on {rank_label(report, rank)}{_host_state(report, longest)}"
 
 
 def _slowest(report: Report) -> str:
@@ -244,7 +245,7 @@ def _straggler(report: Report, straggler: Straggler) -> str:
 
 
 def _shortened(name: str) -> str:
-    """Return a name that fits into a sentence."""
+    """Return a name short enough for a sentence."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 

@@ -88,7 +88,7 @@ def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
     report = bubbleviz.analyze(path)
 
     assert len(report.bubbles) == 0
-    assert first_thing(report) == "There is next to no bubble to win"
+    assert first_thing(report) == "There is almost no bubble to remove"
     assert longest_bubbles(report) == ()
     assert gaps_csv.render(report, View()).splitlines() == [",".join(gaps_csv.COLUMNS)]
 
@@ -99,7 +99,7 @@ def test_iterations_that_overlap_without_idle_time_leave_nothing_to_win() -> Non
 
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(0.1273, abs=1e-4)
     assert report.headline == "period"
-    assert first_thing(report) == "There is next to no bubble to win"
+    assert first_thing(report) == "There is almost no bubble to remove"
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -1,4 +1,4 @@
-"""The iteration as if alone: one window for all ranks, without the Optimizer."""
+"""One window of the iteration for all ranks, without the Optimizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def common_window(extents: Extents, last_ns: Ints) -> Windows:
 
 RATIO = RatioDefinition(
     name="schedule",
-    summary="iteration as if alone",
+    summary="single-iteration window",
     definition="1 - sum of the ranks' compute / (ranks x (last end - first start over all ranks))",
     windows=lambda extents: common_window(extents, extents.last_ns),
     work=Counted.ITERATION,

@@ -19,7 +19,7 @@ def _windows(extents: Extents) -> Windows:
 
 RATIO = RatioDefinition(
     name="stage",
-    summary="longest rank's own",
+    summary="longest rank's window",
     definition="1 - sum of the ranks' compute / (ranks x longest (last end - first start) of a "
     "rank); arXiv 2401.10241, section 5.3",
     windows=_windows,
