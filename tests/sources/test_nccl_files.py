@@ -17,7 +17,7 @@ from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import format_of, formats, read_events
 from bubbleviz.sources.nccl.formats.plugin import PluginEvent
-from bubbleviz.sources.nccl.lines import BLOCK, Objects
+from bubbleviz.sources.nccl.lines import BLOCK, EventObjects
 from bubbleviz.sources.readers import reader_of
 from tests.support.nccl_event_files import Op, Plugin, Step, line, proxy_file
 
@@ -28,7 +28,9 @@ RECEIVE = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (60_500, 66_000, 66
 
 def events_of(text: bytes) -> tuple[list[PluginEvent], int]:
     """Return the events of some bytes, and how many objects are none."""
-    objects = Objects((text[at : at + BLOCK] for at in range(0, len(text), BLOCK)), PluginEvent)
+    objects = EventObjects(
+        (text[at : at + BLOCK] for at in range(0, len(text), BLOCK)), PluginEvent
+    )
     return [event for block in objects.blocks() for event in block], objects.unreadable
 
 
@@ -60,7 +62,7 @@ TWO = (
 
 @pytest.mark.parametrize("text", ["", "[\n{}]\n", "[", "{}", "[]", "\0" * 100, "{" * 100])
 def test_a_file_without_events_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InputError, match="no event file of NCCL"):
+    with pytest.raises(InputError, match="not an event file of NCCL"):
         read(tmp_path, text)
 
 

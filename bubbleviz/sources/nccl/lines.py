@@ -1,4 +1,4 @@
-"""Lines of NCCL's event files: objects found in bytes that need not be JSON as a whole.
+"""Events in the lines of NCCL's files, which need not be JSON as a whole.
 
 NCCL prints its events one a line, with ``fprintf``, into an array that it may never close::
 
@@ -8,8 +8,8 @@ NCCL prints its events one a line, with ``fprintf``, into an array that it may n
 
 Older versions print pointers and datatypes bare (``"Stream": 0x5020``,
 ``"datatype": ncclFloat32``), a job that is killed leaves a line cut, and a file may have been
-indented, or put on one line, since. So objects are looked for, whatever stands between them; what
-cannot be read is counted.
+indented, or joined into one line, since. So objects are looked for, whatever stands between them;
+those that cannot be read are counted.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-#: The most that comes at a time, and half of what an object may take.
+#: Bytes that are read at a time, at most; an object may take twice as many.
 BLOCK = 1 << 20
-#: Objects that are looked at anew because a string may hold a brace.
-_ANEW, _AROUND = 10_000, 4096
+#: At most so many objects are searched again, so many bytes around, for braces in strings.
+_SEARCHES, _AROUND = 10_000, 4096
 
-# An object holds others, four deep in all, each after a colon: what follows a line that was cut
-# begins with a brace after something else.
+# An object holds others, four deep in all, each after a colon: behind a line that was cut, the next
+# object's brace follows something else.
 _INNER = rb"\{[^{}]*\}"
 for _ in range(3):
     _INNER = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _INNER + rb"[^{}]*)*\}"
@@ -49,26 +49,26 @@ _WORDS = (b"true", b"false", b"null")
 _CONTROL = bytes.maketrans(bytes(range(32)), b" " * 32)
 #: Quotes as word processors and web pages have them.
 _QUOTES = re.compile("|".join("\u201c\u201d\u201e").encode())
-#: What a list of events may stand in.
+#: The beginning of a document around a list of events.
 _LIST = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
 
 
-class Arguments(msgspec.Struct, gc=False):
-    """What an event says of itself; a format's own says what that is."""
+class EventArgs(msgspec.Struct, gc=False):
+    """Arguments of an event; a subclass for each format has the fields."""
 
 
-class Event(msgspec.Struct, gc=False):
-    """One object of a file: the begin (``ph`` "b") or end ("e") of something.
+class EventObject(msgspec.Struct, gc=False):
+    """One object of a file: the begin (``ph`` "b") or end ("e") of an event.
 
-    A format's own adds what else it needs, and ``args``.
+    A subclass for each format adds ``args``, and other fields that it needs.
 
     Attributes:
-        name: what it is.
+        name: of the event.
         cat: its category.
         ph: "b" or "e".
-        id: pairs its begin with its end, in some way.
+        id: pairs its begin with its end, in a way that depends on the format.
         pid: the process; a channel in files of the proxy profiler.
-        tid: no thread: always 1.
+        tid: always 1, not a thread.
         ts: microseconds since the profiler began; 0 and None are unknown.
     """
 
@@ -81,21 +81,21 @@ class Event(msgspec.Struct, gc=False):
     ts: float | None = None
 
 
-EventT = TypeVar("EventT", bound=Event)
+EventT = TypeVar("EventT", bound=EventObject)
 
 
-class Objects(Generic[EventT]):
-    """The events of a file, as they come.
+class EventObjects(Generic[EventT]):
+    """The events of a file, in its order.
 
     Attributes:
-        unreadable: objects, or pieces of one, that are no event.
+        unreadable: objects, or pieces of one, that are not events.
     """
 
     def __init__(self, chunks: Iterable[bytes], event: type[EventT]) -> None:
-        """Take the bytes of a file, some at a time, and what its events are decoded to."""
+        """Take the bytes of a file, some at a time, and the struct of its events."""
         self._chunks = chunks
         self._decode = msgspec.json.Decoder(event, strict=False).decode
-        self._anew = _ANEW
+        self._searches = _SEARCHES
         self.unreadable = 0
 
     def blocks(self) -> Iterator[list[EventT]]:
@@ -103,18 +103,18 @@ class Objects(Generic[EventT]):
         rest = b""
         for chunk in self._chunks:
             rest = rest + chunk
-            found, end = self._found(rest)
+            events, end = self._events(rest)
             rest = rest[end:]
             if len(rest) > 2 * BLOCK:
                 self.unreadable += 1
                 rest = rest[-_AROUND:]
-            yield found
+            yield events
         if b"{" in rest:
             self.unreadable += 1
 
-    def _found(self, text: bytes) -> tuple[list[EventT], int]:
-        """Return the events in some bytes, and where what may be the begin of one more starts."""
-        found: list[EventT] = []
+    def _events(self, text: bytes) -> tuple[list[EventT], int]:
+        """Return the events in some bytes, and where the beginning of another may be."""
+        events: list[EventT] = []
         at = 0
         while (match := _OBJECT.search(text, at)) is not None:
             begin, end = match.span()
@@ -122,26 +122,26 @@ class Objects(Generic[EventT]):
                 self.unreadable += cut - len(_LIST.findall(text, at, begin))
             event = self._event(text[begin:end])
             if event is None:
-                event, end = self._looked_at_anew(text, max(at, begin - _AROUND), end)
+                event, end = self._searched_again(text, max(at, begin - _AROUND), end)
             at = end
             if event is None or not event.ph:
                 # The file's end is an empty object.
                 self.unreadable += text[begin + 1 : end - 1].strip() != b""
             else:
-                found.append(event)
-        return found, at
+                events.append(event)
+        return events, at
 
-    def _looked_at_anew(self, text: bytes, low: int, end: int) -> tuple[EventT | None, int]:
+    def _searched_again(self, text: bytes, low: int, end: int) -> tuple[EventT | None, int]:
         """Return the event whose strings may hold braces around a match, and where it ends."""
-        if self._anew > 0:
-            self._anew -= 1
+        if self._searches > 0:
+            self._searches -= 1
             match = _STRINGS.search(text, low, min(end + _AROUND, len(text)))
             if match is not None and match.end() >= end:
                 return self._event(match[0]), match.end()
         return None, end
 
     def _event(self, text: bytes) -> EventT | None:
-        """Return an object as an event, repaired if need be; None where it is none."""
+        """Return an object as an event, repaired if need be; None if it is not an event."""
         try:
             return self._decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError):

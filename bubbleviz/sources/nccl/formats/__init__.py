@@ -15,8 +15,9 @@ from bubbleviz.errors import InputError
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, unpacked
-from bubbleviz.sources.nccl.events import Columns, EventFile
-from bubbleviz.sources.nccl.lines import BLOCK, EventT, Objects
+from bubbleviz.sources.nccl.builder import NcclEventBuilder
+from bubbleviz.sources.nccl.events import EventFile
+from bubbleviz.sources.nccl.lines import BLOCK, EventObjects, EventT
 
 _SQLITE = b"SQLite format 3\0"
 
@@ -26,16 +27,16 @@ class EventFileFormat(Generic[EventT]):
     """A kind of event file; no file is of two.
 
     Attributes:
-        name: what reports call it.
-        event: what its events are decoded to.
+        name: of the format, in reports.
+        event: struct that its events are decoded to.
         recognises: whether a file's first 64 KiB are of this kind.
-        gather: takes all its events, in their order, and adds rows for what they tell.
+        build: adds the operations of all its events, which come in their order.
     """
 
     name: str
     event: type[EventT]
     recognises: Callable[[bytes], bool]
-    gather: Callable[[Iterable[EventT], Columns], None]
+    build: Callable[[Iterable[EventT], NcclEventBuilder], None]
 
 
 def formats() -> tuple[EventFileFormat[Any], ...]:
@@ -48,7 +49,7 @@ def format_of(head: bytes) -> EventFileFormat[Any] | None:
     if head.startswith(_SQLITE):
         # Names in a database may look like anything.
         return None
-    return next((own for own in formats() if own.recognises(head)), None)
+    return next((known for known in formats() if known.recognises(head)), None)
 
 
 def read_events(
@@ -60,22 +61,22 @@ def read_events(
 
     Args:
         path: of the file.
-        watch: takes what share of it has been read.
+        watch: takes the share of it that has been read.
         chosen: its format; None to recognise it.
 
     Raises:
-        InputError: it is no event file of NCCL.
+        InputError: it is not an event file of NCCL.
         ProfileError: it cannot be read.
     """
     chosen = chosen or format_of(head_of(path))
     if chosen is None:
         raise InputError(
-            f"{path}: no event file of NCCL; write one with NCCL_PROFILER_PLUGIN and "
+            f"{path}: not an event file of NCCL; write one with NCCL_PROFILER_PLUGIN and "
             "NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE"
         )
-    columns = Columns()
+    builder = NcclEventBuilder()
     with unpacked(path, watch, BLOCK) as chunks:
-        objects = Objects(chunks, chosen.event)
-        chosen.gather(chain.from_iterable(objects.blocks()), columns)
-    lost = objects.unreadable + (chunks.damaged or chunks.cut)
-    return columns.done(path, chosen.name, lost)
+        objects = EventObjects(chunks, chosen.event)
+        chosen.build(chain.from_iterable(objects.blocks()), builder)
+    unreadable = objects.unreadable + (chunks.damaged or chunks.cut)
+    return builder.event_file(path, chosen.name, unreadable)

@@ -1,7 +1,7 @@
 r"""The example plugin of NCCL's profiler interface (2.23 on; ``plugins/profiler/example``).
 
-Formerly ``ext-profiler/example``. Which line belongs to which is told by their order, for ids
-count up by category and begin anew in each thread; versions 1 to 7 print this tree
+Formerly ``ext-profiler/example``. Lines belong together by their order, since ids
+count up by category and start again in each thread; versions 1 to 7 print this tree
 (``print_event.cc``), of which ``NCCL_PROFILE_EVENT_MASK`` chooses parts::
 
     GROUP_API                         a group of calls (GROUP in versions 1 to 4)
@@ -22,17 +22,10 @@ import re
 from collections.abc import Iterable
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.sources.nccl.events import (
-    STATES,
-    UNKNOWN,
-    Columns,
-    OperationKind,
-    clock_of,
-    number_of,
-    time_of,
-)
+from bubbleviz.sources.nccl.builder import NcclEventBuilder, clock_of, number_of, time_of
+from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 from bubbleviz.sources.nccl.formats import EventFileFormat
-from bubbleviz.sources.nccl.lines import Arguments, Event
+from bubbleviz.sources.nccl.lines import EventArgs, EventObject
 
 _CATEGORIES = frozenset(
     (
@@ -46,15 +39,15 @@ _KINDS = {
     "CE_COLL": OperationKind.COPY_ENGINE,
 }
 _STATES = {name: number for number, name in enumerate(STATES)}
-#: Of other collectives the root says nothing.
+#: Other collectives have no root, although one is written.
 _ROOTED = frozenset(("Broadcast", "Bcast", "Reduce", "Gather", "Scatter"))
-#: Proxy threads do these for no operation.
+#: Events of proxy threads that belong to no operation.
 _CONTROL = frozenset(("Idle", "Sleep", "Append"))
 _HEAD = re.compile(
     rb'"cat"\s*:\s*"(?:GROUP_API|GROUP|KERNEL_LAUNCH|COLL_API|P2P_API|COLL|P2P|PROXY|CE_COLL)"'
 )
 _PHASE = re.compile(rb'"ph"\s*:\s*"[be]"')
-#: What NCCL calls the fields of an event's ``args``.
+#: Names of fields in the ``args`` that NCCL writes.
 _NAMES = {
     "sequence": "SeqNum",
     "communicator": "CommHash",
@@ -74,8 +67,8 @@ _NAMES = {
 }
 
 
-class Told(Arguments, rename=_NAMES):
-    """What an event says of itself; what it does not say is None."""
+class PluginArgs(EventArgs, rename=_NAMES):
+    """Arguments of an event; those that it lacks are None."""
 
     sequence: int | None = None
     communicator: int | None = None
@@ -96,56 +89,56 @@ class Told(Arguments, rename=_NAMES):
     gpu_us: float | None = None
 
 
-class PluginEvent(Event):
-    """A begin or end; ``args`` are what it says of itself."""
+class PluginEvent(EventObject):
+    """A begin or end."""
 
-    args: Told | None = None
+    args: PluginArgs | None = None
 
 
-_NOTHING = Told()
+_NO_ARGS = PluginArgs()
 
 
 class _Process:
-    """What is open in one process, as the lines have told so far."""
+    """The open events of one process, as far as its lines have been read."""
 
-    def __init__(self, pid: int, columns: Columns) -> None:
+    def __init__(self, pid: int, builder: NcclEventBuilder) -> None:
         self._pid = pid
-        self._columns = columns
+        self._builder = builder
         self._operation = NONE
         self._call: PluginEvent | None = None
         self._begun: dict[tuple[str, str, int], int] = {}
         self._kernel: list[int] = []
 
     def begin(self, event: PluginEvent) -> None:
-        """Take a begin."""
+        """Handle a begin."""
         category, start_ns = event.cat, time_of(event.ts)
-        told = event.args or _NOTHING
+        args = event.args or _NO_ARGS
         if category in _KINDS:
-            self._operation = self._operation_of(event, told, start_ns)
+            self._operation = self._operation_of(event, args, start_ns)
             self._call = None
         elif category in {"COLL_API", "P2P_API"}:
             self._flush_call()
             self._call, self._operation = event, NONE
         elif category == "GPU":
-            self._gpu(event, told, start_ns)
+            self._gpu(event, args, start_ns)
             self._kernel.append(self._operation)
             return
         self._begun[category, event.name, event.id] = start_ns
 
     def end(self, event: PluginEvent) -> None:
-        """Take an end."""
+        """Handle an end."""
         category, end_ns = event.cat, time_of(event.ts)
         if category == "GPU":
             row = self._kernel.pop() if self._kernel else NONE
             if row != NONE:
-                self._columns.widen(row, "kernel", UNKNOWN, end_ns)
+                self._builder.widen(row, "kernel", UNKNOWN, end_ns)
             return
         start_ns = self._begun.pop((category, event.name, event.id), None)
         if start_ns is None:
-            self._columns.unbegun += 1
+            self._builder.unbegun += 1
         elif category in _KINDS:
             if self._operation != NONE:
-                self._columns.put(self._operation, "host_end_ns", end_ns)
+                self._builder.set(self._operation, "host_end_ns", end_ns)
             self._operation = NONE
             self._kernel.clear()
         elif category in {"COLL_API", "P2P_API"}:
@@ -154,89 +147,89 @@ class _Process:
             self._proxy(event, start_ns, end_ns)
 
     def close(self) -> None:
-        """Count what is open at the end of the file."""
+        """Count the events that are open at the end of the file."""
         self._flush_call()
-        self._columns.unfinished += len(self._begun)
+        self._builder.unfinished += len(self._begun)
 
     def _proxy(self, event: PluginEvent, start_ns: int, end_ns: int) -> None:
-        """Take what a proxy thread did for the operation."""
+        """Handle an event of a proxy thread for the operation."""
         row = self._operation
         if event.name in _CONTROL:
             return
-        self._columns.widen(row, "proxy", start_ns, end_ns)
+        self._builder.widen(row, "proxy", start_ns, end_ns)
         state = _STATES.get(event.name)
         if state is not None:
-            self._columns.state(row, state, start_ns, end_ns)
+            self._builder.add_state(row, state, start_ns, end_ns)
             if event.name in {"SendWait", "RecvWait"}:
-                self._columns.step(row)
+                self._builder.add_step(row)
 
-    def _gpu(self, event: PluginEvent, told: Told, start_ns: int) -> None:
-        """Take a kernel on one channel; ``KernelStep`` are stretches of one."""
+    def _gpu(self, event: PluginEvent, args: PluginArgs, start_ns: int) -> None:
+        """Handle a kernel on one channel; ``KernelStep`` are parts of one."""
         row = self._operation
         if row == NONE:
             return
-        gpu_ns = clock_of(told.gpu_start)
-        self._columns.widen(row, "gpu", gpu_ns, clock_of(told.gpu_end))
+        gpu_ns = clock_of(args.gpu_start)
+        self._builder.widen(row, "gpu", gpu_ns, clock_of(args.gpu_end))
         if event.name == "KernelCh":
-            self._columns.widen(row, "kernel", start_ns, UNKNOWN)
-            self._columns.bridge(row, gpu_ns, start_ns)
+            self._builder.widen(row, "kernel", start_ns, UNKNOWN)
+            self._builder.add_bridge(row, gpu_ns, start_ns)
 
-    def _operation_of(self, event: PluginEvent, told: Told, start_ns: int) -> int:
-        """Return the row of a new operation, which its call may tell more of."""
-        columns, call = self._columns, self._call
-        of_call = call.args or _NOTHING if call is not None else _NOTHING
-        count = told.call_count if told.count is None else told.count
-        channels = told.channels if told.channels is not None else told.most_channels
-        row = columns.add(
+    def _operation_of(self, event: PluginEvent, args: PluginArgs, start_ns: int) -> int:
+        """Return the row of a new operation, whose call may have arguments that it lacks."""
+        builder, call = self._builder, self._call
+        of_call = call.args or _NO_ARGS if call is not None else _NO_ARGS
+        count = args.call_count if args.count is None else args.count
+        channels = args.channels if args.channels is not None else args.most_channels
+        row = builder.add(
             kind=_KINDS[event.cat],
             pid=self._pid,
-            name=columns.name(event.name),
-            communicator=columns.communicator(told.communicator),
-            rank=number_of(told.rank),
-            peer=number_of(told.peer),
+            name=builder.name(event.name),
+            communicator=builder.communicator(args.communicator),
+            rank=number_of(args.rank),
+            peer=number_of(args.peer),
             root=number_of(of_call.root) if event.name in _ROOTED else NONE,
-            sequence=number_of(told.sequence),
+            sequence=number_of(args.sequence),
             count=number_of(of_call.call_count if count is None else count),
-            datatype=columns.name(told.datatype or told.call_datatype or of_call.call_datatype),
-            algorithm=columns.name(told.algorithm or told.strategy),
-            protocol=columns.name(told.protocol),
+            datatype=builder.name(args.datatype or args.call_datatype or of_call.call_datatype),
+            algorithm=builder.name(args.algorithm or args.strategy),
+            protocol=builder.name(args.protocol),
             channels=number_of(channels),
             host_start_ns=start_ns,
         )
-        if told.gpu_us is not None and start_ns != UNKNOWN:
-            length_ns = time_of(told.gpu_us)
+        if args.gpu_us is not None and start_ns != UNKNOWN:
+            length_ns = time_of(args.gpu_us)
             if length_ns != UNKNOWN:
-                columns.widen(row, "kernel", start_ns, start_ns + length_ns)
+                builder.widen(row, "kernel", start_ns, start_ns + length_ns)
         return row
 
     def _flush_call(self) -> None:
         """Add a call of which no operation was recorded."""
         call, self._call = self._call, None
         if call is not None:
-            told, columns = call.args or _NOTHING, self._columns
-            columns.add(
+            args, builder = call.args or _NO_ARGS, self._builder
+            builder.add(
                 kind=OperationKind.CALL,
                 pid=self._pid,
-                name=columns.name(call.name),
-                root=number_of(told.root) if call.name in _ROOTED else NONE,
-                count=number_of(told.call_count),
-                datatype=columns.name(told.call_datatype),
+                name=builder.name(call.name),
+                root=number_of(args.root) if call.name in _ROOTED else NONE,
+                count=number_of(args.call_count),
+                datatype=builder.name(args.call_datatype),
                 host_start_ns=time_of(call.ts),
             )
 
 
-def _gather(events: Iterable[PluginEvent], columns: Columns) -> None:
+def _build(events: Iterable[PluginEvent], builder: NcclEventBuilder) -> None:
     processes: dict[int, _Process] = {}
     for event in events:
         category = event.cat
-        columns.seen[category] += 1
+        builder.seen[category] += 1
         if category not in _CATEGORIES:
-            columns.strange += 1
+            builder.strange += 1
             continue
         pid = number_of(event.pid)
         process = processes.get(pid)
         if process is None:
-            process = processes[pid] = _Process(pid, columns)
+            process = processes[pid] = _Process(pid, builder)
         if event.ph == "b":
             process.begin(event)
         elif event.ph == "e":
@@ -249,5 +242,5 @@ FORMAT = EventFileFormat(
     name="profiler plugin",
     event=PluginEvent,
     recognises=lambda head: bool(_HEAD.search(head) and _PHASE.search(head)),
-    gather=_gather,
+    build=_build,
 )

@@ -1,7 +1,7 @@
 r"""The proxy profiler of NCCL before 2.26: ``NCCL_PROXY_PROFILE``, compiled in with PROFILE_PROXY.
 
 One id is one step of one transfer of a proxy thread (``src/misc/profiler.cc``); ``pid`` is its
-channel, -1 for what the thread does for no transfer::
+channel, -1 for events of the thread that belong to no transfer::
 
     "Send-3-0"      b          to rank 3, step 0; args: opCount, proxyOpIndex
       "BufferWait"  b e        waits for room, then
@@ -9,8 +9,8 @@ channel, -1 for what the thread does for no transfer::
       "SendWait"    b e        for the network to have sent
     "Send-3-0"      e
 
-What has one ``opCount`` (the communicator's count of operations), direction and peer is one row.
-Times are microseconds since the first event. A fork of NCCL tells bytes and the collective, too.
+Events of one ``opCount`` (the communicator's count of operations), direction and peer are one row.
+Times are microseconds since the first event. A fork of NCCL writes bytes and the collective, too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bubbleviz.sources.nccl.events import STATES, Columns, OperationKind, number_of, time_of
+from bubbleviz.sources.nccl.builder import NcclEventBuilder, number_of, time_of
+from bubbleviz.sources.nccl.events import STATES, OperationKind
 from bubbleviz.sources.nccl.formats import EventFileFormat
-from bubbleviz.sources.nccl.lines import Arguments, Event
+from bubbleviz.sources.nccl.lines import EventArgs, EventObject
 
 _STEP = re.compile(r"(Send|Recv)-(\d+)-(\d+)")
 _STATES = {
@@ -39,35 +40,37 @@ _HEAD = re.compile(
 )
 
 
-class Told(Arguments, rename={"operation_count": "opCount", "proxy_operation": "proxyOpIndex"}):
-    """What a step says of itself; what it does not say is None."""
+class ProxyArgs(
+    EventArgs, rename={"operation_count": "opCount", "proxy_operation": "proxyOpIndex"}
+):
+    """Arguments of a step; those that it lacks are None."""
 
     operation_count: int | None = None
     proxy_operation: int | None = None
 
 
-class ProxyEvent(Event, rename={"bytes": "totalbytes", "part_of": "collectiveName"}):
+class ProxyEvent(EventObject, rename={"bytes": "totalbytes", "part_of": "collectiveName"}):
     """A begin or end; ``pid`` is its channel.
 
     Attributes:
-        args: what it says of itself.
+        args: of a step.
         bytes: of a transfer, in a fork of NCCL.
         part_of: the collective that a transfer is part of, in the same fork.
     """
 
-    args: Told | None = None
+    args: ProxyArgs | None = None
     bytes: int | None = None
     part_of: str | None = None
 
 
-_NOTHING = Told()
+_NO_ARGS = ProxyArgs()
 
 
 class _Steps:
     """Steps that are open, and the rows they belong to."""
 
-    def __init__(self, columns: Columns) -> None:
-        self._columns = columns
+    def __init__(self, builder: NcclEventBuilder) -> None:
+        self._builder = builder
         self._rows: dict[tuple[int, str, int], int] = {}
         self._open: dict[int, tuple[int, str, int, int]] = {}
         self._states: dict[tuple[int, str], int] = {}
@@ -76,7 +79,7 @@ class _Steps:
         self._whole: dict[int, int] = {}
 
     def take(self, event: ProxyEvent) -> None:
-        """Take an event."""
+        """Handle an event."""
         step = _STEP.fullmatch(event.name)
         begins = event.ph == "b"
         if step is not None:
@@ -90,70 +93,71 @@ class _Steps:
             self._state(event)
 
     def close(self) -> None:
-        """Count what is open at the end of the file."""
-        self._columns.unfinished += len(self._open) + len(self._states) + len(self._loose)
+        """Count the events that are open at the end of the file."""
+        self._builder.unfinished += len(self._open) + len(self._states) + len(self._loose)
 
     def _begin(self, event: ProxyEvent, direction: str, peer: int) -> None:
-        columns, told = self._columns, event.args or _NOTHING
-        count = number_of(told.operation_count)
+        builder, args = self._builder, event.args or _NO_ARGS
+        count = number_of(args.operation_count)
         key = count, direction, peer
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = columns.add(
+            row = self._rows[key] = builder.add(
                 kind=OperationKind.PROXY,
-                name=columns.name(direction),
+                name=builder.name(direction),
                 peer=peer,
                 sequence=count,
-                # What it is part of, where a fork tells it, as AllReduce-3.
-                algorithm=columns.name(event.part_of),
+                # The collective that it is part of, as AllReduce-3, where a fork writes it.
+                algorithm=builder.name(event.part_of),
                 host_start_ns=time_of(event.ts),
             )
         start_ns = time_of(event.ts)
-        columns.widen(row, "proxy", start_ns, start_ns)
-        columns.step(row)
+        builder.widen(row, "proxy", start_ns, start_ns)
+        builder.add_step(row)
         self._open[event.id] = row, direction, event.pid, start_ns
         if event.bytes is not None:
-            # Each step of a transfer tells the bytes of the whole.
-            part = row, event.pid, told.proxy_operation
+            # Each step of a transfer holds the bytes of the whole.
+            part = row, event.pid, args.proxy_operation
             before = self._bytes.get(part, 0)
             self._bytes[part] = max(number_of(event.bytes), 0)
             self._whole[row] = self._whole.get(row, 0) + self._bytes[part] - before
-            columns.put(row, "payload", number_of(self._whole[row]))
+            builder.set(row, "payload", number_of(self._whole[row]))
 
     def _end(self, event: ProxyEvent) -> None:
-        held = self._open.pop(event.id, None)
-        if held is None:
-            self._columns.unbegun += 1
+        step = self._open.pop(event.id, None)
+        if step is None:
+            self._builder.unbegun += 1
             return
-        end_ns = time_of(event.ts)
-        self._columns.widen(held[0], "proxy", held[3], end_ns)
+        row, _, _, start_ns = step
+        self._builder.widen(row, "proxy", start_ns, time_of(event.ts))
 
     def _state(self, event: ProxyEvent) -> None:
         start_ns = self._states.pop((event.id, event.name), None)
-        held = self._open.get(event.id)
-        if start_ns is None or held is None:
-            self._columns.unbegun += start_ns is None
+        step = self._open.get(event.id)
+        if start_ns is None or step is None:
+            self._builder.unbegun += start_ns is None
             return
-        state = _STATES.get((held[1], event.name))
+        row, direction, _, _ = step
+        state = _STATES.get((direction, event.name))
         if state is not None:
-            self._columns.state(held[0], state, start_ns, time_of(event.ts))
+            self._builder.add_state(row, state, start_ns, time_of(event.ts))
 
     def _pair(self, begun: dict[tuple[int, str], int], event: ProxyEvent, *, begins: bool) -> None:
         if begins:
             begun[event.id, event.name] = 0
         elif begun.pop((event.id, event.name), None) is None:
-            self._columns.unbegun += 1
+            self._builder.unbegun += 1
 
 
-def _gather(events: Iterable[ProxyEvent], columns: Columns) -> None:
-    steps = _Steps(columns)
+def _build(events: Iterable[ProxyEvent], builder: NcclEventBuilder) -> None:
+    steps = _Steps(builder)
     for event in events:
-        columns.seen[event.cat] += 1
+        builder.seen[event.cat] += 1
         if event.cat in {"NET", "COL"}:
             if event.cat == "NET":
                 steps.take(event)
         else:
-            columns.strange += 1
+            builder.strange += 1
     steps.close()
 
 
@@ -161,5 +165,5 @@ FORMAT = EventFileFormat(
     name="proxy profiler",
     event=ProxyEvent,
     recognises=lambda head: bool(_HEAD.search(head)),
-    gather=_gather,
+    build=_build,
 )
