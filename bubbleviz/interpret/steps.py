@@ -76,8 +76,8 @@ def pattern_of(text: str) -> re.Pattern[str]:
         return re.compile(f"(?:{re.escape(text)})|(?:{text})")
     except re.error as error:
         raise UsageError(
-            f"--step {text[:60]!r}: not a regular expression ({error}); give the name of ranges, or "
-            "a pattern such as 'step [0-9]+'"
+            f"--step {text[:60]!r}: not a regular expression ({error}); give the name of ranges, "
+            "or a pattern such as 'step [0-9]+'"
         ) from error
 
 

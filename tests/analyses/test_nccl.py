@@ -19,12 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import matching as nccl_matching
-from bubbleviz.analyses.nccl import report as nccl_report
-from bubbleviz.analyses.nccl.analysis import find_inputs, measure_communication
+from bubbleviz.analyses.nccl import measure_communication
+from bubbleviz.analyses.nccl.analysis import find_inputs
 from bubbleviz.analyses.nccl.anchors import anchor_of
-from bubbleviz.analyses.nccl.communications import Split, Timing, bus_factor, in_all
-from bubbleviz.analyses.nccl.kernels import read_kernels, said_by
+from bubbleviz.analyses.nccl.communications import Split, Timing, bus_factor, byte_factor
+from bubbleviz.analyses.nccl.documents import COLUMNS, csv_of_operations, json_text
+from bubbleviz.analyses.nccl.kernels import parse_kernel_name, read_kernels
 from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, Starts, match
+from bubbleviz.analyses.nccl.text import summary
 from bubbleviz.analyses.nccl.totals import Communication, totals_of
 from bubbleviz.cli.app import main
 from bubbleviz.errors import (
@@ -194,8 +196,8 @@ def test_a_window_of_iterations_is_that_of_the_profile(tmp_path: Path) -> None:
     found = measure_communication(steps(tmp_path), window=window_of("iteration:4-5"))
 
     assert columns(found, "start_ns") == [(1_500_000,), (2_500_000,)]
-    assert nccl_report.summary(found).splitlines()[-1].startswith("iteration:4-5 alone: 2 oper")
-    assert json.loads(nccl_report.to_json(found))["window"] == "iteration:4-5"
+    assert summary(found).splitlines()[-1].startswith("iteration:4-5 alone: 2 oper")
+    assert json.loads(json_text(found))["window"] == "iteration:4-5"
 
 
 def test_windows_that_hold_nothing_are_refused(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_windows_that_hold_nothing_are_refused(tmp_path: Path) -> None:
         measure_communication(steps(tmp_path), window=window_of("iteration:9"))
     with pytest.raises(NothingToAnalyseError, match=r"begins in it; .* from 0.000500 s"):
         measure_communication(tmp_path, window=window_of("time:9s-"))
-    with pytest.raises(UsageError, match="event files tell no iterations"):
+    with pytest.raises(UsageError, match="event files hold no iterations"):
         measure_communication(ring(tmp_path)[0], window=window_of("iteration:1"))
 
 
@@ -220,7 +222,7 @@ def test_windows_that_hold_nothing_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_factors(name: str, ranks: int | None, times: int | None, factor: float | None) -> None:
-    assert (in_all(name, ranks), bus_factor(name, ranks)) == (times, factor)
+    assert (byte_factor(name, ranks), bus_factor(name, ranks)) == (times, factor)
 
 
 def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
@@ -578,8 +580,8 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
         found = measure_communication(path)
     except BubblevizError:
         return
-    json.loads(nccl_report.to_json(found))
-    assert nccl_report.to_csv(found).count("\n") == len(found.operations) + 1
+    json.loads(json_text(found))
+    assert csv_of_operations(found).count("\n") == len(found.operations) + 1
 
 
 # Matching, against a plain reference
@@ -915,7 +917,7 @@ def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
     ]
     kernels = [K(200, 300, 1, ALLREDUCE), K(300, 400, 2, SENDRECV), K(400, 500, 3, ALLREDUCE)]
     calls = [C(71 + 2 * n, 72 + 2 * n, n) for n in (1, 2, 3)]
-    called = read_kernels(str(profile(tmp_path, kernels, calls, ranges))).called
+    called = read_kernels(str(profile(tmp_path, kernels, calls, ranges))).operations
 
     assert [called.names[n] for n in called.name.tolist()] == ["AllReduce", "Send", "AllReduce"]
     assert called.first.tolist() == [0, 1, 2]
@@ -949,7 +951,7 @@ def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) ->
     ],
 )
 def test_what_names_of_kernels_tell(kernel: str, told: tuple[str, str, str]) -> None:
-    assert said_by(kernel) == told
+    assert parse_kernel_name(kernel) == told
 
 
 # The command
@@ -970,7 +972,7 @@ def test_the_table_tells_totals_and_clocks(
     assert "0xfeedfacecafebeef" in out
     assert "RING/SIMPLE" in out
     assert "ends of common operations" in out
-    assert "bubbleviz: limitation: clocks placed by the ends of operations (1): " in err
+    assert "bubbleviz: limitation: clocks aligned by the ends of operations (1): " in err
 
 
 def test_csv_has_one_row_an_operation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -978,7 +980,7 @@ def test_csv_has_one_row_an_operation(tmp_path: Path, capsys: pytest.CaptureFixt
     rows = list(csv.DictReader(io.StringIO(out)))
 
     assert len(rows) == 6
-    assert set(nccl_report.COLUMNS) <= set(rows[0])
+    assert set(COLUMNS) <= set(rows[0])
     assert rows[0]["communicator"] == "0xfeedfacecafebeef"
     assert (rows[0]["waiting_ns"], rows[0]["moving_ns"]) == ("40000", "460000")
     assert (rows[0]["split"], rows[0]["timing"], rows[0]["peer"]) == ("members", "gpu", "")
@@ -1044,7 +1046,7 @@ def test_operations_on_no_common_clock_say_so(
     code, out, err = run(capsys, *paths, "--csv", "-")
 
     assert code == 0
-    assert "clocks that lie on no other (1)" in err
+    assert "clocks that could not be aligned (1)" in err
     assert [row["clock"] for row in csv.DictReader(io.StringIO(out))] == ["", "b.txt process 2"]
 
 

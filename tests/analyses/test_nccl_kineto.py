@@ -16,9 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bubbleviz.analyses.nccl import report as nccl_report
-from bubbleviz.analyses.nccl.analysis import measure_communication
+from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.collectives import operation_of
+from bubbleviz.analyses.nccl.documents import csv_of_operations, json_text
+from bubbleviz.analyses.nccl.text import sections
 from bubbleviz.analyses.nccl.totals import Communication, Total, totals_of
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.process_groups import Group
@@ -188,7 +189,7 @@ def test_nothing_told_leaves_the_kernels_names(tmp_path: Path) -> None:
         None,
         None,
     )
-    assert "kernels of NCCL of which no collective is told" in {n.what for n in found.limitations}
+    assert "kernels of NCCL without a recorded collective" in {n.what for n in found.limitations}
 
 
 def test_what_kernels_lack_their_operators_tell(tmp_path: Path) -> None:
@@ -403,9 +404,9 @@ def test_groups_are_told_in_every_output(tmp_path: Path) -> None:
     found = measure_communication(write(tmp_path, 0, events))
 
     label = "0 default_pg [0-3]"
-    (row,) = csv.DictReader(io.StringIO(nccl_report.to_csv(found)))
+    (row,) = csv.DictReader(io.StringIO(csv_of_operations(found)))
     assert (row["communicator"], row["datatype"], row["count"]) == (label, "Float", "1000")
-    (own,) = json.loads(nccl_report.to_json(found))["communicators"]
+    (own,) = json.loads(json_text(found))["communicators"]
     group = {"name": "0", "description": "default_pg", "members": [0, 1, 2, 3]}
     assert own == {"id": label, "ranks": 4, "group": group}
 
@@ -416,13 +417,13 @@ def test_hostile_names_are_inert(tmp_path: Path, text: str) -> None:
     args = told("allreduce", 10, **dict.fromkeys(keys, text))
     found = measure_communication(write(tmp_path, 0, launched(1, 100, 10, args)))
 
-    out = nccl_report.to_csv(found)
+    out = csv_of_operations(found)
     out.encode()
     assert "\0" not in out
     (row,) = csv.DictReader(io.StringIO(out))
     assert not any(cell.startswith("=") for cell in row.values())
-    nccl_report.to_json(found).encode()
-    assert list(nccl_report.parts(found))
+    json_text(found).encode()
+    assert list(sections(found))
 
 
 _ANY = st.recursive(
@@ -440,7 +441,10 @@ _ANY = st.recursive(
 _KEYS = (*told("", 0), "Src Rank", "Dst Rank", "Seq", "Rank", "External id", "Global rank start")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60,
+)
 @given(
     odd=st.dictionaries(st.sampled_from((*_KEYS, "Global rank stride")), _ANY, max_size=6),
     of_operator=st.dictionaries(st.sampled_from(_KEYS), _ANY, max_size=4),
@@ -462,9 +466,9 @@ def test_whatever_a_trace_says_of_collectives_it_is_read(
     with contextlib.suppress(BubblevizError):
         found = measure_communication(path)
         assert len(found.operations) == 2
-        json.loads(nccl_report.to_json(found))
-        nccl_report.to_csv(found).encode()
-        assert list(nccl_report.parts(found))
+        json.loads(json_text(found))
+        csv_of_operations(found).encode()
+        assert list(sections(found))
 
 
 # Real traces

@@ -1,9 +1,8 @@
-"""NCCL: what each rank did in each communication operation. It never prints."""
+"""The analysis of communication, from event files and profiles to a report. It never prints."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,25 +10,36 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.align.bounds.clocks import machines_of, session_clocks
+from bubbleviz.analyses.idle.evidence import IdleOptions
+from bubbleviz.analyses.idle.ranks import window_extent
+from bubbleviz.analyses.nccl.alignment import align_events
 from bubbleviz.analyses.nccl.anchors import Anchor, anchor_of
-from bubbleviz.analyses.nccl.clocks import Clock, KernelPool, Placed, place, pool_of
-from bubbleviz.analyses.nccl.communications import Communications, Communicator
-from bubbleviz.analyses.nccl.kernels import Carried, read_kernels
-from bubbleviz.analyses.nccl.limitations import limitations_of
-from bubbleviz.analyses.nccl.members import instances_of, paired_by_order, placed_by_ends, split
-from bubbleviz.analyses.nccl.rows import Numbers, of_events, of_kernels
+from bubbleviz.analyses.nccl.clocks import clocks_and_bases, profile_clocks
+from bubbleviz.analyses.nccl.communications import Communications, RecordingClock, Split
+from bubbleviz.analyses.nccl.kernel_pool import KernelPool, pool_of
+from bubbleviz.analyses.nccl.kernels import NcclProfile, read_kernels
+from bubbleviz.analyses.nccl.members import (
+    aligned_by_ends,
+    instances_of,
+    paired_by_order,
+    split,
+)
+from bubbleviz.analyses.nccl.rows import operations_of, with_shared
 from bubbleviz.analyses.nccl.totals import Communication, FileRead
-from bubbleviz.analyses.nccl.window import extent_of, within
-from bubbleviz.errors import InputError, NothingToAnalyseError
-from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.conventions.host_activities import default_activities
+from bubbleviz.conventions.kinds import default_kinds
+from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
+from bubbleviz.interpret.record import export_of
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
-from bubbleviz.progress import Progress, Unwatched
+from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.sources.gzip_files import head_of
-from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind
+from bubbleviz.sources.nccl.events import UNKNOWN, EventFile
 from bubbleviz.sources.nccl.formats import EventFileFormat, format_of, read_events
 from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
+from bubbleviz.sources.readers import reader_of
 
 
 def measure_communication(
@@ -41,45 +51,46 @@ def measure_communication(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Communication:
-    """Return what ranks did in communication operations, by event files of NCCL and by profiles.
+    """Return what ranks did in communication operations, from NCCL's event files and profiles.
 
     Args:
-        paths: event files and profiles of one run, told apart by what they hold; a directory
+        paths: event files and profiles of one run, recognised by their content; a directory
             stands for those in it, a pattern for its matches.
         anchors: instants on an event file's and the first profile's clock, as
             ``[FILE:]EVENT=PROFILE_NS``.
-        window: the part of the run to tell of, of iterations as the first profile names them, or
+        window: the part of the run to analyse, of iterations as the first profile names them, or
             of time on its clock; None for all.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
-        jobs: how many threads read a profile.
-        progress: is told how far it is.
+        jobs: threads that read a profile.
+        progress: receives how much of each file has been read.
 
     Raises:
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
-    stated = [anchor_of(text) for text in anchors]
-    given = [paths] if isinstance(paths, (str, Path)) else paths
-    files = find_inputs([str(path) for path in given])
-    told = progress or Unwatched()
-    told.files({file.path: Path(file.path).stat().st_size for file in files})
+    known_instants = [anchor_of(text) for text in anchors]
+    inputs = [paths] if isinstance(paths, (str, Path)) else paths
+    files = find_inputs([str(path) for path in inputs])
+    progress = progress or Unwatched()
+    progress.files({file.path: Path(file.path).stat().st_size for file in files})
     recorded: list[EventFile] = []
-    profiles: list[Carried] = []
+    profiles: list[NcclProfile] = []
     for file in files:
-        watch = partial(told.read, file.path)
+        watch = partial(progress.read, file.path)
         if file.format is not None:
             recorded.append(read_events(file.path, watch, file.format))
         else:
             profiles.append(read_kernels(file.path, jobs, watch, keep_export=keep_export))
         watch(1.0)
-    found = merge_recordings(recorded, profiles, stated)
+    communication = merge_recordings(recorded, profiles, known_instants)
     if window is None:
-        return found
-    return within(found, window, extent_of(window, [own.source.path for own in profiles]))
+        return communication
+    extent_ns = _extent_of(window, [profile.source.path for profile in profiles])
+    return _within(communication, window, extent_ns)
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file to read, and the format of its events of NCCL; None of a profile."""
+    """A file to read, and the format of its NCCL events; None of a profile."""
 
     path: str
     format: EventFileFormat[Any] | None
@@ -102,177 +113,242 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
             formats[path] = format_of(head_of(path))
         return formats[path] is not None
 
-    found = [
+    files = [
         file.path
         for file in find_profiles(paths, CompanionFormat("an event file of NCCL", recognises))
     ]
-    refuse_twins(found, "file")
-    return tuple(Input(path, formats[path] if recognises(path) else None) for path in found)
+    refuse_twins(files, "file")
+    return tuple(Input(path, formats[path] if recognises(path) else None) for path in files)
 
 
 def merge_recordings(
-    recorded: Sequence[EventFile], profiles: Sequence[Carried], anchors: Sequence[Anchor] = ()
+    recorded: Sequence[EventFile],
+    profiles: Sequence[NcclProfile],
+    anchors: Sequence[Anchor] = (),
 ) -> Communication:
-    """Return what ranks did, from what files tell of it.
+    """Return what ranks did, from event files and profiles.
 
     Raises:
         NothingToAnalyseError: nothing communicated.
         UsageError: an anchor names no file.
     """
-    own, offsets_ns, hosts = _profile_clocks(profiles)
-    pool = pool_of(profiles, offsets_ns)
-    placed = place(recorded, pool, anchors)
-    table = _rows(recorded, profiles, pool, placed)
-    clocks, base = _bases(placed, own, hosts, profiles)
-    waits = _proxy_times(recorded, len(table))
+    of_profiles = profile_clocks(profiles)
+    pool = pool_of(profiles, of_profiles.offsets_ns)
+    times = align_events(recorded, pool, anchors)
+    table = operations_of(recorded, profiles, pool, times)
+    clocks, bases = clocks_and_bases(times, of_profiles, profiles)
+    peer_wait_ns = _proxy_times(recorded, "peer_wait_ns", len(table))
+    transfer_ns = _proxy_times(recorded, "transfer_ns", len(table))
     instance = instances_of(table)
-    table, clocks = placed_by_ends(table, instance, clocks, base)
-    compared = [0 if clock.placed else 1 + number for number, clock in enumerate(clocks)]
+    table, clocks = aligned_by_ends(table, instance, clocks, bases)
+    compared = [0 if clock.aligned else 1 + number for number, clock in enumerate(clocks)]
     in_order = paired_by_order(table, *_gpus(table, pool))
-    table = split(_with_shared(table), instance, in_order, compared, *waits)
+    table = split(with_shared(table), instance, in_order, compared, peer_wait_ns, transfer_ns)
     ranks = _sizes(table, profiles)
-    return Communication(
-        operations=table,
-        ranks=ranks,
-        clocks=clocks,
-        files=_files(recorded, profiles, table),
-        limitations=tuple(
-            limitations_of(recorded, profiles, table, placed, clocks, instance, ranks)
-        ),
+    limitations = (
+        *(limitation for file in recorded for limitation in _file_limitations(file)),
+        *(limitation for profile in profiles for limitation in _profile_limitations(profile)),
+        *_duration_limitations(table),
+        *_clock_limitations(times.ambiguous, clocks),
+        *_member_limitations(table, instance, ranks),
     )
-
-
-def _rows(
-    recorded: Sequence[EventFile], profiles: Sequence[Carried], pool: KernelPool, placed: Placed
-) -> Communications:
-    """Return the operations of event files, then those of profiles that no event tells of.
-
-    Raises:
-        NothingToAnalyseError: there is none.
-    """
-    names, communicators = Numbers[str](), Numbers[Communicator]()
-    tables = []
-    begin = 0
-    for source, file in enumerate(recorded):
-        part = placed.take(slice(begin, begin + len(file.events)))
-        tables.append(of_events(source, file.events, part, len(profiles), names, communicators))
-        begin += len(file.events)
-    carried_out = [table.kernel[table.kind != OperationKind.PROXY] for table in tables]
-    taken = np.concatenate([np.empty(0, np.int64), *carried_out])
-    at = 0
-    for number, profile in enumerate(profiles):
-        table = of_kernels(len(recorded) + number, profile, pool, at, number, names, communicators)
-        tables.append(table.take(~np.isin(table.kernel, taken)))
-        at += len(profile.kernels)
-    if sum(map(len, tables)) == 0:
-        where = [file.path for file in recorded] + [own.source.path for own in profiles]
-        raise NothingToAnalyseError(
-            f"{where[0]}: no communication operation of NCCL was recorded; record events with "
-            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx"
-        )
-    return replace(
-        joined([replace(t, names=(), communicators=()) for t in tables]),
-        names=names.values,
-        communicators=communicators.values,
-    )
-
-
-def _profile_clocks(
-    profiles: Sequence[Carried],
-) -> tuple[list[Clock], list[int], list[int]]:
-    """Return the clock of each profile, what to add to its times, and a number of its machine."""
-    sources = [profile.source for profile in profiles]
-    machines = machines_of(sources)
-    offsets_ns = [session.offset_ns for session in session_clocks(sources, machines)]
-    clocks: list[Clock] = []
-    for source, machine in zip(sources, machines, strict=True):
-        anchor = sources[machines.index(machine)]
-        timed = None not in (anchor.session_utc_ns, sources[0].session_utc_ns)
-        by = "reference" if machine == machines[0] else "utc" if timed else "own"
-        clocks.append(Clock(Path(source.path).name, by))
-    numbers = {machine: number for number, machine in enumerate(dict.fromkeys(machines))}
-    return clocks, offsets_ns, [numbers[machine] for machine in machines]
-
-
-def _bases(
-    placed: Placed,
-    own: Sequence[Clock],
-    hosts: Sequence[int],
-    profiles: Sequence[Carried],
-) -> tuple[tuple[Clock, ...], list[int]]:
-    """Return the clocks of profiles, then of event files, and what each one ticks with.
-
-    The first profile's host is 0; without a profile what is anchored is, or the first file.
-    """
-    ends = np.cumsum([len(profile.kernels) for profile in profiles])
-    base = list(hosts)
-    free = itertools.count(max(hosts, default=0) + 1)
-    clocks = list(own)
-    stated = any(clock.by == "anchor" for clock in placed.clocks)
-    for number, clock in enumerate(placed.clocks):
-        held = placed.kernel[(placed.clock == number) & (placed.kernel != NONE)]
-        if clock.by == "anchor":
-            base.append(0)
-        elif len(held):
-            base.append(hosts[int(np.searchsorted(ends, held[0], side="right"))])
-        elif not clocks and not stated:
-            clock = replace(clock, by="reference")  # noqa: PLW2901 - as it is kept
-            base.append(0)
-        else:
-            base.append(next(free))
-        clocks.append(clock)
-    return tuple(clocks), base
-
-
-def _with_shared(table: Communications) -> Communications:
-    """Return the operations with how many have the same kernel, or the same times."""
-    shared = np.ones(len(table), np.int64)
-    timed = np.flatnonzero((table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN))
-    if len(timed):
-        columns = (table.clock, table.kernel, table.start_ns, table.end_ns)
-        groups = groups_of(*(column[timed] for column in columns))
-        shared[timed] = np.bincount(groups.of_row)[groups.of_row]
-    return replace(table, shared=shared)
+    files = _files(recorded, profiles, table)
+    return Communication(table, ranks, clocks, files, limitations)
 
 
 def _gpus(table: Communications, pool: KernelPool) -> tuple[Ints, Ints]:
-    """Return the GPU of each operation's kernel, and the number of what that does; -1 none."""
+    """Return the GPU of each operation's kernel, and the family of that kernel; -1 none."""
     place_of = np.full(len(pool.start_ns) + 1, NONE, np.int64)
     for number, (_, first, last, _) in enumerate(pool.places):
         place_of[first:last] = number
     return place_of[table.kernel], np.append(pool.family, NONE)[table.kernel]
 
 
-def _proxy_times(recorded: Sequence[EventFile], count: int) -> tuple[Ints, Ints]:
-    """Return of each operation how long its proxy waits for the peer, and how long data moves."""
-    found = []
-    for name in ("peer_wait_ns", "transfer_ns"):
-        told = [getattr(file.events, name) for file in recorded]
-        column = np.concatenate([np.empty(0, np.int64), *told])
-        found.append(np.concatenate((column, np.zeros(count - len(column), np.int64))))
-    return found[0], found[1]
+def _proxy_times(recorded: Sequence[EventFile], name: str, rows: int) -> Ints:
+    """Return a column of all events, as long as the table; 0 for operations of profiles."""
+    columns = [getattr(file.events, name) for file in recorded]
+    column = np.concatenate([np.empty(0, np.int64), *columns])
+    return np.concatenate((column, np.zeros(rows - len(column), np.int64)))
 
 
-def _sizes(table: Communications, profiles: Sequence[Carried]) -> tuple[int | None, ...]:
-    """Return how many ranks each communicator has: as told, else as seen; None for one alone."""
-    told = {own: ranks for profile in profiles for own, ranks in profile.ranks}
+def _sizes(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
+    """Return the ranks of each communicator: as recorded, else as seen; None for a single one."""
+    recorded = {key: ranks for profile in profiles for key, ranks in profile.ranks}
     seen = np.zeros(len(table.communicators), np.int64)
-    held = table.communicator != NONE
+    known = table.communicator != NONE
     for column in (table.rank, table.peer):
-        np.maximum.at(seen, table.communicator[held], column[held] + 1)
+        np.maximum.at(seen, table.communicator[known], column[known] + 1)
     return tuple(
-        told.get(own) or (ranks if ranks > 1 else None)
-        for own, ranks in zip(table.communicators, seen.tolist(), strict=True)
+        recorded.get(communicator) or (ranks if ranks > 1 else None)
+        for communicator, ranks in zip(table.communicators, seen.tolist(), strict=True)
     )
 
 
 def _files(
-    recorded: Sequence[EventFile], profiles: Sequence[Carried], table: Communications
+    recorded: Sequence[EventFile], profiles: Sequence[NcclProfile], table: Communications
 ) -> tuple[FileRead, ...]:
     rows = np.bincount(table.source, minlength=len(recorded) + len(profiles)).tolist()
-    seen = [(file.path, file.format, file.seen) for file in recorded]
-    seen += [(own.source.path, own.source.format, ()) for own in profiles]
+    files = [(file.path, file.format, file.seen) for file in recorded]
+    files += [(profile.source.path, profile.source.format, ()) for profile in profiles]
     return tuple(
         FileRead(path, kind, count, events)
-        for (path, kind, events), count in zip(seen, rows, strict=True)
+        for (path, kind, events), count in zip(files, rows, strict=True)
     )
+
+
+def _extent_of(window: Window, profiles: Sequence[str]) -> tuple[int, int]:
+    """Return the start and end (exclusive) of a window on the clock of the first profile, in ns.
+
+    Args:
+        window: of the run.
+        profiles: paths of profiles, of which the first has the steps.
+
+    Raises:
+        UsageError: the window is one of iterations, and there is no profile.
+        InputError: the profile holds no such iteration.
+    """
+    if window.times_ns is not None:
+        return window.times_ns
+    if not profiles:
+        raise UsageError(
+            f"--window {window.text}: NCCL's event files hold no iterations; add a profile of the "
+            "run, or give a window of time"
+        )
+    with (
+        export_of(profiles[0]) as export,
+        reader_of(export).open_file(export, 1, unwatched) as file,
+    ):
+        options = IdleOptions(0, None, default_activities(), default_kinds())
+        return window_extent(file.read((), partial=True), window, options)
+
+
+def _within(
+    communication: Communication, window: Window, extent_ns: tuple[int, int]
+) -> Communication:
+    """Return the operations that begin between two instants.
+
+    Args:
+        communication: of the whole run, which is needed to split waiting and moving.
+        window: as the user gave it.
+        extent_ns: start and end (exclusive) on the report's clock.
+
+    Raises:
+        NothingToAnalyseError: no operation begins then.
+    """
+    table = communication.operations
+    aligned = np.array([clock.aligned for clock in communication.clocks], bool)[table.clock]
+    timed = aligned & (table.start_ns != UNKNOWN)
+    inside = timed & (table.start_ns >= extent_ns[0]) & (table.start_ns < extent_ns[1])
+    if not inside.any():
+        first, last = (
+            (int(time) / 1e9 for time in (table.start_ns[timed].min(), table.start_ns[timed].max()))
+            if timed.any()
+            else (0.0, 0.0)
+        )
+        raise NothingToAnalyseError(
+            f"--window {window.text}: no communication operation begins in it; they begin from "
+            f"{first:.6f} s to {last:.6f} s of the report's clock"
+        )
+    lost = int((~timed).sum())
+    reason = (
+        "their times are unknown, or on a clock that is not aligned; the window leaves them out"
+    )
+    limitation = Limitation("operations that lie in no window", reason, lost)
+    return replace(
+        communication,
+        operations=table.take(inside),
+        limitations=(*communication.limitations, *((limitation,) if lost else ())),
+        window=window.text,
+    )
+
+
+def _file_limitations(file: EventFile) -> Iterator[Limitation]:
+    for what, count, reason in (
+        ("objects that are no event", file.unreadable, "cut, or damaged; they are left out"),
+        ("events without an end", file.unfinished, "the job, or the file, ended before"),
+        ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
+        ("operations recorded twice", file.repeated, "the profiler wrote them again; once counts"),
+        ("events of unknown categories", file.strange, "they are left out"),
+    ):
+        if count:
+            yield Limitation(what, f"{file.path}: {reason}", count)
+
+
+def _profile_limitations(profile: NcclProfile) -> Iterator[Limitation]:
+    yield from profile.limitations
+    if profile.without_kernels:
+        reason = f"{profile.source.path}: they ran in CUDA graphs, or beyond the capture"
+        yield Limitation("calls of NCCL without kernels", reason, profile.without_kernels)
+
+
+def _duration_limitations(table: Communications) -> Iterator[Limitation]:
+    endless = int((table.duration_ns < 0).sum())
+    if endless:
+        yield Limitation(
+            "operations of unknown duration",
+            "neither the GPU nor a proxy thread recorded their end; record kernel events "
+            "(NCCL_PROFILE_EVENT_MASK=4095), give a profile, and end the job in order",
+            endless,
+        )
+
+
+def _clock_limitations(ambiguous: int, clocks: Sequence[RecordingClock]) -> Iterator[Limitation]:
+    if ambiguous:
+        yield Limitation(
+            "operations that kernels match at several offsets",
+            "they come too evenly, or are too few; give an instant with --anchor",
+            ambiguous,
+        )
+    by = [clock.by for clock in clocks]
+    if "own" in by and len(clocks) > 1:
+        yield Limitation(
+            "clocks that could not be aligned",
+            "no kernel and no common operation ties them to another, so their times stand alone; "
+            "give an instant with --anchor",
+            by.count("own"),
+        )
+    if "utc" in by:
+        yield Limitation(
+            "hosts aligned by UTC alone",
+            "waiting between them is known to milliseconds at best",
+            by.count("utc"),
+        )
+    if "operations" in by:
+        yield Limitation(
+            "clocks aligned by the ends of operations",
+            "the members of an operation are taken to end together",
+            by.count("operations"),
+        )
+
+
+def _member_limitations(
+    table: Communications, instance: Ints, ranks: Sequence[int | None]
+) -> Iterator[Limitation]:
+    alone = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
+    if alone.any():
+        yield Limitation(
+            "operations whose waiting is unknown",
+            "there is no other member on an aligned clock, and no proxy thread; give the files of "
+            "all ranks",
+            int(alone.sum()),
+        )
+    ordered = int((table.split == Split.ORDER).sum())
+    if ordered:
+        yield Limitation(
+            "operations paired by their order alone",
+            "the profiles hold no communicators; all GPUs ran as many kernels, each at one time, "
+            "and these are taken for one operation",
+            ordered,
+        )
+    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
+    if len(rows):
+        members = groups_of(instance[rows])
+        sizes = np.array([size or 0 for size in ranks], np.int64)
+        whole = sizes[table.communicator[rows]]
+        few = np.bincount(members.of_row)[members.of_row] < whole
+        if few.any():
+            yield Limitation(
+                "operations of which not all members were recorded",
+                "a missing member may have begun later: they waited at least as long",
+                int(few.sum()),
+            )

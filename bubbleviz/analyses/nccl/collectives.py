@@ -1,4 +1,4 @@
-"""Collectives as PyTorch tells them, in the terms of NCCL: names, bytes, communicators."""
+"""Collectives of PyTorch in the terms of NCCL: names, bytes, communicators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.called import Called
+from bubbleviz.analyses.nccl.communications import KernelOperations
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.process_groups import Collectives, Group
@@ -21,7 +21,7 @@ SIZES = {
     **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-#: What PyTorch adds to an operation's name (ProcessGroupNCCL.cpp) says how it was called alone.
+#: What PyTorch adds to an operation's name for the way it was called (ProcessGroupNCCL.cpp).
 _ADDED = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
 _NAMES = {
     "allreduce": "AllReduce",
@@ -38,78 +38,84 @@ _NAMES = {
     "send": "Send",
     "recv": "Recv",
 }
-#: Operations whose parts one rank takes, and does not hand in.
+#: Operations whose count is of what a rank takes, not of what it hands in.
 _TAKING = frozenset(("ReduceScatter", "Scatter", "Recv"))
 
 
 def operation_of(name: str) -> str:
-    """Return what NCCL calls an operation of PyTorch; "" where it has none such."""
+    """Return NCCL's name of an operation of PyTorch; "" where it has none."""
     return _NAMES.get(_ADDED.sub("", name), "")
 
 
-def called_of(told: Collectives, rows: Ints, kernel_names: Ints, names: tuple[str, ...]) -> Called:
+def operations_of_pytorch(
+    collectives: Collectives, rows: Ints, kernel_names: Ints, names: tuple[str, ...]
+) -> KernelOperations:
     """Return the operations that kernels of NCCL carry out.
 
     Args:
-        told: what kernels carry out.
+        collectives: that kernels carry out.
         rows: activity of each kernel of NCCL, distinct, in the order of their table.
         kernel_names: row of ``names`` of each.
-        names: what the kernels' names say they do; "" unknown.
+        names: operations by the kernels' names; "" unknown.
     """
     order = np.argsort(rows)
-    place = np.searchsorted(rows[order], told.kernel)
-    held = np.flatnonzero(np.isin(told.kernel, rows))
-    own, kernel = told.take(held), order[place[held]]
-    operations = groups_of(own.operation)
+    place = np.searchsorted(rows[order], collectives.kernel)
+    of_nccl = np.flatnonzero(np.isin(collectives.kernel, rows))
+    collectives, kernel = collectives.take(of_nccl), order[place[of_nccl]]
+    operations = groups_of(collectives.operation)
     first, last = np.full(len(operations), len(rows)), np.full(len(operations), NONE)
     np.minimum.at(first, operations.of_row, kernel)
     np.maximum.at(last, operations.of_row, kernel)
     in_time = np.argsort(first, kind="stable")
     first, last = first[in_time], last[in_time]
-    own = own.take(operations.first[in_time])
-    texts = [operation_of(name) for name in own.names]
+    collectives = collectives.take(operations.first[in_time])
+    texts = [operation_of(name) for name in collectives.names]
     plain = np.array([name == "AlltoAll" for name in texts], bool)
     known = (*dict.fromkeys((*filter(None, texts), "AlltoAllv", *filter(None, names))),)
     number = {name: place for place, name in enumerate(known)}
     of_text = np.array([number.get(name, NONE) for name in texts], np.int64)
     of_kernel = np.array([number.get(name, NONE) for name in names], np.int64)
-    name = of_text[own.name]
-    name = np.where(plain[own.name] & (own.uneven > 0), number["AlltoAllv"], name)
-    counted = _counted(own, name, known)
-    size = np.array([*(SIZES.get(text, NONE) for text in own.names), NONE], np.int64)[own.datatype]
+    name = of_text[collectives.name]
+    name = np.where(plain[collectives.name] & (collectives.uneven > 0), number["AlltoAllv"], name)
+    counted = _counted(collectives, name, known)
+    size = np.array([*(SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)[
+        collectives.datatype
+    ]
     of_bytes = np.where((counted >= 0) & (size > 0), counted * size, NONE)
     name = np.where(name == NONE, of_kernel[kernel_names[first]], name)
     datatypes = len(known)
-    return Called(
+    return KernelOperations(
         first=first,
         last=last,
-        name=np.where(name == NONE, datatypes + own.name, name),
-        communicator=own.group,
+        name=np.where(name == NONE, datatypes + collectives.name, name),
+        communicator=collectives.group,
         bytes=of_bytes,
-        peer=own.peer,
-        root=own.root,
-        rank=own.rank,
-        sequence=own.sequence,
+        peer=collectives.peer,
+        root=collectives.root,
+        rank=collectives.rank,
+        sequence=collectives.sequence,
         count=counted,
-        datatype=np.where(own.datatype == NONE, NONE, datatypes + own.datatype),
-        names=(*known, *own.names),
-        communicators=own.groups,
+        datatype=np.where(collectives.datatype == NONE, NONE, datatypes + collectives.datatype),
+        names=(*known, *collectives.names),
+        communicators=collectives.groups,
     )
 
 
-def _counted(own: Collectives, name: Ints, known: tuple[str, ...]) -> Ints:
+def _counted(collectives: Collectives, name: Ints, known: tuple[str, ...]) -> Ints:
     """Return the elements of each operation, as NCCL counts them; -1 unknown.
 
-    What NCCL counts is one rank's part: of what goes to all of them, a share.
+    NCCL counts one rank's part: a share of what goes to all of them.
     """
     taken = np.array([*(text in _TAKING for text in known), False], bool)[name]
     shared = np.array([*(text == "AlltoAll" for text in known), False], bool)[name]
-    counted = np.where(taken, own.elements_out, own.elements_in)
-    ranks = np.array([*(group.size for group in own.groups), 0], np.int64)[own.group]
+    counted = np.where(taken, collectives.elements_out, collectives.elements_in)
+    ranks = np.array([*(group.size for group in collectives.groups), 0], np.int64)[
+        collectives.group
+    ]
     share = np.where((ranks > 0) & (counted >= 0), counted // np.maximum(ranks, 1), NONE)
     return np.where(name == NONE, NONE, np.where(shared, share, counted))
 
 
-def sizes_of(told: Collectives) -> tuple[tuple[Group, int], ...]:
-    """Return how many ranks each group has."""
-    return tuple((group, group.size) for group in told.groups if group.size)
+def sizes_of(collectives: Collectives) -> tuple[tuple[Group, int], ...]:
+    """Return the number of ranks of each group, where it is known."""
+    return tuple((group, group.size) for group in collectives.groups if group.size)

@@ -1,4 +1,4 @@
-"""Communications: what each rank did in each communication operation, on one clock."""
+"""Communications: the tables of operations and of the clocks that recorded them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.process_groups import Group
 
-#: NCCL's hash of it, or PyTorch's process group, which has one to itself.
+#: NCCL's hash of it, or the PyTorch process group that owns it.
 Communicator = int | Group
 #: How many bytes an element has (``ncclDataType_t`` of nccl.h).
 SIZES = {
@@ -18,7 +18,7 @@ SIZES = {
     **dict.fromkeys(("ncclInt32", "ncclInt", "ncclUint32", "ncclFloat32", "ncclFloat"), 4),
     **dict.fromkeys(("ncclInt64", "ncclUint64", "ncclFloat64", "ncclDouble"), 8),
 }
-#: Operations in which each of n ranks hands in, or takes, what is counted: n times as much in all.
+#: Operations that move n times the counted bytes: each of n ranks hands in, or takes, as many.
 _EACH = frozenset(("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter"))
 
 
@@ -29,13 +29,13 @@ def communicator_text(value: Communicator | None) -> str:
     return "" if value is None else f"0x{value:016x}"
 
 
-def in_all(name: str, ranks: int | None) -> int | None:
+def byte_factor(name: str, ranks: int | None) -> int | None:
     """Return how many times an operation's counted bytes move in all; None where unknown."""
     return ranks if name in _EACH else 1
 
 
 def bus_factor(name: str, ranks: int | None) -> float | None:
-    """Return by what bandwidth is multiplied to compare with that of the hardware.
+    """Return the factor that makes bandwidth comparable with that of the hardware.
 
     From nccl-tests, ``doc/PERFORMANCE.md``: 2(n-1)/n of an all-reduce, (n-1)/n of what each of n
     ranks has a part in (about that where parts differ, in an AlltoAllv), else 1. None where the
@@ -49,11 +49,11 @@ def bus_factor(name: str, ranks: int | None) -> float | None:
 
 
 class Timing(IntEnum):
-    """What tells when an operation ran."""
+    """The source of an operation's times."""
 
-    #: Only that it was taken up.
+    #: The host, which enqueued it.
     LAUNCH = 0
-    #: The proxy thread, that serves the network.
+    #: The proxy thread, which serves the network.
     PROXY = 1
     #: The host, which saw the kernel begin and end.
     HOST = 2
@@ -64,15 +64,79 @@ class Timing(IntEnum):
 
 
 class Split(IntEnum):
-    """How waiting and moving were told apart."""
+    """How waiting and moving were separated."""
 
     UNKNOWN = 0
     #: Until the last member of the operation began, it waited.
     MEMBERS = 1
-    #: As the proxy thread tells of its steps.
+    #: By the steps of its proxy thread.
     PROXY = 2
-    #: As ``MEMBERS``, where order alone tells the members.
+    #: As ``MEMBERS``, with members paired by their order alone.
     ORDER = 3
+
+
+@dataclass(frozen=True)
+class RecordingClock:
+    """A clock that recorded operations, and how it was aligned to the report's.
+
+    Attributes:
+        label: for people.
+        by: ``reference``, ``kernels`` (matched with a profile's), ``anchor``, ``utc`` (of the
+            profile's host), ``operations`` (ends of common ones), or ``own``: it is not aligned.
+        matched: operations, or kernels, by which it is aligned.
+        of: how many there could be.
+        median_ns: median distance between pairs after that; None where there is no pair.
+        worst_ns: the largest distance.
+        drift_ppm: its drift; None where none was fitted.
+    """
+
+    label: str
+    by: str
+    matched: int = 0
+    of: int = 0
+    median_ns: int | None = None
+    worst_ns: int | None = None
+    drift_ppm: float | None = None
+
+    @property
+    def aligned(self) -> bool:
+        """Whether its times are on the report's clock."""
+        return self.by != "own"
+
+
+@dataclass(frozen=True)
+class KernelOperations(Table):
+    """Operations that the kernels of a profile carry out, from ranges or PyTorch; -1 is none.
+
+    Attributes:
+        first: row of the kernels: the first that carries it out.
+        last: row of the kernels: the last one.
+        name: row of ``names``.
+        communicator: row of ``communicators``.
+        bytes: of the message.
+        peer: rank that it goes to or comes from.
+        root: rank that it starts from or ends at.
+        rank: in the communicator.
+        sequence: number among the communicator's operations.
+        count: elements.
+        datatype: row of ``names``.
+        names: of operations and datatypes.
+        communicators: NCCL's hashes, or PyTorch's groups.
+    """
+
+    first: Ints
+    last: Ints
+    name: Ints
+    communicator: Ints
+    bytes: Ints
+    peer: Ints
+    root: Ints
+    rank: Ints
+    sequence: Ints
+    count: Ints
+    datatype: Ints
+    names: tuple[str, ...] = field(metadata={"shared": True})
+    communicators: tuple[Communicator, ...] = field(metadata={"shared": True})
 
 
 @dataclass(frozen=True)
@@ -95,7 +159,7 @@ class Communications(Table):
         algorithm: row of ``names``.
         protocol: row of ``names``.
         channels: over which it runs.
-        clock: row of the clocks; start and end are comparable where that one is placed.
+        clock: row of the clocks; start and end are comparable where it is aligned.
         start_ns: start.
         end_ns: end.
         duration_ns: from start to end, which can be known where these are not; -1 unknown.
@@ -103,7 +167,7 @@ class Communications(Table):
         kernel: row of the profiles' kernels; operations of one kernel share its times.
         shared: how many operations share these times.
         state_ns: shape (rows, states), as of :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
-        waiting_ns: of the duration, what it waited for others; -1 unknown.
+        waiting_ns: the part of the duration that it waited for others; -1 unknown.
         moving_ns: the rest of it; -1 unknown.
         split: code of :class:`Split`.
         names: names of operations, datatypes, algorithms and protocols.

@@ -15,9 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.called import Called
-from bubbleviz.analyses.nccl.collectives import called_of, sizes_of
-from bubbleviz.analyses.nccl.communications import Communicator
+from bubbleviz.analyses.nccl.collectives import operations_of_pytorch, sizes_of
+from bubbleviz.analyses.nccl.communications import Communicator, KernelOperations
 from bubbleviz.interpret.linking.linker import link
 from bubbleviz.interpret.record import export_of, told_of
 from bubbleviz.model.columns import NONE, Ints, Table
@@ -45,18 +44,18 @@ _PROTOCOL = re.compile(r"_(LL128|LL|SIMPLE)(?=_|\(|$)")
 
 
 def family_of(name: str) -> str:
-    """Return what kernels carry out an operation of this name; operations that pass, share one."""
+    """Return the family of an operation's kernels; sends, receives and the like share one."""
     name = {"Bcast": "Broadcast"}.get(name, name)
     return "SendRecv" if name in _PASSING else name
 
 
-def said_by(kernel: str) -> tuple[str, str, str]:
-    """Return operation, algorithm and protocol as a kernel's name tells them; "" unknown."""
-    operation = _FAMILY.search(kernel)
+def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
+    """Return operation, algorithm and protocol from a kernel's name; "" unknown."""
+    family = _FAMILY.search(kernel)
     algorithm, protocol = _ALGORITHM.search(kernel), _PROTOCOL.search(kernel)
-    told = operation[1] if operation else ""
+    operation = family[1] if family else ""
     return (
-        "" if told == "Generic" else told,
+        "" if operation == "Generic" else operation,
         algorithm[1] if algorithm else "",
         protocol[1] if protocol else "",
     )
@@ -84,56 +83,58 @@ class Kernels(Table):
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What a profile tells of NCCL.
+class NcclProfile:
+    """The kernels and operations of NCCL in a profile.
 
     Attributes:
         source: the profile.
         kernels: that ran.
-        called: operations that they carried out.
-        ranks: how many each communicator has.
-        without: calls whose kernels were not found.
-        limitations: what could not be told.
+        operations: that they carry out.
+        ranks: number of ranks of each communicator.
+        without_kernels: calls whose kernels were not found.
+        limitations: what could not be read, and why.
     """
 
     source: Source
     kernels: Kernels
-    called: Called
+    operations: KernelOperations
     ranks: tuple[tuple[Communicator, int], ...]
-    without: int
+    without_kernels: int
     limitations: tuple[Limitation, ...]
 
 
 def read_kernels(
     path: str, jobs: int = 1, watch: Watch = unwatched, *, keep_export: bool = False
-) -> Carried:
-    """Return NCCL's kernels of a profile, with what its ranges tell of them.
+) -> NcclProfile:
+    """Return NCCL's kernels of a profile, with the operations of its ranges.
 
     Raises:
         ProfileError: it cannot be read.
     """
     with export_of(path, keep=keep_export) as export:
-        found = _of_export(export, jobs, watch)
+        profile = _of_export(export, jobs, watch)
     # A temporary export goes by its report's name.
     return replace(
-        found,
-        source=replace(found.source, path=path),
-        limitations=told_of(found.limitations, export, path),
+        profile,
+        source=replace(profile.source, path=path),
+        limitations=told_of(profile.limitations, export, path),
     )
 
 
-def _of_export(path: str, jobs: int, watch: Watch) -> Carried:
+def _of_export(path: str, jobs: int, watch: Watch) -> NcclProfile:
     reader = reader_of(path)
     with reader.open_file(path, jobs, watch) as file:
-        found = partial(_carried, file.read(GLOBS, partial=True))
+        nccl_profile = partial(_nccl_profile, file.read(GLOBS, partial=True))
         # Payloads are a matter of nsys; other profiles have none.
         if reader.name == "nsys":
             payloads, notes = read_payloads(path)
-            return found(payloads if len(payloads) else None, notes)
-        return found(None, ())
+            return nccl_profile(payloads if len(payloads) else None, notes)
+        return nccl_profile(None, ())
 
 
-def _carried(profile: Profile, payloads: Payloads | None, notes: tuple[Limitation, ...]) -> Carried:
+def _nccl_profile(
+    profile: Profile, payloads: Payloads | None, notes: tuple[Limitation, ...]
+) -> NcclProfile:
     activities = profile.activities
     of_nccl = np.array([bool(_KERNEL.search(name)) for name in activities.names], bool)
     rows = np.flatnonzero(of_nccl[activities.name_id[: activities.kernels]])
@@ -160,41 +161,43 @@ def _carried(profile: Profile, payloads: Payloads | None, notes: tuple[Limitatio
         (),
         cross_thread=False,
     )
-    held = linked.links.range[rows].astype(np.int64)
-    called, without = _called(ranges, kernels, held, payloads)
-    bare = int((held == NONE).sum())
-    loose = Limitation(
+    range_of_kernel = linked.links.range[rows].astype(np.int64)
+    operations, without = _operations(ranges, kernels, range_of_kernel, payloads)
+    bare = int((range_of_kernel == NONE).sum())
+    outside = Limitation(
         "kernels of NCCL outside its ranges",
-        f"{profile.source.path}: their names alone tell what they did; record NVTX ranges, and "
+        f"{profile.source.path}: only their names are known; record NVTX ranges, and "
         "with --cuda-graph-trace=node where CUDA graphs are used",
         bare,
     )
-    return Carried(
+    return NcclProfile(
         source=profile.source,
         kernels=kernels,
-        called=called,
+        operations=operations,
         ranks=_sizes(payloads),
-        without=without,
-        limitations=(*(notes if len(rows) else ()), *([loose] if bare else [])),
+        without_kernels=without,
+        limitations=(*(notes if len(rows) else ()), *([outside] if bare else [])),
     )
 
 
-def _of_pytorch(profile: Profile, told: Collectives, kernels: Kernels, rows: Ints) -> Carried:
-    """Return what a trace of PyTorch tells; ``rows`` are the kernels' activities."""
-    says = tuple(said_by(name)[0] for name in kernels.names)
-    called = called_of(told, rows, kernels.name, says)
-    bare = int((~np.isin(rows, told.kernel)).sum())
+def _of_pytorch(
+    profile: Profile, collectives: Collectives, kernels: Kernels, rows: Ints
+) -> NcclProfile:
+    """Return the profile of a PyTorch trace; ``rows`` are the kernels' activities."""
+    names = tuple(parse_kernel_name(name)[0] for name in kernels.names)
+    operations = operations_of_pytorch(collectives, rows, kernels.name, names)
+    bare = int((~np.isin(rows, collectives.kernel)).sum())
     reason = (
-        f"{profile.source.path}: their names alone tell what they did; PyTorch tells it of what "
-        "it launched while it recorded, but not in CUDA graphs and other batches than sends"
+        f"{profile.source.path}: only their names are known; PyTorch records collectives that it "
+        "launches itself, not those in CUDA graphs or in batches other than of sends"
     )
-    note = Limitation("kernels of NCCL of which no collective is told", reason, bare)
-    return Carried(
+    note = Limitation("kernels of NCCL without a recorded collective", reason, bare)
+    return NcclProfile(
         source=profile.source,
         kernels=kernels,
-        called=called,
-        ranks=sizes_of(told),
-        without=0,
+        operations=operations,
+        ranks=sizes_of(collectives),
+        without_kernels=0,
         limitations=(note,) if bare else (),
     )
 
@@ -202,21 +205,21 @@ def _of_pytorch(profile: Profile, told: Collectives, kernels: Kernels, rows: Int
 def _sizes(payloads: Payloads | None) -> tuple[tuple[int, int], ...]:
     if payloads is None:
         return ()
-    told = (payloads.communicator >= 0) & (payloads.ranks > 0)
-    pairs = zip(payloads.communicator[told].tolist(), payloads.ranks[told].tolist(), strict=True)
-    return tuple({payloads.communicators[own]: ranks for own, ranks in pairs}.items())
+    known = (payloads.communicator >= 0) & (payloads.ranks > 0)
+    pairs = zip(payloads.communicator[known].tolist(), payloads.ranks[known].tolist(), strict=True)
+    return tuple({payloads.communicators[number]: ranks for number, ranks in pairs}.items())
 
 
-def _called(
-    ranges: Ranges, kernels: Kernels, held: Ints, payloads: Payloads | None
-) -> tuple[Called, int]:
+def _operations(
+    ranges: Ranges, kernels: Kernels, range_of_kernel: Ints, payloads: Payloads | None
+) -> tuple[KernelOperations, int]:
     """Return the operations that have kernels, and how many have none.
 
     Args:
         ranges: of NCCL.
         kernels: that ran.
-        held: range of each kernel.
-        payloads: what ranges carry.
+        range_of_kernel: row of the ranges; -1 none.
+        payloads: of ranges; None without any.
     """
     matches = [_OPERATION.fullmatch(name) for name in ranges.names]
     names = tuple(dict.fromkeys(match[1] for match in matches if match is not None))
@@ -226,32 +229,35 @@ def _called(
     rows = np.flatnonzero(name != NONE)
     rows = rows[np.lexsort((ranges.start_ns[rows], ranges.thread[rows]))]
     families = tuple(
-        dict.fromkeys([*map(family_of, names), *(family_of(said_by(n)[0]) for n in kernels.names)])
+        dict.fromkeys(
+            [*map(family_of, names), *(family_of(parse_kernel_name(n)[0]) for n in kernels.names)]
+        )
     )
     of_operation = np.array([families.index(family_of(n)) for n in names], np.int64)
     of_kernel = np.array(
-        [families.index(family_of(said_by(n)[0])) for n in kernels.names], np.int64
+        [families.index(family_of(parse_kernel_name(n)[0])) for n in kernels.names], np.int64
     )
-    told = np.flatnonzero(held != NONE)
+    inside = np.flatnonzero(range_of_kernel != NONE)
     family = of_operation[name[rows]]
     first, last = _shared_out(
-        (group[rows], family), (group[held[told]], of_kernel[kernels.name[told]])
+        (group[rows], family), (group[range_of_kernel[inside]], of_kernel[kernels.name[inside]])
     )
-    # Of a kernel that tells nothing, the group alone says what it carries out.
+    # A kernel whose name tells no operation is shared out by its group alone.
     rest = np.flatnonzero(first == NONE)
-    first[rest], last[rest] = _shared_out((group[rows[rest]],), (group[held[told]],))
-    found = first != NONE
-    rows, first, last = rows[found], told[first[found]], told[last[found]]
-    carried = _carrying(ranges, rows, payloads)
-    rank = _ranks(ranges, rows, kernels, first, payloads, carried)
+    first[rest], last[rest] = _shared_out((group[rows[rest]],), (group[range_of_kernel[inside]],))
+    with_kernels = first != NONE
+    rows = rows[with_kernels]
+    first, last = inside[first[with_kernels]], inside[last[with_kernels]]
+    payload = _payloads_of(ranges, rows, payloads)
+    rank = _ranks(ranges, rows, kernels, first, payloads, payload)
     columns = {
-        column: getattr(payloads, column)[carried] if payloads is not None else carried
+        column: getattr(payloads, column)[payload] if payloads is not None else payload
         for column in ("communicator", "bytes", "peer", "root")
     }
-    missing = carried == NONE
+    missing = payload == NONE
     columns = {key: np.where(missing, NONE, column) for key, column in columns.items()}
     communicators = () if payloads is None else payloads.communicators
-    called = Called(
+    operations = KernelOperations(
         first=first,
         last=last,
         name=name[rows],
@@ -261,11 +267,11 @@ def _called(
         names=names,
         communicators=communicators,
     )
-    return called, int((~found).sum())
+    return operations, int((~with_kernels).sum())
 
 
 def _groups(ranges: Ranges) -> Ints:
-    """Return the group that each range is in; those outside of all have one for themselves."""
+    """Return the group of each range; each range outside of all has one for itself."""
     kinds = {_GROUP_START: 1, _GROUP_END: -1}
     of_name = np.array([kinds.get(name, 0) for name in ranges.names], np.int64)
     group = np.arange(len(ranges))
@@ -276,10 +282,10 @@ def _groups(ranges: Ranges) -> Ints:
     thread = ranges.thread[order]
     depth = np.zeros(len(order), np.int64)
     for number in np.unique(thread).tolist():
-        own = np.flatnonzero(thread == number)
-        total = np.cumsum(step[own])
+        rows = np.flatnonzero(thread == number)
+        total = np.cumsum(step[rows])
         # A capture may begin inside a group.
-        depth[own] = total - np.minimum(np.minimum.accumulate(total), 0)
+        depth[rows] = total - np.minimum(np.minimum.accumulate(total), 0)
     before = depth - step
     opens = (step > 0) & (before == 0)
     inside = (depth > 0) | ((step < 0) & (before > 0))
@@ -289,33 +295,35 @@ def _groups(ranges: Ranges) -> Ints:
 
 
 def _shared_out(wanted: tuple[Ints, ...], given: tuple[Ints, ...]) -> tuple[Ints, Ints]:
-    """Return the first and last of those given with the same key that each wanted one gets.
+    """Return the first and last given row for each wanted row, of those with the same key.
 
-    Those of one key are shared out in order: one each, or several, or several to one.
+    The rows of one key are shared out in order: one each, or several, or several to one.
     """
     count = len(wanted[0])
     first, last = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64)
     if count == 0 or len(given[0]) == 0:
         return first, last
     key = groups_of(*(np.concatenate(pair) for pair in zip(wanted, given, strict=True))).of_row
-    own, theirs = key[:count], key[count:]
+    wanted_key, given_key = key[:count], key[count:]
     size = int(key.max()) + 1
-    asked, there = np.bincount(own, minlength=size), np.bincount(theirs, minlength=size)
-    order = np.argsort(own, kind="stable")
-    begin = np.cumsum(asked) - asked
+    wanted_count = np.bincount(wanted_key, minlength=size)
+    given_count = np.bincount(given_key, minlength=size)
+    order = np.argsort(wanted_key, kind="stable")
+    begin = np.cumsum(wanted_count) - wanted_count
     place = np.empty(count, np.int64)
-    place[order] = np.arange(count) - begin[own[order]]
-    has = np.flatnonzero(there[own] > 0)
-    n, k, j = asked[own[has]], there[own[has]], place[has]
-    sorted_given = np.argsort(theirs, kind="stable")
-    offset = (np.cumsum(there) - there)[own[has]]
+    place[order] = np.arange(count) - begin[wanted_key[order]]
+    has = np.flatnonzero(given_count[wanted_key] > 0)
+    keys = wanted_key[has]
+    n, k, j = wanted_count[keys], given_count[keys], place[has]
+    sorted_given = np.argsort(given_key, kind="stable")
+    offset = (np.cumsum(given_count) - given_count)[keys]
     low = j * k // n
     high = np.maximum(low, (j + 1) * k // n - 1)
     first[has], last[has] = sorted_given[offset + low], sorted_given[offset + high]
     return first, last
 
 
-def _carrying(ranges: Ranges, rows: Ints, payloads: Payloads | None) -> Ints:
+def _payloads_of(ranges: Ranges, rows: Ints, payloads: Payloads | None) -> Ints:
     """Return the payload of some ranges; -1 none."""
     if payloads is None:
         return np.full(len(rows), NONE, np.int64)
@@ -330,25 +338,25 @@ def _ranks(
     kernels: Kernels,
     first: Ints,
     payloads: Payloads | None,
-    carried: Ints,
+    payload: Ints,
 ) -> Ints:
-    """Return the own rank of some operations, from the payload of their communicator's begin."""
+    """Return the rank of some operations, from the payload of their communicator's begin."""
     if payloads is None:
         return np.full(len(rows), NONE, np.int64)
     begun = np.flatnonzero((payloads.rank >= 0) & (payloads.communicator >= 0))
-    communicator = np.where(carried == NONE, NONE, payloads.communicator[carried])
-    device = np.array([own for _, own in kernels.places], np.int64)[kernels.place[first]]
+    communicator = np.where(payload == NONE, NONE, payloads.communicator[payload])
+    device = np.array([number for _, number in kernels.places], np.int64)[kernels.place[first]]
     process = process_of(ranges.thread[rows])
     keys = process_of(payloads.thread[begun]), payloads.communicator[begun]
     with_device = (*keys, payloads.device[begun])
-    found = np.full(len(rows), NONE, np.int64)
+    ranks = np.full(len(rows), NONE, np.int64)
     for key, wanted in (
         (keys, (process, communicator)),
         (with_device, (process, communicator, device)),
     ):
         rank = _the_one(key, payloads.rank[begun], wanted)
-        found = np.where(rank != NONE, rank, found)
-    return np.where(communicator == NONE, NONE, found)
+        ranks = np.where(rank != NONE, rank, ranks)
+    return np.where(communicator == NONE, NONE, ranks)
 
 
 def _the_one(keys: tuple[Ints, ...], values: Ints, wanted: tuple[Ints, ...]) -> Ints:

@@ -1,7 +1,7 @@
 """Members: which operations of several ranks are one, and who waited for whom.
 
 The members of a collective have one communicator, name and sequence number; where no number is
-told they are counted. The k-th send from one rank to another belongs to the k-th receive of it.
+recorded they are counted. The k-th send from one rank to another belongs to the k-th receive of it.
 Data moves once the last member has begun::
 
     rank 0   ├─ waiting ─┼─ moving ─┤
@@ -15,8 +15,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.clocks import Clock
-from bubbleviz.analyses.nccl.communications import Communications, Split, Timing
+from bubbleviz.analyses.nccl.communications import (
+    Communications,
+    RecordingClock,
+    Split,
+    Timing,
+)
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.sources.nccl.events import UNKNOWN, OperationKind
@@ -39,14 +43,13 @@ def instances_of(table: Communications) -> Ints:
         return instance
     p2p, sends = passing[rows], send[rows]
     rank, peer = table.rank[rows], table.peer[rows]
-    one = np.where(p2p, np.where(sends, rank, peer), NONE)
-    other = np.where(p2p, np.where(sends, peer, rank), NONE)
+    sender = np.where(p2p, np.where(sends, rank, peer), NONE)
+    receiver = np.where(p2p, np.where(sends, peer, rank), NONE)
     name = np.where(p2p, NONE, table.name[rows])
     sequence = np.where(p2p, NONE, table.sequence[rows])
-    counted = _counted(table, rows, name, one, other, sequence)
-    number = groups_of(table.communicator[rows], name, one, other, sequence, counted).of_row
-    # A rank is in it once; a file that wraps its sequence numbers, or a rank seen twice, is not
-    # told apart.
+    counted = _counted(table, rows, name, sender, receiver, sequence)
+    number = groups_of(table.communicator[rows], name, sender, receiver, sequence, counted).of_row
+    # A rank is a member once: wrapped sequence numbers, or a rank recorded twice, are ambiguous.
     members = groups_of(number, rank, np.where(p2p, sends, 0).astype(np.int64))
     twice = np.bincount(members.of_row)[members.of_row] > 1
     bad = np.unique(number[twice])
@@ -55,17 +58,17 @@ def instances_of(table: Communications) -> Ints:
 
 
 def _counted(
-    table: Communications, rows: Ints, name: Ints, one: Ints, other: Ints, sequence: Ints
+    table: Communications, rows: Ints, name: Ints, sender: Ints, receiver: Ints, sequence: Ints
 ) -> Ints:
-    """Return which one each is of those with the same key on its rank, by time; numbered: 0."""
+    """Return the place of each among those of its rank with the same key, by time, from 0."""
     send = np.array([n == "Send" for n in (*table.names, "")], np.int64)[table.name[rows]]
-    # Where the start is unknown the order of the file tells.
+    # Where the start is unknown the order of the file counts.
     start = np.where(table.start_ns[rows] == UNKNOWN, _FIRST, table.start_ns[rows])
-    own = groups_of(
-        table.communicator[rows], table.rank[rows], name, one, other, sequence, send
+    key = groups_of(
+        table.communicator[rows], table.rank[rows], name, sender, receiver, sequence, send
     ).of_row
-    order = np.lexsort((rows, start, own))
-    begin = np.searchsorted(own[order], own[order])
+    order = np.lexsort((rows, start, key))
+    begin = np.searchsorted(key[order], key[order])
     counted = np.empty(len(rows), np.int64)
     counted[order] = np.arange(len(rows)) - begin
     return counted
@@ -74,7 +77,7 @@ def _counted(
 def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
     """Return a number for each kernel that others share by their order alone; -1 none.
 
-    For exports that tell no communicators. The k-th kernels of a family are taken for one
+    For exports without communicators. The k-th kernels of a family are taken for one
     operation where all GPUs ran as many of them, and each k-th ran at one time on all.
 
     Args:
@@ -83,64 +86,67 @@ def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
         family: number of what its kernel does; -1 unknown.
     """
     number = np.full(len(table), NONE, np.int64)
-    asked = (
+    unpaired = (
         (table.kernel != NONE) & (table.communicator == NONE) & (table.kind == OperationKind.KERNEL)
     )
-    rows = np.flatnonzero(asked & (place != NONE) & (family != NONE))
+    rows = np.flatnonzero(unpaired & (place != NONE) & (family != NONE))
     if len(rows) == 0:
         return number
     kernels = groups_of(table.kernel[rows])
-    one = rows[kernels.first]
-    order = one[np.lexsort((table.start_ns[one], place[one], family[one]))]
+    first = rows[kernels.first]
+    order = first[np.lexsort((table.start_ns[first], place[first], family[first]))]
     each = groups_of(family[order], place[order])
     begin = np.searchsorted(each.of_row, each.of_row)
     nth = np.arange(len(order)) - begin
-    found = np.full(len(one), NONE, np.int64)
+    paired = np.full(len(first), NONE, np.int64)
     at = np.empty(len(table), np.int64)
-    at[one] = np.arange(len(one))
+    at[first] = np.arange(len(first))
     used = 0
-    for own in np.unique(family[order]).tolist():
-        held = family[order] == own
-        counts = np.bincount(each.of_row[held])
+    for code in np.unique(family[order]).tolist():
+        alike = family[order] == code
+        counts = np.bincount(each.of_row[alike])
         counts = counts[counts > 0]
         if len(counts) < 2 or len(np.unique(counts)) > 1:
             continue
         low = np.full(int(counts[0]), _FIRST)
         high = np.full(int(counts[0]), np.iinfo(np.int64).max)
-        np.maximum.at(low, nth[held], table.start_ns[order[held]])
-        np.minimum.at(high, nth[held], table.end_ns[order[held]])
+        np.maximum.at(low, nth[alike], table.start_ns[order[alike]])
+        np.minimum.at(high, nth[alike], table.end_ns[order[alike]])
         if (low < high).mean() >= _TOGETHER:
-            found[at[order[held]]] = np.where((low < high)[nth[held]], used + nth[held], NONE)
+            paired[at[order[alike]]] = np.where((low < high)[nth[alike]], used + nth[alike], NONE)
             used += int(counts[0])
-    number[rows] = found[kernels.of_row]
+    number[rows] = paired[kernels.of_row]
     return number
 
 
-def placed_by_ends(
-    table: Communications, instance: Ints, clocks: Sequence[Clock], base: Sequence[int]
-) -> tuple[Communications, tuple[Clock, ...]]:
-    """Put clocks on the reference by the ends of operations that they have in common.
+def aligned_by_ends(
+    table: Communications,
+    instance: Ints,
+    clocks: Sequence[RecordingClock],
+    bases: Sequence[int],
+) -> tuple[Communications, tuple[RecordingClock, ...]]:
+    """Align clocks to the reference by the ends of operations that they have in common.
 
     No member of a collective is done long before another, and no receive before its send: ends
-    of one operation are taken for one instant. What is left is told of each clock.
+    of one operation are taken for one instant. Each clock holds the distances that remain.
 
     Args:
         table: operations, each on its own clock.
         instance: of each.
-        clocks: these.
-        base: the clock that each one ticks with; 0 is the reference.
+        clocks: that recorded them.
+        bases: the clock that each one ticks with; 0 is the reference.
     """
     known = (instance != NONE) & (table.end_ns != UNKNOWN)
     rows = np.flatnonzero(known)
-    of_clock = np.array(base, np.int64)
+    of_clock = np.array(bases, np.int64)
     group = of_clock[table.clock[rows]] if len(rows) else rows
     end_ns = table.end_ns.copy()
     start_ns = table.start_ns.copy()
     result = list(clocks)
     rest = set(of_clock.tolist()) - {0}
     while rest:
-        placed = ~np.isin(group, sorted(rest))
-        best = _nearest_of(group, instance[rows], end_ns[rows], placed)
+        aligned = ~np.isin(group, sorted(rest))
+        best = _nearest_of(group, instance[rows], end_ns[rows], aligned)
         if best is None:
             break
         number, apart = best
@@ -148,7 +154,7 @@ def placed_by_ends(
         mine = of_clock[table.clock] == number
         start_ns = np.where(mine & (start_ns != UNKNOWN), start_ns + move, start_ns)
         end_ns = np.where(mine & (end_ns != UNKNOWN), end_ns + move, end_ns)
-        left = np.abs(apart - move)
+        far_ns = np.abs(apart - move)
         for place in np.flatnonzero(of_clock == number).tolist():
             if clocks[place].by not in {"own", "utc"}:
                 continue
@@ -157,49 +163,49 @@ def placed_by_ends(
                 by="operations",
                 matched=len(apart),
                 of=int((group == number).sum()),
-                median_ns=round(float(np.median(left))),
-                worst_ns=int(left.max()),
+                median_ns=round(float(np.median(far_ns))),
+                worst_ns=int(far_ns.max()),
             )
         rest.remove(number)
     return replace(table, start_ns=start_ns, end_ns=end_ns), tuple(result)
 
 
 def _nearest_of(
-    group: Ints, instance: Ints, end_ns: Ints, placed: Bools
+    group: Ints, instance: Ints, end_ns: Ints, aligned: Bools
 ) -> tuple[int, Ints] | None:
-    """Return the clock with most operations in common with those placed; None if none has any.
+    """Return the clock with most operations in common with aligned ones; None if none has any.
 
     Args:
         group: clock of each end.
         instance: operation that it is an end of.
         end_ns: on its clock.
-        placed: whether that is the reference already.
+        aligned: whether that is the reference already.
 
     Returns:
         The clock, and how much later than on it each of these operations ended on the reference.
     """
-    if not placed.any():
+    if not aligned.any():
         return None
     # Of two clocks that are years apart, a double holds the small differences alone.
-    size, low = int(instance.max()) + 1, int(end_ns[placed].min())
-    count = np.bincount(instance[placed], minlength=size)
-    total = np.bincount(instance[placed], (end_ns[placed] - low).astype(float), size)
-    common = np.flatnonzero(~placed & (count[instance] > 0))
+    size, low = int(instance.max()) + 1, int(end_ns[aligned].min())
+    count = np.bincount(instance[aligned], minlength=size)
+    total = np.bincount(instance[aligned], (end_ns[aligned] - low).astype(float), size)
+    common = np.flatnonzero(~aligned & (count[instance] > 0))
     if len(common) == 0:
         return None
     clocks, ends = np.unique(group[common], return_counts=True)
     number = int(clocks[ends.argmax()])
-    own = common[group[common] == number]
-    mean = total[instance[own]] / count[instance[own]]
-    begin = int(end_ns[own].min())
-    return number, np.rint(mean - (end_ns[own] - begin)).astype(np.int64) + (low - begin)
+    ours = common[group[common] == number]
+    mean = total[instance[ours]] / count[instance[ours]]
+    begin = int(end_ns[ours].min())
+    return number, np.rint(mean - (end_ns[ours] - begin)).astype(np.int64) + (low - begin)
 
 
 def split(
     table: Communications,
     instance: Ints,
     in_order: Ints,
-    placed: Sequence[int],
+    compared: Sequence[int],
     peer_wait_ns: Ints,
     transfer_ns: Ints,
 ) -> Communications:
@@ -208,24 +214,26 @@ def split(
     Args:
         table: operations.
         instance: of each.
-        in_order: of each whose order alone tells it; -1 none.
-        placed: a number for each clock, equal for those whose times compare.
-        peer_wait_ns: of each, as its proxy thread tells; -1 unknown.
-        transfer_ns: likewise.
+        in_order: instance of each that is paired by its order alone; -1 none.
+        compared: a number for each clock, equal for those whose times compare.
+        peer_wait_ns: how long the proxy thread of each waited for its peer; -1 unknown.
+        transfer_ns: how long it moved data; -1 unknown.
     """
     waiting = np.full(len(table), NONE, np.int64)
-    how = np.full(len(table), Split.UNKNOWN, np.int64)
-    together = np.array(placed, np.int64)[table.clock] if len(table) else table.clock
+    split_by = np.full(len(table), Split.UNKNOWN, np.int64)
+    together = np.array(compared, np.int64)[table.clock] if len(table) else table.clock
     for number, kind in ((instance, Split.MEMBERS), (in_order, Split.ORDER)):
         wait_ns = _until_the_last(table, number, together)
-        told = (wait_ns >= 0) & (how == Split.UNKNOWN)
-        waiting[told], how[told] = wait_ns[told], kind
-    alone = (how == Split.UNKNOWN) & (table.duration_ns >= 0) & (peer_wait_ns + transfer_ns > 0)
+        new = (wait_ns >= 0) & (split_by == Split.UNKNOWN)
+        waiting[new], split_by[new] = wait_ns[new], kind
+    alone = (
+        (split_by == Split.UNKNOWN) & (table.duration_ns >= 0) & (peer_wait_ns + transfer_ns > 0)
+    )
     waiting = np.where(alone, np.minimum(peer_wait_ns, table.duration_ns), waiting)
-    how = np.where(alone, Split.PROXY, how)
+    split_by = np.where(alone, Split.PROXY, split_by)
     whole = (waiting >= 0) & (table.duration_ns >= 0)
     moving = np.where(whole, table.duration_ns - waiting, NONE)
-    return replace(table, waiting_ns=waiting, moving_ns=moving, split=how.astype(np.int64))
+    return replace(table, waiting_ns=waiting, moving_ns=moving, split=split_by.astype(np.int64))
 
 
 def _until_the_last(table: Communications, number: Ints, together: Ints) -> Ints:
@@ -246,9 +254,9 @@ def _until_the_last(table: Communications, number: Ints, together: Ints) -> Ints
     np.minimum.at(earliest, by.of_row, np.where(table.kernel[rows] < 0, -rows, table.kernel[rows]))
     most = np.full(len(by), _FIRST)
     np.maximum.at(most, by.of_row, np.where(table.kernel[rows] < 0, -rows, table.kernel[rows]))
-    told = (most > earliest)[by.of_row]
+    several = (most > earliest)[by.of_row]
     length_ns = table.duration_ns[rows]
     late_ns = latest[by.of_row] - table.start_ns[rows]
     late_ns = np.where(length_ns < 0, late_ns, np.minimum(late_ns, length_ns))
-    wait_ns[rows[told]] = np.maximum(late_ns[told], 0)
+    wait_ns[rows[several]] = np.maximum(late_ns[several], 0)
     return wait_ns

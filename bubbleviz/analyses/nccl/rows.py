@@ -1,155 +1,193 @@
-"""Rows: operations of event files, and of profiles, in one table."""
+"""Rows: the operations of event files, and of profiles, in one table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.clocks import KernelPool, Placed
+from bubbleviz.analyses.nccl.alignment import EventTimes
 from bubbleviz.analyses.nccl.communications import SIZES, Communications, Communicator, Timing
-from bubbleviz.analyses.nccl.kernels import Carried, said_by
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.sources.nccl.events import STATES, NcclEvents, OperationKind
+from bubbleviz.analyses.nccl.kernel_pool import KernelPool
+from bubbleviz.analyses.nccl.kernels import NcclProfile, parse_kernel_name
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.numbering import Numbering
+from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, NcclEvents, OperationKind
 
 #: More elements than any operation has.
 _MOST_COUNT = 1 << 59
-T = TypeVar("T")
+Value = TypeVar("Value", bound=Hashable)
+#: The columns of operations, and what stands in those that a source does not have.
+_DEFAULTS = {
+    **dict.fromkeys(
+        ("source", "kind", "pid", "name", "communicator", "rank", "peer", "root"), NONE
+    ),
+    **dict.fromkeys(("sequence", "count", "datatype", "bytes", "algorithm", "protocol"), NONE),
+    **dict.fromkeys(("channels", "clock", "start_ns", "end_ns", "duration_ns", "kernel"), NONE),
+    **dict.fromkeys(("waiting_ns", "moving_ns"), NONE),
+    **dict.fromkeys(("timing", "split"), 0),
+    "shared": 1,
+}
+#: Columns that stand as they are in the tables they come from.
+_OF_EVENTS = ("kind", "pid", "rank", "peer", "root", "sequence", "count", "channels", "state_ns")
+_OF_TIMES = ("start_ns", "end_ns", "duration_ns", "timing", "kernel")
+_OF_OPERATIONS = ("rank", "peer", "root", "sequence", "count", "bytes")
 
 
-class Numbers(Generic[T]):
-    """Numbers of values, in the order in which they come."""
+@dataclass(frozen=True)
+class _Distinct:
+    """The distinct names and communicators of all tables."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[T, int] = {}
-
-    def of(self, values: Sequence[T]) -> Ints:
-        """Return the numbers of values; behind the last one that of none."""
-        found = [self._numbers.setdefault(value, len(self._numbers)) for value in values]
-        return np.array([*found, NONE], np.int64)
-
-    @property
-    def values(self) -> tuple[T, ...]:
-        """The values, by number."""
-        return tuple(self._numbers)
+    names: Numbering[str] = field(default_factory=Numbering)
+    communicators: Numbering[Communicator] = field(default_factory=Numbering)
 
 
-def of_events(
-    source: int,
-    events: NcclEvents,
-    placed: Placed,
-    clocks: int,
-    names: Numbers[str],
-    communicators: Numbers[Communicator],
+def _numbers(numbering: Numbering[Value], values: Iterable[Value]) -> Ints:
+    """Return the numbers of values, and at the end, where -1 leads, that of none."""
+    return np.append(numbering.numbers(values), NONE)
+
+
+def _table(rows: int, columns: Mapping[str, Ints]) -> Communications:
+    """Return operations with some columns; the others hold their defaults."""
+    defaults = {name: np.full(rows, value, np.int64) for name, value in _DEFAULTS.items()}
+    state_ns = np.zeros((rows, len(STATES)), np.int64)
+    table = {**defaults, "state_ns": state_ns, **columns}
+    return Communications(**table, names=(), communicators=())
+
+
+def operations_of(
+    recorded: Sequence[EventFile],
+    profiles: Sequence[NcclProfile],
+    pool: KernelPool,
+    times: EventTimes,
 ) -> Communications:
-    """Return a file's operations as rows; clocks of profiles come before those of files."""
-    name = names.of(events.names)
-    elements = np.array([SIZES.get(own, NONE) for own in (*events.names, "")], np.int64)
-    size = elements[events.datatype]
-    told = (events.count >= 0) & (size > 0) & (events.count < _MOST_COUNT)
-    counted = np.where(told, np.where(told, events.count, 0) * size, NONE)
-    count = len(events)
-    return Communications(
-        source=np.full(count, source, np.int64),
-        kind=events.kind,
-        pid=events.pid,
-        name=name[events.name],
-        communicator=communicators.of(events.communicators)[events.communicator],
-        rank=events.rank,
-        peer=events.peer,
-        root=events.root,
-        sequence=events.sequence,
-        count=events.count,
-        datatype=name[events.datatype],
-        bytes=np.where(counted >= 0, counted, events.payload),
-        algorithm=name[events.algorithm],
-        protocol=name[events.protocol],
-        channels=events.channels,
-        clock=placed.clock + clocks,
-        start_ns=placed.start_ns,
-        end_ns=placed.end_ns,
-        duration_ns=placed.duration_ns,
-        timing=placed.timing,
-        kernel=placed.kernel,
-        shared=np.ones(count, np.int64),
-        state_ns=events.state_ns,
-        waiting_ns=np.full(count, NONE, np.int64),
-        moving_ns=np.full(count, NONE, np.int64),
-        split=np.zeros(count, np.int64),
-        names=(),
-        communicators=(),
+    """Return the operations of event files, then those of profiles that no event tells of.
+
+    Raises:
+        NothingToAnalyseError: there is none.
+    """
+    distinct, tables = _Distinct(), []
+    begin = 0
+    for source, file in enumerate(recorded):
+        of_file = times.take(slice(begin, begin + len(file.events)))
+        tables.append(_of_events(source, file.events, of_file, len(profiles), distinct))
+        begin += len(file.events)
+    matched = [table.kernel[table.kind != OperationKind.PROXY] for table in tables]
+    taken = np.concatenate([np.empty(0, np.int64), *matched])
+    at = 0
+    for number, profile in enumerate(profiles):
+        table = _of_kernels(len(recorded) + number, profile, pool, at, number, distinct)
+        tables.append(table.take(~np.isin(table.kernel, taken)))
+        at += len(profile.kernels)
+    if sum(map(len, tables)) == 0:
+        paths = [file.path for file in recorded] + [profile.source.path for profile in profiles]
+        raise NothingToAnalyseError(
+            f"{paths[0]}: no communication operation of NCCL was recorded; record events with "
+            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx"
+        )
+    return replace(
+        joined(tables),
+        names=distinct.names.values,
+        communicators=distinct.communicators.values,
     )
 
 
-def of_kernels(
-    source: int,
-    profile: Carried,
-    pool: KernelPool,
-    at: int,
-    clock: int,
-    names: Numbers[str],
-    communicators: Numbers[Communicator],
+def _of_events(
+    source: int, events: NcclEvents, times: EventTimes, clocks: int, distinct: _Distinct
 ) -> Communications:
-    """Return a profile's operations as rows: those of ranges, then kernels without any.
+    """Return a file's operations; clocks of profiles come before those of files."""
+    name = _numbers(distinct.names, events.names)
+    communicator = _numbers(distinct.communicators, events.communicators)
+    element = np.array([SIZES.get(text, NONE) for text in (*events.names, "")], np.int64)
+    size = element[events.datatype]
+    sized = (events.count >= 0) & (size > 0) & (events.count < _MOST_COUNT)
+    counted = np.where(sized, np.where(sized, events.count, 0) * size, NONE)
+    rows = len(events)
+    return _table(
+        rows,
+        {
+            **{column: getattr(events, column) for column in _OF_EVENTS},
+            **{column: getattr(times, column) for column in _OF_TIMES},
+            **{
+                column: name[getattr(events, column)]
+                for column in ("name", "datatype", "algorithm", "protocol")
+            },
+            "source": np.full(rows, source, np.int64),
+            "communicator": communicator[events.communicator],
+            "bytes": np.where(counted >= 0, counted, events.payload),
+            "clock": times.clock + clocks,
+        },
+    )
+
+
+def _of_kernels(
+    source: int, profile: NcclProfile, pool: KernelPool, at: int, clock: int, distinct: _Distinct
+) -> Communications:
+    """Return a profile's operations, then its kernels that carry out none.
 
     Args:
         source: number of the file.
-        profile: what it tells.
-        pool: its kernels among others.
-        at: the first of them.
+        profile: as read.
+        pool: the kernels of all profiles.
+        at: the profile's first kernel among them.
         clock: of the profile.
-        names: of all operations.
-        communicators: of all.
+        distinct: names and communicators of all tables.
     """
-    kernels, called = profile.kernels, profile.called
-    carried = np.zeros(len(kernels), bool)
-    carried[called.first] = carried[called.last] = True
-    bare = np.flatnonzero(~carried)
-    first = np.concatenate((called.first, bare))
-    last = np.concatenate((called.last, bare))
-    said = [said_by(name) for name in kernels.names]
-    by_kernel = [names.of([own[part] or "unknown" for own in said]) for part in range(3)]
-    unknown = [np.array([not own[part] for own in said] + [True]) for part in range(3)]
-    of_name = kernels.name[first]
-    algorithm, protocol = (
-        np.where(unknown[part][of_name], NONE, by_kernel[part][of_name]) for part in (1, 2)
-    )
-    named = names.of(called.names)
+    kernels, operations = profile.kernels, profile.operations
+    carries = np.zeros(len(kernels), bool)
+    carries[operations.first] = carries[operations.last] = True
+    bare = np.flatnonzero(~carries)
+    first = np.concatenate((operations.first, bare))
+    last = np.concatenate((operations.last, bare))
     none = np.full(len(bare), NONE, np.int64)
-    start_ns, end_ns = pool.start_ns[at + first], pool.end_ns[at + last]
-    places = np.array([pid for pid, _ in kernels.places] or [0], np.int64)
-    rows = len(first)
-    empty = np.full(rows, NONE, np.int64)
-    return Communications(
-        source=np.full(rows, source, np.int64),
-        kind=np.full(rows, OperationKind.KERNEL, np.int64),
-        pid=places[kernels.place[first]],
-        name=np.concatenate((named[called.name], by_kernel[0][kernels.name[bare]])),
-        communicator=np.concatenate(
-            (communicators.of(called.communicators)[called.communicator], none)
-        ),
-        rank=np.concatenate((called.rank, none)),
-        peer=np.concatenate((called.peer, none)),
-        root=np.concatenate((called.root, none)),
-        sequence=np.concatenate((called.sequence, none)),
-        count=np.concatenate((called.count, none)),
-        datatype=np.concatenate((named[called.datatype], none)),
-        bytes=np.concatenate((called.bytes, none)),
-        algorithm=algorithm,
-        protocol=protocol,
-        channels=empty.copy(),
-        clock=np.full(rows, clock, np.int64),
-        start_ns=start_ns,
-        end_ns=end_ns,
-        duration_ns=end_ns - start_ns,
-        timing=np.full(rows, Timing.KERNEL, np.int64),
-        kernel=at + first,
-        shared=np.ones(rows, np.int64),
-        state_ns=np.zeros((rows, len(STATES)), np.int64),
-        waiting_ns=empty,
-        moving_ns=empty.copy(),
-        split=np.zeros(rows, np.int64),
-        names=(),
-        communicators=(),
+    fields = [parse_kernel_name(name) for name in kernels.names]
+    # The name of a kernel's operation is "unknown" where it has none, other fields are empty.
+    kernel_name, algorithm, protocol = (
+        _numbers(distinct.names, [texts[part] or "unknown" for texts in fields])
+        for part in range(3)
     )
+    for part, numbers in ((1, algorithm), (2, protocol)):
+        numbers[:-1][np.array([not texts[part] for texts in fields], bool)] = NONE
+    name = _numbers(distinct.names, operations.names)
+    communicator = _numbers(distinct.communicators, operations.communicators)
+    start_ns, end_ns = pool.start_ns[at + first], pool.end_ns[at + last]
+    pids = np.array([pid for pid, _ in kernels.places] or [0], np.int64)
+    rows = len(first)
+    return _table(
+        rows,
+        {
+            **{
+                column: np.concatenate((getattr(operations, column), none))
+                for column in _OF_OPERATIONS
+            },
+            "source": np.full(rows, source, np.int64),
+            "kind": np.full(rows, OperationKind.KERNEL, np.int64),
+            "pid": pids[kernels.place[first]],
+            "name": np.concatenate((name[operations.name], kernel_name[kernels.name[bare]])),
+            "communicator": np.concatenate((communicator[operations.communicator], none)),
+            "datatype": np.concatenate((name[operations.datatype], none)),
+            "algorithm": algorithm[kernels.name[first]],
+            "protocol": protocol[kernels.name[first]],
+            "clock": np.full(rows, clock, np.int64),
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "duration_ns": end_ns - start_ns,
+            "timing": np.full(rows, Timing.KERNEL, np.int64),
+            "kernel": at + first,
+        },
+    )
+
+
+def with_shared(table: Communications) -> Communications:
+    """Return the operations with how many have the same kernel, or the same times."""
+    shared = np.ones(len(table), np.int64)
+    timed = np.flatnonzero((table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN))
+    if len(timed):
+        columns = (table.clock, table.kernel, table.start_ns, table.end_ns)
+        groups = groups_of(*(column[timed] for column in columns))
+        shared[timed] = np.bincount(groups.of_row)[groups.of_row]
+    return replace(table, shared=shared)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +12,32 @@ import numpy.typing as npt
 from bubbleviz.analyses.nccl.communications import (
     Communications,
     Communicator,
+    RecordingClock,
     bus_factor,
+    byte_factor,
     communicator_text,
-    in_all,
 )
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.operations import Limitation
 from bubbleviz.sources.nccl.events import UNKNOWN
 
-if TYPE_CHECKING:
-    from bubbleviz.analyses.nccl.clocks import Clock
-    from bubbleviz.model.operations import Limitation
-
 Floats = npt.NDArray[np.float64]
+
+#: The terms of the report; below the table and in the JSON.
+DEFINITIONS = (
+    "n: ranks of the communicator, as NCCL's ranges or PyTorch's groups tell, else the "
+    "highest that was seen and one",
+    "bytes: elements times their size, as one rank hands in or takes them (an AllGather's: of one "
+    "rank's part)",
+    "waiting: from a rank's own start to the start of the operation's last member; where no other "
+    "member is known, while a step of its proxy thread waits for the peer (SendPeerWait, RecvWait) "
+    "and none moves data (SendWait, RecvFlushWait)",
+    "moving: the rest of the operation's time",
+    "GB/s: 10^9 bytes a second; alg: bytes over time, all ranks' parts together; bus: times "
+    "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
+    "in nccl-tests; moving: bus, over the time in which data moves",
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,7 @@ class FileRead:
     Attributes:
         path: as given.
         format: ``nsys``, or the name of a format of event files.
-        operations: communication operations that it tells of.
+        operations: communication operations that it recorded.
         events: how many events each category has; empty for profiles.
     """
 
@@ -51,16 +63,16 @@ class Communication:
 
     Attributes:
         operations: one row each.
-        ranks: how many ranks each communicator has; None where that is unknown.
+        ranks: number of ranks of each communicator; None unknown.
         clocks: that ``operations.clock`` refers to; the first is the report's.
         files: that were read.
-        limitations: what could not be told.
-        window: the part of the run that is told of, as it was asked for; None for all.
+        limitations: what could not be measured, and why.
+        window: the analysed part of the run, as the user wrote it; None for all.
     """
 
     operations: Communications
     ranks: tuple[int | None, ...]
-    clocks: tuple[Clock, ...]
+    clocks: tuple[RecordingClock, ...]
     files: tuple[FileRead, ...]
     limitations: tuple[Limitation, ...]
     window: str | None = None
@@ -71,7 +83,7 @@ class Bandwidths:
     """Gigabytes (10^9 bytes) a second of each operation; not a number where unknown.
 
     As in nccl-tests (``doc/PERFORMANCE.md``): the algorithm's is bytes over time, of all ranks
-    together where each hands in a part; the bus's is that times a factor, so that it compares
+    together where each hands in a part; the bus's is that times a factor, which makes it comparable
     with the hardware's.
 
     Attributes:
@@ -87,14 +99,14 @@ class Bandwidths:
     moving: Floats
 
 
-def bandwidths_of(found: Communication) -> Bandwidths:
+def bandwidths_of(communication: Communication) -> Bandwidths:
     """Return the bandwidth that each operation achieved."""
-    table = found.operations
-    sizes, names = (*found.ranks, None), (*table.names, "")
+    table = communication.operations
+    sizes, names = (*communication.ranks, None), (*table.names, "")
     pairs = groups_of(table.name, table.communicator)
     of_pair = [
-        (in_all(names[name], sizes[own]), bus_factor(names[name], sizes[own]))
-        for name, own in zip(
+        (byte_factor(names[name], sizes[number]), bus_factor(names[name], sizes[number]))
+        for name, number in zip(
             table.name[pairs.first].tolist(), table.communicator[pairs.first].tolist(), strict=True
         )
     ]
@@ -110,11 +122,11 @@ def bandwidths_of(found: Communication) -> Bandwidths:
 
 @dataclass(frozen=True)
 class Total:
-    """Operations of one communicator, name, peer, algorithm and protocol, put together.
+    """Operations of one communicator, name, peer, algorithm and protocol, summed.
 
     Attributes:
         communicator: NCCL's hash, or PyTorch's group; None unknown.
-        ranks: how many ranks it has; None unknown.
+        ranks: number of its ranks; None unknown.
         name: of the operations.
         peers: ranks that they went to or came from, or the root.
         algorithm: "" unknown.
@@ -122,7 +134,7 @@ class Total:
         operations: how many.
         bytes: sum of what the ranks hand in or take; None where one is unknown.
         duration_ns: sum over those whose duration is known; None where none is.
-        timed: how many these are.
+        timed: number of these.
         waiting_ns: sum over those that are split; None where none is.
         moving_ns: likewise.
         algorithm_gbps: gigabytes a second over the whole time; None unknown.
@@ -147,28 +159,28 @@ class Total:
     moving_gbps: float | None
 
 
-def totals_of(found: Communication) -> tuple[Total, ...]:
+def totals_of(communication: Communication) -> tuple[Total, ...]:
     """Return the totals, those that took longest first.
 
     Sends and receives of one communicator are one total each, whatever their peers.
     """
     return tuple(
         sorted(
-            _totals(found),
-            key=lambda own: (
-                -(own.duration_ns or 0),
-                communicator_text(own.communicator),
-                own.name,
-                own.algorithm,
-                own.protocol,
+            _totals(communication),
+            key=lambda total: (
+                -(total.duration_ns or 0),
+                communicator_text(total.communicator),
+                total.name,
+                total.algorithm,
+                total.protocol,
             ),
         )
     )
 
 
-def _totals(found: Communication) -> Iterator[Total]:
-    table = found.operations
-    bandwidths = bandwidths_of(found)
+def _totals(communication: Communication) -> Iterator[Total]:
+    table = communication.operations
+    bandwidths = bandwidths_of(communication)
     groups = groups_of(table.communicator, table.name, table.algorithm, table.protocol)
     order = np.argsort(groups.of_row, kind="stable")
     bounds = np.searchsorted(groups.of_row[order], np.arange(len(groups) + 1)).tolist()
@@ -176,18 +188,18 @@ def _totals(found: Communication) -> Iterator[Total]:
     for low, high in pairwise(bounds):
         rows = order[low:high]
         first = int(rows[0])
-        own = int(table.communicator[first])
+        number = int(table.communicator[first])
         other = np.where(table.peer[rows] != NONE, table.peer[rows], table.root[rows])
         timed = table.duration_ns[rows] >= 0
         waits, moves = table.waiting_ns[rows], table.moving_ns[rows]
         size, length_ns = bandwidths.bytes[rows], table.duration_ns[rows]
         name = names[table.name[first]]
-        ranks = None if own == NONE else found.ranks[own]
+        ranks = None if number == NONE else communication.ranks[number]
         factor = bus_factor(name, ranks)
         whole = _over(size, length_ns)
         moving = _over(size, moves)
         yield Total(
-            communicator=None if own == NONE else table.communicators[own],
+            communicator=None if number == NONE else table.communicators[number],
             ranks=ranks,
             name=name,
             peers=tuple(np.unique(other[other != NONE]).tolist()),
@@ -210,16 +222,16 @@ def _sum(column: Ints) -> int:
 
 
 def _over(size: Floats, length_ns: Ints) -> float | None:
-    """Return bytes a nanosecond over the operations of which both are known; None for none."""
+    """Return bytes a nanosecond over the operations with known size and time; None for none."""
     known = ~np.isnan(size) & (length_ns > 0)
     if not known.any():
         return None
     return float(size[known].sum() / length_ns[known].sum(dtype=float))
 
 
-def busy_ns(found: Communication) -> int:
-    """Return how long operations ran; what shares its times with others counts once."""
-    table = found.operations
+def busy_ns(communication: Communication) -> int:
+    """Return how long operations ran; those that share their times count once."""
+    table = communication.operations
     timed = np.flatnonzero(table.duration_ns >= 0)
     placed = timed[table.start_ns[timed] != UNKNOWN]
     rest = int(table.duration_ns[timed].sum()) - int(table.duration_ns[placed].sum())

@@ -37,7 +37,8 @@ def nccl(
 
     Event files come from NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
     """
-    from bubbleviz.analyses.nccl.analysis import find_inputs, measure_communication
+    from bubbleviz.analyses.nccl import measure_communication
+    from bubbleviz.analyses.nccl.analysis import find_inputs
     from bubbleviz.cli.outputs import check_outputs
     from bubbleviz.model.window import window_of
 
@@ -45,7 +46,8 @@ def nccl(
     outputs = [file for file in (csv, json) if file is not None]
     inputs = [file.path for file in find_inputs(files)]
     check_outputs(outputs, inputs, force=force)
-    from bubbleviz.analyses.nccl import report as nccl_report
+    from bubbleviz.analyses.nccl.documents import csv_of_operations, json_text
+    from bubbleviz.analyses.nccl.text import sections
     from bubbleviz.interpret.fleet.process_pool import cores
 
     with progress_bars() as bars:
@@ -59,7 +61,7 @@ def nccl(
         )
     contents: dict[str, str] = {}
     if csv is not None:
-        contents[csv] = nccl_report.to_csv(report)
+        contents[csv] = csv_of_operations(report)
     if json is not None:
-        contents[json] = nccl_report.to_json(report)
-    deliver(contents, inputs, report.limitations, nccl_report.parts(report), force=force)
+        contents[json] = json_text(report)
+    deliver(contents, inputs, report.limitations, sections(report), force=force)

@@ -1,0 +1,177 @@
+"""Documents: communication as JSON, and its operations as CSV."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz._version import __version__
+from bubbleviz.analyses.nccl.communications import (
+    Communicator,
+    RecordingClock,
+    Split,
+    Timing,
+    communicator_text,
+)
+from bubbleviz.analyses.nccl.totals import (
+    DEFINITIONS,
+    Communication,
+    FileRead,
+    Floats,
+    Total,
+    bandwidths_of,
+    busy_ns,
+    totals_of,
+)
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.texts import csv_text, inert
+from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
+
+SCHEMA = "bubbleviz.nccl/1"
+COLUMNS = (
+    *("file", "kind", "pid", "communicator", "rank", "name", "peer", "root", "sequence", "count"),
+    *("datatype", "bytes", "algorithm", "protocol", "channels", "clock", "start_ns", "end_ns"),
+    *("duration_ns", "timing", "waiting_ns", "moving_ns", "split", "shared"),
+    *("algorithm_gbps", "bus_gbps", "moving_gbps"),
+)
+#: Codes in words.
+_KINDS = {
+    OperationKind.COLLECTIVE: "collective",
+    OperationKind.POINT_TO_POINT: "point-to-point",
+    OperationKind.CALL: "call",
+    OperationKind.COPY_ENGINE: "copy engine",
+    OperationKind.PROXY: "proxy",
+    OperationKind.KERNEL: "kernel",
+}
+_TIMINGS = {code: code.name.lower() for code in Timing}
+_SPLITS = {code: "" if code == Split.UNKNOWN else code.name.lower() for code in Split}
+
+
+def json_text(communication: Communication) -> str:
+    """Return totals, clocks, files and limitations as JSON; null for what is unknown."""
+    table = communication.operations
+    document = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "files": [_file(file) for file in communication.files],
+        "clocks": [_clock(clock) for clock in communication.clocks],
+        "communicators": [
+            {"id": communicator_text(communicator), "ranks": ranks, **_group(communicator)}
+            for communicator, ranks in zip(table.communicators, communication.ranks, strict=True)
+        ],
+        "window": communication.window,
+        "operations": len(table),
+        "busy_ns": busy_ns(communication),
+        "totals": [_total(total) for total in totals_of(communication)],
+        "definitions": list(DEFINITIONS),
+        "limitations": [
+            {"what": limitation.what, "reason": limitation.reason, "count": limitation.count}
+            for limitation in communication.limitations
+        ],
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _file(file: FileRead) -> dict[str, object]:
+    return {
+        "path": file.path,
+        "format": file.format,
+        "operations": file.operations,
+        "events": dict(file.events),
+    }
+
+
+def _clock(clock: RecordingClock) -> dict[str, object]:
+    return {
+        "label": clock.label,
+        "placed_by": clock.by,
+        "matched": clock.matched,
+        "of": clock.of,
+        "residual_median_ns": clock.median_ns,
+        "residual_max_ns": clock.worst_ns,
+        "drift_ppm": clock.drift_ppm,
+    }
+
+
+def _group(communicator: Communicator) -> dict[str, object]:
+    if isinstance(communicator, int):
+        return {}
+    return {
+        "group": {
+            "name": communicator.name,
+            "description": communicator.description or None,
+            "members": list(communicator.ranks) or None,
+        }
+    }
+
+
+def _total(total: Total) -> dict[str, object]:
+    return {
+        "communicator": communicator_text(total.communicator) or None,
+        "ranks": total.ranks,
+        "name": total.name,
+        "peers": list(total.peers),
+        "algorithm": total.algorithm or None,
+        "protocol": total.protocol or None,
+        "operations": total.operations,
+        "bytes": total.bytes,
+        "timed_operations": total.timed,
+        "duration_ns": total.duration_ns,
+        "waiting_ns": total.waiting_ns,
+        "moving_ns": total.moving_ns,
+        "algorithm_gbps": total.algorithm_gbps,
+        "bus_gbps": total.bus_gbps,
+        "moving_gbps": total.moving_gbps,
+    }
+
+
+def csv_of_operations(communication: Communication) -> str:
+    """Return communication as CSV, one row an operation; empty cells for what is unknown.
+
+    Times are on the report's clock; on that of ``clock`` where it names one.
+    """
+    table = communication.operations
+    names = [inert(name) for name in table.names]
+    clocks = ["" if clock.aligned else inert(clock.label) for clock in communication.clocks]
+    bandwidths = bandwidths_of(communication)
+    columns: list[list[object]] = [
+        _looked_up(table.source, [inert(file.path) for file in communication.files]),
+        [_KINDS[OperationKind(code)] for code in table.kind.tolist()],
+        _numbers(table.pid),
+        _looked_up(
+            table.communicator, [inert(communicator_text(value)) for value in table.communicators]
+        ),
+        _numbers(table.rank),
+        _looked_up(table.name, names),
+        *(_numbers(c) for c in (table.peer, table.root, table.sequence, table.count)),
+        _looked_up(table.datatype, names),
+        _numbers(table.bytes),
+        _looked_up(table.algorithm, names),
+        _looked_up(table.protocol, names),
+        _numbers(table.channels),
+        _looked_up(table.clock, clocks),
+        *(_numbers(c, UNKNOWN) for c in (table.start_ns, table.end_ns)),
+        _numbers(table.duration_ns),
+        [_TIMINGS[Timing(code)] for code in table.timing.tolist()],
+        *(_numbers(c) for c in (table.waiting_ns, table.moving_ns)),
+        [_SPLITS[Split(code)] for code in table.split.tolist()],
+        table.shared.tolist(),
+        *(_rates(c) for c in (bandwidths.algorithm, bandwidths.bus, bandwidths.moving)),
+        *(column.tolist() for column in table.state_ns.T),
+    ]
+    header = (*COLUMNS, *(f"{name}_ns" for name in STATES))
+    return csv_text(header, zip(*columns, strict=True))
+
+
+def _numbers(column: Ints, none: int = NONE) -> list[object]:
+    return ["" if value == none else value for value in column.tolist()]
+
+
+def _looked_up(column: Ints, values: Sequence[str]) -> list[object]:
+    return ["" if number == NONE else values[number] for number in column.tolist()]
+
+
+def _rates(column: Floats) -> list[object]:
+    return ["" if np.isnan(value) else round(value, 6) for value in column.tolist()]

@@ -1,0 +1,68 @@
+"""Kernel pool: NCCL's kernels of all profiles, on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.analyses.nccl.kernels import NcclProfile, family_of, parse_kernel_name
+from bubbleviz.analyses.nccl.matching import Starts
+from bubbleviz.model.columns import NONE, Ints
+
+
+@dataclass(frozen=True)
+class KernelPool:
+    """Kernels of all profiles, on the report's clock.
+
+    Attributes:
+        start_ns: start, in the order of the profiles.
+        end_ns: end.
+        places: by profile and device: process id, first kernel, the one after the last, host.
+        family: number of what each does; -1 anything.
+        families: these by name.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    places: tuple[tuple[int, int, int, str], ...]
+    family: Ints
+    families: Mapping[str, int]
+
+    def starts_of(self, place: int) -> Starts:
+        """Return the kernels of a place."""
+        rows = slice(*self.places[place][1:3])
+        length_ns = self.end_ns[rows] - self.start_ns[rows]
+        return Starts(self.start_ns[rows], self.family[rows], length_ns)
+
+
+def pool_of(profiles: Sequence[NcclProfile], offsets_ns: Sequence[int]) -> KernelPool:
+    """Return the kernels of profiles.
+
+    Args:
+        profiles: as read.
+        offsets_ns: what to add to the times of each.
+    """
+    families: dict[str, int] = {}
+    start, end, family = ([np.empty(0, np.int64)] for _ in range(3))
+    places = []
+    at = 0
+    for profile, offset_ns in zip(profiles, offsets_ns, strict=True):
+        kernels = profile.kernels
+        start.append(kernels.start_ns + offset_ns)
+        end.append(kernels.end_ns + offset_ns)
+        names = [family_of(parse_kernel_name(name)[0]) for name in kernels.names]
+        numbers = [families.setdefault(n, len(families)) if n else NONE for n in names]
+        family.append(np.array(numbers, np.int64)[kernels.name])
+        for place, (pid, _) in enumerate(kernels.places):
+            first, last = np.searchsorted(kernels.place, [place, place + 1]).tolist()
+            places.append((pid, at + first, at + last, profile.source.host))
+        at += len(kernels)
+    return KernelPool(
+        start_ns=np.concatenate(start),
+        end_ns=np.concatenate(end),
+        places=tuple(places),
+        family=np.concatenate(family),
+        families=families,
+    )
