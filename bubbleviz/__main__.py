@@ -1,6 +1,6 @@
 """The command line: ``bubbleviz``, and ``python -m bubbleviz``.
 
-Nothing is imported before it is called: processes that are started to help import this module too.
+Imports wait until ``main`` is called: worker processes import this module, too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    # No matrix is multiplied here, and every thread of OpenBLAS takes memory.
+    # No code here multiplies matrices, and every thread of OpenBLAS takes memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from bubbleviz.cli.app import main as run
     except KeyboardInterrupt:
-        sys.stderr.write("bubbleviz: ended by a signal before anything was done\n")
+        sys.stderr.write("bubbleviz: interrupted before the start\n")
         return 130
     return run()
 

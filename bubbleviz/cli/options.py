@@ -1,17 +1,20 @@
-"""The options that several commands share, and one option for each output format of ``analyze``."""
+"""The options that several commands share, alone and in groups."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from functools import wraps
-from inspect import Parameter, signature
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.render.formats import renderers
+
+if TYPE_CHECKING:
+    from bubbleviz.model.window import Window as RunWindow
+    from bubbleviz.report.report import Report
 
 #: The value of every option that names an output.
 FILE = "FILE"
@@ -74,6 +77,63 @@ PngFile = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How profiles are read: the part of the run, what stays of exports, and on how many cores."""
+
+    window: Window = None
+    keep_export: KeepExport = False
+    jobs: Jobs = None
+
+    def run_window(self) -> RunWindow | None:
+        """Return the part of the run to analyse; None for all of it.
+
+        Raises:
+            UsageError: the option is not of its form.
+        """
+        from bubbleviz.model.window import window_of
+
+        return None if self.window is None else window_of(self.window)
+
+    def job_count(self) -> int:
+        """Return the number of jobs: that given, or as many as there are cores."""
+        return jobs_or_cores(self.jobs)
+
+
+@dataclass(frozen=True)
+class MeasurementOptions:
+    """How profiles are measured where a command takes them in place of a saved report."""
+
+    skip: Skip = 0
+    convention: Conventions = None
+    jobs: Jobs = None
+
+    def given(self) -> bool:
+        """Return whether any of them was given."""
+        return bool(self.skip or self.convention or self.jobs)
+
+    def measure(self, paths: str | Sequence[str]) -> Report:
+        """Return the report on the profiles of one run, with progress on standard error."""
+        from bubbleviz.api import analyze
+        from bubbleviz.cli.terminal import progress_bars
+
+        with progress_bars() as bars:
+            return analyze(
+                paths,
+                skip=self.skip,
+                convention=self.convention or (),
+                jobs=jobs_or_cores(self.jobs),
+                progress=bars,
+            )
+
+
+def jobs_or_cores(jobs: int | None) -> int:
+    """Return the number of jobs: that given, or as many as there are cores."""
+    from bubbleviz.interpret.fleet.process_pool import cores
+
+    return jobs or cores()
+
+
 def formats_by_file(files: Mapping[str, str | None]) -> dict[str, str]:
     """Return the output format of each file that an option names.
 
@@ -98,46 +158,3 @@ def formats_by_file(files: Mapping[str, str | None]) -> dict[str, str]:
                 f"--{name} -: refusing to write binary data to a terminal; name a file or pipe it"
             )
     return named
-
-
-def with_outputs(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one output option for each renderer, collected in ``outputs``.
-
-    Typer reads options from the signature, so that is where they are added.
-    """
-    by_name = {renderer.name: renderer for renderer in renderers()}
-
-    @wraps(command)
-    def with_collected(**options: Any) -> None:
-        formats = formats_by_file({name: options.pop(name) for name in by_name})
-        command(**options, outputs={file: by_name[name] for file, name in formats.items()})
-
-    declared = [
-        parameter
-        for parameter in signature(command, eval_str=True).parameters.values()
-        if parameter.name != "outputs"
-    ]
-    added = [
-        Parameter(
-            name,
-            Parameter.POSITIONAL_OR_KEYWORD,
-            default=None,
-            annotation=Annotated[
-                str | None,
-                typer.Option(
-                    f"--{name}",
-                    metavar=FILE,
-                    help=f"Write {renderer.summary}; - for standard output.",
-                ),
-            ],
-        )
-        for name, renderer in by_name.items()
-    ]
-    required = [parameter for parameter in declared if parameter.default is Parameter.empty]
-    optional = [parameter for parameter in declared if parameter.default is not Parameter.empty]
-    parameters = [*required, *added, *optional]
-    with_collected.__signature__ = signature(command).replace(  # type: ignore[attr-defined]  # PEP 362
-        parameters=parameters
-    )
-    with_collected.__annotations__ = {p.name: p.annotation for p in parameters}
-    return with_collected

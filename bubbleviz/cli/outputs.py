@@ -1,6 +1,6 @@
 """Outputs: written whole, under their own names, at the end, or not at all.
 
-What exists and is no file (a pipe, a device) is written into, as a shell's redirection does.
+An existing pipe or device is written into, as a shell's redirection does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bubbleviz.errors import OutputError, UsageError
 
 
 def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool) -> None:
-    """Refuse before any work what could not be written after it; ``-`` is standard output.
+    """Refuse, before any work, outputs that cannot be written; ``-`` is standard output.
 
     Raises:
         UsageError: an output is named twice.
@@ -28,12 +28,12 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
         try:
             place = output if output == "-" else Path(output).resolve()
             if place in seen:
-                raise UsageError(f"{output}: named for two outputs; give each its own file")
+                raise UsageError(f"{output}: named by two outputs; give each its own file")
             seen.add(place)
             if isinstance(place, Path):
                 _check_place(output, place, profiles, force=force)
         except (OSError, RuntimeError, ValueError) as error:
-            # A name too long, a folder that may not be looked into, a circle of links, a NUL.
+            # A name too long, a folder without permission, a circle of links, a NUL.
             raise _unwritable(output, error) from error
 
 
@@ -42,8 +42,7 @@ def _check_place(output: str, place: Path, profiles: set[Path], *, force: bool) 
         raise OutputError("the path of an output is empty; name a file, or - for standard output")
     if place in profiles:
         raise OutputError(
-            f"{output}: is one of the profiles or the naming that are read; "
-            "they are never written to"
+            f"{output}: is an input, and inputs are never replaced; name another file"
         )
     if place.is_dir():
         raise OutputError(f"{output}: is a directory; name a file in it")
@@ -56,7 +55,7 @@ def _check_place(output: str, place: Path, profiles: set[Path], *, force: bool) 
 
 
 def encoded(content: str | bytes) -> bytes:
-    """Return what a file holds: text in UTF-8, bytes as they are."""
+    """Return the bytes of a file: text in UTF-8, bytes as they are."""
     return content.encode("utf-8") if isinstance(content, str) else content
 
 
@@ -89,7 +88,7 @@ def _exists(path: str) -> bool:
 
 
 def _is_channel(output: str) -> bool:
-    """Return whether it exists and is neither a file nor a directory: a pipe, a device."""
+    """Return whether an output is a pipe or a device: neither a file nor a directory."""
     try:
         mode = Path(output).stat().st_mode
     except (OSError, ValueError):

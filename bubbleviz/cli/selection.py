@@ -1,10 +1,13 @@
-"""What the command line's ``--iteration``, ``--ranks`` and ``--stages`` select in a report."""
+"""The part of a report that ``--iteration``, ``--ranks`` and ``--stages`` select for pictures."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from bubbleviz.errors import UsageError
 
@@ -25,7 +28,7 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
     Raises:
         UsageError: it is not of that form.
     """
-    found: list[int] = []
+    listed: list[int] = []
     shown = repr(text if len(text) <= 60 else f"{text[:59]}…")
     for part in text.split(","):
         match = _RANGE.match(part)
@@ -34,15 +37,15 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError(f"{option} {shown}: ends before it begins")
-        if last - first + len(found) > _MOST:
+        if last - first + len(listed) > _MOST:
             raise UsageError(f"{option} {shown}: more than {_MOST:,} numbers")
-        found.extend(range(first, last + 1))
-    return tuple(found)
+        listed.extend(range(first, last + 1))
+    return tuple(listed)
 
 
-def _listed(held: set[int | None]) -> str:
+def _listed(numbers: set[int | None]) -> str:
     """Return numbers as ``0-3, 6``."""
-    known = sorted(number for number in held if number is not None)
+    known = sorted(number for number in numbers if number is not None)
     runs: list[list[int]] = []
     for number in known:
         if runs and runs[-1][-1] == number - 1:
@@ -70,56 +73,86 @@ def parallel_of(text: str) -> Parallel:
     return Parallel(**sizes)
 
 
-def check_drawn(wanted: Mapping[str, bool], outputs: Iterable[Renderer[Any]]) -> None:
-    """Check that what is to be drawn is drawn by an output.
+@dataclass(frozen=True)
+class PictureOptions:
+    """Options of pictures: what they show, and of which iterations and ranks."""
 
-    Args:
-        wanted: by option, whether it was given.
-        outputs: that are to be written.
+    iteration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|A-B|all",
+            help="Iterations to draw and to list by rank; the median one if not given.",
+        ),
+    ] = None
+    ranks: Annotated[
+        str | None,
+        typer.Option(metavar="0-3,5", help="Ranks to draw, by index."),
+    ] = None
+    stages: Annotated[str | None, typer.Option(metavar="0-3,5", help="Stages to draw.")] = None
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="rank|stage",
+            help="Show a row a rank, or a row a stage with all its replicas; by stage above 64 "
+            "ranks.",
+        ),
+    ] = None
+    communication: Annotated[
+        bool, typer.Option(help="Draw a thin lane of communication under each rank.")
+    ] = False
+    causes: Annotated[bool, typer.Option("--causes", help="Colour idle time by its cause.")] = False
+    heat_map: Annotated[
+        bool,
+        typer.Option("--heat-map", help="Draw below which microbatch took long on which stage."),
+    ] = False
+    critical_path: Annotated[
+        bool,
+        typer.Option(
+            "--critical-path", help="Draw a line along the operations that bound the iteration."
+        ),
+    ] = False
 
-    Raises:
-        UsageError: none of them draws it.
-    """
-    from bubbleviz.render.formats import renderers
+    def check(self, outputs: Iterable[Renderer[Any]]) -> None:
+        """Check, before any work, the values of options, and that an output draws what they add.
 
-    drawn = frozenset().union(*(renderer.draws for renderer in outputs))
-    for option, given in wanted.items():
-        if given and option not in drawn:
-            able = [f"--{one.name}" for one in renderers() if option in one.draws]
-            raise UsageError(
-                f"--{option}: nothing is drawn without a picture; give {', '.join(able[:-1])} or "
-                f"{able[-1]} as well"
-            )
+        Raises:
+            UsageError: a value is unknown, or no output draws it.
+        """
+        from bubbleviz.model.choices import ROWS, one_of
+        from bubbleviz.render.formats import renderers
 
+        one_of(self.rows, ROWS, "--rows")
+        drawn = frozenset().union(*(renderer.draws for renderer in outputs))
+        overlays = {
+            "causes": self.causes,
+            "critical-path": self.critical_path,
+            "heat-map": self.heat_map,
+        }
+        for option, given in overlays.items():
+            if given and option not in drawn:
+                able = [f"--{r.name}" for r in renderers() if option in r.draws]
+                raise UsageError(
+                    f"--{option}: needs a picture to draw on; add {', '.join(able[:-1])} or "
+                    f"{able[-1]}"
+                )
 
-def view_of(
-    report: Report,
-    *,
-    iteration: str | None,
-    ranks: str | None,
-    stages: str | None,
-    communication: bool,
-    rows: str | None = None,
-    causes: bool = False,
-    heat_map: bool = False,
-    critical: bool = False,
-) -> View:
-    """Return the view that options ask for.
+    def view_of(self, report: Report) -> View:
+        """Return the view of a report that the options select.
 
-    Raises:
-        UsageError: an option selects something that the report does not hold.
-    """
-    from bubbleviz.report.report import View
+        Raises:
+            UsageError: an option selects something that the report does not hold.
+        """
+        from bubbleviz.report.report import View
 
-    return View(
-        iterations=_iterations(report, iteration),
-        ranks=_ranks(report, ranks, stages),
-        communication=communication,
-        rows=rows,
-        causes=causes,
-        heat_map=heat_map,
-        critical=critical,
-    )
+        return View(
+            iterations=_iterations(report, self.iteration),
+            ranks=_ranks(report, self.ranks, self.stages),
+            communication=self.communication,
+            rows=self.rows,
+            causes=self.causes,
+            heat_map=self.heat_map,
+            critical=self.critical_path,
+        )
 
 
 def _iterations(report: Report, text: str | None) -> tuple[int, ...]:
@@ -132,22 +165,22 @@ def _iterations(report: Report, text: str | None) -> tuple[int, ...]:
     chosen = tuple(sorted({named[str(n)] for n in wanted if str(n) in named}))
     if not chosen or ("-" not in text and len(chosen) < len(set(wanted))):
         names = [i.name for i in report.iterations]
-        held = f"{names[0]} to {names[-1]}" if names else "none"
-        raise UsageError(f"--iteration {text}: no such iteration; the capture holds {held}")
+        known = f"{names[0]} to {names[-1]}" if names else "none"
+        raise UsageError(f"--iteration {text}: no such iteration; the capture holds {known}")
     return chosen
 
 
 def _ranks(report: Report, ranks: str | None, stages: str | None) -> tuple[int, ...]:
     chosen = [rank.index for rank in report.ranks]
-    for text, option, of in ((ranks, "--ranks", "index"), (stages, "--stages", "stage")):
+    for text, option, field in ((ranks, "--ranks", "index"), (stages, "--stages", "stage")):
         if text is None:
             continue
         wanted = set(numbers(text, option))
-        kept = [i for i in chosen if getattr(report.ranks[i], of) in wanted]
-        held = {getattr(rank, of) for rank in report.ranks}
-        if not wanted <= held or not kept:
-            lacking = min(wanted - held, default=None)
+        kept = [i for i in chosen if getattr(report.ranks[i], field) in wanted]
+        known = {getattr(rank, field) for rank in report.ranks}
+        if not wanted <= known or not kept:
+            lacking = min(wanted - known, default=None)
             lost = "selects nothing" if lacking is None else f"there is no {lacking}"
-            raise UsageError(f"{option} {text}: {lost}; the report holds {_listed(held)}")
+            raise UsageError(f"{option} {text}: {lost}; the report holds {_listed(known)}")
         chosen = kept
     return () if ranks is None and stages is None else tuple(chosen)

@@ -6,7 +6,7 @@ import io
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,53 +20,55 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from bubbleviz.model.operations import Limitation
     from bubbleviz.timing import Step
 
-#: Of a profile's name in a bar, characters.
+#: Characters of a profile's name beside its bar.
 _LONGEST_NAME = 40
-#: Of a complaint, characters.
+#: Characters of a complaint.
 _LONGEST = 800
 
 
 def width() -> int:
-    """Return how wide a table should be: as the terminal, or as usual."""
+    """Return the width of tables in characters: that of the terminal, else a fixed one."""
     from bubbleviz.render.text.console import WIDTH
 
     return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
 
 
 def deliver(
-    contents: Mapping[str, str],
-    inputs: Sequence[str],
-    limitations: Sequence[Limitation],
-    parts: Iterator[RenderableType],
+    contents: Mapping[str, str | bytes],
+    print_result: Callable[[], None],
     *,
+    inputs: Sequence[str],
     force: bool,
+    warnings: Sequence[str] = (),
 ) -> None:
-    """Write what was asked for, complain of limitations, and print the rest.
+    """Write the requested files, print warnings, then fill standard output.
 
     Args:
         contents: by file; - stands for standard output, which then takes nothing else.
+        print_result: prints the result where standard output is free.
         inputs: files that no output may replace.
-        limitations: what could not be told.
-        parts: to be printed where standard output is free.
         force: whether files are replaced.
+        warnings: lines for standard error.
 
     Raises:
         OutputError: a file cannot be written.
     """
     from bubbleviz.cli.outputs import check_outputs, encoded, write_outputs
+    from bubbleviz.timing import step
 
-    files = {file: text for file, text in contents.items() if file != "-"}
-    check_outputs(list(files), inputs, force=force)
-    write_outputs(files, force=force)
-    for note in limitations:
-        complain(note.sentence, 0)
-    if "-" in contents:
-        pass_on(encoded(contents["-"]))
-    else:
-        show(parts)
+    files = {file: content for file, content in contents.items() if file != "-"}
+    with step("write"):
+        check_outputs(list(files), inputs, force=force)
+        write_outputs(files, force=force)
+    for warning in warnings:
+        complain(warning, 0)
+    with step("print"):
+        if "-" in contents:
+            pass_on(encoded(contents["-"]))
+        else:
+            print_result()
 
 
 def show(parts: Iterator[RenderableType]) -> None:
@@ -93,7 +95,7 @@ def pass_on(content: str | bytes) -> None:
         sys.stdout.write(content)
         return
     if binary is None:
-        raise OutputError("standard output takes text alone; name a file")
+        raise OutputError("standard output takes text only; name a file")
     from bubbleviz.cli.outputs import encoded
 
     sys.stdout.flush()
@@ -118,7 +120,7 @@ class _Bars:
         self._bars.update(self._all, total=total, description=f"{len(sizes)} profiles")
 
     def read(self, path: str, share: float) -> None:
-        """Show how much of a profile has been read; what is done gives way to others."""
+        """Show how much of a profile has been read; finished profiles give way to others."""
         size = self._sizes.get(path, 0)
         more = share * size - self._read.get(path, 0.0)
         self._read[path] = share * size
@@ -183,16 +185,16 @@ def search_bar() -> Iterator[Watch]:
 
 def show_steps(steps: Sequence[Step]) -> None:
     """Print to standard error where the time went."""
-    for one in steps:
-        rows = f"{one.rows:>14,} rows" if one.rows else ""
-        sys.stderr.write(f"{'  ' * one.depth + one.name:<44}{one.seconds:>9.3f} s{rows}\n")
+    for step in steps:
+        rows = f"{step.rows:>14,} rows" if step.rows else ""
+        sys.stderr.write(f"{'  ' * step.depth + step.name:<44}{step.seconds:>9.3f} s{rows}\n")
 
 
 def complain(message: str, code: int) -> int:
     """Return the exit code, having written one line without control characters to stderr."""
     flat = one_line(message)
     if len(flat) > _LONGEST:
-        # Of a message around an endless path both the head and the next step are kept.
+        # A message around an endless path keeps its head and its next step.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
     # Standard error may be full or closed: the exit code stays what it is.
     with suppress(OSError):

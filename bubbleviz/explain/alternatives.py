@@ -18,7 +18,7 @@ from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal, ideal_of
 from bubbleviz.schedules.known import schedules
-from bubbleviz.schedules.measured_times import Measured, measured_times
+from bubbleviz.schedules.measured_times import MeasuredTimes, measured_times
 from bubbleviz.schedules.plan import Plan
 
 #: Schedules of more operations than this are not simulated.
@@ -66,7 +66,7 @@ class Alternatives:
         reason: why there are no rows; else empty.
     """
 
-    measured: Measured | None
+    measured: MeasuredTimes | None
     rows: tuple[Alternative, ...]
     same: Ideal | None
     reason: str = ""
@@ -127,7 +127,7 @@ def alternatives_of(
     return Alternatives(measured, (*rows, *alternatives), same)
 
 
-def _planned(plan: Plan, measured: Measured) -> Ideal | None:
+def _planned(plan: Plan, measured: MeasuredTimes) -> Ideal | None:
     """Return a plan simulated at these times; None for a plan of other sizes."""
     try:
         return ideal_of(plan, measured.times)
@@ -135,7 +135,7 @@ def _planned(plan: Plan, measured: Measured) -> Ideal | None:
         return None
 
 
-def _simulated(measured: Measured) -> Iterator[tuple[str, Ideal | str]]:
+def _simulated(measured: MeasuredTimes) -> Iterator[tuple[str, Ideal | str]]:
     """Yield each schedule simulated at these times, or why it cannot be.
 
     Searched schedules are searched for the shortest makespan, by which all are compared.

@@ -1,4 +1,4 @@
-"""Measured times: the phase times of a run as what schedules are simulated with."""
+"""MeasuredTimes times: the phase times of a run as what schedules are simulated with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.ideal import StageTimes
 
 
-class Timed(Protocol):
+class OperationTimes(Protocol):
     """Times of operations of one kind; see :class:`~bubbleviz.explain.phase_times.PhaseTime`."""
 
     @property
@@ -32,7 +32,7 @@ class Timed(Protocol):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTimes:
     """What schedules can be simulated with.
 
     Attributes:
@@ -51,8 +51,8 @@ class Measured:
 
 
 def measured_times(
-    kinds: Sequence[Timed], transfer_ns: float | None, microbatches: int | None
-) -> Measured:
+    kinds: Sequence[OperationTimes], transfer_ns: float | None, microbatches: int | None
+) -> MeasuredTimes:
     """Return the times of a run.
 
     Args:
@@ -97,7 +97,7 @@ def measured_times(
     # What is computed again belongs to the backward that needs it.
     inputs = [sum(parts) for parts in zip(backward, halves, again, strict=True)]
     weights = [sum(parts) for parts in zip(weight, halves, strict=True)]
-    return Measured(
+    return MeasuredTimes(
         stages=len(stages),
         microbatches=microbatches,
         chunks=len({kind.chunk for kind in kinds if kind.phase is Phase.F}),
@@ -106,7 +106,7 @@ def measured_times(
     )
 
 
-def _summed(kinds: Sequence[Timed], stages: Sequence[int], phase: Phase) -> list[float]:
+def _summed(kinds: Sequence[OperationTimes], stages: Sequence[int], phase: Phase) -> list[float]:
     """Return nanoseconds by stage, chunks added up."""
     total = dict.fromkeys(stages, 0.0)
     for kind in kinds:

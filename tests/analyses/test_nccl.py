@@ -1016,7 +1016,7 @@ def test_outputs_are_replaced_with_force_alone(
     assert Path(output).read_text(encoding="utf-8").startswith("file,kind,pid")
     code, _, err = run(capsys, *paths, "--csv", paths[0], "--force")
     assert code == 1
-    assert "never written to" in err
+    assert "inputs are never replaced" in err
 
 
 def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

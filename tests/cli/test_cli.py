@@ -124,7 +124,7 @@ def test_what_is_drawn_needs_a_picture(
         assert main(["analyze", ONE, option, *outputs]) == 2
         shown = capsys.readouterr()
         assert shown.out == ""
-        assert shown.err.startswith(f"bubbleviz: {option}: nothing is drawn without a picture")
+        assert shown.err.startswith(f"bubbleviz: {option}: needs a picture to draw on; add --")
         assert shown.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
     assert main(["analyze", ONE, option, "--svg", str(tmp_path / "b.svg")]) == 0

@@ -98,8 +98,8 @@ def test_a_report_can_come_through_a_pipe(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--skip", "1"], 2, "are for profiles"),
-        (["-j", "2"], 2, "are for profiles"),
+        (["--skip", "1"], 2, "apply to profiles"),
+        (["-j", "2"], 2, "apply to profiles"),
         ([ONE], 2, "view shows one report"),
     ],
 )

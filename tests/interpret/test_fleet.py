@@ -20,7 +20,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.cli.selection import view_of
+from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.errors import InputError, ProfileError, UsageError
 from bubbleviz.interpret.fleet import dask_fleet, fleet
 from bubbleviz.interpret.fleet import process_pool as crew
@@ -47,7 +47,7 @@ MANY = Planting(schedule="zb-h1", stages=4, servers=4, iterations=3, jitter=0.1,
 
 def written(report: Report) -> bytes:
     """Return all that a report says, as its JSON and CSV."""
-    view = view_of(report, iteration=None, ranks=None, stages=None, communication=False)
+    view = PictureOptions().view_of(report)
     return "".join(renderer.render(report, view) for renderer in (JSON, CSV)).encode()
 
 
@@ -397,7 +397,7 @@ def test_a_signal_ends_all_at_once(
     assert took < 2
     if number == signal.SIGINT:
         assert said.count("\n") == 1
-        assert said.startswith("bubbleviz: ended by a signal")
+        assert said.startswith("bubbleviz: interrupted")
     assert list(tmp_path.iterdir()) == []
     assert _gone(children)
 

@@ -325,6 +325,6 @@ def test_what_cannot_be_compared_is_refused(
     assert "no such file" in refused(capsys, 1, saved[0], "nowhere.json")
     assert "is no report of bubbleviz" in refused(capsys, 1, saved[0], str(there))
     assert "--force" in refused(capsys, 1, *saved, "--csv", str(there))
-    assert "never written to" in refused(capsys, 1, *saved, "--json", saved[1], "--force")
+    assert "inputs are never replaced" in refused(capsys, 1, *saved, "--json", saved[1], "--force")
     assert "two outputs" in refused(capsys, 2, *saved, "--json", "-", "--csv", "-")
     assert there.read_text() == "mine"

@@ -67,7 +67,7 @@ def measure_costs(
     compute = rule_of(aggregate, "--aggregate")
     collective = rule_of(aggregate_collectives or aggregate, "--aggregate-collectives")
     if skip < 0:
-        raise UsageError(f"--skip {skip}: no module runs less than never; give 0 or more")
+        raise UsageError(f"--skip {skip}: must be 0 or more")
     given = [paths] if isinstance(paths, (str, Path)) else paths
     files = [found.path for found in find_profiles([str(path) for path in given])]
     refuse_twins(files)

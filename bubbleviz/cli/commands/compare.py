@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import (
-    Conventions,
     CsvFile,
     Force,
-    Jobs,
     JsonFile,
+    MeasurementOptions,
     PdfFile,
     PngFile,
-    Skip,
     SvgFile,
     formats_by_file,
 )
-from bubbleviz.cli.terminal import pass_on, progress_bars, show
+from bubbleviz.cli.terminal import deliver, show
 from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
     from bubbleviz.report.compare.comparison import Run
 
 
+@with_groups
 def compare(
     runs: Annotated[
         list[str],
@@ -33,41 +33,40 @@ def compare(
             "one run (a file or a directory)."
         ),
     ],
+    *,
     json: JsonFile = None,
     csv: CsvFile = None,
     svg: SvgFile = None,
     pdf: PdfFile = None,
     png: PngFile = None,
     force: Force = False,
-    skip: Skip = 0,
-    convention: Conventions = None,
-    jobs: Jobs = None,
+    measurement: MeasurementOptions,
 ) -> None:
     """Compare the bubble ratios of runs with the first one, with p values."""
-    from bubbleviz.cli.outputs import check_outputs, write_outputs
+    from bubbleviz.cli.outputs import check_outputs
 
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
     files = {"json": json, "csv": csv, "svg": svg, "pdf": pdf, "png": png}
     outputs = formats_by_file(files)
     saved = _which_are_saved(runs)
-    inputs = [*_inputs(saved), *(convention or ())]
+    inputs = [*_inputs(saved), *(measurement.convention or ())]
     check_outputs([file for file in files.values() if file is not None], inputs, force=force)
     from bubbleviz.render.documents import comparison_report
     from bubbleviz.report.compare.comparison import compare as compare_runs
 
     if comparison_report.PICTURES & set(outputs.values()):
         comparison_report.check_drawable(saved)
-    comparison = compare_runs(_read(runs, saved, skip, convention or (), jobs))
+    comparison = compare_runs(_read(runs, saved, measurement))
     contents = {
         file: comparison_report.RENDERINGS[name](comparison) for file, name in outputs.items()
     }
-    to_stdout = contents.pop("-", None)
-    write_outputs(contents, force=force)
-    if to_stdout is not None:
-        pass_on(to_stdout)
-    else:
-        show(comparison_report.sections(comparison))
+    deliver(
+        contents,
+        lambda: show(comparison_report.sections(comparison)),
+        inputs=inputs,
+        force=force,
+    )
 
 
 def _which_are_saved(runs: list[str]) -> dict[str, bool]:
@@ -92,27 +91,14 @@ def _inputs(saved: dict[str, bool]) -> list[str]:
     ]
 
 
-def _read(
-    runs: list[str],
-    saved: dict[str, bool],
-    skip: int,
-    convention: list[str] | tuple[()],
-    jobs: int | None,
-) -> list[Run]:
+def _read(runs: list[str], saved: dict[str, bool], measurement: MeasurementOptions) -> list[Run]:
     """Return each run, read or measured; a path that is given twice is read once."""
-    from bubbleviz.api import analyze
-    from bubbleviz.interpret.fleet.process_pool import cores
     from bubbleviz.report.compare.comparison import Run, saved_of, titles_of
     from bubbleviz.report.saved import read_saved
 
     read = {path: read_saved(path) for path, is_saved in saved.items() if is_saved}
-    reports = {}
-    for path in (path for path, is_saved in saved.items() if not is_saved):
-        with progress_bars() as bars:
-            reports[path] = analyze(
-                path, skip=skip, convention=convention, jobs=jobs or cores(), progress=bars
-            )
-        read[path] = saved_of(reports[path])
+    reports = {path: measurement.measure(path) for path, is_saved in saved.items() if not is_saved}
+    read |= {path: saved_of(report) for path, report in reports.items()}
     return [
         Run(title, path, read[path], reports.get(path))
         for title, path in zip(titles_of(runs), runs, strict=True)

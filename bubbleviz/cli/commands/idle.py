@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.cli.options import FILE, CsvFile, Force, Jobs, JsonFile, KeepExport, SvgFile, Window
-from bubbleviz.cli.terminal import deliver, progress_bars
+from bubbleviz.cli.option_groups import with_groups
+from bubbleviz.cli.options import FILE, CsvFile, Force, JsonFile, ReadingOptions, SvgFile
+from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
 
 
+@with_groups
 def idle(
     profiles: Annotated[
         list[str],
@@ -18,9 +20,11 @@ def idle(
             help="Profiles of any program, pipelined or not; each is reported on its own clock."
         ),
     ],
+    *,
     json: JsonFile = None,
     csv: CsvFile = None,
     svg: SvgFile = None,
+    force: Force = False,
     step: Annotated[
         str | None,
         typer.Option(
@@ -45,10 +49,7 @@ def idle(
     top: Annotated[
         int, typer.Option(min=1, metavar="N", help="Rows of tables, and gaps listed in the JSON.")
     ] = 12,
-    window: Window = None,
-    keep_export: KeepExport = False,
-    force: Force = False,
-    jobs: Jobs = None,
+    reading: ReadingOptions,
 ) -> None:
     """Show how long devices of any profile were idle, and what their hosts did meanwhile.
 
@@ -56,18 +57,15 @@ def idle(
     launching thread was doing.
     """
     from bubbleviz.cli.outputs import check_outputs
-    from bubbleviz.model.window import window_of
     from bubbleviz.sources.paths import find_profiles
 
-    run_window = None if window is None else window_of(window)
+    window = reading.run_window()
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if activities is None else [activities]
-    outputs = [file for file in (json, csv, svg) if file is not None]
-    check_outputs(outputs, inputs, force=force)
+    check_outputs([file for file in (json, csv, svg) if file is not None], inputs, force=force)
     from bubbleviz.analyses.idle import idle as measure_idle_time
     from bubbleviz.analyses.idle.documents import csv_of_gaps, json_text
     from bubbleviz.analyses.idle.text import sections
-    from bubbleviz.interpret.fleet.process_pool import cores
 
     with progress_bars() as bars:
         report = measure_idle_time(
@@ -75,12 +73,12 @@ def idle(
             step=step,
             shortest_us=shortest,
             activities=activities,
-            window=run_window,
-            keep_export=keep_export,
-            jobs=jobs or cores(),
+            window=window,
+            keep_export=reading.keep_export,
+            jobs=reading.job_count(),
             progress=bars,
         )
-    contents: dict[str, str] = {}
+    contents: dict[str, str | bytes] = {}
     if json is not None:
         contents[json] = json_text(report, top)
     if csv is not None:
@@ -89,4 +87,10 @@ def idle(
         from bubbleviz.analyses.idle.picture import draw_idle
 
         contents[svg] = draw_idle(report)
-    deliver(contents, inputs, report.limitations, sections(report, top), force=force)
+    deliver(
+        contents,
+        lambda: show(sections(report, top)),
+        inputs=inputs,
+        force=force,
+        warnings=[limitation.sentence for limitation in report.limitations],
+    )

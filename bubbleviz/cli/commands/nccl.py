@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.cli.options import CsvFile, Force, Jobs, JsonFile, KeepExport, Window
-from bubbleviz.cli.terminal import deliver, progress_bars
+from bubbleviz.cli.option_groups import with_groups
+from bubbleviz.cli.options import CsvFile, Force, JsonFile, ReadingOptions
+from bubbleviz.cli.terminal import deliver, progress_bars, show
 
 
+@with_groups
 def nccl(
     files: Annotated[
         list[str],
@@ -18,8 +20,10 @@ def nccl(
             "run, or both; or directories of them."
         ),
     ],
+    *,
     csv: CsvFile = None,
     json: JsonFile = None,
+    force: Force = False,
     anchor: Annotated[
         list[str] | None,
         typer.Option(
@@ -28,10 +32,7 @@ def nccl(
             "StartGpuClk) was at NS; two anchors also give the drift.",
         ),
     ] = None,
-    window: Window = None,
-    keep_export: KeepExport = False,
-    force: Force = False,
-    jobs: Jobs = None,
+    reading: ReadingOptions,
 ) -> None:
     """Show what NCCL moved, between which ranks and how fast, and how long ranks waited.
 
@@ -40,28 +41,32 @@ def nccl(
     from bubbleviz.analyses.nccl import measure_communication
     from bubbleviz.analyses.nccl.analysis import find_inputs
     from bubbleviz.cli.outputs import check_outputs
-    from bubbleviz.model.window import window_of
 
-    run_window = None if window is None else window_of(window)
+    window = reading.run_window()
     outputs = [file for file in (csv, json) if file is not None]
     inputs = [file.path for file in find_inputs(files)]
     check_outputs(outputs, inputs, force=force)
     from bubbleviz.analyses.nccl.documents import csv_of_operations, json_text
     from bubbleviz.analyses.nccl.text import sections
-    from bubbleviz.interpret.fleet.process_pool import cores
 
     with progress_bars() as bars:
         report = measure_communication(
             files,
             anchors=anchor or (),
-            window=run_window,
-            keep_export=keep_export,
-            jobs=jobs or cores(),
+            window=window,
+            keep_export=reading.keep_export,
+            jobs=reading.job_count(),
             progress=bars,
         )
-    contents: dict[str, str] = {}
+    contents: dict[str, str | bytes] = {}
     if csv is not None:
         contents[csv] = csv_of_operations(report)
     if json is not None:
         contents[json] = json_text(report)
-    deliver(contents, inputs, report.limitations, sections(report), force=force)
+    deliver(
+        contents,
+        lambda: show(sections(report)),
+        inputs=inputs,
+        force=force,
+        warnings=[limitation.sentence for limitation in report.limitations],
+    )

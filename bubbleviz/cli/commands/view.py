@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.cli.options import Conventions, Jobs, Skip
-from bubbleviz.cli.terminal import pass_on, progress_bars
+from bubbleviz.cli.option_groups import with_groups
+from bubbleviz.cli.options import MeasurementOptions
+from bubbleviz.cli.terminal import pass_on
 from bubbleviz.errors import UsageError
 
 
+@with_groups
 def view(
     inputs: Annotated[
         list[str],
@@ -21,12 +23,11 @@ def view(
             "directory).",
         ),
     ],
+    *,
     browser: Annotated[
         bool, typer.Option(help="Open the page in the browser, or only print its address.")
     ] = True,
-    skip: Skip = 0,
-    convention: Conventions = None,
-    jobs: Jobs = None,
+    measurement: MeasurementOptions,
 ) -> None:
     """Show the interactive report in the browser, until Ctrl-C.
 
@@ -38,15 +39,15 @@ def view(
 
     check()
     if len(inputs) > 1 and any(map(looks_saved, inputs)):
-        raise UsageError("view shows one report; give one report, or the profiles of one run")
+        raise UsageError("view shows one report; give a single report, or the profiles of one run")
     if looks_saved(inputs[0]):
-        if skip or convention or jobs:
+        if measurement.given():
             raise UsageError(
-                "--skip, --convention and --jobs are for profiles; a report is shown as it is"
+                "--skip, --convention and --jobs apply to profiles; leave them out for a report"
             )
         page = _page_of_saved(inputs[0])
     else:
-        page = _page_of_profiles(inputs, skip, convention or [], jobs)
+        page = _page_of_profiles(inputs, measurement)
     with serving(page.encode("utf-8", "replace")) as served:
         pass_on(f"{served.url}\n")
         if browser:
@@ -64,14 +65,8 @@ def _page_of_saved(path: str) -> str:
     return page_of_saved(path, read_document(path))
 
 
-def _page_of_profiles(inputs: list[str], skip: int, convention: list[str], jobs: int | None) -> str:
-    from bubbleviz.api import analyze
-    from bubbleviz.interpret.fleet.process_pool import cores
+def _page_of_profiles(paths: list[str], measurement: MeasurementOptions) -> str:
     from bubbleviz.render.formats.html import render
     from bubbleviz.report.report import View
 
-    with progress_bars() as bars:
-        report = analyze(
-            inputs, skip=skip, convention=convention, jobs=jobs or cores(), progress=bars
-        )
-    return render(report, View())
+    return render(measurement.measure(paths), View())

@@ -1,0 +1,92 @@
+"""Option groups: a command takes a dataclass, and each of its fields is an option.
+
+Typer reads options from a command's signature, so groups are expanded there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from bubbleviz.cli.options import FILE, formats_by_file
+from bubbleviz.render.formats import renderers
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each field of the dataclasses that it takes."""
+    declared = signature(command, eval_str=True).parameters.values()
+    groups: dict[str, type[Any]] = {
+        p.name: p.annotation for p in declared if _is_group(p.annotation)
+    }
+
+    @wraps(command)
+    def with_grouped(**options: Any) -> None:
+        for name, group in groups.items():
+            values = {field.name: options.pop(field.name) for field in fields(group)}
+            options[name] = group(**values)
+        command(**options)
+
+    parameters: list[Parameter] = []
+    for parameter in declared:
+        group = groups.get(parameter.name)
+        parameters += [parameter] if group is None else _parameters(group)
+    return _signed(with_grouped, parameters)
+
+
+def with_outputs(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each renderer, collected in ``outputs`` (renderer by file)."""
+    by_name = {renderer.name: renderer for renderer in renderers()}
+
+    @wraps(command)
+    def with_collected(**options: Any) -> None:
+        formats = formats_by_file({name: options.pop(name) for name in by_name})
+        command(**options, outputs={file: by_name[name] for file, name in formats.items()})
+
+    added = [
+        _parameter(
+            name,
+            Annotated[
+                str | None,
+                typer.Option(
+                    f"--{name}",
+                    metavar=FILE,
+                    help=f"Write {renderer.summary}; - for standard output.",
+                ),
+            ],
+            None,
+        )
+        for name, renderer in by_name.items()
+    ]
+    parameters: list[Parameter] = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        parameters += added if parameter.name == "outputs" else [parameter]
+    return _signed(with_collected, parameters)
+
+
+def _is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and is_dataclass(annotation)
+
+
+def _parameters(group: type[Any]) -> Iterator[Parameter]:
+    """Yield a parameter for each field of a dataclass."""
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        default = Parameter.empty if field.default is MISSING else field.default
+        yield _parameter(field.name, hints[field.name], default)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _signed(command: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
+    """Return a command with another signature."""
+    signed = signature(command).replace(parameters=parameters)
+    command.__signature__ = signed  # type: ignore[attr-defined]  # PEP 362
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
