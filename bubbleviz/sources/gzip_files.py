@@ -1,4 +1,4 @@
-"""Files that may be gzipped: their first bytes, and all of them, as far as they are whole."""
+"""Files that may be gzipped: their first bytes, and all bytes up to any damage."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import IO
 from bubbleviz.errors import ProfileError
 from bubbleviz.progress import Watch
 
-#: So much of a file tells what it is.
+#: Bytes of a file that its format is recognised by.
 HEAD = 1 << 16
-#: So much of a gzipped file is unpacked at a time.
+#: Bytes of a gzipped file that are unpacked at a time.
 _PACKED = 1 << 16
-#: So much of any other file is read at a time.
+#: Bytes of any other file that are read at a time.
 _PLAIN = 1 << 20
-#: How what is gzipped begins.
+#: The first bytes of gzip data.
 GZIP = b"\x1f\x8b"
-#: Tells zlib to look for gzip's header.
+#: Has zlib look for gzip's header.
 _BITS = zlib.MAX_WBITS | 16
 
 
@@ -27,7 +27,7 @@ def head_of(path: str) -> bytes:
     """Return the first 64 KiB of a file, unpacked where they are gzipped.
 
     Raises:
-        ProfileError: it cannot be opened, or not be unpacked.
+        ProfileError: it cannot be opened or unpacked.
     """
     try:
         with Path(path).open("rb") as file:
@@ -39,7 +39,7 @@ def head_of(path: str) -> bytes:
     try:
         return zlib.decompressobj(wbits=_BITS).decompress(packed, HEAD)
     except zlib.error as error:
-        raise ProfileError(f"{path}: is gzipped, and damaged ({error}); copy it again") from error
+        raise ProfileError(f"{path}: gzip data is damaged ({error}); copy it again") from error
 
 
 @contextmanager
@@ -48,11 +48,11 @@ def unpacked(path: str, watch: Watch, most: int) -> Iterator[Unpacked]:
 
     Args:
         path: of the file.
-        watch: takes what share of it has been read.
-        most: so many bytes come at a time at most.
+        watch: takes the share of it that has been read.
+        most: bytes that are yielded at a time, at most.
 
     Raises:
-        ProfileError: it cannot be opened, or not be read.
+        ProfileError: it cannot be opened or read.
     """
     try:
         with Path(path).open("rb") as file:
@@ -64,20 +64,20 @@ def unpacked(path: str, watch: Watch, most: int) -> Iterator[Unpacked]:
 
 
 class Unpacked:
-    """The bytes of an open file, unpacked where they are gzipped, as far as they are whole.
+    """The bytes of an open file, unpacked where they are gzipped, up to any damage.
 
     Attributes:
         damaged: whether they could not be unpacked to the end.
-        cut: whether the file ends before what is gzipped does.
+        cut: whether the file ends before its gzip data does.
     """
 
     def __init__(self, file: IO[bytes], size: int, watch: Watch, most: int) -> None:
-        """Take a file of so many bytes, of which at most so many come at a time."""
+        """Take a file of ``size`` bytes, of which at most ``most`` are yielded at a time."""
         self.damaged = self.cut = False
         self._file, self._size, self._watch, self._most = file, size, watch, most
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield some bytes after the other."""
+        """Yield the bytes, piece by piece."""
         packed = self._read(min(_PACKED, self._most))
         if not packed.startswith(GZIP):
             while packed:
@@ -95,7 +95,7 @@ class Unpacked:
                 yield chunk
             packed, self.cut = unpacker.unconsumed_tail, not unpacker.eof
             if unpacker.eof:
-                # Files put together of several are one.
+                # A file may be several, one after the other.
                 packed = unpacker.unused_data.lstrip(b"\0")
                 unpacker = zlib.decompressobj(wbits=_BITS)
             packed = packed or self._read(_PACKED)

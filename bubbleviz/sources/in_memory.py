@@ -1,4 +1,4 @@
-"""Held: calls and ranges that a reader keeps in memory, since its format has no tables to ask."""
+"""Calls and ranges in memory, of formats without tables that can be queried."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import Codes, Ints
 from bubbleviz.model.profile import PID_MASK, Calls, Ranges
 
-#: So many calls are handed on at a time.
+#: Calls that are yielded at a time.
 _BLOCK = 1 << 16
 
 
@@ -39,7 +39,7 @@ class InMemoryCalls:
         return self.calls.take(rows)
 
     def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return what each call of some rows (distinct, ascending) is named."""
+        """Return the name of each call of some rows (distinct, ascending)."""
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
 
 
@@ -51,23 +51,23 @@ class InMemoryRanges:
 
     def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
         """Return the ranges of some threads that last so long, and touch any of some times."""
-        all_of, times = self.ranges, intervals.union(since_ns, until_ns)
-        keep = (all_of.end_ns - all_of.start_ns >= shortest_ns) & np.isin(all_of.thread, threads)
+        ranges, times = self.ranges, intervals.union(since_ns, until_ns)
+        keep = (ranges.end_ns - ranges.start_ns >= shortest_ns) & np.isin(ranges.thread, threads)
         rows = np.flatnonzero(keep)
-        before = np.searchsorted(times[1], all_of.start_ns[rows], side="right")
-        touching = before < np.searchsorted(times[0], all_of.end_ns[rows])
-        return all_of.take(rows[touching])
+        before = np.searchsorted(times[1], ranges.start_ns[rows], side="right")
+        touching = before < np.searchsorted(times[0], ranges.end_ns[rows])
+        return ranges.take(rows[touching])
 
 
 def no_calls() -> InMemoryCalls:
-    """Return the calls of a profile that holds none."""
+    """Return an empty log of calls."""
     row, start_ns, end_ns, thread = (np.empty(0, np.int64) for _ in range(4))
     calls = Calls(row, start_ns, end_ns, thread, np.empty(0, np.uint32))
     return InMemoryCalls(calls, np.empty(0, np.int32), ())
 
 
 def no_ranges() -> Ranges:
-    """Return the ranges of a profile that holds none."""
+    """Return an empty table of ranges."""
     start_ns, end_ns, thread, end_thread, name_id = (np.empty(0, np.int64) for _ in range(5))
     start_end, cut = np.empty(0, bool), np.empty(0, bool)
     return Ranges(start_ns, end_ns, thread, end_thread, start_end, cut, name_id, ())
@@ -76,20 +76,20 @@ def no_ranges() -> Ranges:
 def thread_numbers(pid: Ints, tid: Ints) -> Ints:
     """Return threads as nsys numbers them: (pid << 24) + tid.
 
-    What a format calls a thread may need more than 24 bits (the address of a pthread); such ones
-    take the numbers that the process's others leave free, from the top down.
+    Some formats number a thread with more than 24 bits (the address of a pthread); such threads get
+    the numbers that the others of their process leave free, from the top down.
 
     Args:
         pid: process of each row; at most 24 bits.
         tid: thread of each row, as the format numbers it.
     """
-    owners, of_row = np.unique(np.stack((pid, tid)), axis=1, return_inverse=True)
-    number = owners[1].copy()
+    distinct, of_row = np.unique(np.stack((pid, tid)), axis=1, return_inverse=True)
+    number = distinct[1].copy()
     wide = (number < 0) | (number > PID_MASK)
-    for process in np.unique(owners[0][wide]).tolist():
-        rows = np.flatnonzero(wide & (owners[0] == process))
-        taken = owners[1][(owners[0] == process) & ~wide]
+    for process in np.unique(distinct[0][wide]).tolist():
+        rows = np.flatnonzero(wide & (distinct[0] == process))
+        taken = distinct[1][(distinct[0] == process) & ~wide]
         free = PID_MASK - np.arange(len(rows) + len(taken))
         number[rows] = free[~np.isin(free, taken)][: len(rows)]
-    threads: Ints = ((owners[0] << 24) + number)[of_row.reshape(-1)]
+    threads: Ints = ((distinct[0] << 24) + number)[of_row.reshape(-1)]
     return threads

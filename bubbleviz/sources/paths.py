@@ -95,7 +95,7 @@ def profiles_among(files: Sequence[str]) -> list[str]:
     """
     from bubbleviz.sources.readers import readers
 
-    better = [(s, r.told_better_by) for r in readers() for s in r.suffixes if r.told_better_by]
+    better = [(s, r.superseded_by) for r in readers() for s in r.suffixes if r.superseded_by]
     there = set(files)
     again = {
         file
@@ -119,7 +119,7 @@ def _looks_like_one(file: str) -> bool:
     from bubbleviz.sources.gzip_files import head_of
     from bubbleviz.sources.readers import readers
 
-    asked = [reader for reader in readers() if file.endswith(reader.maybe or "\0")]
+    asked = [reader for reader in readers() if file.endswith(reader.possible_suffixes or "\0")]
     try:
         return bool(asked) and any(reader.recognises(head_of(file)) for reader in asked)
     except ProfileError:

@@ -142,7 +142,7 @@ def test_a_mark_of_utf_8_in_front_is_nothing(tmp_path: Path, zipped: bool) -> No
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b'{\n "schema": "bubbleviz.report/1"}', "is a report of bubbleviz, no profile; give"),
+        (b'{\n "schema": "bubbleviz.report/1"}', "a report of bubbleviz, not a profile; give"),
         (b" \n", "the file is empty; give the file that the profiler wrote"),
         (b"<html>", "nor a trace of PyTorch or XLA; give the file that the profiler wrote"),
     ],

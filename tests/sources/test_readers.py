@@ -87,7 +87,7 @@ def test_a_reader_says_itself_what_a_directory_holds(
         KNOWN["nsys"],
         name="new",
         suffixes=(".new", ".old"),
-        told_better_by=(".new",),
+        superseded_by=(".new",),
         folder="logs/of",
     )
     monkeypatch.setattr(readers, "readers", lambda: (*KNOWN.values(), new))

@@ -136,7 +136,7 @@ READER = Reader(
     suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
     recognises=lambda head: is_json(head) and _MARKS.search(head) is not None,
     open_file=open_file,
-    maybe=(".json",),
+    possible_suffixes=(".json",),
     # A trace that was filtered or merged by hand may hold none of them.
-    may_be=is_json,
+    is_possible=is_json,
 )

@@ -84,6 +84,6 @@ READER = Reader(
     suffixes=(".trace.json.gz", ".trace.json"),
     recognises=lambda head: is_json(head) and _MARKS.search(head) is not None,
     open_file=open_file,
-    told_better_by=(".xplane.pb",),
+    superseded_by=(".xplane.pb",),
     folder=FOLDER,
 )

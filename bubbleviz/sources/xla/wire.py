@@ -1,15 +1,15 @@
-"""Wire: protobuf's encoding, walked over a file and decoded as columns.
+"""Protobuf's encoding, walked over a file and decoded as columns.
 
-A message is fields, one after the other: a tag (number << 3 | kind), and what the kind says
+A message is fields, one after the other: a tag (number << 3 | kind), and a value of that kind
 (https://protobuf.dev/programming-guides/encoding/). Two ways of reading suit files of gigabytes,
 of which a library would make millions of objects: large messages are walked, field by field,
-without a look at what is in them; of many small ones the k-th fields of all are decoded at once::
+without decoding their contents; of many small ones the k-th fields of all are decoded at once::
 
     messages    08 05 10 AC 02     08 07 18 01     08 05 10 7F
     at once     ^^^^^              ^^^^^           ^^^^^            the first fields
                       ^^^^^^^^           ^^^^^           ^^^^^      the second ones
 
-What is read was cut short where its last field reaches over the file's end.
+A file was cut short where its last field reaches beyond the file's end.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import numpy.typing as npt
 
 from bubbleviz.model.columns import Bools, Ints
 
-#: A number of 64 bits takes so many bytes at most.
+#: Bytes of a number of 64 bits, at most.
 _LONGEST = 10
 _NUMBER, _LENGTH = 0, 2
 #: Bytes behind the tag, by the kinds of fields that have a fixed length.
 _FIXED = {1: 8, 5: 4}
-#: So many bytes of repeated messages are one stretch.
+#: Bytes of repeated messages that are one stretch.
 _STRETCH = 4 << 20
 
 Content: TypeAlias = mmap.mmap | bytes
@@ -37,7 +37,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class MalformedError(ValueError):
-    """The bytes are no such message."""
+    """The bytes are not a message."""
 
 
 class _ShortError(Exception):
@@ -49,11 +49,11 @@ class Field:
     """A field in a file.
 
     Attributes:
-        tag: which field of its message it is, and how it is written: number << 3 | kind.
-        value: the number, where it is one; else 0.
-        begin: where its content begins.
-        end: where it ends.
-        whole: whether the file goes on so far.
+        tag: number << 3 | kind.
+        value: of a number; else 0.
+        begin: place where its content begins.
+        end: place behind its content.
+        whole: whether all of its content is in the file.
     """
 
     tag: int
@@ -64,7 +64,7 @@ class Field:
 
     @property
     def number(self) -> int:
-        """Which field of its message it is."""
+        """The number of the field in its message."""
         return self.tag >> 3
 
 
@@ -74,7 +74,7 @@ class Walk:
 
     Attributes:
         content: its bytes.
-        cut: whether it has been seen to end within a field.
+        cut: whether it is known to end within a field.
     """
 
     content: Content
@@ -84,7 +84,7 @@ class Walk:
         """Yield the fields in a stretch of the file.
 
         Raises:
-            MalformedError: a field is none, or does not end within its message.
+            MalformedError: a field is malformed, or does not end within its message.
         """
         while at < end:
             try:
@@ -98,7 +98,7 @@ class Walk:
             at = field.end
 
     def text(self, field: Field) -> str:
-        """Return a field's content; what is no UTF-8 is no reason to give up."""
+        """Return a field's content; bytes that are not UTF-8 are replaced."""
         return self.content[field.begin : field.end].decode("utf-8", errors="replace")
 
     def _field(self, at: int, end: int) -> Field:
@@ -112,7 +112,7 @@ class Walk:
         elif kind in _FIXED:
             stop = begin + _FIXED[kind]
         else:
-            raise MalformedError(f"byte {at} begins no field")
+            raise MalformedError(f"no field begins at byte {at}")
         if tag >> 3 == 0:
             raise MalformedError(f"the field at byte {at} has no number")
         return Field(tag, signed(value), begin, min(stop, end), stop <= end)
@@ -120,7 +120,7 @@ class Walk:
     def _ended(self, end: int) -> None:
         """Note that the file was cut short; raise MalformedError where it goes on."""
         if end < len(self.content):
-            raise MalformedError(f"a field reaches over byte {end}, where its message ends")
+            raise MalformedError(f"a field reaches beyond byte {end}, where its message ends")
         self.cut = True
 
     def _number(self, at: int, end: int) -> tuple[int, int]:
@@ -160,7 +160,7 @@ class Walk:
     def _over(self, tag: int, at: int, end: int, begins: list[int] | None = None) -> int:
         """Return the place behind some megabytes of messages under one tag, and note their places.
 
-        The file tells of no message but by the one before, so that each is looked at.
+        Only its length shows where the next message begins, so that each is looked at.
         """
         content, until = self.content, min(at + _STRETCH, end)
         while at < until and content[at] == tag:
@@ -229,7 +229,8 @@ class Messages:
         """Return the values of some fields of each message.
 
         Args:
-            numbers: fields that are numbers; 0 where a message has none, the last where several.
+            numbers: fields that are numbers; 0 where a message lacks it, its last where it has
+                several.
             inner: fields that are messages or texts.
 
         Returns:
@@ -237,10 +238,10 @@ class Messages:
             and these.
 
         Raises:
-            MalformedError: a field is none, or does not end within its message.
+            MalformedError: a field is malformed, or does not end within its message.
         """
         values = {number: np.zeros(len(self), np.int64) for number in numbers}
-        found: dict[int, list[tuple[Ints, Ints, Ints]]] = {number: [] for number in inner}
+        places: dict[int, list[tuple[Ints, Ints, Ints]]] = {number: [] for number in inner}
         rows, at, end = np.arange(len(self)), self.begin, self.end
         while True:
             going = at < end
@@ -252,11 +253,11 @@ class Messages:
             for number, column in values.items():
                 hit = field == (number << 3 | _NUMBER)
                 column[rows[hit]] = value[hit]
-            for number, places in found.items():
+            for number, of_number in places.items():
                 hit = field == (number << 3 | _LENGTH)
                 if hit.any():
-                    places.append((rows[hit], begin[hit], at[hit]))
-        return values, {number: self._inner(places) for number, places in found.items()}
+                    of_number.append((rows[hit], begin[hit], at[hit]))
+        return values, {n: self._inner(of_number) for n, of_number in places.items()}
 
     def _inner(self, places: Sequence[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Messages]:
         none = np.empty(0, np.int64)
@@ -276,7 +277,7 @@ class Messages:
         value[plain], stop[plain] = self._numbers(begin[plain], end[plain])
         long = kind == _LENGTH
         begin = np.where(long, stop, begin)
-        # A length that cannot be must not wrap around.
+        # An impossible length must not wrap around.
         fits = (value >= 0) & (value <= end - begin)
         stop = np.where(long, begin + np.where(fits, value, 0), stop)
         known: Bools = np.isin(kind, (_NUMBER, _LENGTH, *_FIXED)) & (tag >> 3 != 0)
