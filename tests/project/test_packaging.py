@@ -34,7 +34,7 @@ from bubbleviz.schedules import known as schedules
 from bubbleviz.schedules.formula import Formula
 from bubbleviz.schedules.plan import Schedule
 from bubbleviz.sources import readers
-from bubbleviz.sources.nsys.queries import query, sql_root
+from bubbleviz.sources.nsys.queries import query, sql_root, views_of
 from bubbleviz.sources.readers import Reader
 from tests.support.places import CHECKOUT
 
@@ -244,10 +244,12 @@ def test_no_other_convention_takes_the_forwards_and_backwards(convention: Conven
 
 # --- queries
 
-QUERIES = sorted(
-    path.relative_to(CHECKOUT / "sql").with_suffix("").as_posix()
-    for path in (CHECKOUT / "sql").rglob("*.sql")
+FILES = sorted(
+    path.relative_to(CHECKOUT / "sql/nsys").with_suffix("").as_posix()
+    for path in (CHECKOUT / "sql/nsys").rglob("*.sql")
 )
+QUERIES = [name for name in FILES if not name.startswith("views/")]
+VARIANTS = [name for name in FILES if name.startswith("views/")]
 HEAD = re.compile(
     r"\A-- [A-Z][^\n]*\.\n(?:--\n)?"  # what it returns
     r"(?:(?:-- (?!requires:)[^\n]+\n)+--\n)?"  # what else there is to know
@@ -273,17 +275,18 @@ def binds_of(name: str) -> dict[str, int]:
 
 
 def test_there_are_queries() -> None:
-    assert "nsys/kernels" in QUERIES
+    assert "gpu_work/kernels" in QUERIES
+    assert "views/kernels/current" in VARIANTS
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", FILES)
 def test_a_query_says_what_it_returns_and_requires(name: str) -> None:
     assert HEAD.match(query(name).text)
-    # Only what tells which tables there are requires none.
-    assert query(name).requires or name == "nsys/schema"
+    # Only the list of tables, and a view of none, requires none.
+    assert query(name).requires or name in {"schema", "views/strings/absent"}
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", FILES)
 def test_a_query_runs_as_it_stands(name: str) -> None:
     with closing(empty_database(name)) as database:
         rows = database.execute(query(name).text, binds_of(name)).fetchall()
@@ -291,7 +294,7 @@ def test_a_query_runs_as_it_stands(name: str) -> None:
     assert rows == []
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", FILES)
 def test_a_query_requires_what_it_reads(name: str) -> None:
     read: set[tuple[str, str]] = set()
 
@@ -327,6 +330,33 @@ def test_a_query_only_reads_in_a_stated_order(name: str) -> None:
     assert "ORDER BY" in code
     assert ";" not in code
     assert "SELECT *" not in code
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_of_a_view_gives_all_columns_of_the_view(name: str) -> None:
+    view = name.split("/")[1]
+    with closing(empty_database(name)) as database:
+        database.execute(f"CREATE TEMP VIEW {view} AS {query(name).text}")
+        description = database.execute(f"SELECT * FROM {view}").description
+    needed = {column for each in QUERIES for column in query(each).requires.get(view, ())}
+
+    assert {column for column, *_ in description} == needed
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_of_a_view_neither_sorts_nor_takes_parameters(name: str) -> None:
+    """A view that sorts would be built whole for each of its stretches."""
+    assert "ORDER BY" not in query(name).text
+    assert query(name).parameters == ()
+
+
+def test_the_variant_that_reads_most_is_taken() -> None:
+    columns = {"start", "end", "eventType", "globalTid", "text", "textId"}
+    schema = {"NVTX_EVENTS": frozenset(columns), "StringIds": frozenset({"id", "value"})}
+
+    assert views_of(schema)["ranges"].name == "views/ranges/without_end_thread"
+    assert views_of(schema)["strings"].name == "views/strings/current"
+    assert "kernels" not in views_of(schema)
 
 
 # --- what is found by discovery

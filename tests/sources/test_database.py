@@ -81,9 +81,9 @@ def test_parameters_are_numbered_as_they_appear(database: Database) -> None:
 
 
 def test_parameters_of_the_queries_are_found_and_comments_hold_none() -> None:
-    ranges = query("nsys/ranges").parameters
+    ranges = query("ranges/named").parameters
 
-    assert set(query("nsys/calls").parameters) == {"first", "last"}
+    assert set(query("calls/all").parameters) == {"first", "last"}
     assert {"first", "last", "push_pop", "some_strings"} <= set(ranges)
     assert len(set(ranges)) == len(ranges)
 
@@ -107,9 +107,9 @@ def test_a_statement_that_a_signal_left_open_does_not_hide_the_signal(file: Path
         interrupted()
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in Path("sql/nsys").glob("*.sql")))
+@pytest.mark.parametrize("name", sorted(str(p) for p in Path("sql/nsys").rglob("*.sql")))
 def test_no_text_in_a_query_looks_like_a_parameter_or_a_comment(name: str) -> None:
-    lines = [line.partition("-- ")[0] for line in query(f"nsys/{name}").text.splitlines()]
+    lines = [line.partition("-- ")[0] for line in Path(name).read_text().splitlines()]
     texts = re.findall(r"'([^']*)'", "\n".join(lines))
 
     assert not [text for text in texts if ":" in text or "--" in text]
@@ -162,7 +162,7 @@ def test_an_error_is_one_line_that_names_file_and_query(database: Database, file
         database.rows(asking("SELECT a FROM nowhere"))
 
     said = str(caught.value)
-    assert said.startswith(f"{file}: sql/test/asked.sql failed (")
+    assert said.startswith(f"{file}: sql/nsys/test/asked.sql failed (")
     assert "no such table: nowhere" in said
     assert "\n" not in said
 

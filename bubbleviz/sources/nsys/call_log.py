@@ -1,4 +1,4 @@
-"""The CUDA API calls of an nsys export, read block by block."""
+"""CUDA API calls of an nsys export, read block by block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bubbleviz.timing import step
 
 #: The version behind the name of a call: cudaMalloc_v3020, cudaLaunchKernelExC_v11060_ptsz.
 _VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
-#: What calls.sql gives where a call has no correlation id.
+#: The correlation id in calls/all.sql of a call without one.
 _WITHOUT_ID = -(1 << 40)
 
 
@@ -27,14 +27,14 @@ class _CallStretch(Stretch):
     """A stretch of calls, mostly all of one thread."""
 
     def columns(self, database: Database) -> Ints:
-        """Return columns as of calls.sql, which is asked where there are several threads."""
+        """Return the columns of calls/all.sql, which runs only where there are several threads."""
         ends = {"first": self.first, "last": self.last}
-        threads = database.columns(query("nsys/call_threads"), ends)[0].tolist()
+        threads = database.columns(query("calls/threads"), ends)[0].tolist()
         if self.length <= ROWS and len(threads) == 2 and threads[0] == threads[1]:
             binds = {**ends, "thread": threads[0]}
-            own = database.columns(query("nsys/calls_of_thread"), binds, self.length)
-            if own.shape[1] == self.length:
-                return np.insert(own, 2, threads[0], axis=0)
+            columns = database.columns(query("calls/of_thread"), binds, self.length)
+            if columns.shape[1] == self.length:
+                return np.insert(columns, 2, threads[0], axis=0)
         return super().columns(database)
 
 
@@ -47,8 +47,8 @@ class ExportedCalls:
 
     def stretches(self) -> tuple[Stretch, ...]:
         """Return the stretches that make up the table."""
-        asked = self.scan.stretches("nsys/calls", *self.export.bounds("call_rows"))
-        return tuple(_CallStretch(one.query, one.first, one.last) for one in asked)
+        stretches = self.scan.stretches("calls/all", *self.export.bounds("calls/bounds"))
+        return tuple(_CallStretch(s.query, s.first, s.last) for s in stretches)
 
     def blocks(self) -> Iterator[Calls]:
         """Yield all that can have launched something, in the order of the export.
@@ -56,20 +56,20 @@ class ExportedCalls:
         Raises:
             ProfileError: the export is damaged.
         """
-        asked = self.stretches()
-        blocks = self.scan.columns(asked)
-        for stretch in asked:
+        stretches = self.stretches()
+        blocks = self.scan.columns(stretches)
+        for stretch in stretches:
             with step("read calls") as rows:
                 columns = next(blocks)
                 rows.count = columns.shape[1]
             yield _calls(self._rows(stretch, columns.shape[1]), columns)
 
     def _rows(self, stretch: Stretch, count: int) -> Ints:
-        """Return the numbers of the rows that a stretch held."""
+        """Return the numbers of the rows of a stretch."""
         if count == stretch.length:
             return np.arange(stretch.first, stretch.last + 1)
         binds = {"first": stretch.first, "last": stretch.last}
-        numbers: Ints = self.export.columns(query("nsys/call_numbers"), binds)[0]
+        numbers: Ints = self.export.columns("calls/row_numbers", binds)[0]
         return numbers
 
     def at(self, rows: Ints) -> Calls:
@@ -79,18 +79,18 @@ class ExportedCalls:
             ProfileError: the export is damaged.
         """
         binds = {"rows": json.dumps(rows.tolist())}
-        return _calls(rows, self.export.columns(query("nsys/calls_at"), binds))
+        return _calls(rows, self.export.columns("calls/at", binds))
 
     def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return what each call of some rows (distinct, ascending) is named, "" where unknown.
+        """Return the names of the calls of some rows (distinct, ascending), "" where unknown.
 
         The version of the API behind a name is left out.
         """
-        if not self.export.has("call_names"):
+        if not self.export.has("calls/names"):
             return ("",) * len(rows)
         binds = {"rows": json.dumps(rows.tolist())}
-        found = {row: str(name) for row, name in self.export.rows(query("nsys/call_names"), binds)}
-        return tuple(_VERSION.sub("", found.get(row, "")) for row in rows.tolist())
+        names = {row: str(name) for row, name in self.export.rows("calls/names", binds)}
+        return tuple(_VERSION.sub("", names.get(row, "")) for row in rows.tolist())
 
 
 def _calls(row: Ints, columns: Ints) -> Calls:

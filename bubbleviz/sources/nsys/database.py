@@ -1,16 +1,16 @@
-"""Databases: an SQLite file, opened read-only, that runs the queries of ``sql/``.
+"""Databases: an SQLite file, opened read-only, whose large tables are read as columns.
 
 Nothing is ever written to the file or beside it: it is opened immutable, so that SQLite makes no
-journal. Results come as Arrow columns from the SQLite that ADBC's driver brings: no Python object
-is made for a value, and other threads run meanwhile. Of what a query reads, and of what the tables
-mean, nothing is known here.
+journal, and views are temporary ones of the connection. Results come as Arrow columns from the
+SQLite that ADBC's driver brings: no Python object is made for a value, and other threads run
+meanwhile. Of what a query reads, and of what the tables mean, nothing is known here.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,30 +37,35 @@ _ROW_BYTES = 8
 _INT64, _UTF8, _BINARY = DataType.int64(), DataType.string(), DataType.binary()
 #: What reading raises where a file is damaged, or holds text where a number belongs.
 _UNREADABLE = (adbc.Error, ValueError)
-#: What the driver puts before what SQLite says.
+#: What the driver puts before SQLite's reason.
 _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")
-#: How SQLite and the driver say that there is no memory.
+#: How SQLite and the driver report that there is no memory.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 
 
 @contextmanager
-def _blamed(path: str, chosen: Query) -> Iterator[None]:
-    """Turn what a query raises into an error that says which file is damaged."""
+def _damage_reported(path: str, query: Query) -> Iterator[None]:
+    """Turn what a query raises into an error that names the damaged file."""
     try:
         yield
     except _UNREADABLE as error:
         if any(text in str(error) for text in _NO_MEMORY):
             raise MemoryError from error
-        raise ProfileError(
-            f"{path}: sql/{chosen.name}.sql failed ({_said(error)}); the file is damaged or "
-            f"was cut short: {EXPORT_AGAIN}"
-        ) from error
+        raise damage(path, query, _reason(error)) from error
 
 
-def _said(error: Exception) -> str:
-    """Return what SQLite says, in one line and without the driver's words around it."""
-    said = (str(error).splitlines() or [type(error).__name__])[0].rpartition("[SQLite] ")[2]
-    return _AROUND.sub("", said)
+def damage(path: str, query: Query, reason: str) -> ProfileError:
+    """Return the error of a query that failed."""
+    return ProfileError(
+        f"{path}: sql/nsys/{query.name}.sql failed ({reason}); the file is damaged or was cut "
+        f"short: {EXPORT_AGAIN}"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return SQLite's reason, in one line and without the driver's words around it."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition("[SQLite] ")[2]
+    return _AROUND.sub("", reason)
 
 
 @dataclass(frozen=True)
@@ -71,35 +76,37 @@ class Database:
         path: as given.
         connection: through which queries run.
         size: of the file, bytes.
+        views: statements that created its temporary views.
     """
 
     path: str
     connection: adbc.AdbcConnection
     size: int
+    views: tuple[str, ...] = ()
 
     @property
     def most_rows(self) -> int:
         """More rows than fit into the file; a row of any table that is read takes more bytes."""
         return self.size // _ROW_BYTES + 1
 
-    def rows(self, chosen: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query with a small result; text is read as far as it is UTF-8.
+    def rows(self, query: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
+        """Return the rows of a query, which hold texts; these are read as far as they are UTF-8.
 
         Raises:
             ProfileError: the file is damaged.
         """
         most = _BATCH
-        with _blamed(self.path, chosen):
+        with _damage_reported(self.path, query):
             # A column has the type of its first batch, so that all rows must come in one.
-            while (batches := self._batches(chosen, binds or {}, most, alone=True)) is None:
+            while (batches := self._batches(query, binds or {}, most, alone=True)) is None:
                 most <<= 4
         return [row for batch in batches for row in zip(*map(_values, batch.columns), strict=True)]
 
-    def columns(self, chosen: Query, binds: Binds | None = None, rows: int = _BATCH) -> Ints:
+    def columns(self, query: Query, binds: Binds | None = None, rows: int = _BATCH) -> Ints:
         """Return the int64 columns of a query, shape (columns, rows).
 
         Args:
-            chosen: the query.
+            query: that gives them.
             binds: its parameters.
             rows: how many there are, if that is known. No more of them than this are read while
                 other threads run Python; the rest while none does.
@@ -107,29 +114,29 @@ class Database:
         Raises:
             ProfileError: the file is damaged, or holds something else than integers.
         """
-        with _blamed(self.path, chosen):
-            batches = self._batches(chosen, binds or {}, max(rows, 1)) or []
+        with _damage_reported(self.path, query):
+            batches = self._batches(query, binds or {}, max(rows, 1)) or []
             if not batches:
-                return np.empty((len(chosen.columns), 0), np.int64)
-            found = [_integers(batch) for batch in batches]
-            return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+                return np.empty((len(query.columns), 0), np.int64)
+            blocks = [_integers(batch) for batch in batches]
+            return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
     def _batches(
-        self, chosen: Query, binds: Binds, most: int, *, alone: bool = False
+        self, query: Query, binds: Binds, most: int, *, alone: bool = False
     ) -> list[RecordBatch] | None:
         """Return the result in batches of ``most`` rows; None if it is to be one, and is more."""
         # Where memory runs out the driver may end the process; numpy says so. Other threads take
         # memory too, so that this helps nearly always.
         np.empty(_ROOM, np.uint8)
-        given = [_parameter(binds[name]) for name in chosen.parameters]
+        values = [_parameter(binds[name]) for name in query.parameters]
         statement = adbc.AdbcStatement(self.connection)
         stream = reader = None
         try:
             statement.set_options(**{"adbc.sqlite.query.batch_rows": str(most)})
-            statement.set_sql_query(chosen.text)
+            statement.set_sql_query(query.text)
             statement.prepare()
-            if given:
-                statement.bind(RecordBatch.from_arrays(given, names=chosen.parameters))
+            if values:
+                statement.bind(RecordBatch.from_arrays(values, names=query.parameters))
             stream, _ = statement.execute_query()
             reader = RecordBatchReader.from_stream(stream)
             batches: list[RecordBatch] = []
@@ -141,7 +148,7 @@ class Database:
         except (adbc.Error, MemoryError):
             raise
         except Exception as error:
-            # Whatever the driver says of a step comes as a plain Exception.
+            # Whatever the driver reports of a step comes as a plain Exception.
             raise ValueError(str(error)) from error
         finally:
             # What is left of a result holds on to its statement, which must be closed after it.
@@ -168,9 +175,23 @@ def _values(column: Array) -> list[object]:
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]
 
 
+def _create_views(connection: adbc.AdbcConnection, statements: Sequence[str]) -> None:
+    for text in statements:
+        statement = adbc.AdbcStatement(connection)
+        try:
+            statement.set_sql_query(text)
+            statement.execute_update()
+        finally:
+            statement.close()
+
+
 @contextmanager
-def opened_database(path: str) -> Iterator[Database]:
+def opened_database(path: str, views: Sequence[str] = ()) -> Iterator[Database]:
     """Open a file read-only.
+
+    Args:
+        path: of the file.
+        views: statements that create the temporary views which queries read.
 
     Raises:
         ProfileError: it cannot be opened.
@@ -182,6 +203,7 @@ def opened_database(path: str) -> Iterator[Database]:
             stack.callback(_close, database)
             connection = adbc.AdbcConnection(database)
             stack.callback(_close, connection)
+            _create_views(connection, views)
         except OSError as error:
             raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
         except adbc.Error as error:
@@ -190,13 +212,13 @@ def opened_database(path: str) -> Iterator[Database]:
                 f"{path}: cannot be opened; it may be that too many files are open, or that there "
                 "is too little memory: give a smaller --jobs"
             ) from error
-        yield Database(path, connection, size)
+        yield Database(path, connection, size, tuple(views))
 
 
-def _close(opened: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
+def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
     # A signal may have come between a statement and its end; what it left is closed with it.
     with suppress(RuntimeError):
-        opened.close()
+        handle.close()
 
 
 def uri_of(path: str) -> str:

@@ -1,71 +1,124 @@
-"""Exports: a database of nsys, that answers the queries of ``sql/nsys``.
+"""Exports: an SQLite file of nsys, of which it is known what it holds.
 
-Tables and columns are probed before a query runs.
+Tables and columns are probed before a query runs, and views make the schemas of all years one.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
-from bubbleviz.sources.nsys.database import Database, opened_database, uri_of
-from bubbleviz.sources.nsys.queries import Query, query
+from bubbleviz.model.columns import Ints
+from bubbleviz.sources.nsys.database import Binds, Database, opened_database
+from bubbleviz.sources.nsys.queries import (
+    Query,
+    Schema,
+    lacking,
+    query,
+    tables_read,
+    view_variants,
+    views_of,
+)
+
+if TYPE_CHECKING:
+    from bubbleviz.sources.nsys.catalogue import Catalogue
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 
-Schema: TypeAlias = Mapping[str, frozenset[str]]
-
-
-def connect(path: str) -> sqlite3.Connection:
-    """Return a read-only connection to a file; text that is no UTF-8 is read as far as it is."""
-    connection = sqlite3.connect(uri_of(path), uri=True)
-    connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
-    return connection
-
 
 @dataclass(frozen=True)
-class Export(Database):
-    """An open export of nsys, of which it is known what it holds."""
+class Export:
+    """An open export of nsys.
+
+    Attributes:
+        schema: the columns of each table.
+        views: the variant of each view that queries read here.
+        catalogue: answers small queries.
+        database: reads large tables.
+    """
 
     schema: Schema
+    views: Mapping[str, Query]
+    catalogue: Catalogue
+    database: Database
 
-    def lacks(self, *names: str) -> tuple[str, ...]:
-        """Return what the export lacks for the first of the queries, if it can run none."""
-        if any(self.has(name) for name in names):
-            return ()
-        return query(f"nsys/{names[0]}").lacks(self.schema)
-
-    def choose(self, *names: str) -> Query:
-        """Return the first of the queries for which the export has everything.
-
-        Raises:
-            SchemaError: it has it for none; the message says what the first one lacks.
-        """
-        for name in names:
-            if self.has(name):
-                return query(f"nsys/{name}")
-        lacking = self.lacks(names[0])
-        raise SchemaError(
-            f"{self.path}: the export lacks {', '.join(lacking)}, which sql/nsys/{names[0]}.sql "
-            f"needs; {EXPORT_AGAIN}"
-        )
-
-    def bounds(self, name: str) -> tuple[int, int]:
-        """Return the first and the last row that a query tells of; (0, -1) of an empty table."""
-        rows = self.rows(query(f"nsys/{name}"))
-        return (number(self, rows[0][0]), number(self, rows[0][1])) if rows else (0, -1)
+    @property
+    def path(self) -> str:
+        """Path as given."""
+        return self.database.path
 
     def has(self, name: str) -> bool:
-        """Tell whether the export has everything that a query needs."""
-        return not query(f"nsys/{name}").lacks(self.schema)
+        """Tell whether the export holds what a query needs."""
+        needs = query(name).requires
+        tables = {table: needs[table] for table in needs if table not in view_variants()}
+        return not lacking(tables, self.schema) and all(
+            view in self.views for view in needs if view in view_variants()
+        )
+
+    def lacks(self, name: str) -> tuple[str, ...]:
+        """Return which tables and columns of today's exports, that a query reads, are missing.
+
+        The query may run all the same, through another variant of a view.
+        """
+        return lacking(tables_read(name), self.schema)
+
+    def require(self, name: str) -> None:
+        """Check that a query can run.
+
+        Raises:
+            SchemaError: it cannot; the message names what the export lacks.
+        """
+        if not self.has(name):
+            raise SchemaError(
+                f"{self.path}: the export lacks {', '.join(self.lacks(name))}, which "
+                f"sql/nsys/{name}.sql needs; {EXPORT_AGAIN}"
+            )
+
+    def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
+        """Return the rows of a small query.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        return self.catalogue.rows(query(name), binds)
+
+    def value(self, name: str) -> object:
+        """Return the single value of a small query; None where the export does not hold it."""
+        rows = self.rows(name) if self.has(name) else []
+        return rows[0][0] if rows else None
+
+    def columns(self, name: str, binds: Binds | None = None) -> Ints:
+        """Return the int64 columns of a query, shape (columns, rows).
+
+        Raises:
+            ProfileError: the file is damaged, or holds something else than integers.
+        """
+        return self.database.columns(query(name), binds)
+
+    def bounds(self, name: str) -> tuple[int, int]:
+        """Return the first and the last row number that a query gives; (0, -1) of no rows."""
+        rows = self.rows(name)
+        return (self.number(rows[0][0]), self.number(rows[0][1])) if rows else (0, -1)
+
+    def number(self, value: object) -> int:
+        """Return a value that must be a number; SQLite keeps text in any column.
+
+        Raises:
+            ProfileError: it is none.
+        """
+        if not isinstance(value, int):
+            raise ProfileError(
+                f"{self.path}: holds {type(value).__name__} where a number belongs, so it is "
+                f"damaged or was edited; {EXPORT_AGAIN}"
+            )
+        return value
 
 
 @contextmanager
@@ -75,6 +128,23 @@ def opened(path: str) -> Iterator[Export]:
     Raises:
         ProfileError: it is being written, damaged, or no SQLite file.
     """
+    # SQLAlchemy is imported only where there is an export to read.
+    from bubbleviz.sources.nsys.catalogue import opened_catalogue
+
+    _check_finished(path)
+    _check_length(path)
+    with opened_catalogue(path) as catalogue:
+        schema = catalogue.schema()
+        _check_schema(path, schema)
+        views = views_of(schema)
+        statements = [f"CREATE TEMP VIEW {name} AS\n{views[name].text}" for name in views]
+        catalogue.create_views(statements)
+        with opened_database(path, statements) as database:
+            yield Export(schema, views, catalogue, database)
+
+
+def _check_finished(path: str) -> None:
+    """Raise ProfileError where the file is being written."""
     real = str(Path(path).resolve())
     for suffix, least in (("-journal", 0), ("-wal", 1)):
         beside = Path(real + suffix)
@@ -83,10 +153,6 @@ def opened(path: str) -> Iterator[Export]:
                 f"{path}: is still being written, or its writer died ({beside.name} lies beside "
                 f"it); wait for nsys to finish, or {EXPORT_AGAIN}"
             )
-    _check_length(path)
-    with opened_database(path) as database:
-        schema = _schema(database)
-        yield Export(path, database.connection, database.size, schema)
 
 
 def _check_length(path: str) -> None:
@@ -103,23 +169,10 @@ def _check_length(path: str) -> None:
         raise ProfileError(f"{path}: was cut short, {size} of {page * pages} bytes; {EXPORT_AGAIN}")
 
 
-def _schema(database: Database) -> Schema:
-    schema: dict[str, set[str]] = {}
-    for table, column in database.rows(query("nsys/schema")):
-        schema.setdefault(str(table), set()).add(str(column))
+def _check_schema(path: str, schema: Schema) -> None:
+    """Raise ProfileError where the tables are not those of nsys."""
     if not {"StringIds", KERNEL, RUNTIME, NVTX} & set(schema):
         raise ProfileError(
-            f"{database.path}: an SQLite database, but no nsys export: it has none of the tables "
+            f"{path}: an SQLite database, but no nsys export: it has none of the tables "
             f"StringIds, {KERNEL}, {RUNTIME}, {NVTX}; {EXPORT_AGAIN}"
         )
-    return {table: frozenset(columns) for table, columns in schema.items()}
-
-
-def number(export: Export, value: object) -> int:
-    """Return a value that must be a number; SQLite keeps text in any column."""
-    if not isinstance(value, int):
-        raise ProfileError(
-            f"{export.path}: holds {type(value).__name__} where a number belongs, so it is "
-            f"damaged or was edited; {EXPORT_AGAIN}"
-        )
-    return value

@@ -1,101 +1,114 @@
-"""What ran on the GPUs of an nsys export: its kernels, whole CUDA graphs, copies and fills."""
+"""Work of the GPUs in an nsys export: its kernels, whole CUDA graphs, copies and fills."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import NONE, Codes, Ints, widened
+from bubbleviz.model.grouping import groups_of, places_in
+from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import Activities, correlations, impossible_times
-from bubbleviz.sources.nsys.export import GRAPH, Export, number
-from bubbleviz.sources.nsys.gathering import Gathering
-from bubbleviz.sources.nsys.queries import query
+from bubbleviz.model.profile import Activities, correlations, impossible_times, possible
+from bubbleviz.sources.nsys.export import GRAPH, Export
+from bubbleviz.sources.nsys.queries import tables_read
 from bubbleviz.sources.nsys.scan import Scan, Stretch
 
-#: The queries for kernels, and what stands in for it.
-KERNEL_QUERIES = ("kernels", "kernels_without_process")
 #: How the names of calls begin that copies and fills come from.
 _COPYING = {"copies": ("cudaMemcpy", "cuMemcpy"), "fills": ("cudaMemset", "cuMemset")}
 #: How the names of calls begin that launch CUDA graphs.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
-#: All of these.
-TELLING_CALLS = (*_GRAPH_LAUNCHES, *(start for starts in _COPYING.values() for start in starts))
-#: What graphs.sql gives as the name of a CUDA graph, which has none.
+#: All of these: calls whose work may not be recorded.
+WORK_CALLS = (*_GRAPH_LAUNCHES, *(start for starts in _COPYING.values() for start in starts))
+#: The name id in gpu_work/graphs.sql of a CUDA graph, which has no name.
 _WHOLE_GRAPH = -2
+#: A process (40 bits) and a device make one integer.
+_DEVICE_BITS = 22
 
 
 def kernel_stretches(export: Export, scan: Scan) -> tuple[Stretch, ...]:
     """Return the stretches that make up the table of kernels; none if it cannot be read."""
-    if export.lacks(*KERNEL_QUERIES):
+    if not export.has("gpu_work/kernels"):
         return ()
-    chosen = export.choose(*KERNEL_QUERIES).name
-    return scan.stretches(chosen, *export.bounds("kernel_rows"))
+    return scan.stretches("gpu_work/kernels", *export.bounds("gpu_work/kernel_bounds"))
 
 
 def activities_of(
     export: Export, scan: Scan, call_names: Mapping[int, str]
 ) -> tuple[Activities, tuple[Limitation, ...]]:
-    """Return what ran on the GPUs, and what is not known of it.
+    """Return the work of the GPUs, and what is not known of it.
 
     Args:
         export: the open export.
         scan: reads its large tables.
-        call_names: those in ``StringIds`` that begin as ``TELLING_CALLS`` do, by id.
+        call_names: those in ``StringIds`` that begin as ``WORK_CALLS`` do, by id.
 
     Raises:
         ProfileError: the export is damaged.
     """
     stretches = kernel_stretches(export, scan)
-    graphs = [export.columns(query("nsys/graphs"))] if export.has("graphs") else []
-    copies = {w: export.columns(query(f"nsys/{w}")) for w in _COPYING if export.has(w)}
+    graphs = [graph_columns(export)]
+    copies = {w: export.columns(f"gpu_work/{w}") for w in _COPYING if export.has(f"gpu_work/{w}")}
     beside = sum(table.shape[1] for table in (*graphs, *copies.values()))
     most = sum(stretch.length for stretch in stretches)
-    gathering = Gathering(min(most, scan.database.most_rows) + beside)
+    builder = ActivitiesBuilder(min(most, scan.database.most_rows) + beside)
     try:
-        for block in scan.columns(stretches):
-            gathering.kernels(block)
-        for table in graphs:
-            gathering.kernels(table)
+        for block in chain(scan.columns(stretches), graphs):
+            builder.add_kernels(block)
         for table in copies.values():
-            gathering.copies(table)
+            builder.add_copies(table)
     except ValueError as error:
         raise ProfileError(
             f"{export.path}: is damaged or was edited ({error}); {EXPORT_AGAIN}"
         ) from error
-    lacking = gathering.without_process()
-    processes = _calling_processes(export) if lacking else ()
-    activities = gathering.done(lambda ids: _names(export, ids), processes)
+    orphans = builder.without_process()
+    processes = _calling_processes(export) if orphans else ()
+    activities = builder.activities(lambda ids: _names(export, ids), processes)
     return activities, (
         *_lost_graphs(export),
-        *_lost_process(export, lacking, processes),
+        *_lost_process(export, orphans, processes),
         *_unrecorded_graphs(export, activities, call_names),
         *_lost_copies(export, {w for w, t in copies.items() if t.shape[1]}, call_names),
-        *impossible_times(export.path, gathering.impossible),
+        *impossible_times(export.path, builder.impossible),
     )
+
+
+def graph_columns(export: Export) -> Ints:
+    """Return the CUDA graphs that were traced as a whole, with the columns of kernels."""
+    if not export.has("gpu_work/graphs"):
+        return np.empty((6, 0), np.int64)
+    return export.columns("gpu_work/graphs")
+
+
+def processes_of(export: Export, scan: Scan) -> tuple[int, ...]:
+    """Return the processes that ran kernels or graphs."""
+    processes: set[int] = set()
+    blocks = scan.columns(kernel_stretches(export, scan))
+    for block in chain(blocks, [graph_columns(export)]):
+        processes.update(np.unique(block[3]).tolist())
+    return tuple(sorted(processes - {NONE}))
 
 
 def _names(export: Export, ids: Ints) -> tuple[str, ...]:
     """Return the text of each string id; a made-up one where the export has none."""
-    known: dict[int, str] = {_WHOLE_GRAPH: "CUDA graph, traced as a whole"}
-    if export.has("strings"):
-        rows = export.rows(query("nsys/strings"), {"ids": json.dumps(ids.tolist())})
-        known |= {number(export, row[0]): str(row[1]) for row in rows}
+    rows = export.rows("strings/by_id", {"ids": json.dumps(ids.tolist())})
+    known = {_WHOLE_GRAPH: "CUDA graph, traced as a whole"}
+    known |= {export.number(row[0]): str(row[1]) for row in rows}
     return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
 
 
 def _calling_processes(export: Export) -> tuple[int, ...]:
-    rows = export.rows(query("nsys/calling_processes"))
-    return tuple(number(export, row[0]) for row in rows)
+    return tuple(export.number(row[0]) for row in export.rows("calls/processes"))
 
 
 def _lost_graphs(export: Export) -> tuple[Limitation, ...]:
-    if GRAPH not in export.schema or export.has("graphs"):
+    if GRAPH not in export.schema or export.has("gpu_work/graphs"):
         return ()
-    lacking = ", ".join(export.lacks("graphs"))
+    lacking = ", ".join(export.lacks("gpu_work/graphs"))
     return (Limitation("CUDA graphs traced as a whole", f"{export.path} lacks {lacking}"),)
 
 
@@ -106,28 +119,30 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
     """
     if not count:
         return ()
-    one = len(processes) == 1
-    what = "they are taken for the only one that made calls" if one else "they stay unlinked"
-    lacking = ", ".join(export.lacks("kernels")) or "it for some"
-    reason = f"{export.path} lacks {lacking}; {what}"
+    outcome = (
+        "they are taken for the only one that made calls"
+        if len(processes) == 1
+        else "they stay unlinked"
+    )
+    lacking = ", ".join(export.lacks("gpu_work/kernels")) or "it for some"
+    reason = f"{export.path} lacks {lacking}; {outcome}"
     return (Limitation("the process of kernels", reason, count),)
 
 
 def _lost_copies(
     export: Export, recorded: Collection[str], call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
-    """Return limitations where copies or fills cannot be read, or were made and none is there."""
+    """Return limitations where copies or fills cannot be read, or were made and not recorded."""
     lost = []
     for what, beginnings in _COPYING.items():
-        chosen = query(f"nsys/{what}")
-        table = next(iter(chosen.requires))
-        if table in export.schema and not export.has(what):
-            lacking = ", ".join(export.lacks(what))
+        (table,) = tables_read(f"gpu_work/{what}")
+        if table in export.schema and not export.has(f"gpu_work/{what}"):
+            lacking = ", ".join(export.lacks(f"gpu_work/{what}"))
             lost.append(Limitation(f"memory {what}", f"{export.path} lacks {lacking}"))
         ids = _ids(call_names, beginnings)
-        if what in recorded or not ids or not export.has("call_named"):
+        if what in recorded or not ids or not export.has("calls/any_named"):
             continue
-        if export.rows(query("nsys/call_named"), {"name_ids": json.dumps(ids)}):
+        if export.rows("calls/any_named", {"name_ids": json.dumps(ids)}):
             reason = f"{export.path} holds calls that make some, but none in {table}"
             lost.append(Limitation(f"memory {what}", reason))
     return tuple(lost)
@@ -138,15 +153,15 @@ def _unrecorded_graphs(
 ) -> tuple[Limitation, ...]:
     """Return a limitation where CUDA graphs were launched whose work was not recorded."""
     ids = _ids(call_names, _GRAPH_LAUNCHES)
-    if not ids or not export.has("graph_launches"):
+    if not ids or not export.has("calls/graph_launches"):
         return ()
-    launches = export.columns(query("nsys/graph_launches"), {"name_ids": json.dumps(ids)})
+    launches = export.columns("calls/graph_launches", {"name_ids": json.dumps(ids)})
     process, correlation_id = launches[0], correlations(launches[1])
     lost = 0
-    for own in np.unique(process).tolist():
-        ranks = np.flatnonzero(activities.ranks[:, 0] == own)
-        ran = activities.correlation_id[np.isin(activities.rank, ranks)]
-        lost += int((~np.isin(correlation_id[process == own], ran)).sum())
+    for pid in np.unique(process).tolist():
+        ranks = np.flatnonzero(activities.ranks[:, 0] == pid)
+        recorded = activities.correlation_id[np.isin(activities.rank, ranks)]
+        lost += int((~np.isin(correlation_id[process == pid], recorded)).sum())
     reason = f"{export.path}: record what graphs run with nsys profile --cuda-graph-trace=node"
     what = "CUDA graph launches without recorded work"
     return (Limitation(what, reason, lost),) if lost else ()
@@ -154,3 +169,94 @@ def _unrecorded_graphs(
 
 def _ids(call_names: Mapping[int, str], beginnings: tuple[str, ...]) -> list[int]:
     return sorted(i for i, name in call_names.items() if name.startswith(beginnings))
+
+
+class ActivitiesBuilder:
+    """Merges blocks of kernels, then of copies, in as few bytes as they need.
+
+    Args:
+        room: how many there are at most; memory is used by those that come.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._start_ns, self._end_ns = np.empty(room, np.int64), np.empty(room, np.int64)
+        self._rank: Codes = np.empty(room, np.int16)
+        self._name_id: Codes = np.empty(room, np.int16)
+        self._correlation_id = np.empty(room, np.uint32)
+        self._places, self._names = BlockNumbering(), BlockNumbering()
+        self._count = self._kernels = 0
+        self.impossible = {"kernels": 0, "copies": 0}
+
+    def add_kernels(self, block: Ints) -> None:
+        """Add kernels: start_ns, end_ns, device, process, correlation id, number of the name.
+
+        Raises:
+            ValueError: a device has a number that none can have.
+        """
+        self._add(block, "kernels")
+        self._kernels = self._count
+
+    def add_copies(self, block: Ints) -> None:
+        """Add copies or fills, after all kernels: columns as of these, without a name."""
+        self._add(block, "copies")
+
+    def _add(self, block: Ints, what: str) -> None:
+        keep = possible(block[0], block[1])
+        if keep is not None:
+            self.impossible[what] += int((~keep).sum())
+            block = block[:, keep]
+        start_ns, end_ns, device_id, process, correlation_id, *name = block
+        if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
+            raise ValueError("no device has the number of one")
+        at, self._count = self._count, self._count + len(start_ns)
+        if self._count > len(self._start_ns):
+            raise ValueError("a table has more rows than numbers of rows")
+        rows = slice(at, self._count)
+        self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
+        place = self._places.numbers(process << _DEVICE_BITS | device_id)
+        name_id = self._names.numbers(name[0]) if name else np.full(len(place), NONE)
+        self._rank, self._name_id = widened(self._rank, place), widened(self._name_id, name_id)
+        self._rank[rows], self._name_id[rows] = place, name_id
+        self._correlation_id[rows] = correlations(correlation_id)
+
+    def activities(
+        self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()
+    ) -> Activities:
+        """Return the activities.
+
+        Args:
+            names: texts of the numbers of names.
+            processes: if there is just one, it is that of kernels without one.
+        """
+        process = self._places.values >> _DEVICE_BITS
+        if len(processes) == 1:
+            process = np.where(process == NONE, processes[0], process)
+        device_id = self._places.values & ((1 << _DEVICE_BITS) - 1)
+        groups = groups_of(process, device_id)
+        rows = slice(0, self._count)
+        rank, name_id = self._rank[rows], self._name_id[rows]
+        _translate(rank, groups.of_row)
+        order = np.argsort(self._names.values)
+        _translate(name_id[: self._kernels], places_in(order))
+        return Activities(
+            self._start_ns[rows],
+            self._end_ns[rows],
+            rank,
+            self._correlation_id[rows],
+            name_id,
+            self._kernels,
+            names(self._names.values[order]),
+            np.stack((process, device_id), axis=1)[groups.first],
+        )
+
+    def without_process(self) -> int:
+        """Return the number of activities without a process."""
+        lacking = np.flatnonzero(self._places.values >> _DEVICE_BITS == NONE)
+        return int(np.isin(self._rank[: self._count], lacking).sum()) if len(lacking) else 0
+
+
+def _translate(codes: Codes, to: Ints) -> None:
+    """Replace codes in place; piece by piece, as memory is short."""
+    for at in range(0, len(codes), 1 << 16):
+        piece = slice(at, at + (1 << 16))
+        codes[piece] = to[codes[piece]]

@@ -142,20 +142,20 @@ def read_payloads(path: str) -> tuple[Payloads, tuple[Limitation, ...]]:
 
 
 def _blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
-    if not (export.has("payloads") and export.has("range_rows")):
+    if not (export.has("ranges/payloads") and export.has("ranges/bounds")):
         return
-    first, last = export.bounds("range_rows")
+    first, last = export.bounds("ranges/bounds")
     for at in range(first, last + 1, max(_ROWS, (last - first) // 1024)):
         end = min(at + max(_ROWS, (last - first) // 1024) - 1, last)
-        yield export.rows(query("nsys/payloads"), {"first": at, "last": end})
+        yield export.database.rows(query("ranges/payloads"), {"first": at, "last": end})
 
 
 def _layouts(export: Export) -> tuple[Mapping[_Key, Sequence[_Field]], bool]:
     """Return the layouts of NCCL's functions, and whether a number stands for two."""
     fields: dict[_Key, dict[int, _Field]] = {}
     strange: set[_Key] = set()
-    if export.has("payload_entries"):
-        for domain, schema, place, kind, name, at in export.rows(query("nsys/payload_entries")):
+    if export.has("ranges/payload_entries"):
+        for domain, schema, place, kind, name, at in export.rows("ranges/payload_entries"):
             if not (isinstance(domain, int) and isinstance(schema, int)):
                 continue
             key = domain, schema
@@ -166,8 +166,8 @@ def _layouts(export: Export) -> tuple[Mapping[_Key, Sequence[_Field]], bool]:
                 strange.add(key)
             held[number] = own
     sizes: dict[_Key, int] = {}
-    if export.has("payload_schemas"):
-        for domain, schema, size in export.rows(query("nsys/payload_schemas")):
+    if export.has("ranges/payload_schemas"):
+        for domain, schema, size in export.rows("ranges/payload_schemas"):
             if isinstance(domain, int) and isinstance(schema, int) and isinstance(size, int):
                 sizes[domain, schema] = max(size, sizes.get((domain, schema), 0))
     layouts = {

@@ -1,7 +1,9 @@
-"""The queries of ``sql/``: found beside the package or in it, with what each one requires.
+"""Queries and views of ``sql/nsys``: found beside the package or in it, with what each requires.
 
-A query file is one ``SELECT`` that runs as it stands in the sqlite3 shell. Its head says what
-it returns, and ``-- requires: TABLE(column, column)`` lines say what it reads.
+A query is one ``SELECT``. Where the tables of nsys changed over the years it reads a view, so that
+it is the same for every version: each folder of ``sql/nsys/views`` is a view, each file in it a
+variant for the exports that hold what it requires. Heads say what a file gives, and
+``-- requires: NAME(column, column)`` lines which tables and views it reads.
 """
 
 from __future__ import annotations
@@ -13,13 +15,18 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     if sys.version_info >= (3, 11):
         from importlib.resources.abc import Traversable
     else:
         from importlib.abc import Traversable
+
+#: Tables by name, each with its columns.
+Schema: TypeAlias = Mapping[str, frozenset[str]]
+#: Tables and views by name, each with the columns that are needed of it.
+Requirements: TypeAlias = Mapping[str, tuple[str, ...]]
 
 _REQUIRES = re.compile(r"^-- requires: (\w+)\(([^)]*)\)$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
@@ -30,31 +37,21 @@ _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
 @dataclass(frozen=True)
 class Query:
-    """One file of ``sql/``.
+    """One file of ``sql/nsys``.
 
     Attributes:
-        name: ``"nsys/kernels"`` for ``sql/nsys/kernels.sql``.
+        name: ``"gpu_work/kernels"`` for ``sql/nsys/gpu_work/kernels.sql``.
         text: the statement.
-        columns: names of what it returns.
+        columns: names of what a query returns.
         parameters: names of its parameters, in the order in which SQLite numbers them.
-        requires: tables it reads, each with the columns it reads.
+        requires: tables and views it reads, each with the columns it reads.
     """
 
     name: str
     text: str
     columns: tuple[str, ...]
     parameters: tuple[str, ...]
-    requires: Mapping[str, tuple[str, ...]]
-
-    def lacks(self, tables: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
-        """Return what ``tables`` (name to columns) lacks: ``TABLE`` or ``TABLE.column``."""
-        missing: list[str] = []
-        for table, columns in self.requires.items():
-            if table not in tables:
-                missing.append(table)
-            else:
-                missing.extend(f"{table}.{c}" for c in columns if c not in tables[table])
-        return tuple(missing)
+    requires: Requirements
 
 
 def sql_root() -> Traversable:
@@ -65,15 +62,61 @@ def sql_root() -> Traversable:
 
 @cache
 def query(name: str) -> Query:
-    """Return the query of that name.
+    """Return the query or variant of a view of that name.
 
     Raises:
         FileNotFoundError: there is none, which is a defect of the package.
     """
-    text = sql_root().joinpath(*f"{name}.sql".split("/")).read_text(encoding="utf-8")
+    path = sql_root().joinpath("nsys", *f"{name}.sql".split("/"))
+    text = path.read_text(encoding="utf-8")
     requires = {
         table: tuple(c.strip() for c in columns.split(",") if c.strip())
         for table, columns in _REQUIRES.findall(text)
     }
     parameters = dict.fromkeys(_PARAMETER.findall(_COMMENT.sub("", text)))
     return Query(name, text, tuple(_COLUMN.findall(text)), tuple(parameters), requires)
+
+
+@cache
+def view_variants() -> Mapping[str, tuple[Query, ...]]:
+    """Return the variants of each view, those that read most columns first."""
+    variants = {}
+    for folder in sql_root().joinpath("nsys", "views").iterdir():
+        names = sorted(file.name.removesuffix(".sql") for file in folder.iterdir())
+        queries = [query(f"views/{folder.name}/{name}") for name in names]
+        variants[folder.name] = tuple(sorted(queries, key=_columns_read, reverse=True))
+    return variants
+
+
+def _columns_read(variant: Query) -> int:
+    return sum(map(len, variant.requires.values()))
+
+
+def views_of(schema: Schema) -> Mapping[str, Query]:
+    """Return the variant of each view that an export can answer, if there is one."""
+    views = {}
+    for view, variants in view_variants().items():
+        fitting = [variant for variant in variants if not lacking(variant.requires, schema)]
+        if fitting:
+            views[view] = fitting[0]
+    return views
+
+
+def tables_read(name: str) -> Requirements:
+    """Return the tables that a query reads in today's exports, through views or not."""
+    tables: dict[str, tuple[str, ...]] = {}
+    for relation, columns in query(name).requires.items():
+        variants = view_variants().get(relation)
+        tables.update(variants[0].requires if variants else {relation: columns})
+    return tables
+
+
+def lacking(requires: Requirements, schema: Schema) -> tuple[str, ...]:
+    """Return what an export lacks of required tables: ``TABLE`` or ``TABLE.column``."""
+    missing: list[str] = []
+    for table, columns in requires.items():
+        if table not in schema:
+            missing.append(table)
+        else:
+            missing.extend(f"{table}.{c}" for c in columns if c not in schema[table])
+    return tuple(missing)

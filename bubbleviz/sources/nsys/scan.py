@@ -49,16 +49,16 @@ class Stretch:
     binds: tuple[tuple[str, int | str | None], ...] = ()
 
     def columns(self, database: Database) -> Ints:
-        """Return what the query reads, as int64 columns; shape (columns, rows)."""
+        """Return the query's int64 columns, shape (columns, rows)."""
         return database.columns(query(self.query), self._binds(), min(self.length, ROWS))
 
     def rows(self, database: Database) -> list[tuple[object, ...]]:
-        """Return what the query reads, where that is little."""
+        """Return the query's rows, where they are few."""
         return database.rows(query(self.query), self._binds())
 
     @property
     def length(self) -> int:
-        """Return how many rows there are, if none is missing."""
+        """How many rows there are, if none is missing."""
         return self.last - self.first + 1
 
     def _binds(self) -> Binds:
@@ -80,15 +80,15 @@ class Scan:
     Attributes:
         database: the file.
         jobs: how many threads read.
-        told: takes how many rows more have been read.
+        count: takes how many rows more have been read.
     """
 
     database: Database
     jobs: int
-    told: Callable[[int], None]
+    count: Callable[[int], None]
     _pool: ThreadPoolExecutor
     _opened: ExitStack
-    _own: local
+    _of_thread: local
     _begun: dict[Stretch, Future[Ints]]
 
     def stretches(
@@ -98,18 +98,18 @@ class Scan:
 
         A table with so few rows for its numbers that most stretches would be empty is one stretch.
         """
-        given = tuple((binds or {}).items())
+        values = tuple((binds or {}).items())
         length = most or ROWS
         if last - first >= self.database.most_rows:
             length = last - first + 1
         return tuple(
-            Stretch(name, at, min(at + length - 1, last), given)
+            Stretch(name, at, min(at + length - 1, last), values)
             for at in range(first, last + 1, length)
         )
 
-    def begin(self, asked: Sequence[Stretch]) -> None:
-        """Begin with the first of these stretches, whose columns will be asked for later."""
-        for stretch in asked[: self._window]:
+    def begin(self, stretches: Sequence[Stretch]) -> None:
+        """Begin with the first of these stretches, whose columns are read later."""
+        for stretch in stretches[: self._window]:
             if stretch not in self._begun:
                 self._begun[stretch] = self._handed(_columns, stretch)
 
@@ -117,7 +117,7 @@ class Scan:
     def _window(self) -> int:
         return self.jobs + _AHEAD
 
-    def columns(self, asked: Sequence[Stretch]) -> Iterator[Ints]:
+    def columns(self, stretches: Sequence[Stretch]) -> Iterator[Ints]:
         """Yield the columns of each stretch, in order.
 
         Raises:
@@ -128,22 +128,22 @@ class Scan:
             begun = self._begun.pop(stretch, None)
             return begun or self._handed(_columns, stretch)
 
-        return self._each(asked, handed, self._window)
+        return self._each(stretches, handed, self._window)
 
-    def rows(self, asked: Sequence[Stretch]) -> Iterator[list[tuple[object, ...]]]:
+    def rows(self, stretches: Sequence[Stretch]) -> Iterator[list[tuple[object, ...]]]:
         """Yield the rows of each stretch, in order; see :meth:`columns`."""
         # Rows take more room than columns, and a stretch of them is longer.
-        return self._each(asked, partial(self._handed, _rows), self.jobs + 1)
+        return self._each(stretches, partial(self._handed, _rows), self.jobs + 1)
 
     def _each(
-        self, asked: Sequence[Stretch], handed: Callable[[Stretch], Future[Result]], window: int
+        self, stretches: Sequence[Stretch], handed: Callable[[Stretch], Future[Result]], window: int
     ) -> Iterator[Result]:
         ahead: deque[Future[Result]] = deque()
         try:
-            for at, stretch in enumerate(asked):
-                ahead.extend(map(handed, asked[at + len(ahead) : at + window]))
+            for at, stretch in enumerate(stretches):
+                ahead.extend(map(handed, stretches[at + len(ahead) : at + window]))
                 result = ahead.popleft().result()
-                self.told(stretch.length)
+                self.count(stretch.length)
                 yield result
         finally:
             for future in ahead:
@@ -152,7 +152,7 @@ class Scan:
     def _handed(
         self, read: Callable[[Stretch, Database], Result], stretch: Stretch
     ) -> Future[Result]:
-        """Hand a stretch to a thread; where none can be started, it is read here."""
+        """Hand a stretch to a thread; where none can be started, read it here."""
         try:
             return self._pool.submit(self._read, read, stretch)
         except RuntimeError:
@@ -162,9 +162,10 @@ class Scan:
 
     def _read(self, read: Callable[[Stretch, Database], Result], stretch: Stretch) -> Result:
         """Read a stretch in a thread, which opens the file for itself."""
-        if not hasattr(self._own, "database"):
-            self._own.database = self._opened.enter_context(opened_database(self.database.path))
-        return read(stretch, self._own.database)
+        if not hasattr(self._of_thread, "database"):
+            opened = opened_database(self.database.path, self.database.views)
+            self._of_thread.database = self._opened.enter_context(opened)
+        return read(stretch, self._of_thread.database)
 
 
 @contextmanager
@@ -179,13 +180,13 @@ def scan_of(database: Database, jobs: int, rows: int, watch: Watch) -> Iterator[
     """
     read = 0
 
-    def told(more: int) -> None:
+    def count(more: int) -> None:
         nonlocal read
         read += more
         watch(min(read / rows, 1.0) if rows else 1.0)
 
     with ExitStack() as opened, ThreadPoolExecutor(jobs, "bubbleviz-read") as pool:
         try:
-            yield Scan(database, jobs, told, pool, opened, local(), {})
+            yield Scan(database, jobs, count, pool, opened, local(), {})
         finally:
             pool.shutdown(cancel_futures=True)

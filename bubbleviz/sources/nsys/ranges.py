@@ -1,0 +1,170 @@
+"""NVTX ranges of an nsys export: those whose names conventions may understand."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.conventions.globs import binds_of, fitting
+from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.profile import Ranges, possible
+from bubbleviz.sources.nsys.database import Binds
+from bubbleviz.sources.nsys.export import Export
+from bubbleviz.sources.nsys.gpu_work import WORK_CALLS
+from bubbleviz.sources.nsys.scan import Scan
+
+#: Rows of the NVTX table in one stretch.
+RANGE_ROWS = 1 << 18
+#: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE.
+_EVENT_TYPES = {
+    "NvtxPushPopRange": 59,
+    "NvtxStartEndRange": 60,
+    "NvtxtPushPopRange": 70,
+    "NvtxtStartEndRange": 71,
+}
+#: A sample is about so many pieces of so many rows.
+_SAMPLES = 64
+_SAMPLE_ROWS = 256
+
+
+def event_types(export: Export) -> Mapping[str, int]:
+    """Return the codes of the four kinds of ranges, as parameters of queries."""
+    codes = dict(_EVENT_TYPES)
+    if export.has("ranges/event_types"):
+        for name, code in export.rows("ranges/event_types"):
+            codes[str(name)] = export.number(code)
+    return {
+        "push_pop": codes["NvtxPushPopRange"],
+        "start_end": codes["NvtxStartEndRange"],
+        "nvtxt_push_pop": codes["NvtxtPushPopRange"],
+        "nvtxt_start_end": codes["NvtxtStartEndRange"],
+    }
+
+
+def sample_names(export: Export, globs: Sequence[str]) -> Mapping[str, int]:
+    """Return how often names occur in a sample of the ranges, spread over the capture."""
+    counts: Counter[str] = Counter()
+    if not export.has("ranges/sample"):
+        return counts
+    binds: Binds = {**event_types(export), **binds_of(globs)}
+    first, last = export.bounds("ranges/bounds")
+    step = max((last - first) // _SAMPLES, _SAMPLE_ROWS)
+    for at in range(first, last + 1, step):
+        piece = {**binds, "first": at, "last": min(at + _SAMPLE_ROWS - 1, last)}
+        rows = export.rows("ranges/sample", piece)
+        counts.update(str(name) for (name,) in rows if name is not None)
+    return counts
+
+
+@dataclass(frozen=True)
+class NameFilter:
+    """Names to read: by patterns, and as registered strings, by id.
+
+    Attributes:
+        globs: prefilters of the names of ranges.
+        strings: registered strings that pass one.
+        call_names: registered names of ``WORK_CALLS``.
+    """
+
+    globs: tuple[str, ...]
+    strings: Mapping[int, str]
+    call_names: Mapping[int, str]
+
+
+def name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
+    """Return the names to read; ``StringIds``, maybe as long as the NVTX table, is read once."""
+    binds = binds_of([*globs, *(f"{start}*" for start in WORK_CALLS)])
+    rows = export.rows("strings/matching", binds)
+    texts = {export.number(row[0]): str(row[1]) for row in rows}
+    calls = {i: text for i, text in texts.items() if text.startswith(WORK_CALLS)}
+    fits = fitting(globs, calls.values())
+    others = {i for i, fit in zip(calls, fits, strict=True) if not fit}
+    strings = {i: text for i, text in texts.items() if i not in others}
+    return NameFilter(tuple(globs), strings, calls)
+
+
+def read_ranges(
+    export: Export, scan: Scan, names: NameFilter, last_ns: Callable[[], int]
+) -> tuple[Ranges, int]:
+    """Return the ranges of some names, and the number of those with impossible times.
+
+    Args:
+        export: the open export.
+        scan: reads its large tables.
+        names: of the ranges to read.
+        last_ns: gives the latest time elsewhere in the capture; called if a range is open then.
+    """
+    types = event_types(export)
+    strings: Binds = {
+        "text_ids": json.dumps(sorted(names.strings)),
+        "some_strings": bool(names.strings),
+    }
+    binds: Binds = {**types, **binds_of(names.globs), **strings}
+    bounds = export.bounds("ranges/bounds")
+    # Each stretch looks up the wanted strings anew, so that stretches are long.
+    stretches = scan.stretches("ranges/named", *bounds, RANGE_ROWS, binds)
+    numbers: dict[str, int] = {}
+    blocks = [_block(export, rows, names.strings, numbers) for rows in scan.rows(stretches)]
+    start_ns, end_ns, kind, thread, end_thread, open_ended, name_id = np.concatenate(
+        blocks or [np.empty((7, 0), np.int64)], axis=1
+    )
+    cut = open_ended.astype(bool)
+    keep = possible(start_ns, np.where(cut, start_ns, end_ns))
+    if cut.any():
+        sane = slice(None) if keep is None else keep
+        times = np.concatenate((start_ns[sane], end_ns[sane]))
+        end_ns[cut] = int(times.max(initial=last_ns()))
+    ranges = Ranges(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        thread=thread,
+        end_thread=end_thread,
+        start_end=np.isin(kind, [types["start_end"], types["nvtxt_start_end"]]),
+        cut=cut,
+        name_id=name_id,
+        names=tuple(numbers),
+    )
+    return (ranges, 0) if keep is None else (ranges.take(keep), int((~keep).sum()))
+
+
+def _block(
+    export: Export,
+    rows: Sequence[tuple[object, ...]],
+    strings: Mapping[int, str],
+    numbers: dict[str, int],
+) -> Ints:
+    """Return rows of ranges/named.sql as columns: in place of text, open end and name's number.
+
+    Args:
+        export: the open export.
+        rows: as the query gives them.
+        strings: registered strings, by id.
+        numbers: of the names so far; new ones are added.
+
+    Raises:
+        ProfileError: there is text where a number belongs.
+    """
+    if not rows:
+        return np.empty((7, 0), np.int64)
+    # Only rows that passed the patterns come here, in which texts and open ends are no numbers.
+    start, end, kind, thread, end_thread, text, text_id = zip(*rows, strict=True)
+    types = {type(value) for column in (start, kind, thread, end_thread) for value in column}
+    types |= {type(value) for value in end if value is not None}
+    if types - {int} or {type(value) for value in text} - {str, type(None)}:
+        raise ProfileError(
+            f"{export.path}: NVTX_EVENTS holds text where a number belongs, so it is damaged or "
+            f"was edited; {EXPORT_AGAIN}"
+        )
+    texts = (
+        str(strings[export.number(i)] if t is None else t)
+        for t, i in zip(text, text_id, strict=True)
+    )
+    name_id = [numbers.setdefault(t, len(numbers)) for t in texts]
+    open_ended = [e is None for e in end]
+    ends = [NONE if e is None else e for e in end]
+    return np.array((start, ends, kind, thread, end_thread, open_ended, name_id), np.int64)

@@ -1,0 +1,128 @@
+"""The recorded machine and session of an nsys export: its host, clock, GPUs, threads, overheads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import Device, Overheads, Source, Thread, possible
+from bubbleviz.sources.nsys.export import Export
+from bubbleviz.sources.nsys.queries import tables_read
+
+#: The loss where an optional query cannot run, or gives nothing though it must.
+_LOSSES = {
+    "target/threads": "names of threads, which tell loaders and watchdogs from backward threads",
+    "target/host": "the hostname; the file stands for a host of its own, --same-clock joins files",
+    "target/session": "the start of the session, which puts profiles on one clock",
+}
+_ONE_ROW = frozenset(("target/host", "target/session"))
+_GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"
+
+
+def source_of(export: Export) -> Source:
+    """Return where the profile comes from, and when its session began."""
+    rows = export.rows("target/metadata") if export.has("target/metadata") else []
+    versions = {row[0]: row[1] for row in rows}
+    hostname = export.value("target/host")
+    nsys, schema = versions.get("EXPORT_PRODUCT_VERSION"), versions.get("EXPORT_SCHEMA_VERSION")
+    return Source(
+        path=export.path,
+        host=str(hostname) if hostname else Path(export.path).name,
+        host_known=bool(hostname),
+        format="nsys",
+        nsys_version=None if nsys is None else str(nsys),
+        schema_version=None if schema is None else str(schema),
+        session_utc_ns=_whole(export.value("target/session")),
+        session_clock_ns=_whole(export.value("target/session_clock")),
+    )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def threads_of(export: Export) -> tuple[Thread, ...]:
+    """Return the names of threads."""
+    if not export.has("target/threads"):
+        return ()
+    rows = export.rows("target/threads")
+    threads = {(export.number(thread), str(name)) for thread, name in rows}
+    return tuple(Thread(thread, name) for thread, name in sorted(threads))
+
+
+def devices_of(export: Export) -> tuple[Device, ...]:
+    """Return the GPUs by the numbers that processes give them.
+
+    ``TARGET_INFO_CUDA_DEVICE`` gives each process's number of a GPU; without it, the CUDA driver's
+    own number (``cuDevice``) is taken, which may differ from ``id``.
+    """
+    rows = export.rows(_GPUS) if export.has(_GPUS) else []
+    gpus = {
+        export.number(gpu): Device(
+            None, export.number(device), str(name), _uuid(str(uuid)), str(pci) or None
+        )
+        for gpu, device, name, uuid, pci in rows
+    }
+    by_number = tuple(sorted(gpus.values(), key=lambda d: d.device_id))
+    if not export.has(_CUDA_DEVICES):
+        return by_number
+    unknown = Device(None, NONE, "", None)
+    by_process = []
+    for pid, device, gpu_id, uuid in export.rows(_CUDA_DEVICES):
+        gpu = gpus.get(export.number(gpu_id), unknown)
+        by_process.append(
+            replace(
+                gpu,
+                pid=export.number(pid),
+                device_id=export.number(device),
+                uuid=_uuid(str(uuid)) or gpu.uuid,
+            )
+        )
+    return tuple(by_process) or by_number
+
+
+def _uuid(text: str) -> str | None:
+    """Return a UUID; None where nsys did not know it."""
+    return text if text.strip("0-") else None
+
+
+def overheads_of(export: Export) -> Overheads:
+    """Return when the profiler held processes up, as far as the export records it."""
+    known = export.has("target/overheads")
+    columns = export.columns("target/overheads") if known else np.empty((3, 0), np.int64)
+    start_ns, end_ns, process = columns
+    overheads = Overheads(process, start_ns, end_ns)
+    sane = possible(start_ns, end_ns)
+    return overheads if sane is None else overheads.take(sane)
+
+
+def target_limitations(export: Export) -> tuple[Limitation, ...]:
+    """Return the losses by the absence of optional tables, columns and rows."""
+    losses = []
+    for name, what in _LOSSES.items():
+        if lacking := export.lacks(name):
+            losses.append((what, f"lacks {', '.join(lacking)}"))
+        elif name in _ONE_ROW and export.value(name) is None:
+            losses.append((what, f"has none in {_table(name)}"))
+    if lacking := export.lacks(_GPUS):
+        losses.append(("what the GPUs are", f"lacks {', '.join(lacking)}"))
+    elif not export.rows(_GPUS):
+        losses.append(("what the GPUs are", f"has none in {_table(_GPUS)}"))
+    # Without unique ids here, those of the GPUs stand for them.
+    if not export.has(_CUDA_DEVICES):
+        lacking = export.lacks(_CUDA_DEVICES)
+        losses.append(("which GPU is which", f"lacks {', '.join(lacking)}"))
+    elif not (rows := export.rows(_CUDA_DEVICES)):
+        losses.append(("which GPU is which", f"has none in {_table(_CUDA_DEVICES)}"))
+    elif all(row[2] == NONE for row in rows):
+        losses.append(("which GPU is which", f"has none in {_table(_CUDA_DEVICES)}.gpuId"))
+    return tuple(Limitation(what, f"{export.path} {reason}") for what, reason in losses)
+
+
+def _table(name: str) -> str:
+    """Return the table of today's exports from which a query comes."""
+    return next(iter(tables_read(name)))

@@ -1,9 +1,0 @@
--- The numbers of some rows of calls.sql.
---
--- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start)
-SELECT
-    call.rowid AS row_number,  -- its number
-    call.start AS start_ns  -- when the host entered the call
-FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
-WHERE call.rowid BETWEEN :first AND :last
-ORDER BY call.rowid

@@ -1,0 +1,11 @@
+-- What some CUDA API calls are named, by the numbers of their rows (a JSON array).
+--
+-- requires: CUPTI_ACTIVITY_KIND_RUNTIME(nameId)
+-- requires: strings(id, value)
+SELECT
+    call.rowid AS row_number,  -- the number asked for
+    string.value AS name  -- with the version of the API behind it
+FROM JSON_EACH(:rows) AS wanted
+INNER JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call ON wanted.value = call.rowid
+INNER JOIN strings AS string ON call.nameId = string.id
+ORDER BY call.rowid

@@ -1,0 +1,13 @@
+-- Every kernel that ran on a device; some rows, in the order the export holds them (by start).
+--
+-- requires: kernels(row_number, start_ns, end_ns, device_id, process, correlation_id, name_id)
+SELECT
+    kernel.start_ns AS start_ns,  -- when the kernel began on the device
+    kernel.end_ns AS end_ns,  -- when it finished
+    kernel.device_id AS device_id,  -- device number as the process sees it
+    COALESCE(kernel.process, -1) AS process,  -- host id and process id
+    COALESCE(kernel.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
+    kernel.name_id AS name_id  -- StringIds.id of the full name
+FROM kernels AS kernel
+WHERE kernel.row_number BETWEEN :first AND :last
+ORDER BY kernel.row_number

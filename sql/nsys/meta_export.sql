@@ -1,9 +1,0 @@
--- Version of nsys and of the schema, as the export's own metadata says.
---
--- requires: META_DATA_EXPORT(name, value)
-SELECT
-    meta.name AS name,  -- which version
-    meta.value AS value  -- its text
-FROM META_DATA_EXPORT AS meta
-WHERE meta.name IN ('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION')
-ORDER BY meta.rowid

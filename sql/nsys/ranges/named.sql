@@ -1,0 +1,61 @@
+-- Every NVTX range in some rows whose name may follow a convention, in the export's order.
+--
+-- Names are filtered here, in C, so that a deeply annotated export costs only its scan: by GLOB
+-- patterns, given as JSON arrays, which DISTINCT has SQLite parse once, not at every row. Those that
+-- begin with a letter stand behind one pattern for all their first letters; of the others the first
+-- stands for itself, as most often it is the only one. A name is given as
+-- text, or as a registered string, of which strings/matching.sql gives the wanted ones.
+--
+-- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
+-- requires: strings(id)
+WITH
+anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:anchored) AS given),
+
+floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:floating) AS given)
+
+SELECT
+    named.start_ns AS start_ns,  -- when the range was pushed or started
+    named.end_ns AS end_ns,  -- when it was popped or ended; NULL if the capture ended first
+    named.event_type AS event_type,  -- push/pop or start/end
+    COALESCE(named.thread, -1) AS thread,  -- thread that opened it
+    COALESCE(named.end_thread, -1) AS end_thread,  -- thread that ended a start/end range
+    named.text AS text,  -- its name
+    named.text_id AS text_id  -- or StringIds.id of it
+FROM ranges AS named
+WHERE
+    named.row_number BETWEEN :first AND :last
+    -- Nearly all names end here; without subqueries, this is looked at first.
+    AND (
+        named.text GLOB :first_letters
+        OR named.text GLOB :floating_first
+        OR :floating_more
+        OR (named.text IS NULL AND :some_strings)
+    )
+    AND named.event_type IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
+    AND (
+        (
+            named.text IS NOT NULL
+            AND (
+                (
+                    named.text GLOB :first_letters
+                    AND EXISTS (
+                        SELECT 1 FROM anchored
+                        WHERE named.text GLOB anchored.pattern
+                    )
+                )
+                OR named.text GLOB :floating_first
+                OR (:floating_more AND EXISTS (
+                    SELECT 1 FROM floating
+                    WHERE named.text GLOB floating.pattern
+                ))
+            )
+        )
+        OR (
+            named.text IS NULL
+            AND named.text_id IN (
+                SELECT string.id FROM JSON_EACH(:text_ids) AS wanted
+                INNER JOIN strings AS string ON wanted.value = string.id
+            )
+        )
+    )
+ORDER BY named.row_number

@@ -1,9 +1,0 @@
--- The texts of some string ids, given as a JSON array; StringIds is never read whole.
---
--- requires: StringIds(id, value)
-SELECT
-    string.id AS id,  -- what other tables refer to
-    string.value AS value  -- its text
-FROM StringIds AS string
-WHERE string.id IN (SELECT wanted.value FROM JSON_EACH(:ids) AS wanted)
-ORDER BY string.id

@@ -1,0 +1,26 @@
+-- Registered strings whose text passes one of some GLOB patterns (as in ranges/named.sql).
+--
+-- requires: strings(id, value)
+WITH
+anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:anchored) AS given),
+
+floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:floating) AS given)
+
+SELECT
+    string.id AS id,  -- what other tables refer to
+    string.value AS value  -- its text
+FROM strings AS string
+WHERE
+    (
+        string.value GLOB :first_letters
+        AND EXISTS (
+            SELECT 1 FROM anchored
+            WHERE string.value GLOB anchored.pattern
+        )
+    )
+    OR string.value GLOB :floating_first
+    OR (:floating_more AND EXISTS (
+        SELECT 1 FROM floating
+        WHERE string.value GLOB floating.pattern
+    ))
+ORDER BY string.id

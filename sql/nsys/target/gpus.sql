@@ -1,0 +1,11 @@
+-- The GPUs of the host, by the number that device ids of CUPTI tables refer to.
+--
+-- requires: gpus(row_number, gpu_id, device_id, name, uuid, pci)
+SELECT
+    gpu.gpu_id AS gpu_id,  -- the host's number of the GPU
+    gpu.device_id AS device_id,  -- the CUDA driver's number
+    COALESCE(gpu.name, '') AS name,  -- product name
+    COALESCE(gpu.uuid, '') AS uuid,  -- unique id
+    COALESCE(gpu.pci, '') AS pci  -- place on the bus
+FROM gpus AS gpu
+ORDER BY gpu.row_number

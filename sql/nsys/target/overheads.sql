@@ -1,0 +1,9 @@
+-- When the profiler held a process up: nsys to write what it had gathered, CUPTI to hand over buffers.
+--
+-- requires: overheads(source, row_number, start_ns, end_ns, process)
+SELECT
+    overhead.start_ns AS start_ns,  -- when it began
+    overhead.end_ns AS end_ns,  -- when it was over
+    COALESCE(overhead.process, -1) AS process  -- host id and process id
+FROM overheads AS overhead
+ORDER BY overhead.source, overhead.row_number

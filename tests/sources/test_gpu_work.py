@@ -1,0 +1,149 @@
+"""Columns that come in blocks: in as few bits as they need, and never in fewer."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.errors import ProfileError
+from bubbleviz.interpret.linking.correlations import places_of
+from bubbleviz.model.columns import Ints, widened
+from bubbleviz.model.numbering import BlockNumbering
+from bubbleviz.model.profile import UNCORRELATED, correlations, possible
+from bubbleviz.sources.nsys.gpu_work import ActivitiesBuilder
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.nsys_exports import C, K, R, profile
+
+
+def ints(*values: int) -> Ints:
+    return np.array(values, np.int64)
+
+
+def test_nothing_has_codes_too() -> None:
+    assert len(BlockNumbering().numbers(ints())) == 0
+
+
+@given(st.lists(st.lists(st.sampled_from([-7, -1, 0, 1, 5, 900, 2**24, 2**40, -(2**50)]))))
+def test_codes_count_up_and_stand_for_their_values(blocks: list[list[int]]) -> None:
+    coding = BlockNumbering()
+    codes = [coding.numbers(np.array(block, np.int64)).tolist() for block in blocks]
+    flat = [value for block in blocks for value in block]
+
+    assert len(coding) == len(set(flat))
+    assert [coding.values[c] for block in codes for c in block] == flat
+    assert all(0 <= c < len(coding) for block in codes for c in block)
+
+
+@pytest.mark.parametrize(
+    ("code", "width"),
+    [(0, 16), (2**15 - 1, 16), (2**15, 32), (2**31 - 1, 32), (2**31, 64)],
+)
+def test_a_column_is_as_wide_as_its_largest_identifier(code: int, width: int) -> None:
+    column = widened(np.array([-1, 3], np.int16), ints(code))
+    column[0] = code
+
+    assert column.dtype.itemsize * 8 == width
+    assert column.tolist() == [code, 3]
+
+
+def test_more_names_than_16_bits_hold_keep_apart(tmp_path: Path) -> None:
+    count = 2**15 + 3
+    kernels = [K(10 * i + 5, 10 * i + 9, i, name=f"kernel {i}") for i in range(count)]
+    calls = [C(10 * i, 10 * i + 1, i) for i in range(count)]
+    ranges = [R(0, 30, "F0.0.0"), R(40, 60, "B0.0.0")]
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+
+    names = {kernel.name for kernel in report.unattributed_kernels}
+    assert report.profiles[0].kernels == count
+    assert len(names) == 5
+    assert all(kernel.count == 1 for kernel in report.unattributed_kernels)
+
+
+@pytest.mark.parametrize("device", [-1, 1 << 22])
+def test_a_device_that_cannot_be_is_refused(device: int) -> None:
+    with pytest.raises(ValueError, match="device"):
+        ActivitiesBuilder(1).add_kernels(np.array([[0], [1], [device], [1], [1], [1]], np.int64))
+
+
+def test_more_rows_than_there_is_room_for_are_refused() -> None:
+    with pytest.raises(ValueError, match="rows"):
+        ActivitiesBuilder(0).add_kernels(np.array([[0], [1], [0], [1], [1], [1]], np.int64))
+
+
+@given(
+    st.sets(st.integers(0, 60)).filter(bool),
+    st.lists(st.integers(0, 70)),
+    st.sampled_from([1, 10**6]),
+)
+def test_places_among_ids(ids: set[int], wanted: list[int], apart: int) -> None:
+    """Close together they are looked up in a table, far apart by search: all the same."""
+    among = np.array(sorted(ids), np.uint32) * np.uint32(apart)
+    inside = [w * apart for w in sorted(wanted) if min(ids) <= w <= max(ids)]
+    found = places_of(among, np.array(inside, np.uint32)).tolist()
+
+    place = {value: i for i, value in enumerate(among.tolist())}
+    assert found == [place.get(value, -1) for value in inside]
+
+
+def test_correlation_ids_have_32_bits() -> None:
+    ids = ints(-1, 0, 2**31, UNCORRELATED - 1, UNCORRELATED, 2**40)
+    assert correlations(ids).tolist() == [
+        *(UNCORRELATED, 0, 2**31, UNCORRELATED - 1, UNCORRELATED, UNCORRELATED),
+    ]
+
+
+def test_times_that_cannot_be() -> None:
+    assert possible(ints(), ints()) is None
+    assert possible(ints(0, -5), ints(0, 5)) is None
+    told = possible(ints(0, 5, -(2**60), 0), ints(1, 4, 0, 2**60))
+    assert told is not None
+    assert told.tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("table", ["KERNEL", "RUNTIME"])
+@pytest.mark.parametrize("row", [2**31, 2**40])
+def test_numbers_of_rows_far_apart_cost_nothing(table: str, row: int, tmp_path: Path) -> None:
+    plant(Planting(stages=2), tmp_path)
+    file = tmp_path / "node0.sqlite"
+    before = bubbleviz.analyze(file)
+    with closing(sqlite3.connect(file)) as db:
+        name = f"CUPTI_ACTIVITY_KIND_{table}"
+        db.execute(f"UPDATE {name} SET rowid = {row} WHERE rowid = (SELECT MAX(rowid) FROM {name})")
+        db.commit()
+
+    assert bubbleviz.analyze(file).summary == before.summary
+
+
+@pytest.mark.parametrize("column", ["start", "end", "globalTid", "text"])
+def test_ranges_of_another_type_are_refused(column: str, tmp_path: Path) -> None:
+    plant(Planting(stages=2), tmp_path)
+    file = tmp_path / "node0.sqlite"
+    for value in ("x'00ff'", "'late'", "1e30"):
+        if column == "text" and value != "x'00ff'":
+            continue
+        with closing(sqlite3.connect(file)) as db:
+            db.execute(f"UPDATE NVTX_EVENTS SET \"{column}\" = {value} WHERE text GLOB 'F1.*'")
+            db.commit()
+        if column != "text":
+            with pytest.raises(ProfileError, match="damaged"):
+                bubbleviz.analyze(file)
+
+
+def test_a_range_that_cannot_be_leaves_open_ones_alone(tmp_path: Path) -> None:
+    kernels = [K(100 * i + 30, 100 * i + 80, i) for i in range(3)]
+    calls = [C(100 * i + 10, 100 * i + 20, i) for i in range(3)]
+    ranges = [R(0, 90, "F0.0.0"), R(100, 190, "B0.0.0"), R(200, None, "F1.0.0")]
+    strange = R(5, 2**61, "B7.0.0")
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, [*ranges, strange]))
+
+    lost = [n for n in report.limitations if n.what == "ranges with impossible times"]
+    assert [note.count for note in lost] == [1]
+    assert report.operations.cut.tolist().count(1) == 1
