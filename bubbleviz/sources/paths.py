@@ -22,10 +22,10 @@ class InputFile:
 
 @dataclass(frozen=True)
 class CompanionFormat:
-    """Files that count beside profiles.
+    """Files that are read beside profiles.
 
     Attributes:
-        name: what one is called.
+        name: of such a file, in messages.
         recognises: whether the file of a path is one; it may raise a BubblevizError.
     """
 
@@ -42,38 +42,38 @@ def find_profiles(
 
     Args:
         paths: files, directories and patterns.
-        also: what else in a directory counts.
+        also: other files of a directory to take.
 
     Raises:
-        InputError: a path that does not exist, cannot be looked at, or leads to no profile.
+        InputError: a path does not exist, cannot be read, or leads to no profile.
     """
     if not paths:
         raise InputError("no profile given; name one or more .sqlite files or a directory")
-    found: list[InputFile] = []
+    files: list[InputFile] = []
     for path in paths:
         try:
-            found.extend(_stands_for(path, also))
+            files.extend(_files_of(path, also))
         except OSError as error:
             raise InputError(
-                f"{path}: cannot be looked at ({error.strerror}); check it and its permissions"
+                f"{path}: cannot be read ({error.strerror}); check it and its permissions"
             ) from error
-    return tuple(found)
+    return tuple(files)
 
 
-def refuse_twins(files: Sequence[str], called: str = "profile") -> None:
-    """Raise MismatchError where a file is named twice: what it holds would count twice."""
+def refuse_twins(files: Sequence[str], noun: str = "profile") -> None:
+    """Raise MismatchError where a file is named twice, as its content would count twice."""
     seen: dict[Path, str] = {}
     for path in files:
         place = Path(path).resolve()
         if place in seen:
             raise MismatchError(
-                f"{seen[place]} and {path}: the same {called} twice; give each {called} once"
+                f"{seen[place]} and {path}: the same {noun} twice; give each {noun} once"
             )
         seen[place] = path
 
 
-def _stands_for(path: str, also: CompanionFormat | None) -> list[InputFile]:
-    """Return the files of one path; an OSError is the file system's."""
+def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
+    """Return the files that one path stands for; an OSError is the file system's."""
     if not path:
         raise InputError("a path is empty; name a .sqlite file or a directory")
     if Path(path).is_dir():
@@ -88,7 +88,7 @@ def _stands_for(path: str, also: CompanionFormat | None) -> list[InputFile]:
 
 
 def profiles_among(files: Sequence[str]) -> list[str]:
-    """Return the files that profiles are known to end like, those that tell a run again left out.
+    """Return the files with the endings of profiles, without those that repeat a run.
 
     Args:
         files: of one directory.
@@ -96,32 +96,32 @@ def profiles_among(files: Sequence[str]) -> list[str]:
     from bubbleviz.sources.readers import readers
 
     better = [(s, r.superseded_by) for r in readers() for s in r.suffixes if r.superseded_by]
-    there = set(files)
-    again = {
+    names = set(files)
+    repeated = {
         file
         for file in files
         for suffix, others in better
         if file.endswith(suffix)
         and any(
-            f"{file.removesuffix(suffix)}{other}" in there for other in others if other != suffix
+            f"{file.removesuffix(suffix)}{other}" in names for other in others if other != suffix
         )
     }
-    found = [file for file in files if file.endswith(_suffixes()) and file not in again]
-    found += [file for file in files if file not in found and _looks_like_one(file)]
+    profiles = [file for file in files if file.endswith(_suffixes()) and file not in repeated]
+    profiles += [file for file in files if file not in profiles and _is_profile(file)]
     # A report that was exported already counts once.
-    stems = {str(Path(file).with_suffix("")) for file in found}
+    stems = {str(Path(file).with_suffix("")) for file in profiles}
     reports = [file for file in files if file.endswith(SUFFIXES)]
-    return [*found, *(own for own in reports if str(Path(own).with_suffix("")) not in stems)]
+    return [*profiles, *(r for r in reports if str(Path(r).with_suffix("")) not in stems)]
 
 
-def _looks_like_one(file: str) -> bool:
-    """Tell whether a file that may be a profile by its ending is one by its first bytes."""
+def _is_profile(file: str) -> bool:
+    """Tell whether a file whose ending allows a profile is one by its first bytes."""
     from bubbleviz.sources.gzip_files import head_of
     from bubbleviz.sources.readers import readers
 
-    asked = [reader for reader in readers() if file.endswith(reader.possible_suffixes or "\0")]
+    candidates = [reader for reader in readers() if file.endswith(reader.possible_suffixes or "\0")]
     try:
-        return bool(asked) and any(reader.recognises(head_of(file)) for reader in asked)
+        return bool(candidates) and any(r.recognises(head_of(file)) for r in candidates)
     except ProfileError:
         return False
 
@@ -134,9 +134,9 @@ def _suffixes() -> tuple[str, ...]:
 
 
 def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
-    inside = [str(own) for own in Path(path).iterdir() if own.is_file()]
-    others = [own for own in inside if also is not None and also.recognises(own)]
-    files = [*profiles_among([own for own in inside if own not in others]), *others]
+    content = [str(entry) for entry in Path(path).iterdir() if entry.is_file()]
+    others = [file for file in content if also is not None and also.recognises(file)]
+    files = [*profiles_among([file for file in content if file not in others]), *others]
     if files:
         return sorted(files, key=natural_key)
     below = _run_below(path)
@@ -158,9 +158,9 @@ def _run_below(path: str) -> str | None:
     """
     from bubbleviz.sources.readers import readers
 
-    known = dict.fromkeys(reader.folder for reader in readers() if reader.folder)
-    folders = [Path(path, own) for own in known]
-    runs = sorted(str(p) for own in folders if own.is_dir() for p in own.iterdir() if p.is_dir())
+    names = dict.fromkeys(reader.folder for reader in readers() if reader.folder)
+    folders = [folder for name in names if (folder := Path(path, name)).is_dir()]
+    runs = sorted(str(run) for folder in folders for run in folder.iterdir() if run.is_dir())
     if len(runs) > 1:
         raise InputError(
             f"{path}: holds {len(runs)} runs of the profiler; name one, such as {runs[-1]}"
@@ -169,8 +169,8 @@ def _run_below(path: str) -> str | None:
 
 
 def _matches(pattern: str) -> list[str]:
-    found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - takes absolute patterns too
-    files = [p for p in found if Path(p).is_file()]
+    paths = glob.glob(pattern, recursive=True)  # noqa: PTH207 - takes absolute patterns too
+    files = [path for path in paths if Path(path).is_file()]
     if not files:
         raise InputError(f"{pattern}: no file matches this pattern; check the directory and name")
     return sorted(files, key=natural_key)

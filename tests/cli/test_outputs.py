@@ -126,7 +126,7 @@ def test_a_name_that_is_too_long(path: str, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("method", ["is_dir", "exists", "iterdir"])
-def test_what_may_not_be_looked_at_is_refused(
+def test_a_path_without_permission_is_refused(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forbid(*_: object) -> bool:
@@ -135,7 +135,7 @@ def test_what_may_not_be_looked_at_is_refused(
     path = tmp_path if method == "iterdir" else tmp_path / "x.sqlite"
     monkeypatch.setattr(Path, method, forbid)
 
-    with pytest.raises(InputError, match=r"cannot be looked at \(Permission denied\); check it"):
+    with pytest.raises(InputError, match=r"cannot be read \(Permission denied\); check it"):
         find_profiles([str(path)])
 
 

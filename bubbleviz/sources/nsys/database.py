@@ -3,7 +3,7 @@
 Nothing is ever written to the file or beside it: it is opened immutable, so that SQLite makes no
 journal, and views are temporary ones of the connection. Results come as Arrow columns from the
 SQLite that ADBC's driver brings: no Python object is made for a value, and other threads run
-meanwhile. Of what a query reads, and of what the tables mean, nothing is known here.
+meanwhile.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from bubbleviz.sources.nsys.queries import Query
 
 Binds: TypeAlias = Mapping[str, int | str | None]
 
-#: Rows that are asked for at a time where it is not known how many there are.
+#: Rows of a batch where it is not known how many there are.
 _BATCH = 1 << 15
 #: More bytes than a query needs.
 _ROOM = 64 << 20
 #: A row of any of the large tables takes more.
 _ROW_BYTES = 8
 _INT64, _UTF8, _BINARY = DataType.int64(), DataType.string(), DataType.binary()
-#: What reading raises where a file is damaged, or holds text where a number belongs.
+#: Errors of reading where a file is damaged, or holds text where a number belongs.
 _UNREADABLE = (adbc.Error, ValueError)
 #: What the driver puts before SQLite's reason.
 _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")

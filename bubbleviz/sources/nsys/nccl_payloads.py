@@ -1,4 +1,4 @@
-"""Payloads: what NCCL's ranges carry as bytes: communicator, bytes, peer, root, rank.
+"""Payloads of NCCL's ranges: communicator, bytes, peer, root and rank of each operation.
 
 NCCL registers a layout for each function (``src/include/nvtx_payload_schemas.h``), by names of
 fields; nsys exports the layouts, and each range's bytes behind a head of 32: domain, layout, size,
@@ -20,7 +20,7 @@ from bubbleviz.model.operations import Limitation
 from bubbleviz.sources.nsys.export import Export, opened
 from bubbleviz.sources.nsys.queries import query
 
-#: What fields are called, and their columns here.
+#: Names of fields, and their columns here.
 FIELDS = {
     "NCCL communicator ID": "communicator",
     "Message size [bytes]": "bytes",
@@ -31,7 +31,7 @@ FIELDS = {
     "CUDA device": "device",
 }
 _COMMUNICATOR = "NCCL communicator ID"
-_COLUMNS = tuple(own for own in FIELDS.values() if own != "communicator")
+_COLUMNS = tuple(column for column in FIELDS.values() if column != "communicator")
 #: Types of fields (``NVTX_PAYLOAD_ENTRY_TYPE_*`` of nvToolsExtPayload.h, on Linux).
 _CODES = " i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <i8 <u8 i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8"
 _TYPES = {code: kind for code, kind in enumerate(_CODES.split(" ")) if kind}
@@ -47,7 +47,7 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class Payloads(Table):
-    """What ranges of NCCL carry: one row a range that carries something; -1 is none.
+    """Payloads of NCCL's ranges: one row a range that has one; -1 is none.
 
     Attributes:
         start_ns: when the range began.
@@ -57,8 +57,8 @@ class Payloads(Table):
         peer: rank that it goes to or comes from.
         root: rank that it starts from or ends at.
         ranks: how many ranks the communicator has.
-        rank: own rank in it.
-        device: own GPU.
+        rank: of the process in it.
+        device: GPU of the process.
         communicators: NCCL's hashes of them.
     """
 
@@ -93,10 +93,10 @@ class _Field:
 
 @dataclass(frozen=True)
 class _Block:
-    """Payloads of some rows, that are filled in: what is not told is -1.
+    """Payloads of some rows, that are filled in; unknown fields are -1.
 
     Attributes:
-        read: whether a payload tells a communicator.
+        read: whether a payload holds a communicator.
         start_ns: when its range began.
         thread: that opened it.
         hash: of its communicator.
@@ -111,7 +111,7 @@ class _Block:
 
     @classmethod
     def of(cls, rows: int) -> _Block:
-        """Return a block of which nothing was read."""
+        """Return a block in which nothing is known yet."""
         start_ns, thread = np.full((2, rows), NONE, np.int64)
         values = np.full((len(_COLUMNS), rows), NONE, np.int64)
         return cls(np.zeros(rows, bool), start_ns, thread, np.zeros(rows, np.uint64), values)
@@ -121,7 +121,7 @@ class _Block:
 
 
 def read_payloads(path: str) -> tuple[Payloads, tuple[Limitation, ...]]:
-    """Return what ranges of NCCL carry in an export of nsys, and what could not be told.
+    """Return the payloads of NCCL's ranges in an export of nsys, and what could not be read.
 
     Raises:
         ProfileError: the export cannot be read.
@@ -153,37 +153,37 @@ def _blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
 def _layouts(export: Export) -> tuple[Mapping[_Key, Sequence[_Field]], bool]:
     """Return the layouts of NCCL's functions, and whether a number stands for two."""
     fields: dict[_Key, dict[int, _Field]] = {}
-    strange: set[_Key] = set()
+    ambiguous: set[_Key] = set()
     if export.has("ranges/payload_entries"):
         for domain, schema, place, kind, name, at in export.rows("ranges/payload_entries"):
             if not (isinstance(domain, int) and isinstance(schema, int)):
                 continue
             key = domain, schema
-            held = fields.setdefault(key, {})
-            number = place if isinstance(place, int) else len(held)
-            own = _field(held, number, kind, str(name), at)
-            if number in held and held[number] != own:
-                strange.add(key)
-            held[number] = own
+            layout = fields.setdefault(key, {})
+            number = place if isinstance(place, int) else len(layout)
+            entry = _field(layout, number, kind, str(name), at)
+            if layout.get(number, entry) != entry:
+                ambiguous.add(key)
+            layout[number] = entry
     sizes: dict[_Key, int] = {}
     if export.has("ranges/payload_schemas"):
         for domain, schema, size in export.rows("ranges/payload_schemas"):
             if isinstance(domain, int) and isinstance(schema, int) and isinstance(size, int):
                 sizes[domain, schema] = max(size, sizes.get((domain, schema), 0))
     layouts = {
-        key: [f for f in held.values() if f.type and f.end <= sizes.get(key, f.end)]
-        for key, held in fields.items()
-        if key not in strange and any(f.name == _COMMUNICATOR for f in held.values())
+        key: [f for f in layout.values() if f.type and f.end <= sizes.get(key, f.end)]
+        for key, layout in fields.items()
+        if key not in ambiguous and any(f.name == _COMMUNICATOR for f in layout.values())
     }
-    return layouts, bool(strange)
+    return layouts, bool(ambiguous)
 
 
-def _field(held: Mapping[int, _Field], place: int, kind: object, name: str, at: object) -> _Field:
-    """Return a field; one whose place is not told follows the one before, aligned."""
+def _field(layout: Mapping[int, _Field], place: int, kind: object, name: str, at: object) -> _Field:
+    """Return a field; one without an offset follows the one before, aligned."""
     numpy_type = _TYPES.get(kind, "") if isinstance(kind, int) else ""
     if isinstance(at, int) and at >= 0:
         return _Field(name, numpy_type, at)
-    before = held.get(place - 1)
+    before = layout.get(place - 1)
     end = before.end if before is not None and before.type else 0
     size = np.dtype(numpy_type).itemsize if numpy_type else 1
     return _Field(name, numpy_type, -(-end // size) * size)
@@ -192,9 +192,9 @@ def _field(held: Mapping[int, _Field], place: int, kind: object, name: str, at: 
 def _decoded(
     rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence[_Field]]
 ) -> _Block:
-    """Return what some payloads hold: all of one layout and length at once."""
+    """Return the fields of some payloads, decoded at once for each layout and length."""
     block = _Block.of(len(rows))
-    start_ns, thread, texts = (np.array(own, object) for own in zip(*rows, strict=True))
+    start_ns, thread, texts = (np.array(column, object) for column in zip(*rows, strict=True))
     known = _are(start_ns, int) & _are(thread, int) & _are(texts, str)
     block.start_ns[known], block.thread[known] = start_ns[known], thread[known]
     length = np.fromiter(map(len, np.where(known, texts, "")), np.int64, len(rows))
@@ -207,9 +207,9 @@ def _decoded(
         groups = groups_of(*head.T)
         for number, first in enumerate(groups.first.tolist()):
             domain, schema, size, begin = head[first].tolist()
-            own = groups.of_row == number
+            members = groups.of_row == number
             offset = begin if begin >= _HEAD and begin + size <= raw.shape[1] else _HEAD
-            _fill(block, at[own], raw[own, offset:], layouts.get((domain, schema), ()))
+            _fill(block, at[members], raw[members, offset:], layouts.get((domain, schema), ()))
     return block
 
 
@@ -220,43 +220,45 @@ def _are(values: npt.NDArray[np.object_], kind: type) -> Bools:
 def _bytes_of(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[Ints, Bytes]:
     """Return which texts of so many bytes are hexadecimal, and their bytes, one row a text."""
     try:
-        found = bytes.fromhex("".join(texts[rows]))
+        content = bytes.fromhex("".join(texts[rows]))
     except ValueError:
-        found = b""
-    # White space between digits is put up with there, and makes them fewer.
-    if len(found) != len(rows) * size:
+        content = b""
+    # fromhex skips white space between digits, which makes the bytes fewer.
+    if len(content) != len(rows) * size:
         rows = rows[[_HEX.fullmatch(text) is not None for text in texts[rows]]]
-        found = bytes.fromhex("".join(texts[rows]))
-    return rows, np.frombuffer(found, np.uint8).reshape(len(rows), size)
+        content = bytes.fromhex("".join(texts[rows]))
+    return rows, np.frombuffer(content, np.uint8).reshape(len(rows), size)
 
 
 def _fill(block: _Block, at: Ints, raw: Bytes, layout: Sequence[_Field]) -> None:
     """Fill in the fields of payloads of one layout and length, without their heads."""
-    for own in layout:
-        if own.name not in FIELDS or own.end > raw.shape[1]:
+    for entry in layout:
+        if entry.name not in FIELDS or entry.end > raw.shape[1]:
             continue
-        column = raw[:, own.at : own.end].copy().view(own.type)[:, 0]
-        if own.name != _COMMUNICATOR:
-            # A number that is out of all bounds is none.
-            wide = column if column.dtype.kind == "f" or own.size == 8 else column.astype(int)
-            told = (wide >= 0) & (wide < 1 << 62)
-            place = _COLUMNS.index(FIELDS[own.name])
-            block.values[place, at] = np.where(told, np.where(told, wide, 0).astype(int), NONE)
+        column = raw[:, entry.at : entry.end].copy().view(entry.type)[:, 0]
+        if entry.name != _COMMUNICATOR:
+            # A number out of all bounds is none.
+            wide = column if column.dtype.kind == "f" or entry.size == 8 else column.astype(int)
+            known = (wide >= 0) & (wide < 1 << 62)
+            place = _COLUMNS.index(FIELDS[entry.name])
+            block.values[place, at] = np.where(known, np.where(known, wide, 0).astype(int), NONE)
         elif column.dtype.kind != "f":
             block.hash[at], block.read[at] = column.astype(np.uint64), True
 
 
 def _payloads(blocks: Sequence[_Block]) -> Payloads:
     """Return the payloads that were read, in the export's order."""
-    read = np.concatenate([own.read for own in blocks])
+    read = np.concatenate([block.read for block in blocks])
     hashes, first, of_row = np.unique(
-        np.concatenate([own.hash for own in blocks])[read], return_index=True, return_inverse=True
+        np.concatenate([block.hash for block in blocks])[read],
+        return_index=True,
+        return_inverse=True,
     )
     order = np.argsort(first)
-    values = np.concatenate([own.values for own in blocks], axis=1)[:, read]
+    values = np.concatenate([block.values for block in blocks], axis=1)[:, read]
     return Payloads(
-        start_ns=np.concatenate([own.start_ns for own in blocks])[read],
-        thread=np.concatenate([own.thread for own in blocks])[read],
+        start_ns=np.concatenate([block.start_ns for block in blocks])[read],
+        thread=np.concatenate([block.thread for block in blocks])[read],
         communicator=places_in(order)[of_row.reshape(-1)],
         **{name: values[place].copy() for place, name in enumerate(_COLUMNS)},
         communicators=tuple(hashes[order].tolist()),

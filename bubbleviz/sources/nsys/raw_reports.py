@@ -1,4 +1,4 @@
-"""Reports of nsys that were not exported yet (``.nsys-rep``): exported through the user's nsys."""
+"""Reports of nsys that are not exported yet (``.nsys-rep``): exported by the user's nsys."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
 
 @contextmanager
 def _sigterm_unwinds() -> Iterator[None]:
-    """Have SIGTERM raise SystemExit, for by default it ends a process that cleans up nothing.
+    """Have SIGTERM raise SystemExit, as by default it ends a process without cleaning up.
 
-    A handler that the program has of its own stays, and only the main thread may set one.
+    A handler that the program set stays, and only the main thread may set one.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -65,7 +65,7 @@ def _sigterm_unwinds() -> Iterator[None]:
 
 
 def _unwind(number: int, _: FrameType | None) -> NoReturn:
-    # A second signal must not break off what the first one has removed.
+    # A second signal must not interrupt the clean-up of the first.
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
@@ -80,12 +80,12 @@ def _export(path: str, target: Path) -> None:
         )
     command = [nsys, "export", "--type", "sqlite", "--output", str(target), path]
     try:
-        done = subprocess.run(command, capture_output=True, check=False)
+        process = subprocess.run(command, capture_output=True, check=False)
     except OSError as error:
         raise ProfileError(
             f"{path}: nsys cannot be started ({error.strerror}); export by hand with: {by_hand}"
         ) from error
-    if done.returncode != 0 or not target.exists():
+    if process.returncode != 0 or not target.exists():
         raise ProfileError(
-            f"{path}: nsys export failed (exit code {done.returncode}); see why with: {by_hand}"
+            f"{path}: nsys export failed (exit code {process.returncode}); see why with: {by_hand}"
         )

@@ -1,8 +1,7 @@
 """Scan: large tables read in stretches of rows, by threads beside the one that uses them.
 
 While a stretch is read no Python runs for it, so that threads read at the same time, and another
-one works on what was read before. What is read is the same, and in the same order, however many
-threads read it.
+one works on earlier results. These are the same, in the same order, however many threads read.
 
 ::
 
