@@ -91,7 +91,7 @@ def _uuid(text: str) -> str | None:
 
 
 def overheads_of(export: Export) -> Overheads:
-    """Return when the profiler held processes up, as far as the export records it."""
+    """Return when the profiler paused processes, as far as the export records it."""
     known = export.has("target/overheads")
     columns = export.columns("target/overheads") if known else np.empty((3, 0), np.int64)
     start_ns, end_ns, process = columns

@@ -1,7 +1,7 @@
 -- Every CUDA API call; some rows, in the order the export holds them.
 --
 -- One call can appear twice under one correlation id, as runtime API and as driver API. Without one
--- (-2^40) it launched nothing. No row is left out, so that a row's place tells its number.
+-- (-2^40) it launched nothing. No row is left out, so that a row's place gives its number.
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId)
 SELECT

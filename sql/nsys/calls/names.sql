@@ -3,7 +3,7 @@
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(nameId)
 -- requires: strings(id, value)
 SELECT
-    call.rowid AS row_number,  -- the number asked for
+    call.rowid AS row_number,  -- its number
     string.value AS name  -- with the version of the API behind it
 FROM JSON_EACH(:rows) AS wanted
 INNER JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call ON wanted.value = call.rowid

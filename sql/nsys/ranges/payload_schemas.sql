@@ -1,6 +1,6 @@
 -- The layouts of what NVTX ranges carry (extended payloads).
 --
--- Every process registers its own; the export does not tell whose they are.
+-- Every process registers its own; the export does not record whose they are.
 --
 -- requires: NVTX_PAYLOAD_SCHEMAS(domainId, schemaId, payloadSize)
 SELECT DISTINCT

@@ -1,4 +1,4 @@
--- When the profiler held a process up: nsys to write what it had gathered, CUPTI to hand over buffers.
+-- When the profiler paused a process: nsys to write its records, CUPTI to hand over its buffers.
 --
 -- requires: overheads(source, row_number, start_ns, end_ns, process)
 SELECT
