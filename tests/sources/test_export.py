@@ -22,10 +22,23 @@ NAMES = sorted(p.relative_to(ROOT).with_suffix("").as_posix() for p in ROOT.rglo
 QUERIES = [name for name in NAMES if not name.startswith("views/")]
 #: Values for the parameters of all queries.
 BINDS: Binds = {
-    "first": 1, "last": 200_000, "thread": 1, "shortest": 0, "since": 0, "latest": 1 << 61,
-    "push_pop": 59, "start_end": 60, "nvtxt_push_pop": 70, "nvtxt_start_end": 71,
-    "until": 1 << 61, "first_letters": "[a-zA-Z]*", "anchored": '["*"]', "floating": "[]",
-    "floating_first": None, "floating_more": False, "some_strings": True,
+    "first": 1,
+    "last": 200_000,
+    "thread": 1,
+    "shortest": 0,
+    "since": 0,
+    "latest": 1 << 61,
+    "push_pop": 59,
+    "start_end": 60,
+    "nvtxt_push_pop": 70,
+    "nvtxt_start_end": 71,
+    "until": 1 << 61,
+    "first_letters": "[a-zA-Z]*",
+    "anchored": '["*"]',
+    "floating": "[]",
+    "floating_first": None,
+    "floating_more": False,
+    "some_strings": True,
     **dict.fromkeys(("rows", "ids", "name_ids", "text_ids"), "[1, 2, 3, 50, 77]"),
     "threads": "[281474976710656]",
 }
