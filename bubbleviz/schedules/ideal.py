@@ -3,53 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.formula import Sizes
-from bubbleviz.schedules.formulas import formula_named, formulas
+from bubbleviz.schedules.formulas import Sizes, formula_named, formulas
 from bubbleviz.schedules.known import schedule_named, schedules
-from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting
-from bubbleviz.schedules.simulation import (
-    Simulation,
+from bubbleviz.schedules.metrics import (
     cost,
     makespan,
     memory_of_devices,
     peaks_of_devices,
     schedule_ratio,
-    simulate,
     stage_ratio,
-    stage_times,
 )
+from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting
+from bubbleviz.schedules.program import stage_durations
+from bubbleviz.schedules.simulation import Simulation, simulate
+from bubbleviz.schedules.stage_times import StageTimes, ticks_of
 
-#: Times are whole nanoseconds; one beyond the longest is a slip of the unit (115 days in ms).
-_SHORTEST_MS, _LONGEST_MS = 1e-6, 1e10
-#: Ticks that all operations may take together, so that no sum of them leaves 64 bits.
-_MOST_TICKS = 1 << 62
 #: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000
-
-
-@dataclass(frozen=True)
-class StageTimes:
-    """Milliseconds for one microbatch: one value for all stages, or one a stage.
-
-    A model chunk takes its share of its stage's time, 1/v. Where a schedule does not split the
-    backward, it takes ``backward_ms`` and ``weight_ms`` together.
-
-    Attributes:
-        forward_ms: T_F.
-        backward_ms: T_B, the backward for the input alone.
-        weight_ms: T_W, the backward for the weights.
-        transfer_ms: T_comm, latency of every edge between two devices.
-    """
-
-    forward_ms: tuple[float, ...]
-    backward_ms: tuple[float, ...]
-    weight_ms: tuple[float, ...]
-    transfer_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -173,7 +147,7 @@ def ideal(
     _check_sizes(stages, microbatches, v)
     held = _memory(rule, stages, memory or MemoryOptions())
     if rule.searched and held.limit is not None:
-        ticks = _ticks(stages, microbatches * v, times, v)
+        ticks = ticks_of(stages, microbatches * v, times, v)
         setting = Setting(stages, microbatches, v, *ticks, held, of_makespan)
         plan = rule.searched.plan(setting, watch)
     else:
@@ -196,11 +170,11 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
     stages, microbatches, v = plan.stages, plan.microbatches, plan.chunks
     _check_sizes(stages, microbatches, v)
     held = memory or Memory(None)
-    forward, backward, weight, transfer = _ticks(stages, microbatches * v, times, v)
+    forward, backward, weight, transfer = ticks_of(stages, microbatches * v, times, v)
     # The replica of another direction has each stage on another device.
     length = plan.virtual_stages // plan.replicas
     of_stage = [plan.placement[s % length] for s in range(plan.virtual_stages)]
-    durations = stage_times(
+    durations = stage_durations(
         [forward[s] for s in of_stage],
         [backward[s] for s in of_stage],
         [weight[s] for s in of_stage],
@@ -241,7 +215,7 @@ def estimate(
         raise UsageError(f"no formula is called {name!r}; known are {known}")
     v = formula.chunks if chunks is None else chunks
     _check_sizes(stages, microbatches, v)
-    forward, backward, weight, transfer = _ticks(stages, microbatches * v, times, 1)
+    forward, backward, weight, transfer = ticks_of(stages, microbatches * v, times, 1)
     if any(len(set(each)) > 1 for each in (forward, backward, weight)):
         raise UsageError(
             f"{name} is a formula of equal stages; give one time for all, or simulate "
@@ -294,52 +268,3 @@ def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
             f"{count:,} operations; at most {_MOST_OPERATIONS:,} are simulated, give fewer "
             "microbatches"
         )
-
-
-def _ticks(
-    stages: int, microbatches: int, times: StageTimes, chunks: int
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
-    """Return the ticks of F, B and W by device, and of a transfer.
-
-    A stage's ns are a chunk's ticks: 1/v of the time, in ticks of 1/v ns.
-
-    Args:
-        stages: p.
-        microbatches: how many operations of a kind each stage runs.
-        times: in milliseconds.
-        chunks: v.
-
-    Raises:
-        UsageError: there are neither one value nor one a stage, a value cannot be a time, or they
-            are too long in sum.
-    """
-    forward = _of_stages("--tf", times.forward_ms, stages)
-    backward = _of_stages("--tb", times.backward_ms, stages)
-    weight = _of_stages("--tw", times.weight_ms, stages)
-    transfer = _ns("--tcomm", times.transfer_ms) * chunks
-    longest = max(forward) + max(backward) + max(weight) + 2 * transfer
-    if longest * stages * microbatches > _MOST_TICKS:
-        raise UsageError(
-            "the times of all operations add up to more than 64 bits of nanoseconds; times are "
-            "milliseconds, give shorter ones or fewer microbatches"
-        )
-    return forward, backward, weight, transfer
-
-
-def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ...]:
-    if len(values) not in {1, stages}:
-        raise UsageError(
-            f"{name}: {len(values)} times for {stages} stages; give one for all, or one each"
-        )
-    each = tuple(values) * (stages if len(values) == 1 else 1)
-    return tuple(_ns(name, one) for one in each)
-
-
-def _ns(name: str, ms: float) -> int:
-    if not (math.isfinite(ms) and 0 <= ms <= _LONGEST_MS):
-        raise UsageError(f"{name}: {ms} is no time in milliseconds; give one from 0 on")
-    if 0 < ms < _SHORTEST_MS:
-        raise UsageError(
-            f"{name}: {ms} ms is less than a nanosecond; give 0, or {_SHORTEST_MS:f} or more"
-        )
-    return round(ms * 1e6)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.ideal import StageTimes
+from bubbleviz.schedules.stage_times import StageTimes
 
 
 class OperationTimes(Protocol):

@@ -7,49 +7,15 @@ after its producer ended, and the transfer keeps no device busy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation
-
-
-@dataclass(frozen=True, order=True)
-class Task:
-    """One operation of one iteration of a program."""
-
-    iteration: int
-    operation: PlannedOperation
-
-
-#: How long a task keeps its device, in nanoseconds.
-Duration = Callable[[Task], int]
-#: Microbatch of the optimizer task that ends an iteration, and of the part of it that runs
-#: inside the next iteration.
-STEP, POSTPONED = 0, 1
-
-
-@dataclass(frozen=True)
-class Program:
-    """Iterations back to back: what each device runs, in order.
-
-    Attributes:
-        placement: device of each virtual stage.
-        tasks: one sequence a device.
-        length: number of virtual stages of one pipeline.
-        together: forwards that run beside the backward that follows them; see
-            :class:`bubbleviz.schedules.plan.Plan`.
-    """
-
-    placement: tuple[int, ...]
-    tasks: tuple[tuple[Task, ...], ...]
-    length: int
-    together: frozenset[PlannedOperation] = frozenset()
+from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.program import Duration, Program, Task, program_of
 
 
 @dataclass(frozen=True)
@@ -91,85 +57,13 @@ class Simulation(Table):
         return self.end_ns - self.start_ns - (self.resume_ns - self.pause_ns)
 
 
-def stage_times(
-    forward_ns: int | Sequence[int],
-    backward_ns: int | Sequence[int],
-    weight_ns: int | Sequence[int],
-    optimizer_ns: int = 0,
-) -> Duration:
-    """Return durations by virtual stage; BW takes backward and weight together.
-
-    Args:
-        forward_ns: T_F, one number or one a virtual stage.
-        backward_ns: T_B, the backward pass for the input alone.
-        weight_ns: T_W, the backward pass for the weights.
-        optimizer_ns: of every device.
-    """
-
-    def at(times: int | Sequence[int], stage: int) -> int:
-        return times if isinstance(times, int) else times[stage]
-
-    def duration(task: Task) -> int:
-        stage, phase = task.operation.virtual_stage, task.operation.phase
-        if phase is Phase.F:
-            return at(forward_ns, stage)
-        if phase is Phase.OPTIMIZER:
-            return optimizer_ns
-        both = phase is Phase.BW
-        total = at(backward_ns, stage) if both or phase is Phase.B else 0
-        return total + (at(weight_ns, stage) if both or phase is Phase.W else 0)
-
-    return duration
-
-
-def program_of(
-    plans: Sequence[Plan], *, optimizer: bool = False, postponed: bool = False
-) -> Program:
-    """Return the program that runs one iteration a plan, back to back.
-
-    Args:
-        plans: one plan an iteration, all with one placement.
-        optimizer: end each iteration that trains with an Optimizer task.
-        postponed: run a second part of each Optimizer after the first operation of the next
-            iteration, as post-validation does (arXiv 2401.10241, section 4).
-    """
-    if len({plan.placement for plan in plans}) != 1:
-        raise MismatchError("the plans of a program place their virtual stages differently")
-    placement = plans[0].placement
-    tasks = tuple(
-        tuple(_device_tasks(plans, device, placement.index(device), optimizer, postponed))
-        for device in range(plans[0].stages)
-    )
-    together = frozenset().union(*(plan.together for plan in plans))
-    return Program(placement, tasks, len(placement) // plans[0].replicas, together)
-
-
-def _device_tasks(
-    plans: Sequence[Plan], device: int, stage: int, optimizer: bool, postponed: bool
-) -> list[Task]:
-    tasks: list[Task] = []
-    pending: int | None = None
-    for iteration, plan in enumerate(plans):
-        work = [Task(iteration, operation) for operation in plan.orders[device]]
-        if pending is not None:
-            late = Task(pending, PlannedOperation(stage, Phase.OPTIMIZER, POSTPONED))
-            work.insert(1, late)
-            pending = None
-        tasks += work
-        trains = any(operation.phase is not Phase.F for operation in plan.orders[device])
-        if optimizer and trains:
-            tasks.append(Task(iteration, PlannedOperation(stage, Phase.OPTIMIZER, STEP)))
-            pending = iteration if postponed else None
-    return tasks
-
-
 def _key(task: Task) -> tuple[int, int, int, int]:
     """Return the columns that say which task it is."""
     op = task.operation
     return op.virtual_stage, int(op.phase), op.microbatch, task.iteration
 
 
-class _Run:
+class _Simulator:
     """The state of one simulation: what ended when, and how far each device is."""
 
     def __init__(
@@ -353,7 +247,7 @@ def simulate(
     """
     if isinstance(program, Plan):
         program = program_of([program])
-    run = _Run(
+    run = _Simulator(
         program,
         duration,
         transfer_ns=transfer_ns,
@@ -367,110 +261,3 @@ def simulate(
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     columns = {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
     return Simulation(**columns, placement=program.placement, length=program.length)
-
-
-def work_of(simulation: Simulation, iteration: int = 0) -> Simulation:
-    """Return the F, B, W and BW of one iteration."""
-    rows = np.isin(simulation.phase, WORK) & (simulation.iteration == iteration)
-    return simulation.take(rows)
-
-
-def makespan(simulation: Simulation, iteration: int = 0) -> int:
-    """Return the length of one window over all devices, optimizer excluded, in nanoseconds."""
-    work = work_of(simulation, iteration)
-    return int(work.end_ns.max() - work.start_ns.min()) if len(work) else 0
-
-
-def cost(simulation: Simulation, iteration: int = 0) -> int:
-    """Return the longest of the devices' own windows, optimizer excluded, in nanoseconds.
-
-    That is the cost of arXiv 2401.10241, section 5.3.
-    """
-    work = work_of(simulation, iteration)
-    windows = [
-        int(work.end_ns[rows].max() - work.start_ns[rows].min())
-        for rows in (work.device == device for device in np.unique(work.device))
-    ]
-    return max(windows, default=0)
-
-
-def schedule_ratio(simulation: Simulation, iteration: int = 0) -> float | None:
-    """Return the bubble ratio in the window of all devices, or None without work."""
-    return _ratio(work_of(simulation, iteration), makespan(simulation, iteration))
-
-
-def stage_ratio(simulation: Simulation, iteration: int = 0) -> float | None:
-    """Return the bubble ratio in the longest of the devices' own windows, or None."""
-    return _ratio(work_of(simulation, iteration), cost(simulation, iteration))
-
-
-def _ratio(work: Simulation, window_ns: int) -> float | None:
-    devices = len(np.unique(work.device))
-    if not devices or not window_ns:
-        return None
-    return 1 - int(work.busy_ns.sum()) / (devices * window_ns)
-
-
-def peak_activations(
-    simulation: Simulation, iteration: int = 0, *, until: Phase = Phase.W
-) -> float:
-    """Return the most activations that one device holds; see :func:`peaks_of_devices`."""
-    return max(peaks_of_devices(simulation, iteration, until=until), default=0)
-
-
-def peaks_of_devices(
-    simulation: Simulation, iteration: int = 0, *, until: Phase = Phase.W
-) -> tuple[float, ...]:
-    """Return the most activations that each device holds, in microbatches of a whole stage.
-
-    Args:
-        simulation: what ran.
-        iteration: the iteration to look at.
-        until: an activation is held from its F to the end of its W (a BW ends it too), or only
-            to its B.
-    """
-    work = work_of(simulation, iteration)
-    frees = (Phase.BW, until)
-    step = np.where(work.phase == Phase.F, 1, np.where(np.isin(work.phase, frees), -1, 0))
-    return tuple(int(most) / _chunks(simulation) for most in _highest(work, step))
-
-
-def memory_of_devices(
-    simulation: Simulation, memory: Memory, iteration: int = 0
-) -> tuple[float, ...]:
-    """Return the most memory that activations of each device take, in the unit of ``memory``."""
-    work = work_of(simulation, iteration)
-    step = np.zeros(len(work))
-    for phase, change in (
-        (Phase.F, memory.backward),
-        (Phase.B, memory.weight - memory.backward),
-        (Phase.W, -memory.weight),
-        (Phase.BW, -memory.backward),
-    ):
-        step[work.phase == phase] = change
-    return tuple(float(most) / _chunks(simulation) for most in _highest(work, step))
-
-
-def _chunks(simulation: Simulation) -> float:
-    pipeline = simulation.placement[: simulation.length]
-    return len(pipeline) / max(1, len(set(pipeline)))
-
-
-def _highest(
-    work: Simulation, step: npt.NDArray[np.int64] | npt.NDArray[np.float64]
-) -> list[np.int64 | np.float64]:
-    """Return the highest sum of the steps so far, by device; never below 0."""
-    return [
-        np.cumsum(step[work.device == device]).max(initial=0) for device in np.unique(work.device)
-    ]
-
-
-def idle_ns(simulation: Simulation) -> int:
-    """Return the time that devices idle between their first and their last task."""
-    rows = np.isin(simulation.phase, COMPUTE)
-    compute = simulation.take(rows)
-    total = 0
-    for device in np.unique(compute.device):
-        own = compute.take(compute.device == device)
-        total += int(own.end_ns.max() - own.start_ns.min() - own.busy_ns.sum())
-    return total

@@ -8,7 +8,9 @@ import numpy as np
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.simulation import Simulation, Task, program_of, schedule_ratio, simulate
+from bubbleviz.schedules.metrics import schedule_ratio
+from bubbleviz.schedules.program import Task, program_of
+from bubbleviz.schedules.simulation import Simulation, simulate
 
 DEVICES, MICROBATCHES = 8, 16
 #: F and B of every microbatch, and one Optimizer, on every device.

@@ -12,15 +12,8 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.progress import unwatched
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Memory, Plan, Setting
-from bubbleviz.schedules.simulation import (
-    POSTPONED,
-    Duration,
-    Simulation,
-    Task,
-    program_of,
-    simulate,
-    stage_times,
-)
+from bubbleviz.schedules.program import POSTPONED, Duration, Task, program_of, stage_durations
+from bubbleviz.schedules.simulation import Simulation, simulate
 from tests.planting.options import Planting
 
 #: Global time at which the first iteration can start.
@@ -82,7 +75,7 @@ def simulation_of(planting: Planting) -> Simulation:
 def _durations(planting: Planting, plan: Plan) -> Duration:
     """Return durations with the planted jitter and slow stage."""
     share = plan.chunks
-    base = stage_times(
+    base = stage_durations(
         planting.forward_ns // share,
         planting.backward_ns // share,
         planting.weight_ns // share,

@@ -31,7 +31,7 @@ from bubbleviz.render import formats as renderers
 from bubbleviz.render.formats import Renderer
 from bubbleviz.schedules import formulas
 from bubbleviz.schedules import known as schedules
-from bubbleviz.schedules.formula import Formula
+from bubbleviz.schedules.formulas import Formula
 from bubbleviz.schedules.plan import Schedule
 from bubbleviz.sources import readers
 from bubbleviz.sources.nsys.queries import query, sql_root, views_of

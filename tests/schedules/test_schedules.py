@@ -14,21 +14,17 @@ from hypothesis import strategies as st
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.known import schedule_named, schedules
-from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule
-from bubbleviz.schedules.simulation import (
-    Duration,
-    Simulation,
-    Task,
+from bubbleviz.schedules.metrics import (
     cost,
     idle_ns,
     makespan,
     peak_activations,
-    program_of,
     schedule_ratio,
-    simulate,
     stage_ratio,
-    stage_times,
 )
+from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule
+from bubbleviz.schedules.program import Duration, Task, program_of, stage_durations
+from bubbleviz.schedules.simulation import Simulation, simulate
 from tests.support.published_orders import OURS, WITH_ORDER, Row, listed_plan, numbers, reference
 
 #: A chunk takes a quarter, a third or a half of its stage's time: in these ticks exactly.
@@ -38,7 +34,7 @@ TICKS_A_US = 12
 def times_of(row: Row, chunks: int) -> Duration:
     forward, backward, weight = numbers(row, "tf_us", "tb_us", "tw_us")
     a_chunk = TICKS_A_US // chunks
-    return stage_times(forward * a_chunk, backward * a_chunk, weight * a_chunk)
+    return stage_durations(forward * a_chunk, backward * a_chunk, weight * a_chunk)
 
 
 def simulated(row: Row, plan: Plan) -> Simulation:
@@ -54,7 +50,7 @@ def test_an_empty_plan_takes_no_time() -> None:
     for schedule in schedules():
         if schedule.name.startswith("dualpipe"):
             continue  # they need two microbatches a stage
-        simulation = simulate(schedule.plan(2, 0, schedule.chunks), stage_times(1, 1, 1))
+        simulation = simulate(schedule.plan(2, 0, schedule.chunks), stage_durations(1, 1, 1))
 
         assert len(simulation) == 0
         assert (cost(simulation), makespan(simulation), idle_ns(simulation)) == (0, 0, 0)
@@ -209,7 +205,7 @@ def test_costs_follow_the_closed_forms(
     form, applies = CLOSED_FORMS[name]
     sizes = Sizes(p, m, v, *times)
     forward, backward, weight, transfer = times
-    duration = stage_times(forward // v, backward // v, weight // v)
+    duration = stage_durations(forward // v, backward // v, weight // v)
     simulation = simulate(schedule.plan(p, m, v), duration, transfer_ns=transfer)
 
     if applies(sizes):
@@ -218,7 +214,7 @@ def test_costs_follow_the_closed_forms(
 
 def test_zb_h2_back_to_back_idles_nowhere() -> None:
     plan = schedule_named("zb-h2").plan(8, 16, 1)
-    simulation = simulate(program_of([plan] * 3, optimizer=True), stage_times(10, 10, 10, 7))
+    simulation = simulate(program_of([plan] * 3, optimizer=True), stage_durations(10, 10, 10, 7))
 
     assert idle_ns(simulation) == 0
     assert stage_ratio(simulation, 1) == 0
@@ -228,7 +224,7 @@ def test_zb_h2_back_to_back_idles_nowhere() -> None:
 def test_a_barrier_holds_the_optimizer_until_all_devices_are_done() -> None:
     plan = schedule_named("1f1b").plan(4, 8, 1)
     program = program_of([plan] * 2, optimizer=True)
-    simulation = simulate(program, stage_times(10, 10, 10, 5), barrier=True)
+    simulation = simulate(program, stage_durations(10, 10, 10, 5), barrier=True)
 
     steps = simulation.phase == Phase.OPTIMIZER
     starts = simulation.start_ns[steps & (simulation.iteration == 0)]
@@ -247,7 +243,7 @@ def test_post_validation_runs_inside_the_next_iteration() -> None:
 
 def test_a_prelude_runs_before_the_input_is_there() -> None:
     plan = schedule_named("gpipe").plan(2, 1, 1)
-    simulation = simulate(plan, stage_times(100, 50, 50), transfer_ns=10, prelude=lambda _: 30)
+    simulation = simulate(plan, stage_durations(100, 50, 50), transfer_ns=10, prelude=lambda _: 30)
 
     rows = simulation.take(simulation.device == 1)
     times = [rows.start_ns, rows.pause_ns, rows.resume_ns, rows.end_ns, rows.arrival_ns]
@@ -258,7 +254,7 @@ def test_a_prelude_runs_before_the_input_is_there() -> None:
 def test_an_order_that_deadlocks_is_refused() -> None:
     backward_first = (PlannedOperation(0, Phase.BW, 0), PlannedOperation(0, Phase.F, 0))
     with pytest.raises(MismatchError, match="deadlocks"):
-        simulate(Plan("odd", 1, 1, 1, (0,), (backward_first,)), stage_times(1, 1, 1))
+        simulate(Plan("odd", 1, 1, 1, (0,), (backward_first,)), stage_durations(1, 1, 1))
 
 
 def test_plans_that_place_stages_differently_are_no_program() -> None:
@@ -353,7 +349,7 @@ def test_what_goes_together_begins_and_ends_together() -> None:
     operations = tuple(tuple(PlannedOperation(*op) for op in order) for order in orders)
     together = frozenset([PlannedOperation(1, f, 1)])
     plan = Plan("beside", 2, 2, 1, (0, 1), operations, together=together)
-    simulation = simulate(plan, stage_times(10, 10, 10), transfer_ns=1)
+    simulation = simulate(plan, stage_durations(10, 10, 10), transfer_ns=1)
     last = simulation.take(simulation.device == 1)
 
     # F1 waits for stage 0 until 21, and B0, which could have run before, with it; what either
@@ -365,7 +361,7 @@ def test_what_goes_together_begins_and_ends_together() -> None:
 @given(plans(), st.integers(0, 20))
 def test_an_iteration_that_starts_later_is_the_same(plan: Plan, transfer_ns: int) -> None:
     program = program_of([plan] * 3, optimizer=True)
-    times = stage_times(range(3, 3 + plan.virtual_stages), 7, 5, optimizer_ns=2)
+    times = stage_durations(range(3, 3 + plan.virtual_stages), 7, 5, optimizer_ns=2)
     simulation = simulate(program, times, transfer_ns=transfer_ns, barrier=True)
 
     assert len({makespan(simulation, k) for k in range(3)}) == 1

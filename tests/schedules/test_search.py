@@ -15,19 +15,14 @@ from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import unwatched
 from bubbleviz.schedules.formulas import formulas
-from bubbleviz.schedules.ideal import (
-    Estimate,
-    Ideal,
-    MemoryOptions,
-    StageTimes,
-    estimate,
-    ideal,
-    theory,
-)
+from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions, estimate, ideal, theory
 from bubbleviz.schedules.known import schedule_named, schedules
+from bubbleviz.schedules.metrics import cost
 from bubbleviz.schedules.plan import Memory, Plan, Setting
-from bubbleviz.schedules.search import extended
-from bubbleviz.schedules.simulation import cost, simulate, stage_times
+from bubbleviz.schedules.program import stage_durations
+from bubbleviz.schedules.search.search import extended
+from bubbleviz.schedules.simulation import simulate
+from bubbleviz.schedules.stage_times import StageTimes
 from tests.support.measured_orders import devices_of, of_orders
 from tests.support.published_orders import Row, numbers, reference
 
@@ -307,7 +302,7 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
         setting = Setting(4, microbatches, 2, ones, ones, (8,) * 4, 1, memory)
         plan = rule.plan(setting, unwatched)
         checked(plan, memory)
-        return cost(simulate(plan, stage_times(10, 10, 8), transfer_ns=1)) - microbatches * 56
+        return cost(simulate(plan, stage_durations(10, 10, 8), transfer_ns=1)) - microbatches * 56
 
     of_few = bubble(16)
     monkeypatch.setattr("bubbleviz.schedules.search._MANY", 0)

@@ -13,8 +13,9 @@ from bubbleviz.cli.terminal import deliver, search_bar, show
 from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
-    from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions, StageTimes
+    from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
     from bubbleviz.schedules.measured_times import MeasuredTimes
+    from bubbleviz.schedules.stage_times import StageTimes
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class TimeOptions:
         Raises:
             UsageError: a time is neither given nor measured.
         """
-        from bubbleviz.schedules.ideal import StageTimes
+        from bubbleviz.schedules.stage_times import StageTimes
 
         if measured is None and None in (self.tf, self.tb, self.tw):
             raise UsageError("give the times --tf, --tb and --tw, or a report with --from")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from bubbleviz.schedules.formula import Formula
+    from bubbleviz.schedules.formulas import Formula
     from bubbleviz.schedules.ideal import Estimate, Ideal
     from bubbleviz.schedules.plan import Schedule
 

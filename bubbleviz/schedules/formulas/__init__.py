@@ -1,9 +1,57 @@
-"""Closed forms: each module exports one ``FORMULA``, and that is all it takes to add one."""
+"""Closed forms: what a schedule takes by a formula that a paper gives, without an order.
+
+Each module exports one ``FORMULA``, and that is all it takes to add one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from bubbleviz.registry import discover
-from bubbleviz.schedules.formula import Formula
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes that a formula takes; times of a whole stage, in one unit.
+
+    Attributes:
+        stages: p.
+        microbatches: m.
+        chunks: v.
+        work: T, F and both parts of the backward of one microbatch.
+        transfer: c, the latency of every edge between two devices.
+    """
+
+    stages: int
+    microbatches: int
+    chunks: int
+    work: float
+    transfer: float
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A closed form of the cost, the longest of the devices' own windows.
+
+    Attributes:
+        name: what users call it.
+        summary: one sentence for people.
+        source: paper and section that define it.
+        chunks: default number of model chunks a device.
+        cost: the cost, in the unit of the times. It raises
+            :class:`bubbleviz.errors.UsageError` for sizes that the formula does not allow.
+        text: the same, as people write it.
+        drawn: name of a similar schedule that has an order.
+    """
+
+    name: str
+    summary: str
+    source: str
+    chunks: int
+    cost: Callable[[Sizes], float]
+    text: str
+    drawn: str
 
 
 def formulas() -> tuple[Formula, ...]:
@@ -13,4 +61,4 @@ def formulas() -> tuple[Formula, ...]:
 
 def formula_named(name: str) -> Formula | None:
     """Return the formula of that name, or None."""
-    return next((one for one in formulas() if one.name == name), None)
+    return next((formula for formula in formulas() if formula.name == name), None)

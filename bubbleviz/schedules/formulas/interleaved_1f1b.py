@@ -6,7 +6,7 @@ Its transfers are ((2v-1)p-2) c; those of the order of interleaved 1F1B, simulat
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.schedules.formula import Formula, Sizes
+from bubbleviz.schedules.formulas import Formula, Sizes
 
 
 def cost(sizes: Sizes) -> float:

@@ -46,7 +46,7 @@ def searched(name: str, setting: Setting, watch: Watch) -> Plan:
     return search(name, setting, placement, partial(known_plans, placement), watch)
 
 
-class _Writer:
+class _OrderWriter:
     """Writes one device's order: each step takes the next microbatch of its chunk and phase."""
 
     def __init__(self, microbatches: int) -> None:
@@ -68,7 +68,7 @@ def _order(stages: int, microbatches: int, device: int) -> Order:
     """Return the order; with few microbatches it is that of 2p-1, less what does not exist."""
     total = max(microbatches, 2 * stages - 1)
     down, up = device, 2 * stages - 1 - device
-    writer = _Writer(total)
+    writer = _OrderWriter(total)
     writer.write(2 * (stages - device) - 1, (down, _F))
     writer.write(device, (up, _F), (down, _F))
     writer.write(stages - device, (up, _F), (up, _B), (up, _W))

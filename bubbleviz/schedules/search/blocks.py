@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bubbleviz.schedules.search.problem import NEVER, Problem
-from bubbleviz.schedules.search.run import WAIT, Found, Run
+from bubbleviz.schedules.search.trial import WAIT, Trial, TrialResult
 
 #: Slots from one microbatch to the next: one for each of F, B, W of two chunks.
 PERIOD = 6
@@ -50,7 +50,7 @@ def blocks(devices: int, room: int) -> list[Block]:
         devices: p.
         room: how many chunks' activations a device holds.
     """
-    found = []
+    fitting = []
     for total in (2, 3, 4, 6):
         ways = [(there, total - there) for there in range(1, total)]
         for (f_down, b_up), (f_up, b_down) in itertools.product(ways, ways):
@@ -58,9 +58,9 @@ def blocks(devices: int, room: int) -> list[Block]:
                 forward, backward = _slots(devices, (f_down, f_up, b_down, b_up), turns)
                 block = _with_weights(devices, forward, backward)
                 if block is not None and block.peak // PERIOD <= room:
-                    found.append(block)
-    found.sort(key=lambda block: (block.peak, block.forward, block.backward))
-    return found
+                    fitting.append(block)
+    fitting.sort(key=lambda block: (block.peak, block.forward, block.backward))
+    return fitting
 
 
 def _slots(
@@ -114,7 +114,7 @@ class Manner:
 
     Attributes:
         block: what is repeated.
-        patience: see :class:`bubbleviz.schedules.search.run.Run`.
+        patience: see :class:`bubbleviz.schedules.search.trial.Trial`.
         pause: before its first B a device waits for an input of the chunk behind that is known to
             arrive within so many of its F's lengths, rather than start another microbatch.
     """
@@ -124,7 +124,7 @@ class Manner:
     pause: float
 
 
-class _Squeezed(Run):
+class _Squeezed(Trial):
     """Keeps the order of the repeated blocks, but not at its ends.
 
     ::
@@ -138,12 +138,12 @@ class _Squeezed(Run):
         super().__init__(problem, target, manner.patience)
         block = manner.block
         self.slots = (list(block.forward), list(block.backward), list(block.weight))
-        self.first_b = [block.backward[own[0]] for own in problem.own]
+        self.first_b = [block.backward[own[0]] for own in problem.stages]
         self.pause = [int(manner.pause * length) for length in problem.lengths[0::3]]
 
     def choose(self, device: int, now: int) -> int:
         self.near = NEVER
-        first = self.problem.own[device][0]
+        first = self.problem.stages[device][0]
         if self.left[device] and self.b_done[first]:
             code = self._in_order(device, now)
         else:
@@ -155,13 +155,13 @@ class _Squeezed(Run):
     def _owed(self, device: int) -> int:
         """Return the stage whose W is next in the block's order, or ``WAIT``."""
         slots = self.slots[2]
-        pending = [s for s in self.problem.own[device] if self.w_done[s] < self.b_done[s]]
+        pending = [s for s in self.problem.stages[device] if self.w_done[s] < self.b_done[s]]
         return min(pending, key=slots.__getitem__, default=WAIT)
 
     def _in_order(self, device: int, now: int) -> int:
         owed = self._owed(device)
         slot, code = (self.slots[2][owed], 3 * owed + 2) if owed != WAIT else (NEVER, WAIT)
-        for stage in self.problem.own[device]:
+        for stage in self.problem.stages[device]:
             for phase, done in ((0, self.f_done), (1, self.b_done)):
                 own = self.slots[phase][stage]
                 if done[stage] < self.problem.microbatches and own < slot:
@@ -174,7 +174,7 @@ class _Squeezed(Run):
         return self._rather_weights(device, now, owed)
 
     def _as_they_come(self, device: int, now: int) -> int:
-        own = self.problem.own[device]
+        own = self.problem.stages[device]
         ready = []
         for stage in own:
             if self.b_done[stage] < len(self.b_in[stage]):
@@ -202,9 +202,9 @@ class _Squeezed(Run):
         return WAIT if owed == WAIT or self.waits(device, now, owed) else 3 * owed + 2
 
 
-def squeeze(problem: Problem, manner: Manner, target: int) -> Found | None:
+def squeeze(problem: Problem, manner: Manner, target: int) -> TrialResult | None:
     """Return a block's schedule at real times, or None where one comes to the target."""
-    return _Squeezed(problem, target, manner).found()
+    return _Squeezed(problem, target, manner).result()
 
 
 def manners(block: Block) -> Iterator[Manner]:

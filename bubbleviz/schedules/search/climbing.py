@@ -8,7 +8,7 @@ from random import Random
 
 from bubbleviz.schedules.search.filling import Draft, fill
 from bubbleviz.schedules.search.problem import Codes, Problem
-from bubbleviz.schedules.search.run import Found
+from bubbleviz.schedules.search.trial import TrialResult
 
 #: How far changes reach, in the number of operations of a microbatch on every device.
 _REACH = 6
@@ -19,7 +19,7 @@ def climb(
     start: Draft,
     trials: int,
     seed: int,
-    takes: Callable[[Found], bool],
+    takes: Callable[[TrialResult], bool],
 ) -> None:
     """Try changes to a draft, each from the best so far.
 
@@ -31,21 +31,21 @@ def climb(
         start: where to begin.
         trials: how many changes to try.
         seed: of the changes; the same one gives the same schedule.
-        takes: is given what was found, and returns whether that is enough.
+        takes: takes a shorter result, and returns whether that is enough.
     """
     first = fill(problem, start, 1 << 62)
     if first is None:
         return
     change = _Changes(problem, Random(seed))
-    draft, found = start, first
+    draft, best = start, first
     for _ in range(trials):
-        changed = change.of(draft, found)
-        tried = fill(problem, changed, found.excess + 1)
-        if tried is None or (tried.excess, tried.total) > (found.excess, found.total):
+        changed = change.of(draft, best)
+        result = fill(problem, changed, best.excess + 1)
+        if result is None or (result.excess, result.total) > (best.excess, best.total):
             continue
-        shorter = tried.excess < found.excess
-        draft, found = changed, tried
-        if shorter and takes(found):
+        shorter = result.excess < best.excess
+        draft, best = changed, result
+        if shorter and takes(best):
             return
 
 
@@ -55,7 +55,7 @@ class _Changes:
     def __init__(self, problem: Problem, random: Random) -> None:
         self.problem, self.random = problem, random
 
-    def of(self, draft: Draft, found: Found) -> Draft:
+    def of(self, draft: Draft, result: TrialResult) -> Draft:
         """Return a draft with one change, or with two."""
         kind = self.random.random()
         if kind < 0.05:
@@ -65,8 +65,8 @@ class _Changes:
             return replace(draft, patience=max(0.0, draft.patience + step))
         codes = list(draft.codes)
         for _ in range(self.random.choice((1, 1, 2))):
-            if kind < 0.8 and found.gaps:
-                self._at_a_gap(codes, *self.random.choice(found.gaps))
+            if kind < 0.8 and result.gaps:
+                self._at_a_gap(codes, *self.random.choice(result.gaps))
             else:
                 self._anywhere(codes)
         return replace(draft, codes=codes)
@@ -86,7 +86,7 @@ class _Changes:
             at += self.random.choice((-2, -1, 1, 2))
         at = max(0, min(at, len(order) - 1))
         if self.random.random() < 0.3:
-            order.insert(at, 3 * self.random.choice(self.problem.own[device]) + 2)
+            order.insert(at, 3 * self.random.choice(self.problem.stages[device]) + 2)
             return
         seen = {order[at]}
         others = []

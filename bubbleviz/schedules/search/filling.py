@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
-from bubbleviz.schedules.search.run import WAIT, Found, Run
+from bubbleviz.schedules.search.trial import WAIT, Trial, TrialResult
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Draft:
     Attributes:
         codes: F and B of each device in order, and those W that are not to run later than there.
         eager: of each device: W run at once while so many forwards are left.
-        patience: see :class:`bubbleviz.schedules.search.run.Run`.
+        patience: see :class:`bubbleviz.schedules.search.trial.Trial`.
         shares: of the target that the first and the last device may take, rising evenly between
             them: what the last ones delay reaches the first, whose slack is better kept for it.
     """
@@ -31,7 +31,7 @@ class Draft:
     shares: tuple[float, float] = (1.0, 1.0)
 
 
-class _Filling(Run):
+class _Filling(Trial):
     def __init__(self, problem: Problem, target: int, draft: Draft) -> None:
         super().__init__(problem, target, draft.patience)
         self.draft = draft
@@ -61,7 +61,7 @@ class _Filling(Run):
         return WAIT
 
     def _weights_there(self, device: int, stage: int, at: int) -> int:
-        """Run the W that stands next, unless its B has not run."""
+        """Trial the W that stands next, unless its B has not run."""
         if self.w_done[stage] == self.b_done[stage]:
             self.at[device] = at
             return WAIT
@@ -80,12 +80,12 @@ class _Filling(Run):
         return self.waits(device, now, stage)
 
 
-def fill(problem: Problem, draft: Draft, target: int) -> Found | None:
+def fill(problem: Problem, draft: Draft, target: int) -> TrialResult | None:
     """Return the draft with its W, or None where it exceeds the target or equals it."""
-    return _Filling(problem, target, draft).found()
+    return _Filling(problem, target, draft).result()
 
 
-class _InOrder(Run):
+class _InOrder(Trial):
     """Keeps complete orders."""
 
     def __init__(self, problem: Problem, codes: Codes) -> None:
@@ -105,6 +105,6 @@ class _InOrder(Run):
         return code
 
 
-def timed(problem: Problem, codes: Codes) -> Found | None:
+def timed(problem: Problem, codes: Codes) -> TrialResult | None:
     """Return complete orders, timed: every operation starts as early as it can."""
-    return _InOrder(problem, codes).found()
+    return _InOrder(problem, codes).result()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bubbleviz.schedules.search.problem import HELD, NEVER, Problem
-from bubbleviz.schedules.search.run import WAIT, Found, Run
+from bubbleviz.schedules.search.trial import WAIT, Trial, TrialResult
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Policy:
 
     Attributes:
         caps: by virtual stage: most microbatches between their F and the end of their B.
-        patience: see :class:`bubbleviz.schedules.search.run.Run`.
+        patience: see :class:`bubbleviz.schedules.search.trial.Trial`.
         forward_first: F before B.
         lazy: W only where memory is short or no forward is left.
     """
@@ -27,13 +27,13 @@ class Policy:
     lazy: bool
 
 
-class _Greedy(Run):
+class _Greedy(Trial):
     def __init__(self, problem: Problem, target: int, policy: Policy) -> None:
         super().__init__(problem, target, policy.patience)
         self.policy = policy
         # Room for the chunks behind is left by the first, so that no microbatch is stuck halfway:
         # the oldest one can always go on to its end, and frees its memory then.
-        first = {own[0] for own in problem.own} if problem.chunks > 1 else set()
+        first = {stages[0] for stages in problem.stages} if problem.chunks > 1 else set()
         stages = range(len(problem.placement))
         self.most = [problem.limit - (2 * HELD if s in first else HELD) for s in stages]
 
@@ -48,7 +48,7 @@ class _Greedy(Run):
         return self._weights(device, now)
 
     def _backward(self, device: int, now: int) -> int:
-        for stage in self.problem.own[device]:
+        for stage in self.problem.stages[device]:
             number, inputs = self.b_done[stage], self.b_in[stage]
             if number < len(inputs):
                 if inputs[number] <= now:
@@ -57,7 +57,7 @@ class _Greedy(Run):
         return WAIT
 
     def _forward(self, device: int, now: int) -> int:
-        for stage in reversed(self.problem.own[device]):
+        for stage in reversed(self.problem.stages[device]):
             number, inputs = self.f_done[stage], self.f_in[stage]
             if (
                 number < len(inputs)
@@ -80,9 +80,9 @@ class _Greedy(Run):
         return 3 * owed[0] + 2
 
 
-def greedy(problem: Problem, policy: Policy, target: int) -> Found | None:
+def greedy(problem: Problem, policy: Policy, target: int) -> TrialResult | None:
     """Return what devices with that policy run, or None where one comes to the target."""
-    return _Greedy(problem, target, policy).found()
+    return _Greedy(problem, target, policy).result()
 
 
 def policies(problem: Problem) -> Iterator[Policy]:
@@ -108,7 +108,7 @@ def _line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     for rounded in (math.floor, math.ceil):
         for more in (-1, 0, 1, 2):
             ahead = [rounded(a / max(1, f)) for a, f in zip(away, forward, strict=True)]
-            yield tuple(max(1, min(room, one + more)) for one in ahead)
+            yield tuple(max(1, min(room, cap + more)) for cap in ahead)
     yield (room,) * p
 
 

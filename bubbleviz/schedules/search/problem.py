@@ -1,8 +1,8 @@
-"""What is searched: times, transfers and memory of virtual stages, in integers.
+"""The problem of a search: times, transfers and memory of virtual stages, in integers.
 
-What is to be short is the longest window of a device: its work and what it idles in between. As
-the work is given, what is counted is its *excess*, by which the window is longer than the work of
-the device that has most of it; where stages differ, those with less work may idle more.
+The search shortens the longest window of a device: its work and the idle time in between. As the
+work is given, it minimises the *excess*, by which the window is longer than the work of the device
+that has most of it; where stages differ, those with less work may idle more.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Problem:
         kept: what stays of ``HELD`` from B to W.
         makespan: whether windows begin when the first device begins, rather than each device's
             own.
-        own: by device: its virtual stages.
+        stages: by device: its virtual stages.
         slack: by device: how much less work it has than the device with most, in ticks.
     """
 
@@ -51,22 +51,24 @@ class Problem:
     limit: int
     kept: int
     makespan: bool = False
-    own: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    stages: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
     slack: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """List the virtual stages of each device, and its slack."""
         devices = range(max(self.placement) + 1)
-        own = tuple(tuple(s for s, at in enumerate(self.placement) if at == d) for d in devices)
-        object.__setattr__(self, "own", own)
-        work = [sum(sum(self.lengths[3 * s : 3 * s + 3]) for s in stages) for stages in own]
-        slack = tuple((max(work) - one) * self.microbatches for one in work)
+        stages = tuple(tuple(s for s, at in enumerate(self.placement) if at == d) for d in devices)
+        object.__setattr__(self, "stages", stages)
+        work = [
+            sum(sum(self.lengths[3 * s : 3 * s + 3]) for s in of_device) for of_device in stages
+        ]
+        slack = tuple((max(work) - ticks) * self.microbatches for ticks in work)
         object.__setattr__(self, "slack", slack)
 
     @property
     def devices(self) -> int:
         """Number of devices, p."""
-        return len(self.own)
+        return len(self.stages)
 
     @property
     def chunks(self) -> int:
@@ -88,7 +90,7 @@ class Problem:
         return replace(self, microbatches=microbatches)
 
     def least_excess(self) -> int:
-        """Return what the excess is at least, whatever the order, in ticks.
+        """Return the least excess of any order, in ticks.
 
         With one chunk a device it is known: from the start of its first F to the arrival of its
         first gradient a device has nothing to run but the forwards that it has memory for.
@@ -139,12 +141,12 @@ def codes_of(plan: Plan) -> Codes:
     """Return the orders of a plan, with a whole backward as a B and its W."""
     codes = []
     for order in plan.orders:
-        own = []
+        row = []
         for op in order:
             fused = op.phase is Phase.BW
-            own.append(3 * op.virtual_stage + _CODES[op.phase])
-            own += [3 * op.virtual_stage + 2] if fused else []
-        codes.append(own)
+            row.append(3 * op.virtual_stage + _CODES[op.phase])
+            row += [3 * op.virtual_stage + 2] if fused else []
+        codes.append(row)
     return codes
 
 

@@ -1,4 +1,4 @@
-"""One run: every device, whenever it is free, chooses what to do next."""
+"""One trial: every device, whenever it is free, chooses what to do next."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from heapq import heappop, heappush
 
 from bubbleviz.schedules.search.problem import HELD, NEVER, Codes, Problem
 
-#: A choice: nothing now; look again when something arrives, or at the run's ``near``.
+#: A choice: nothing now; look again when something arrives, or at the trial's ``near``.
 WAIT = -1
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a run came to.
+class TrialResult:
+    """The orders of a trial, and how good they are.
 
     Attributes:
         excess: of the device whose window is the longest, in ticks; see
             :mod:`bubbleviz.schedules.search.problem`.
         total: of all devices together.
         codes: what each device ran.
-        gaps: where F or B kept a device waiting: (device, place in the order that was to be kept).
+        gaps: where F or B kept a device waiting: (device, place in the order to be kept).
     """
 
     excess: int
@@ -30,8 +30,8 @@ class Found:
     gaps: list[tuple[int, int]]
 
 
-class Run(ABC):
-    """The state of one run; what to do next is chosen by those who inherit.
+class Trial(ABC):
+    """The state of one trial; subclasses choose what to do next.
 
     ::
 
@@ -40,7 +40,7 @@ class Run(ABC):
 
     Args:
         problem: times and memory.
-        target: a device whose excess is that long ends the run, which then has failed; so a
+        target: a device whose excess is that long ends the trial, which then has failed; so a
             device that has a W to run runs it rather than wait until then.
         patience: a device waits for an input that is known to arrive within so many of its W's
             lengths, and else fills the time with that W.
@@ -58,7 +58,7 @@ class Run(ABC):
         self.f_done, self.b_done, self.w_done = [0] * stages, [0] * stages, [0] * stages
         #: By device: when it is free, what it holds, its excess so far, forwards left.
         self.free, self.held = [0] * devices, [0] * devices
-        self.excess = [-one for one in problem.slack]
+        self.excess = [-slack for slack in problem.slack]
         self.left = [problem.chunks * problem.microbatches] * devices
         #: By device: virtual stages whose W are to be run, the oldest first.
         self.owed: list[list[int]] = [[] for _ in range(devices)]
@@ -91,8 +91,8 @@ class Run(ABC):
             number, inputs = self.b_done[stage], self.b_in[stage]
         return inputs[number] if number < len(inputs) else NEVER
 
-    def found(self) -> Found | None:
-        """Run all of it; return None where it takes too long or comes to a standstill."""
+    def result(self) -> TrialResult | None:
+        """Trial all of it; return None where it takes too long or comes to a standstill."""
         free, events, done = self.free, self._events, 0
         while events:
             now, device = heappop(events)
@@ -107,10 +107,10 @@ class Run(ABC):
                 heappush(events, (self.near, device))
         if done < self.problem.operations:
             return None
-        return Found(max(self.excess), sum(self.excess), self.codes, self.gaps)
+        return TrialResult(max(self.excess), sum(self.excess), self.codes, self.gaps)
 
     def _put(self, device: int, code: int, now: int) -> bool:
-        """Run an operation; return whether the device has not idled too long."""
+        """Trial an operation; return whether the device has not idled too long."""
         gap = now - self.free[device]
         begun = bool(self.codes[device])
         if gap and (begun or self.problem.makespan):
@@ -124,10 +124,10 @@ class Run(ABC):
         self.codes[device].append(code)
         self.free[device] = end
         heappush(self._events, (end, device))
-        self._passes_on(device, code, end)
+        self._pass_on(device, code, end)
         return True
 
-    def _passes_on(self, device: int, code: int, end: int) -> None:
+    def _pass_on(self, device: int, code: int, end: int) -> None:
         """Count an operation, and send on what it gives."""
         stage, phase = divmod(code, 3)
         problem = self.problem
@@ -136,7 +136,7 @@ class Run(ABC):
             self.held[device] += HELD
             self.left[device] -= 1
             if stage + 1 < len(problem.placement):
-                self._sends(self.f_in, stage + 1, end + problem.down[stage])
+                self._send(self.f_in, stage + 1, end + problem.down[stage])
             else:
                 self.b_in[stage].append(end)
         elif phase == 1:
@@ -144,13 +144,13 @@ class Run(ABC):
             self.held[device] -= HELD - problem.kept
             self.owed[device].append(stage)
             if stage:
-                self._sends(self.b_in, stage - 1, end + problem.up[stage])
+                self._send(self.b_in, stage - 1, end + problem.up[stage])
         else:
             self.w_done[stage] += 1
             self.held[device] -= problem.kept
             self.owed[device].remove(stage)
 
-    def _sends(self, inputs: list[list[int]], stage: int, arrival: int) -> None:
+    def _send(self, inputs: list[list[int]], stage: int, arrival: int) -> None:
         inputs[stage].append(arrival)
         device = self.problem.placement[stage]
         heappush(self._events, (max(arrival, self.free[device]), device))
