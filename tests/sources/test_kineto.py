@@ -443,7 +443,9 @@ _SOUND = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
+)
 @given(
     odd=st.lists(st.tuples(st.sampled_from(range(6)), _ODD_EVENT), max_size=5),
     facts=st.dictionaries(
