@@ -1,4 +1,4 @@
-"""Process groups of PyTorch, and the collectives that its profiler tells of."""
+"""Process groups of PyTorch, and the collectives that its profiler records."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from bubbleviz.model.columns import Ints, Table
 
 @dataclass(frozen=True)
 class Group:
-    """A process group (``torch.distributed.new_group``): its communicator, to whoever is in it.
+    """A process group (``torch.distributed.new_group``): a communicator of its ranks.
 
     Attributes:
         name: of the group; "" unknown. Groups of other ranks may have the same one.
-        told: its ranks as they are written where not all are known; "" else.
+        ranks_text: its ranks as they are written where not all are known; "" else.
         ranks: the members' numbers in the run, in order; empty where not all are known.
         size: how many there are; 0 unknown.
         description: of the group, as ``default_pg``; "" unknown.
     """
 
     name: str
-    told: str = ""
+    ranks_text: str = ""
     ranks: tuple[int, ...] = ()
     size: int = 0
     description: str = field(default="", compare=False)
@@ -31,24 +31,24 @@ class Group:
     def label(self) -> str:
         """The group for people: name, description and ranks."""
         step = self.ranks[1] - self.ranks[0] if len(self.ranks) > 2 else 1
-        told = f"[{stretches(self.ranks)}]" if self.ranks else self.told
+        ranks = f"[{stretches(self.ranks)}]" if self.ranks else self.ranks_text
         if step > 1 and self.ranks == tuple(range(self.ranks[0], self.ranks[-1] + 1, step)):
-            told = f"[{self.ranks[0]}-{self.ranks[-1]} by {step}]"
-        return " ".join(part for part in (self.name, self.description, told) if part)
+            ranks = f"[{self.ranks[0]}-{self.ranks[-1]} by {step}]"
+        return " ".join(part for part in (self.name, self.description, ranks) if part)
 
 
 def stretches(numbers: Sequence[int]) -> str:
     """Return numbers as ``0-3,5``, in their order."""
-    told = []
-    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        own = [number for _, number in run]
-        told.append(str(own[0]) if len(own) == 1 else f"{own[0]}-{own[-1]}")
-    return ",".join(told)
+    texts = []
+    for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in pairs]
+        texts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return ",".join(texts)
 
 
 @dataclass(frozen=True)
 class Collectives(Table):
-    """What kernels carry out, as PyTorch tells it: a row for each kernel of each; -1 is none.
+    """Collectives that kernels carry out: a row for each kernel of each; -1 is none.
 
     Attributes:
         kernel: row of the activities.

@@ -102,7 +102,7 @@ class GroupNumbering:
         )
         return Group(
             name=text_of(name),
-            told="" if members else text_of(ranks),
+            ranks_text="" if members else text_of(ranks),
             ranks=members,
             size=count or len(members),
             description=text_of(description),
