@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.explain.recognition.candidates import Plans, Verdict, verdict
+from bubbleviz.explain.recognition.candidates import Verdict, verdict
+from bubbleviz.explain.recognition.deviations import Deviation
 from bubbleviz.explain.recognition.order_diff import difference
-from bubbleviz.explain.recognition.pipeline_orders import Crowd
-from bubbleviz.explain.recognition.recognition import Deviation, Recognition, compared, schedule_of
+from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
+from bubbleviz.explain.recognition.plans import Plans
+from bubbleviz.explain.recognition.recognition import Recognition, compared, schedule_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.text import render
 from bubbleviz.report.methods import methods
@@ -164,7 +166,7 @@ def test_an_order_of_its_own_has_no_name() -> None:
     row = next(r for r in reference("schedules.csv") if r["schedule"] == "1F1B-V" and r["order"])
     found = named(of_orders(devices_of(listed_plan(row))))
     assert (found.name, found.exact, found.distance, found.deviations) == (None, False, None, ())
-    assert found.reason == "no schedule that is known has this order"
+    assert found.reason == "no known schedule has this order"
 
 
 @pytest.mark.parametrize("name", ["gpipe", "looped-bfs"])
@@ -418,7 +420,7 @@ def test_an_overlapped_pair_is_a_forward_and_a_backward() -> None:
 def test_microbatches_that_names_do_not_tell() -> None:
     orders = [[replace(op, microbatch=-1) for op in order] for order in devices_of(planned("1f1b"))]
     found = named(of_orders(orders))
-    assert (found.name, found.reason) == (None, "the names of ranges tell no microbatches")
+    assert (found.name, found.reason) == (None, "range names hold no microbatches")
 
 
 def test_a_recompute_belongs_to_its_backward() -> None:
@@ -514,9 +516,9 @@ def test_stages_of_a_pipeline_fed_from_both_ends_may_be_told_wrong() -> None:
 def test_an_order_is_judged_once_however_many_ran_it(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = []
 
-    def counted(crowd: Crowd, plans: Plans) -> Verdict:
-        judged.append(crowd)
-        return verdict(crowd, plans)
+    def counted(ran: PipelineOrders, plans: Plans) -> Verdict:
+        judged.append(ran)
+        return verdict(ran, plans)
 
     monkeypatch.setattr("bubbleviz.explain.recognition.recognition.verdict", counted)
     orders = devices_of(planned("zb-h1", 8, 16))
@@ -563,7 +565,7 @@ def test_as_few_operations_as_possible_are_out_of_place(
 def test_a_plan_of_other_sizes_is_refused() -> None:
     run = of_orders(devices_of(planned("1f1b", 4, 8)))
     for plan in (planned("1f1b", 4, 6), planned("1f1b", 8, 8), planned("zb-v", 4, 8)):
-        with pytest.raises(MismatchError, match="where the profiles hold 4 of 1 with 8"):
+        with pytest.raises(MismatchError, match="the profiles 4 of 1 with 8"):
             compared(run.ranks, run.operations, run.iterations, plan)
 
 

@@ -1,7 +1,7 @@
-"""Absence: microbatches that no rank ran, though those with numbers before and behind them ran.
+"""Missing microbatches: those that no rank ran, though earlier and later ones ran.
 
-All that ran is held against the schedule with these microbatches taken out, and their operations
-are told as missing::
+The orders are compared with the schedule without these microbatches, whose operations count as
+missing::
 
     planned    F0 F1 F2 F3 B0 F4 B1 ...
     measured   F0 F1 F2    B0 F4 B1 ...      F3 is missing, nothing is early
@@ -15,107 +15,108 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.explain.recognition import candidates
-from bubbleviz.explain.recognition.candidates import Plans, Verdict
-from bubbleviz.explain.recognition.order_diff import Difference
-from bubbleviz.explain.recognition.orders import alone, microbatch_of
-from bubbleviz.explain.recognition.pipeline_orders import Crowd
+from bubbleviz.explain.recognition.candidates import Verdict
+from bubbleviz.explain.recognition.order_codes import in_microbatch_order, microbatch_of
+from bubbleviz.explain.recognition.order_diff import OrderDifference
+from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
+from bubbleviz.explain.recognition.plans import Plans
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.plan import Plan, Schedule
 
 
-class _Without(Plans):
-    """Plans with some microbatches taken out, and the others numbered through."""
+class _PlansWithout(Plans):
+    """Plans without some microbatches, the others renumbered."""
 
-    def __init__(self, plans: Plans, absent: Ints, chunks: int) -> None:
+    def __init__(self, plans: Plans, missing: Ints, chunks: int) -> None:
         super().__init__()
-        self._plans, self._absent, self._chunks = plans, absent, chunks
+        self._plans, self._missing, self._chunks = plans, missing, chunks
 
     def of(
         self, rule: Schedule, devices: int, microbatches: int, chunks: int
     ) -> tuple[tuple[Ints, ...], int] | None:
-        """Return the orders of a plan of so many microbatches beside those taken out."""
-        ways = self._chunks // chunks
-        whole = self._plans.of(rule, devices, microbatches + ways * len(self._absent), chunks)
+        """Return the orders of a plan of so many microbatches beside the missing ones."""
+        directions = self._chunks // chunks
+        all_microbatches = microbatches + directions * len(self._missing)
+        whole = self._plans.of(rule, devices, all_microbatches, chunks)
         if whole is None:
             return None
-        kept = (order[~np.isin(microbatch_of(order), self._absent)] for order in whole[0])
-        return tuple(_numbered_through(order, self._absent) for order in kept), whole[1]
+        rest = (order[~np.isin(microbatch_of(order), self._missing)] for order in whole[0])
+        return tuple(_closed_up(order, self._missing) for order in rest), whole[1]
 
 
-def verdict(crowd: Crowd, plans: Plans) -> Verdict:
-    """Return which schedule a crowd ran, with what no rank ran as missing."""
-    absent = crowd.absent
-    if not len(absent):
-        return candidates.verdict(crowd, plans)
-    orders = tuple(_numbered_through(order, absent) for order in crowd.orders)
-    through = replace(crowd, orders=orders)
-    found = candidates.verdict(through, _Without(plans, absent, through.chunks))
-    plain = candidates.verdict(through, plans)
-    number = np.setdiff1d(np.arange(through.microbatches + len(absent)), absent)
-    better = plain.distance is None or (found.distance or 0.0) <= plain.distance
-    if found.distance is not None and better:
-        return _with_missing(found, crowd, absent, number)
-    return _renumbered(plain, number)
+def verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
+    """Return which schedule a pipeline's orders are, with microbatches that no rank ran missing."""
+    missing = ran.missing_microbatches
+    if not len(missing):
+        return candidates.verdict(ran, plans)
+    closed_up = replace(ran, orders=tuple(_closed_up(order, missing) for order in ran.orders))
+    with_missing = candidates.verdict(closed_up, _PlansWithout(plans, missing, closed_up.chunks))
+    plain = candidates.verdict(closed_up, plans)
+    numbers = np.setdiff1d(np.arange(closed_up.microbatches + len(missing)), missing)
+    better = plain.distance is None or (with_missing.distance or 0.0) <= plain.distance
+    if with_missing.distance is not None and better:
+        return _with_missing(with_missing, ran, missing, numbers)
+    return _renumbered(plain, numbers)
 
 
-def verdict_of_plan(crowd: Crowd, plan: Plan) -> Verdict | None:
-    """Return how a crowd differs from a plan; None where it has other devices or microbatches."""
-    absent = crowd.absent
-    found = candidates.verdict_of_plan(crowd, plan, crowd.microbatches + len(absent))
-    if found is not None or not len(absent):
+def verdict_of_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
+    """Return how a pipeline's orders differ from a plan; None for a plan of other sizes."""
+    missing = ran.missing_microbatches
+    found = candidates.verdict_of_plan(ran, plan, ran.microbatches + len(missing))
+    if found is not None or not len(missing):
         return found
-    orders = tuple(_numbered_through(order, absent) for order in crowd.orders)
-    through = replace(crowd, orders=orders)
-    number = np.setdiff1d(np.arange(through.microbatches + len(absent)), absent)
-    found = candidates.verdict_of_plan(through, plan, through.microbatches)
-    return None if found is None else _renumbered(found, number)
+    closed_up = replace(ran, orders=tuple(_closed_up(order, missing) for order in ran.orders))
+    numbers = np.setdiff1d(np.arange(closed_up.microbatches + len(missing)), missing)
+    found = candidates.verdict_of_plan(closed_up, plan, closed_up.microbatches)
+    return None if found is None else _renumbered(found, numbers)
 
 
-def _numbered_through(order: Ints, absent: Ints) -> Ints:
-    """Return an order whose microbatches count without those that are absent."""
-    number = microbatch_of(order)
-    return order - np.searchsorted(absent, number)
+def _closed_up(order: Ints, missing: Ints) -> Ints:
+    """Return an order whose microbatches are renumbered without the missing ones."""
+    return order - np.searchsorted(missing, microbatch_of(order))
 
 
-def _renumbered(found: Verdict, number: Ints, missing: Sequence[Ints] = ()) -> Verdict:
-    """Return a verdict in the crowd's own numbers, with more that is missing.
+def _renumbered(found: Verdict, numbers: Ints, missing: Sequence[Ints] = ()) -> Verdict:
+    """Return a verdict in the pipeline's own numbers, with more operations missing.
 
     Args:
-        found: in numbers without those that are absent.
-        number: of each of them, the crowd's own.
-        missing: of each of the crowd's orders, what is absent; none if not given.
+        found: in numbers without the missing microbatches.
+        numbers: of each of these, the pipeline's own.
+        missing: of each order, codes of missing operations; empty for none at all.
     """
 
-    def own(codes: Ints) -> Ints:
-        through = microbatch_of(codes)
-        known = through < len(number)
-        more = np.zeros(len(codes), np.int64)
-        more[known] = number[through[known]] - through[known]
-        return codes + more
+    def renumber(codes: Ints) -> Ints:
+        microbatch = microbatch_of(codes)
+        known = microbatch < len(numbers)
+        ahead = np.zeros(len(codes), np.int64)
+        ahead[known] = numbers[microbatch[known]] - microbatch[known]
+        return codes + ahead
 
     return replace(
         found,
         differences=tuple(
-            Difference(
-                moved=own(one.moved),
-                places=one.places,
-                missing=np.append(own(one.missing), missing[n] if missing else ()).astype(np.int64),
-                extra=own(one.extra),
-                repeated=own(one.repeated),
+            OrderDifference(
+                moved=renumber(diff.moved),
+                places=diff.places,
+                missing=np.append(renumber(diff.missing), missing[n] if missing else ()).astype(
+                    np.int64
+                ),
+                extra=renumber(diff.extra),
+                repeated=renumber(diff.repeated),
             )
-            for n, one in enumerate(found.differences)
+            for n, diff in enumerate(found.differences)
         ),
     )
 
 
-def _with_missing(found: Verdict, crowd: Crowd, absent: Ints, number: Ints) -> Verdict:
-    """Return a verdict in the crowd's own numbers, with what is absent as missing."""
+def _with_missing(found: Verdict, ran: PipelineOrders, absent: Ints, numbers: Ints) -> Verdict:
+    """Return a verdict in the pipeline's own numbers, with absent microbatches as missing."""
     missing = []
-    for order in crowd.orders:
-        plain = alone(order)
+    for order in ran.orders:
+        plain = in_microbatch_order(order)
         kinds = np.unique(plain - microbatch_of(plain))
         missing.append((kinds[:, None] + absent).ravel())
-    ran = sum(len(order) * n for order, n in zip(crowd.orders, crowd.copies, strict=True))
-    gone = sum(len(own) * n for own, n in zip(missing, crowd.copies, strict=True))
-    distance = ((found.distance or 0.0) * ran + gone) / (ran + gone)
-    return replace(_renumbered(found, number, missing), distance=distance)
+    done = sum(len(order) * n for order, n in zip(ran.orders, ran.replicas, strict=True))
+    lost = sum(len(codes) * n for codes, n in zip(missing, ran.replicas, strict=True))
+    distance = ((found.distance or 0.0) * done + lost) / (done + lost)
+    return replace(_renumbered(found, numbers, missing), distance=distance)

@@ -1,7 +1,7 @@
-"""Comparing two orders of one rank: what is late, early, missing, extra or repeated.
+"""Order diff: operations of a measured order that are late, early, missing, extra or repeated.
 
-Operations that both orders hold, and that stand in the same sequence in both, are kept; as many
-as possible (a longest increasing subsequence). The others are out of place::
+Of the operations in both orders, as many as possible are in place: a longest sequence that both
+share (a longest increasing subsequence). The others are out of place::
 
     planned   F0 F1 B0 F2 B1 B2
     measured  F0 F1 F2 B0 B1 B2      F2 is early by 1 (or B0 late by 1)
@@ -15,20 +15,20 @@ from itertools import chain
 
 import numpy as np
 
-from bubbleviz.explain.recognition.orders import settled
+from bubbleviz.explain.recognition.order_codes import in_planned_order
 from bubbleviz.model.columns import Bools, Ints
 
 
 @dataclass(frozen=True)
-class Difference:
-    """How an order differs from a planned one; codes as in :mod:`..recognition.orders`.
+class OrderDifference:
+    """How an order differs from a planned one; codes as in :mod:`..recognition.order_codes`.
 
     Attributes:
         moved: codes of operations out of place, in measured order.
-        places: of each, how many operations in place it is late by; negative where early.
-        missing: planned, and not measured.
-        extra: measured, and not planned.
-        repeated: measured again.
+        places: by how many operations each is late; negative where early.
+        missing: codes that are planned, not measured.
+        extra: codes that are measured, not planned.
+        repeated: codes that are measured again.
     """
 
     moved: Ints
@@ -44,34 +44,34 @@ class Difference:
         return sum(len(column) for column in columns)
 
 
-def difference(measured: Ints, planned: Ints) -> Difference:
-    """Return how a measured order differs from a planned one, which holds nothing twice.
+def difference(measured: Ints, planned: Ints) -> OrderDifference:
+    """Return how a measured order differs from a planned one, which repeats nothing.
 
     It takes O(n log n) of what lies between the first and the last difference.
     """
     none = np.empty(0, np.int64)
-    measured = settled(measured, planned)
+    measured = in_planned_order(measured, planned)
     if np.array_equal(measured, planned):
-        return Difference(none, none, none, none, none)
+        return OrderDifference(none, none, none, none, none)
     firsts = np.sort(np.unique(measured, return_index=True)[1])
     again = np.ones(len(measured), bool)
     again[firsts] = False
-    own = measured[firsts]
-    known = np.isin(own, planned)
-    held = np.isin(planned, own)
-    common, expected = own[known], planned[held]
+    distinct = measured[firsts]
+    in_plan = np.isin(distinct, planned)
+    ran = np.isin(planned, distinct)
+    common, expected = distinct[in_plan], planned[ran]
     order = np.argsort(expected)
     at = order[np.searchsorted(expected[order], common)]
     kept = _in_place(at)
     moved = np.flatnonzero(~kept)
-    # How many in place stand before it as measured, and as planned.
+    # How many in place come before it as measured, and as planned.
     before = np.cumsum(kept)[moved]
     standing = np.sort(at[kept])
-    return Difference(
+    return OrderDifference(
         moved=common[moved],
         places=before - np.searchsorted(standing, at[moved]),
-        missing=planned[~held],
-        extra=own[~known],
+        missing=planned[~ran],
+        extra=distinct[~in_plan],
         repeated=measured[again],
     )
 
@@ -82,7 +82,7 @@ def _in_place(at: Ints) -> Bools:
     off = np.flatnonzero(at != np.arange(len(at)))
     if len(off) == 0:
         return kept
-    # What is at its own place before the first and behind the last difference is in any such.
+    # Those before the first and after the last difference belong to every longest one.
     first, last = int(off[0]), int(off[-1]) + 1
     kept[first:last] = _longest_rising(at[first:last].tolist())
     return kept
@@ -111,14 +111,14 @@ def _longest_rising(values: list[int]) -> Bools:
     return chosen
 
 
-def joined_codes(found: Difference) -> list[tuple[str, int, int]]:
+def joined_codes(diff: OrderDifference) -> list[tuple[str, int, int]]:
     """Return (what, code, places) of each deviation, late and early ones first."""
-    moved = zip(found.moved.tolist(), found.places.tolist(), strict=True)
+    moved = zip(diff.moved.tolist(), diff.places.tolist(), strict=True)
     return list(
         chain(
             (("late" if places > 0 else "early", code, abs(places)) for code, places in moved),
-            (("missing", code, 0) for code in found.missing.tolist()),
-            (("extra", code, 0) for code in found.extra.tolist()),
-            (("repeated", code, 0) for code in found.repeated.tolist()),
+            (("missing", code, 0) for code in diff.missing.tolist()),
+            (("extra", code, 0) for code in diff.extra.tolist()),
+            (("repeated", code, 0) for code in diff.repeated.tolist()),
         )
     )

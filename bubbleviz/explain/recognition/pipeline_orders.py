@@ -1,4 +1,4 @@
-"""Crowds: the ranks of one pipeline in one iteration, those that ran the same as one."""
+"""Pipeline orders: the orders of one pipeline in one iteration, equal ones of a device once."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.explain.recognition.orders import FORWARD, Orders, chunk_of, kind_of, microbatch_of
+from bubbleviz.explain.recognition.order_codes import FORWARD, chunk_of, kind_of, microbatch_of
+from bubbleviz.explain.recognition.orders import Orders
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Rank
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """What ran in one pipeline in one iteration; copies that did the same are one.
+class PipelineOrders:
+    """The orders of one pipeline in one iteration; replicas with equal orders are one row.
 
     Attributes:
         devices: number of devices, p.
-        places: of each order, the device that ran it; -1 where that is not told.
-        orders: distinct within a place.
-        copies: how many ranks ran each.
+        places: of each order, the device that ran it; -1 where it is unknown.
+        orders: distinct within a place, as codes.
+        replicas: how many ranks ran each.
     """
 
     devices: int
     places: tuple[int, ...]
     orders: tuple[Ints, ...]
-    copies: tuple[int, ...]
+    replicas: tuple[int, ...]
 
     @property
     def placed(self) -> bool:
-        """Whether it is told which device ran what."""
+        """Whether the device of each order is known."""
         return min(self.places, default=-1) >= 0
 
     @property
     def chunks(self) -> int:
-        """Number of model chunks a device: what most of them have."""
+        """Number of model chunks a device: that of most devices."""
         return _usual([int(chunk_of(order).max(initial=0)) + 1 for order in self.orders])
 
     @property
     def microbatches(self) -> int:
-        """Number of microbatches of each chunk: what most chunks ran forward."""
+        """Number of microbatches of each chunk: the forwards of most chunks."""
         counts = []
         for order in self.orders:
             forward = order[kind_of(order) == FORWARD]
@@ -50,37 +51,37 @@ class Crowd:
         return _usual(counts)
 
     @property
-    def absent(self) -> Ints:
-        """Numbers below the largest of a microbatch that no rank ran, in order."""
+    def missing_microbatches(self) -> Ints:
+        """Microbatches that no rank ran, though a later one ran; ascending."""
         ran = np.unique(np.concatenate([microbatch_of(order) for order in self.orders]))
         return np.setdiff1d(np.arange(int(ran.max(initial=-1)) + 1), ran)
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One pipeline in one iteration: its crowd, and the ranks behind it.
+    """One pipeline in one iteration: its orders, and the ranks that ran them.
 
     Attributes:
-        crowd: what ran.
+        orders: of the pipeline.
         cells: rows of :class:`bubbleviz.explain.recognition.orders.Orders`.
-        member: of each cell, the place of its order in the crowd.
+        member: of each cell, the index of its order in the pipeline's.
     """
 
-    crowd: Crowd
+    orders: PipelineOrders
     cells: tuple[int, ...]
     member: tuple[int, ...]
 
 
 def key_of(pipeline: Pipeline, orders: Orders) -> tuple[object, ...]:
-    """Return what pipelines share that ran the same."""
+    """Return a key that pipelines with the same orders share."""
     cells = list(pipeline.cells)
     patterns = orders.pattern[cells].tolist()
     first: dict[int, int] = {}
     for member, pattern in zip(pipeline.member, patterns, strict=True):
         first.setdefault(member, pattern)
-    own = tuple(first[member] for member in range(len(first)))
-    crowd = pipeline.crowd
-    return crowd.devices, crowd.places, crowd.copies, own
+    patterns_of_orders = tuple(first[member] for member in range(len(first)))
+    ran = pipeline.orders
+    return ran.devices, ran.places, ran.replicas, patterns_of_orders
 
 
 def pipelines_of(ranks: Sequence[Rank], orders: Orders) -> Iterator[tuple[int, list[Pipeline]]]:
@@ -94,10 +95,13 @@ def pipelines_of(ranks: Sequence[Rank], orders: Orders) -> Iterator[tuple[int, l
     for cell, (iteration, rank, pattern) in enumerate(zip(*columns, strict=True)):
         if pattern >= 0:
             cells.setdefault(iteration, {}).setdefault(pipeline_of[rank], []).append(cell)
-    for iteration, own in cells.items():
+    for iteration, by_pipeline in cells.items():
         yield (
             iteration,
-            [_pipeline(orders, devices[name], stage_of, held) for name, held in own.items()],
+            [
+                _pipeline(orders, devices[pipeline], stage_of, members)
+                for pipeline, members in by_pipeline.items()
+            ],
         )
 
 
@@ -108,25 +112,28 @@ def _devices(
     stages: dict[int, list[int]] = {}
     for rank in ranks:
         stages.setdefault(pipeline_of[rank], []).append(stage_of[rank])
-    return {name: max(own) + 1 if min(own) >= 0 else len(own) for name, own in stages.items()}
+    return {
+        pipeline: max(known) + 1 if min(known) >= 0 else len(known)
+        for pipeline, known in stages.items()
+    }
 
 
-def _pipeline(orders: Orders, devices: int, stage_of: Sequence[int], held: list[int]) -> Pipeline:
-    """Return one pipeline in one iteration; copies of a device that ran the same are one."""
-    places = [stage_of[int(orders.rank[cell])] for cell in held]
+def _pipeline(orders: Orders, devices: int, stage_of: Sequence[int], cells: list[int]) -> Pipeline:
+    """Return one pipeline in one iteration; replicas of a device with equal orders are one row."""
+    places = [stage_of[int(orders.rank[cell])] for cell in cells]
     if min(places) < 0:
-        places = [-1] * len(held)
-    pairs = [(place, int(orders.pattern[cell])) for place, cell in zip(places, held, strict=True)]
+        places = [-1] * len(cells)
+    pairs = [(place, int(orders.pattern[cell])) for place, cell in zip(places, cells, strict=True)]
     counted = Counter(pairs)
     distinct = sorted(counted)
     number = {pair: place for place, pair in enumerate(distinct)}
-    crowd = Crowd(
+    ran = PipelineOrders(
         devices,
         tuple(place for place, _ in distinct),
         tuple(orders.patterns[pattern] for _, pattern in distinct),
         tuple(counted[pair] for pair in distinct),
     )
-    return Pipeline(crowd, tuple(held), tuple(number[pair] for pair in pairs))
+    return Pipeline(ran, tuple(cells), tuple(number[pair] for pair in pairs))
 
 
 def _usual(values: Sequence[int]) -> int:

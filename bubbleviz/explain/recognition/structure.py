@@ -1,11 +1,11 @@
-"""What orders that were searched for are called: by how they are built, not operation by operation.
+"""Structure: names of searched orders by how they are built, not operation by operation.
 
-A scheduler that is given times and a memory limit returns another order for other times. What it
-keeps is told here: W split from the backward and put off, one chunk a device or two in a V, and
-the most microbatches that a device holds from F to its backward. Limits by source:
+A scheduler that is given times and a memory limit returns another order for other times. Its orders
+keep a structure: W split from the backward and delayed, one chunk a device or two in a V, and the
+most microbatches that a device holds from F to its backward. Limits by source:
 
 - ``zb-1p``, ``zb-2p``: one chunk, p and 2p (Qi et al., Zero Bubble Pipeline Parallelism, arXiv
-  2401.10241, section 4; a microbatch whose W is left counts M_W of M_B there, so that only those
+  2401.10241, section 4; a microbatch whose W remains counts M_W of M_B there, so that only those
   before their backward are bounded in number).
 - ``zb-v``, ``v-half``, ``v-min``: two chunks in a V, of half a microbatch each; p, (p + 2) / 2 and
   (p + 4) / 3 (Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362,
@@ -20,14 +20,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.explain.recognition.orders import (
+from bubbleviz.explain.recognition.order_codes import (
     BACKWARD,
     FORWARD,
     WEIGHTS,
     chunk_of,
     coded,
     kind_of,
-    microbatch_of,
+    without_eager_weights,
 )
 from bubbleviz.model.columns import Ints
 
@@ -50,7 +50,7 @@ class Family:
     limit: Callable[[int], float]
 
 
-#: Of those with the same limit (in small pipelines) the first is the one to name.
+#: Of those with the same limit (in small pipelines) the first is named.
 FAMILIES = (
     Family("zb-1p", 1, lambda p: p),
     Family("zb-2p", 1, lambda p: 2 * p),
@@ -63,11 +63,11 @@ FAMILIES = (
 def families_of(
     orders: Sequence[Ints], microbatches: int, *, eager: bool = False
 ) -> tuple[str, ...]:
-    """Return the names that orders of this structure have; several where m or p tells no more.
+    """Return the schedules with this structure; several where m or p does not distinguish them.
 
     Args:
         orders: of the devices from the first to the last stage, coded as in
-            :mod:`bubbleviz.explain.recognition.orders`.
+            :mod:`bubbleviz.explain.recognition.order_codes`.
         microbatches: of the iteration.
         eager: whether every W may follow its own backward at once. A search finds such orders
             where transfers take long, and so runs every schedule whose backward is split in place.
@@ -80,7 +80,7 @@ def families_of(
     count = chunks.pop()
     if not (_turns(orders[-1]) if count > 1 else _warms_up(orders)):
         return ()
-    # A step of a chunk is the least by which a limit may be missed.
+    # A limit can be missed by a chunk at least.
     peak = max(peak_held(order) for order in orders) / count
     allowed = [
         (min(family.limit(len(orders)), microbatches), family.name)
@@ -88,7 +88,7 @@ def families_of(
         if family.chunks == count
     ]
     limit = min((limit for limit, _ in allowed if limit >= peak), default=None)
-    return tuple(name for own, name in allowed if own == limit)
+    return tuple(name for family_limit, name in allowed if family_limit == limit)
 
 
 def peak_held(order: Ints) -> int:
@@ -99,37 +99,26 @@ def peak_held(order: Ints) -> int:
 
 
 def _is_split(order: Ints) -> bool:
-    """Tell whether nearly every backward has a W, and all of them run in their order."""
+    """Return whether nearly every backward has a W, and each kind runs in order."""
     kind = kind_of(order)
     backward, weights = order[kind == BACKWARD], order[kind == WEIGHTS]
     rising = all(
-        bool((np.diff(order[(kind == one) & (chunk_of(order) == chunk)]) > 0).all())
-        for one in (FORWARD, BACKWARD)
+        bool((np.diff(order[(kind == passed) & (chunk_of(order) == chunk)]) > 0).all())
+        for passed in (FORWARD, BACKWARD)
         for chunk in np.unique(chunk_of(order)).tolist()
     )
     return rising and len(backward) > 0 and len(weights) >= _SPLIT * len(backward)
 
 
 def _is_eager(orders: Sequence[Ints]) -> bool:
-    """Tell whether every W follows its own backward at once, as if they were one."""
-    return all(len(without_eager(order)) < len(order) for order in orders) and all(
-        not (kind_of(without_eager(order)) == WEIGHTS).any() for order in orders
+    """Return whether every W follows its own backward at once, as if they were one."""
+    return all(len(without_eager_weights(order)) < len(order) for order in orders) and all(
+        not (kind_of(without_eager_weights(order)) == WEIGHTS).any() for order in orders
     )
-
-
-def without_eager(order: Ints) -> Ints:
-    """Return the order without each W that follows its own backward at once."""
-    following = np.zeros(len(order), bool)
-    same = (kind_of(order[:-1]) == BACKWARD) & (kind_of(order[1:]) == WEIGHTS)
-    same &= (chunk_of(order[:-1]) == chunk_of(order[1:])) & (
-        microbatch_of(order[:-1]) == microbatch_of(order[1:])
-    )
-    following[1:] = same
-    return order[~following]
 
 
 def _warms_up(orders: Sequence[Ints]) -> bool:
-    """Tell whether the last device turns each microbatch round, and none waits for more before it.
+    """Return whether the last device alternates F and B, and no device warms up less than the next.
 
     GPipe with its backward split warms up with all forwards on every device.
     """
@@ -138,7 +127,7 @@ def _warms_up(orders: Sequence[Ints]) -> bool:
 
 
 def _turns(last: Ints) -> bool:
-    """Tell whether two chunks are placed in a V: the last device turns microbatch 0 round."""
+    """Return whether two chunks are placed in a V: the last device runs both F of microbatch 0."""
     kinds, nothing = np.array([FORWARD, FORWARD]), np.array([0, 0])
     down, up = coded(kinds, np.array([0, 1]), nothing).tolist()
     at = {code: place for place, code in enumerate(last.tolist()) if code in (down, up)}

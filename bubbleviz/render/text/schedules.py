@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from bubbleviz.explain.recognition.recognition import Deviation, Recognition
+    from bubbleviz.explain.recognition.deviations import Deviation
+    from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.report.report import Report
 
 _DEVIATIONS = 5
