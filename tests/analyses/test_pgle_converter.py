@@ -16,7 +16,7 @@ from statistics import fmean
 
 import pytest
 
-from bubbleviz.analyses.pgle.analysis import measure_costs
+from bubbleviz.analyses.pgle import measure_costs
 from tests.support.xla_runs import FORMS, NCCL, Run, told
 
 _OP = re.compile(r"hlo_op=(.*)#")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.analyses.pgle.thunks import what_is_said
+from bubbleviz.analyses.pgle.range_names import parse_range_names
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.conventions.range_names import understand
@@ -94,6 +94,6 @@ def test_whatever_kernels_tell_ranges_tell(name: str) -> None:
 
 @given(st.sampled_from(XLA_RANGES).flatmap(lambda r: st.from_regex(r, fullmatch=True)))
 def test_whatever_ranges_tell_kernels_tell(text: str) -> None:
-    said = what_is_said([text])
+    said = parse_range_names([text])
 
     assert of_kernel(said.instructions[said.instruction[0]])

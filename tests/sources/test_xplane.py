@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz import errors
-from bubbleviz.analyses.pgle.analysis import measure_costs
+from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bubbleviz.analyses.pgle.instruction_costs import Costs
+from bubbleviz.analyses.pgle.costs import Costs
 from tests.support.nsys_exports import C, K, M, R, profile
 
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

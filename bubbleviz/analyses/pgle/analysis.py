@@ -1,4 +1,4 @@
-"""PGLE: instruction costs for XLA's profile-guided latency estimator. It never prints."""
+"""The analysis of instruction costs, from profiles to costs and cost files. It never prints."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.analyses.pgle.files import format_of
-from bubbleviz.analyses.pgle.instruction_costs import (
+from bubbleviz.analyses.pgle.costs import (
     Costs,
-    ModuleSeen,
+    ModuleTotal,
+    aggregation_of,
     costs_of,
-    rule_of,
+    merge_samples,
     shared_names,
-    together,
 )
-from bubbleviz.analyses.pgle.instructions import LeftOut, Measured, Samples, measure
-from bubbleviz.analyses.pgle.thunks import GLOBS, module_name
+from bubbleviz.analyses.pgle.files import format_of
+from bubbleviz.analyses.pgle.instructions import LeftOut, ProfileSamples, Samples, measure
+from bubbleviz.analyses.pgle.range_names import GLOBS, module_name
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.interpret.record import export_of
+from bubbleviz.interpret.record import export_of, told_of
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Progress, Unwatched, Watch
@@ -47,97 +47,102 @@ def measure_costs(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Costs:
-    """Return what each XLA instruction of a JAX run takes on its device.
+    """Return the cost of each XLA instruction of a JAX run, in microseconds on its device.
 
     Args:
         paths: profiles; a directory stands for those in it, a pattern for its matches.
         aggregate: how executions on devices become one cost: ``max``, ``min``, ``mean``,
             ``median``, or a percentile as ``p90``.
-        aggregate_collectives: the same for collectives; None for the same rule.
+        aggregate_collectives: the same for collectives; None for the same statistic.
         modules: names or labels of the modules to take; empty for all.
-        apart: keep instructions of several modules apart.
-        skip: how many executions of each module on each device are left out as its warm-up.
+        apart: keep the instructions of several modules apart.
+        skip: executions of each module on each device to leave out as its warm-up.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
-        jobs: how many threads read a profile.
-        progress: is told how far it is.
+        jobs: threads that read a profile.
+        progress: receives how much of each profile has been read.
 
     Raises:
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
-    compute = rule_of(aggregate, "--aggregate")
-    collective = rule_of(aggregate_collectives or aggregate, "--aggregate-collectives")
+    compute = aggregation_of(aggregate, "--aggregate")
+    collective = aggregation_of(aggregate_collectives or aggregate, "--aggregate-collectives")
     if skip < 0:
         raise UsageError(f"--skip {skip}: must be 0 or more")
-    given = [paths] if isinstance(paths, (str, Path)) else paths
-    files = [found.path for found in find_profiles([str(path) for path in given])]
+    inputs = [paths] if isinstance(paths, (str, Path)) else paths
+    files = [file.path for file in find_profiles([str(path) for path in inputs])]
     refuse_twins(files)
-    told = progress or Unwatched()
-    told.files({path: Path(path).stat().st_size for path in files})
+    progress = progress or Unwatched()
+    progress.files({path: Path(path).stat().st_size for path in files})
     measured = []
     for path in files:
-        watch = partial(told.read, path)
-        measured.append(_measured(path, skip, jobs, watch, keep_export=keep_export))
+        watch = partial(progress.read, path)
+        measured.append(_of_profile(path, skip, jobs, watch, keep_export=keep_export))
         watch(1.0)
-    samples = together([own.samples for own in measured])
-    seen = _modules(samples)
+    samples = merge_samples([of_profile.samples for of_profile in measured])
+    totals = _modules(samples)
     if modules:
         samples = samples.take(_chosen(samples, modules))
-    found = costs_of(samples, compute, collective, apart=apart)
-    left_out = _sum([own.left_out for own in measured])
-    if not found:
+    instructions = costs_of(samples, compute, collective, apart=apart)
+    left_out = _sum([of_profile.left_out for of_profile in measured])
+    if not instructions:
         raise NothingToAnalyseError(
             f"{files[0]}: no execution of an instruction is whole, after warm-up and compilation; "
             "record more steps, or give --skip 0"
         )
     return Costs(
-        instructions=found,
-        modules=seen,
+        instructions=instructions,
+        modules=totals,
         executions=len(samples),
         left_out=left_out,
         devices=len(np.unique(samples.device)),
         aggregate=compute.text,
         aggregate_collectives=collective.text,
         limitations=(
-            *(note for own in measured for note in own.limitations),
-            *([] if apart else _shared(samples)),
+            *(limitation for of_profile in measured for limitation in of_profile.limitations),
+            *([] if apart else _shared_names(samples)),
         ),
     )
 
 
-def _measured(path: str, skip: int, jobs: int, watch: Watch, *, keep_export: bool) -> Measured:
+def _of_profile(
+    path: str, skip: int, jobs: int, watch: Watch, *, keep_export: bool
+) -> ProfileSamples:
     with (
         export_of(path, keep=keep_export) as export,
         reader_of(export).open_file(export, jobs, watch) as file,
     ):
-        found = measure(file.read(GLOBS), default_kinds(), skip)
+        measured = measure(file.read(GLOBS), default_kinds(), skip)
     # A temporary export goes by its report's name.
-    notes = (replace(n, reason=n.reason.replace(export, path)) for n in found.limitations)
-    return replace(found, limitations=tuple(notes))
+    return replace(measured, limitations=told_of(measured.limitations, export, path))
 
 
-def _modules(samples: Samples) -> tuple[ModuleSeen, ...]:
-    """Return the modules that ran."""
-    found = []
+def _modules(samples: Samples) -> tuple[ModuleTotal, ...]:
+    """Return the modules that ran, the longest first."""
+    totals = []
     for number, label in enumerate(samples.modules):
-        own = samples.take(samples.module == number)
-        if len(own):
-            instructions = len(np.unique(own.instruction))
-            found.append(ModuleSeen(label, instructions, int(own.cost_ns.sum())))
-    return tuple(sorted(found, key=lambda module: (-module.gpu_ns, module.label)))
+        of_module = samples.take(samples.module == number)
+        if len(of_module):
+            instructions = len(np.unique(of_module.instruction))
+            totals.append(ModuleTotal(label, instructions, int(of_module.cost_ns.sum())))
+    return tuple(sorted(totals, key=lambda module: (-module.gpu_ns, module.label)))
 
 
 def _chosen(samples: Samples, wanted: Sequence[str]) -> Bools:
-    """Return which samples belong to some modules.
+    """Tell which samples belong to some modules.
+
+    Args:
+        samples: of all modules.
+        wanted: names or labels.
 
     Raises:
-        UsageError: no module has a name that is wanted.
+        UsageError: no module has such a name.
     """
     named = {label: {label, module_name(label)} for label in samples.modules}
-    for one in wanted:
-        if not any(one in names for names in named.values()):
+    for name in wanted:
+        if not any(name in names for names in named.values()):
             known = ", ".join(label[:60] for label in samples.modules[:20]) or "none"
             raise UsageError(
-                f"--module {one[:60]!r}: no such module ran; the profiles hold {known}"
+                f"--module {name[:60]!r}: no such module ran; the profiles hold {known}"
             )
     rows = [at for at, label in enumerate(samples.modules) if named[label] & set(wanted)]
     return np.isin(samples.module, rows)
@@ -145,13 +150,13 @@ def _chosen(samples: Samples, wanted: Sequence[str]) -> Bools:
 
 def _sum(left_out: Sequence[LeftOut]) -> LeftOut:
     return LeftOut(
-        compilation=sum(own.compilation for own in left_out),
-        cut=sum(own.cut for own in left_out),
-        warm_up=sum(own.warm_up for own in left_out),
+        compilation=sum(counts.compilation for counts in left_out),
+        cut=sum(counts.cut for counts in left_out),
+        warm_up=sum(counts.warm_up for counts in left_out),
     )
 
 
-def _shared(samples: Samples) -> Iterator[Limitation]:
+def _shared_names(samples: Samples) -> Iterator[Limitation]:
     count = shared_names(samples)
     if count:
         yield Limitation(
@@ -163,7 +168,7 @@ def _shared(samples: Samples) -> Iterator[Limitation]:
 
 
 def contents_of(costs: Costs, path: str) -> Mapping[str, bytes]:
-    """Return what to write, by path: one file, or one a module where these are kept apart.
+    """Return the content of cost files by path: one file, or one a module where these are apart.
 
     Args:
         costs: of a run.
@@ -171,14 +176,14 @@ def contents_of(costs: Costs, path: str) -> Mapping[str, bytes]:
     """
     write = format_of(path).write
     by_module: dict[str | None, dict[str, float]] = {}
-    for own in costs.instructions:
-        by_module.setdefault(own.module, {})[own.name] = own.cost_us
+    for cost in costs.instructions:
+        by_module.setdefault(cost.module, {})[cost.name] = cost.cost_us
     if set(by_module) == {None}:
         return {path: write(by_module[None])}
     contents: dict[str, bytes] = {}
-    for module, own_costs in by_module.items():
+    for module, module_costs in by_module.items():
         place = _path_of(path, module or "none", contents)
-        contents[place] = write(own_costs)
+        contents[place] = write(module_costs)
     return contents
 
 

@@ -1,7 +1,7 @@
 """Executions: which ranges of an XLA instruction are one execution of it, and of which module.
 
-What an instruction's ranges one after the other launch is one execution of it, since an instruction
-may be several thunks; every trip of a loop is one, too::
+Consecutive ranges of an instruction are one execution of it, since an instruction may be several
+thunks; every trip of a loop is one, too::
 
     XlaModule   ├─jit_step──────────────────────────────────────────────┤
     Thunk         ├─fusion.1─┤ ├─fusion.1─┤ ├─while.2──────────────────┤
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.analyses.pgle.thunks import Kind, Said, halves, loops
+from bubbleviz.analyses.pgle.range_names import RangeKind, XlaNames, halves, loops
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.containment import Innermost
@@ -45,27 +45,27 @@ class Thunks(Table):
     apart: Bools
 
 
-def thunks_of(ranges: Ranges, rows: Ints, said: Said) -> Thunks:
-    """Return what is known of the ranges of instructions.
+def thunks_of(ranges: Ranges, rows: Ints, names: XlaNames) -> Thunks:
+    """Return the executions that the ranges of instructions belong to.
 
     Args:
         ranges: of instructions, modules and compilation.
         rows: those of instructions.
-        said: what the names of ranges say.
+        names: of ranges, parsed.
     """
-    kind = said.kind[ranges.name_id]
-    within = _around(ranges, np.flatnonzero(kind == Kind.MODULE), rows)
+    kind = names.kind[ranges.name_id]
+    within = _around(ranges, np.flatnonzero(kind == RangeKind.MODULE), rows)
     module = np.where(
-        within == NONE, said.module[ranges.name_id[rows]], said.module[ranges.name_id[within]]
+        within == NONE, names.module[ranges.name_id[rows]], names.module[ranges.name_id[within]]
     )
-    instruction = said.instruction[ranges.name_id[rows]]
+    instruction = names.instruction[ranges.name_id[rows]]
     parent = _parents(ranges, rows)
     order = np.lexsort((ranges.start_ns[rows], parent, within, ranges.thread[rows]))
     follows = np.ones(len(rows), bool)
     follows[:1] = False
     for column in (ranges.thread[rows], within, parent):
         follows[1:] &= column[order[1:]] == column[order[:-1]]
-    same = follows & (within[order] != NONE) & ~_sole(parent, instruction, said)[order]
+    same = follows & (within[order] != NONE) & ~_sole(parent, instruction, names)[order]
     same[1:] &= instruction[order[1:]] == instruction[order[:-1]]
     execution = np.empty(len(rows), np.int64)
     execution[order] = np.cumsum(~same) - 1
@@ -74,48 +74,48 @@ def thunks_of(ranges: Ranges, rows: Ints, said: Said) -> Thunks:
         module=module,
         within=within,
         execution=_with_outer(execution, parent, instruction),
-        compiling=_around(ranges, np.flatnonzero(kind == Kind.COMPILATION), rows) != NONE,
+        compiling=_around(ranges, np.flatnonzero(kind == RangeKind.COMPILATION), rows) != NONE,
         cut=ranges.cut[rows] | ((within != NONE) & ranges.cut[within]),
-        apart=_apart(order, follows, instruction, said),
+        apart=_apart(order, follows, instruction, names),
     )
 
 
-def _around(ranges: Ranges, holders: Ints, asked: Ints) -> Ints:
-    """Return of each asked range the innermost holder around it on its thread; -1 none."""
-    found = np.full(len(asked), NONE, np.int64)
+def _around(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
+    """Return the innermost holder around each of some ranges on its thread; -1 none."""
+    around = np.full(len(rows), NONE, np.int64)
     for thread in np.unique(ranges.thread[holders]).tolist():
-        own = holders[ranges.thread[holders] == thread]
-        of_thread = np.flatnonzero(ranges.thread[asked] == thread)
-        inner = Innermost.of(ranges.start_ns[own], ranges.end_ns[own])
-        rows = asked[of_thread]
-        held = inner.around(ranges.start_ns[rows], ranges.end_ns[rows])
-        found[of_thread[held >= 0]] = own[held[held >= 0]]
-    return found
+        outer = holders[ranges.thread[holders] == thread]
+        place = np.flatnonzero(ranges.thread[rows] == thread)
+        innermost = Innermost.of(ranges.start_ns[outer], ranges.end_ns[outer])
+        inner = rows[place]
+        holder = innermost.around(ranges.start_ns[inner], ranges.end_ns[inner])
+        around[place[holder >= 0]] = outer[holder[holder >= 0]]
+    return around
 
 
 def _parents(ranges: Ranges, rows: Ints) -> Ints:
     """Return the innermost of some ranges around each of them, as its place among them; -1 none."""
     parent = np.full(len(rows), NONE, np.int64)
     for thread in np.unique(ranges.thread[rows]).tolist():
-        own = np.flatnonzero(ranges.thread[rows] == thread)
-        start_ns, end_ns = ranges.start_ns[rows[own]], ranges.end_ns[rows[own]]
-        inner = Innermost.of(start_ns, end_ns)
-        deepest = np.full(len(own), NONE, np.int64)
-        for query, row in inner.all_around(start_ns, end_ns):
-            depth = inner.depth[row]
-            better = (depth < inner.depth[query]) & (depth > deepest[query])
+        place = np.flatnonzero(ranges.thread[rows] == thread)
+        start_ns, end_ns = ranges.start_ns[rows[place]], ranges.end_ns[rows[place]]
+        innermost = Innermost.of(start_ns, end_ns)
+        deepest = np.full(len(place), NONE, np.int64)
+        for query, row in innermost.all_around(start_ns, end_ns):
+            depth = innermost.depth[row]
+            better = (depth < innermost.depth[query]) & (depth > deepest[query])
             deepest[query[better]] = depth[better]
-            parent[own[query[better]]] = own[row[better]]
+            parent[place[query[better]]] = place[row[better]]
     return parent
 
 
-def _sole(parent: Ints, instruction: Ints, said: Said) -> Bools:
-    """Tell which ranges are trips of a loop that holds one instruction and nothing else."""
+def _sole(parent: Ints, instruction: Ints, names: XlaNames) -> Bools:
+    """Tell which ranges are trips of a loop of a single instruction."""
     inside = np.flatnonzero(parent != NONE)
     low, high = intervals.group_extents(
         parent[inside], len(parent), instruction[inside], instruction[inside]
     )
-    sole = np.append((low == high) & loops(said.instructions)[instruction], False)
+    sole = np.append((low == high) & loops(names.instructions)[instruction], False)
     return np.asarray(sole[parent], bool)
 
 
@@ -129,9 +129,9 @@ def _with_outer(execution: Ints, parent: Ints, instruction: Ints) -> Ints:
         execution = outer
 
 
-def _apart(order: Ints, follows: Bools, instruction: Ints, said: Said) -> Bools:
+def _apart(order: Ints, follows: Bools, instruction: Ints, names: XlaNames) -> Bools:
     """Tell which ranges end a pair, and do not directly follow a beginning of its kind."""
-    starts, ends = (of[instruction[order]] for of in halves(said.instructions))
+    starts, ends = (of[instruction[order]] for of in halves(names.instructions))
     ending = (ends != NONE) & np.isin(ends, starts)
     beside = np.zeros(len(order), bool)
     beside[1:] = follows[1:] & (starts[:-1] == ends[1:])

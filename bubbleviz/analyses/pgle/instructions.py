@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bubbleviz.analyses.pgle.executions import Thunks, thunks_of
-from bubbleviz.analyses.pgle.thunks import Kind, Said, what_is_said
+from bubbleviz.analyses.pgle.range_names import RangeKind, XlaNames, parse_range_names
 from bubbleviz.conventions.kinds import Kinds, default_kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.linking.linker import link
@@ -57,7 +57,7 @@ class Samples(Table):
 
 @dataclass(frozen=True)
 class LeftOut:
-    """How many executions of instructions were left out, and why.
+    """Numbers of executions of instructions that were left out, by reason.
 
     Attributes:
         compilation: launched while XLA compiled (autotuning).
@@ -71,13 +71,13 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a profile tells of instructions.
+class ProfileSamples:
+    """The executions of instructions in one profile.
 
     Attributes:
         samples: executions that count.
         left_out: executions that do not.
-        limitations: what could not be told.
+        limitations: what could not be measured, and why.
     """
 
     samples: Samples
@@ -85,37 +85,37 @@ class Measured:
     limitations: tuple[Limitation, ...]
 
 
-def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> Measured:
-    """Return how long the executions of instructions took.
+def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
+    """Return the time of each execution of each instruction.
 
     Args:
-        profile: as read, with the ranges that :data:`.thunks.GLOBS` lets through.
-        kinds: lists of what kernels are.
-        skip: how many executions of each module on each device are its warm-up (lazy loading,
-            set-up of communication); a module that no device runs more often keeps them.
+        profile: as read, with the ranges that :data:`.range_names.GLOBS` lets through.
+        kinds: names of communication kernels.
+        skip: executions of each module on each device that are its warm-up (lazy loading, set-up
+            of communication); a module that no device runs more often keeps them.
 
     Raises:
         NothingToAnalyseError: no instruction has GPU work.
     """
     path = profile.source.path
-    said = what_is_said(profile.ranges.names)
-    rows = np.flatnonzero(said.kind[profile.ranges.name_id] == Kind.INSTRUCTION)
+    names = parse_range_names(profile.ranges.names)
+    rows = np.flatnonzero(names.kind[profile.ranges.name_id] == RangeKind.INSTRUCTION)
     if len(rows) == 0:
         raise NothingToAnalyseError(
             f"{path}: no range is named as JAX names instructions (TSL:Thunk:#...hlo_op=...); "
             "give a JAX run on GPUs, recorded with nsys profile -t cuda,nvtx"
         )
-    named = profile.ranges.take(rows)
+    ranges = profile.ranges.take(rows)
     linked = link(
         profile.activities,
         profile.calls,
-        named,
-        np.full(len(named), NONE, np.int64),
+        ranges,
+        np.full(len(ranges), NONE, np.int64),
         profile.threads,
         (),
         cross_thread=False,
     )
-    thunks = thunks_of(profile.ranges, rows, said)
+    thunks = thunks_of(profile.ranges, rows, names)
     work = _work(profile, linked.links, thunks, kinds)
     if len(work.groups_first) == 0:
         raise NothingToAnalyseError(
@@ -130,11 +130,11 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> Measured:
     )
     if once:
         reason = (
-            f"{path}: no device runs them more than {skip} time{'s' * (skip != 1)}, so what their "
-            "first execution took is in their costs"
+            f"{path}: no device runs them more than {skip} time{'s' * (skip != 1)}, so their "
+            "warm-up is in their costs"
         )
         notes = (*notes, Limitation("modules whose warm-up counts", reason, once))
-    return Measured(_samples(work, thunks, said).take(keep), left_out, notes)
+    return ProfileSamples(_samples(work, thunks, names).take(keep), left_out, notes)
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,10 @@ def _work(profile: Profile, links: Links, thunks: Thunks, kinds: Kinds) -> _Work
     )
 
 
-def _samples(work: _Work, thunks: Thunks, said: Said) -> Samples:
+def _samples(work: _Work, thunks: Thunks, names: XlaNames) -> Samples:
     thunk = work.thunk[work.groups_first]
     instruction = thunks.instruction[thunk]
-    moves = matching(said.instructions, default_kinds().communication)
+    moves = matching(names.instructions, default_kinds().communication)
     moves[thunks.instruction[work.thunk[work.communication]]] = True
     return Samples(
         instruction=instruction,
@@ -195,13 +195,13 @@ def _samples(work: _Work, thunks: Thunks, said: Said) -> Samples:
         device=work.device,
         cost_ns=work.cost_ns,
         collective=moves[instruction],
-        instructions=said.instructions,
-        modules=said.modules,
+        instructions=names.instructions,
+        modules=names.modules,
     )
 
 
 def _kept(work: _Work, thunks: Thunks, ranges: Ranges, skip: int) -> tuple[Bools, LeftOut, int]:
-    """Return which groups count, how many do not, and how many modules keep their warm-up."""
+    """Tell which groups count, how many do not, and how many modules keep their warm-up."""
     thunk = work.thunk[work.groups_first]
     compiling = thunks.compiling[thunk]
     orphan = (thunks.within[thunk] == NONE) & bool((thunks.within != NONE).any())
@@ -219,21 +219,21 @@ def _kept(work: _Work, thunks: Thunks, ranges: Ranges, skip: int) -> tuple[Bools
 
 
 def _places(work: _Work, thunks: Thunks, ranges: Ranges, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return of each of some groups which execution of its module on its device it is part of.
+    """Return the execution of its module on its device that each of some groups is part of.
 
-    Where no range tells modules, each instruction counts its own executions.
+    Where no range names modules, each instruction counts its own executions.
 
     Returns:
-        The place from 0, how many there are on the device, and a number of the module.
+        The place from 0, the number of executions on the device, and a number of the module.
     """
     thunk = work.thunk[work.groups_first[rows]]
     within, device = thunks.within[thunk], work.device[rows]
-    told = within != NONE
+    in_module = within != NONE
     modules = int(thunks.module.max(initial=NONE)) + 1
-    key = np.where(told, thunks.module[thunk], modules + thunks.instruction[thunk])
-    run = np.where(told, within, len(ranges) + thunks.execution[thunk])
+    key = np.where(in_module, thunks.module[thunk], modules + thunks.instruction[thunk])
+    run = np.where(in_module, within, len(ranges) + thunks.execution[thunk])
     # Executions are numbered in the order of ranges; those of modules begin in another one.
-    start_ns = np.append(ranges.start_ns, 0)[np.where(told, within, NONE)]
+    start_ns = np.append(ranges.start_ns, 0)[np.where(in_module, within, NONE)]
     each = groups_of(device, key, start_ns, run)
     whole = groups_of(device[each.first], key[each.first])
     begin = np.unique(whole.of_row, return_index=True)[1]
@@ -245,12 +245,12 @@ def _places(work: _Work, thunks: Thunks, ranges: Ranges, rows: Ints) -> tuple[In
 def _notes(
     profile: Profile, links: Links, thunks: Thunks, work: _Work, keep: Bools
 ) -> Iterator[Limitation]:
-    """Yield what this profile could not tell, and what makes its costs wrong."""
+    """Yield what could not be measured, and what makes costs wrong."""
     path, activities = profile.source.path, profile.activities
     counted = keep[work.group]
-    together_ns, overlapped_ns = _overlap(work, counted, activities.start_ns, activities.end_ns)
-    if overlapped_ns > _OVERLAPPED * together_ns:
-        share = overlapped_ns / together_ns
+    collectives_ns, overlapped_ns = _overlap(work, counted, activities.start_ns, activities.end_ns)
+    if overlapped_ns > _OVERLAPPED * collectives_ns:
+        share = overlapped_ns / collectives_ns
         yield Limitation(
             OVERLAP,
             f"{path}: {100 * share:.1f} % of their time beside compute kernels, so that both take "
@@ -277,14 +277,14 @@ def _notes(
         ("work outside every instruction", LinkRule.OUTSIDE, "it is in no cost"),
         ("kernels without their launching call", LinkRule.UNLINKED, "they are in no cost"),
     ):
-        loose = np.flatnonzero(links.rule == rule)
-        if len(loose):
-            lost_ns = int((activities.end_ns[loose] - activities.start_ns[loose]).sum())
-            yield Limitation(what, f"{path}: {lost_ns / 1e6:,.3f} ms; {why}", len(loose))
+        lost = np.flatnonzero(links.rule == rule)
+        if len(lost):
+            lost_ns = int((activities.end_ns[lost] - activities.start_ns[lost]).sum())
+            yield Limitation(what, f"{path}: {lost_ns / 1e6:,.3f} ms; {why}", len(lost))
 
 
 def _overlap(work: _Work, counted: Bools, start_ns: Ints, end_ns: Ints) -> tuple[int, int]:
-    """Return how long collectives ran, over all devices, and how long compute ran beside them."""
+    """Return the time of collectives over all devices, and that of compute beside them, in ns."""
     start_ns, end_ns = start_ns[work.rows], end_ns[work.rows]
     device = work.device[work.group]
     packing = intervals.Packing.of(
@@ -292,17 +292,17 @@ def _overlap(work: _Work, counted: Bools, start_ns: Ints, end_ns: Ints) -> tuple
     )
 
     def of(rows: Bools) -> intervals.Intervals:
-        own = device[rows]
-        return intervals.union(packing.place(own, start_ns[rows]), packing.place(own, end_ns[rows]))
+        on = device[rows]
+        return intervals.union(packing.place(on, start_ns[rows]), packing.place(on, end_ns[rows]))
 
-    together = of(work.communication & counted)
-    alone = intervals.difference(together, of(work.compute & counted))
-    whole_ns = intervals.measure(together)
+    collectives = of(work.communication & counted)
+    alone = intervals.difference(collectives, of(work.compute & counted))
+    whole_ns = intervals.measure(collectives)
     return whole_ns, whole_ns - intervals.measure(alone)
 
 
 def _graphs(profile: Profile, links: Links, work: _Work, thunks: Thunks) -> int:
-    """Return how many instructions launch CUDA graphs, by one call of each."""
+    """Return the number of instructions that launch CUDA graphs, by one call of each."""
     instruction, first = np.unique(thunks.instruction[work.thunk], return_index=True)
     del instruction
     called: Codes = np.unique(links.call[work.rows[first]])

@@ -15,7 +15,8 @@ from bubbleviz.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.analyses.pgle.instruction_costs import Comparison, Costs
+    from bubbleviz.analyses.pgle.comparison import CostComparison
+    from bubbleviz.analyses.pgle.costs import Costs
 
 
 @dataclass(frozen=True)
@@ -136,10 +137,10 @@ def pgle(
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if files.against is None else [files.against]
     check_outputs(outputs, inputs, force=force)
-    from bubbleviz.analyses.pgle import report as pgle_report
-    from bubbleviz.analyses.pgle.analysis import contents_of, measure_costs
+    from bubbleviz.analyses.pgle import measure_costs, text
+    from bubbleviz.analyses.pgle.analysis import contents_of
+    from bubbleviz.analyses.pgle.comparison import compare_costs, csv_of_comparison
     from bubbleviz.analyses.pgle.files import read_costs
-    from bubbleviz.analyses.pgle.instruction_costs import compared
 
     estimates = None if files.against is None else read_costs(files.against)
     with progress_bars() as bars:
@@ -151,32 +152,32 @@ def pgle(
             jobs=jobs_or_cores(jobs),
             progress=bars,
         )
-    comparison = None if estimates is None else compared(costs.instructions, estimates)
+    comparison = None if estimates is None else compare_costs(costs.instructions, estimates)
     contents: dict[str, str | bytes] = {}
     if files.output is not None:
         contents.update(contents_of(costs, files.output))
     cost_files = list(contents)
     if comparison is not None and files.csv is not None:
-        contents[files.csv] = pgle_report.comparison_csv(comparison)
+        contents[files.csv] = csv_of_comparison(comparison)
     deliver(
         contents,
         lambda: _print_result(costs, comparison, cost_files),
         inputs=inputs,
         force=force,
-        warnings=[*pgle_report.warnings(costs.limitations), *pgle_report.unread(cost_files)],
+        warnings=[*text.warnings(costs.limitations), *text.unread(cost_files)],
     )
 
 
-def _print_result(costs: Costs, comparison: Comparison | None, cost_files: Sequence[str]) -> None:
+def _print_result(costs: Costs, comparison: CostComparison | None, cost_files: Sequence[str]) -> None:
     """Print the comparison, or the costs (their sum where a file holds them) and XLA's flags."""
-    from bubbleviz.analyses.pgle import report as pgle_report
+    from bubbleviz.analyses.pgle import text
 
     if comparison is not None:
-        pass_on(pgle_report.summary(costs))
-        show(pgle_report.comparison_parts(comparison))
+        pass_on(text.summary(costs))
+        show(text.comparison_sections(comparison))
         return
     if cost_files:
-        pass_on(pgle_report.summary(costs))
+        pass_on(text.summary(costs))
     else:
-        show(pgle_report.parts(costs))
-    pass_on(pgle_report.flags(cost_files or ["costs.pbtxt"]))
+        show(text.sections(costs))
+    pass_on(text.flags(cost_files or ["costs.pbtxt"]))

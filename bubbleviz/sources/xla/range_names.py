@@ -1,6 +1,6 @@
 """Names of the ranges of instructions, modules and steps, as XLA gives them in nsys.
 
-They are those of :mod:`bubbleviz.analyses.pgle.thunks`, so that one convention reads both.
+They are those of :mod:`bubbleviz.analyses.pgle.range_names`, so that one convention reads both.
 """
 
 from __future__ import annotations

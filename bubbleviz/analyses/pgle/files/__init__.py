@@ -1,13 +1,13 @@
 """File formats of instruction costs, as XLA's profile-guided latency estimator reads them.
 
-Each module here defines one ``FORMAT``, told by the ending of a file, as XLA does
-(``xla/service/gpu/gpu_hlo_schedule.cc``, ``ReadPGLEProfile``). What they hold is one message,
+Each module here defines one ``FORMAT``, chosen by the suffix of a file, as XLA does
+(``xla/service/gpu/gpu_hlo_schedule.cc``, ``ReadPGLEProfile``). All hold one message,
 ``tensorflow.profiler.ProfiledInstructionsProto`` of ``profiled_instructions.proto``::
 
     costs     = 1, repeated: name = 1 (bytes), cost_us = 2 (double)
     latencies = 2, repeated: source = 1, target = 2 (bytes), latency_us = 3 (double)
 
-Latencies between instructions are not measured here: they are not written, and passed over.
+Latencies between instructions are not measured here: they are not written, and ignored when read.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from bubbleviz.registry import discover
 
 
 @dataclass(frozen=True)
-class Format:
-    """How costs are written.
+class CostFormat:
+    """A file format of costs.
 
     Attributes:
-        suffix: ending of its files.
-        binary: whether it is nothing for a terminal.
-        write: instructions with their microseconds to the content of a file, in their order.
-        read: the content of a file to its instructions and microseconds, in its order; raises
-            ValueError where it is none.
+        suffix: of its files.
+        binary: whether it must not go to a terminal.
+        write: encodes instructions with their microseconds, in their order.
+        read: decodes them, in the order of the file; raises ValueError on other content.
     """
 
     suffix: str
@@ -39,24 +38,24 @@ class Format:
     read: Callable[[bytes], list[tuple[str, float]]]
 
 
-def formats() -> tuple[Format, ...]:
+def formats() -> tuple[CostFormat, ...]:
     """Return every format."""
-    return discover(__name__, "FORMAT", Format)
+    return discover(__name__, "FORMAT", CostFormat)
 
 
-def format_of(path: str) -> Format:
-    """Return the format of a file by its ending; text where that tells none."""
-    known = {own.suffix: own for own in formats()}
+def format_of(path: str) -> CostFormat:
+    """Return the format of a file by its suffix; text for an unknown one."""
+    known = {file_format.suffix: file_format for file_format in formats()}
     return known.get(Path(path).suffix, known[".pbtxt"])
 
 
 def read_costs(path: str) -> Mapping[str, float]:
     """Return the microseconds of each instruction of a file; of two entries the last counts.
 
-    That is what ``xla/service/profile_guided_latency_estimator.cc`` takes, too.
+    So it does in ``xla/service/profile_guided_latency_estimator.cc``.
 
     Raises:
-        InputError: it cannot be read, or is no such file.
+        InputError: it cannot be read, or is not a cost file.
     """
     try:
         content = Path(path).read_bytes()
@@ -75,6 +74,7 @@ def read_costs(path: str) -> Mapping[str, float]:
     for name, cost_us in costs:
         if not math.isfinite(cost_us) or cost_us < 0:
             raise InputError(
-                f"{path}: {name[:60]!r} costs {cost_us} us, which is no time; write the file again"
+                f"{path}: {name[:60]!r} costs {cost_us} us, which is not a time; write the "
+                "file again"
             )
     return dict(costs)

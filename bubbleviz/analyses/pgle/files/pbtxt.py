@@ -1,4 +1,9 @@
-"""The message as protobuf's text (https://protobuf.dev/reference/protobuf/textformat-spec/)."""
+"""The message as protobuf's text (https://protobuf.dev/reference/protobuf/textformat-spec/).
+
+Not with ``google.protobuf.text_format``: of 100,000 instructions (7.7 MB) it reads as fast (3.4 s
+against 3.3 s), but takes 1.1 s instead of 0.3 s to write them (protobuf 7.36, upb, CPU time of one
+core). It would add a dependency to every installation, since a plain one must write this file.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bubbleviz.analyses.pgle.files import Format
+from bubbleviz.analyses.pgle.files import CostFormat
 
 _ESCAPED = {
     **{byte: f"\\{byte:03o}" for byte in (*range(0x20), *range(0x7F, 0x100))},
-    **{ord(own): f"\\{own}" for own in "\"'\\"},
+    **{ord(mark): f"\\{mark}" for mark in "\"'\\"},
     ord("\n"): "\\n",
     ord("\r"): "\\r",
     ord("\t"): "\\t",
@@ -27,7 +32,7 @@ _ESCAPE = re.compile(
 )
 _LETTERS = {
     **dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True)),
-    **{own: own for own in b"\"'\\?"},
+    **{mark: mark for mark in b"\"'\\?"},
 }
 _CLOSING = {b"{": b"}", b"<": b">", b"[": b"]"}
 
@@ -54,10 +59,10 @@ class _Token:
 
 
 def read(content: bytes) -> list[tuple[str, float]]:
-    """Return the costs; other fields are passed over.
+    """Return the costs; other fields are ignored.
 
     Raises:
-        ValueError: it is no such message; it says the line.
+        ValueError: it is not such a message; names the line.
     """
     tokens = _Tokens(content)
     costs = []
@@ -100,10 +105,10 @@ class _Tokens:
         return taken
 
     def refuse(self, wanted: str) -> ValueError:
-        """Return why the next token cannot stand there."""
+        """Return the error of a next token that is not what was wanted."""
         shown = self.ahead.text[:40].decode("utf-8", errors="replace")
-        found = "its end" if self.ahead.kind == "end" else repr(shown)
-        return ValueError(f"line {self.ahead.line}: {found} in place of {wanted}")
+        token = "the end" if self.ahead.kind == "end" else repr(shown)
+        return ValueError(f"line {self.ahead.line}: {token} instead of {wanted}")
 
     def field(self) -> bytes:
         """Return the name of a field."""
@@ -117,18 +122,18 @@ class _Tokens:
         return name
 
     def opened(self) -> bytes:
-        """Take the beginning of a message, and return what ends it."""
+        """Take the beginning of a message, and return its closing bracket."""
         if self.ahead.text not in {b"{", b"<"}:
             raise self.refuse("'{'")
         return _CLOSING[self.take().text]
 
     def separated(self) -> None:
-        """Take what may stand between fields."""
+        """Take a separator of fields, if there is one."""
         if self.ahead.text in {b",", b";"}:
             self.take()
 
     def string(self) -> bytes:
-        """Return a string; several one after the other are one."""
+        """Return a string; consecutive strings are one."""
         if self.ahead.kind != "text":
             raise self.refuse("a name in quotes")
         parts = []
@@ -155,17 +160,17 @@ class _Tokens:
         return -value if negative else value
 
     def skip_value(self) -> None:
-        """Pass over a value, a message or a list, whatever it holds."""
-        open_ones: list[bytes] = []
+        """Skip a value, a message or a list."""
+        brackets: list[bytes] = []
         while True:
             token = self.take()
-            if token.kind == "end" or (token.text in _CLOSING.values() and not open_ones):
+            if token.kind == "end" or (token.text in _CLOSING.values() and not brackets):
                 raise ValueError(f"line {token.line}: a value is missing, or has no end")
             if token.kind == "sign" and token.text in _CLOSING:
-                open_ones.append(_CLOSING[token.text])
-            elif open_ones and token.kind == "sign" and token.text == open_ones[-1]:
-                open_ones.pop()
-            if not open_ones and token.text != b"-":
+                brackets.append(_CLOSING[token.text])
+            elif brackets and token.kind == "sign" and token.text == brackets[-1]:
+                brackets.pop()
+            if not brackets and token.text != b"-":
                 break
         while token.kind == "text" and self.ahead.kind == "text":
             self.take()
@@ -175,14 +180,14 @@ class _Tokens:
 def _tokens(content: bytes) -> Iterator[_Token]:
     at, line = 0, 1
     while at < len(content):
-        found = _TOKEN.match(content, at)
-        if found is None or found.lastgroup is None:
+        token = _TOKEN.match(content, at)
+        if token is None or token.lastgroup is None:
             shown = content[at : at + 20].decode("utf-8", errors="replace")
-            raise ValueError(f"line {line}: {shown!r} cannot stand there")
-        if found.lastgroup != "space":
-            yield _Token(found.lastgroup, found[0], line)
-        line += found[0].count(b"\n")
-        at = found.end()
+            raise ValueError(f"line {line}: unexpected {shown!r}")
+        if token.lastgroup != "space":
+            yield _Token(token.lastgroup, token[0], line)
+        line += token[0].count(b"\n")
+        at = token.end()
     yield _Token("end", b"", line)
 
 
@@ -190,15 +195,15 @@ def _unescaped(text: bytes) -> bytes:
     return _ESCAPE.sub(_character, text)
 
 
-def _character(found: re.Match[bytes]) -> bytes:
-    octal, hexadecimal, short, long, letter = found.groups()
+def _character(escape: re.Match[bytes]) -> bytes:
+    octal, hexadecimal, short, long, letter = escape.groups()
     if letter is not None:
         if letter[0] not in _LETTERS:
-            raise ValueError(f"no escape is written {found[0].decode('latin-1')!r}")
+            raise ValueError(f"unknown escape {escape[0].decode('latin-1')!r}")
         return bytes([_LETTERS[letter[0]]])
     if short is not None or long is not None:
         return chr(int(short or long, 16)).encode("utf-8", errors="replace")
     return bytes([int(octal, 8) & 0xFF if octal is not None else int(hexadecimal, 16)])
 
 
-FORMAT = Format(".pbtxt", binary=False, write=write, read=read)
+FORMAT = CostFormat(".pbtxt", binary=False, write=write, read=read)

@@ -1,30 +1,29 @@
-"""What ``pgle`` prints and writes: costs, what estimates are off, and how to use the file."""
+"""Text: what ``bubbleviz pgle`` prints: costs, their comparison, and how to use the file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
+from bubbleviz.analyses.pgle.comparison import CostComparison
+from bubbleviz.analyses.pgle.costs import Costs
 from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
-from bubbleviz.model.texts import csv_text, inert, one_line
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import ruled, shortened, titled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import RenderableType
 
-    from bubbleviz.analyses.pgle.instruction_costs import Comparison, Costs
-    from bubbleviz.model.operations import Limitation
-
-#: Of a table, rows; of a name in it, characters.
+#: Rows of a table, and characters of a name in it.
 _ROWS, _NAME = 30, 60
 #: Limitations that make costs wrong, whatever else they are good for.
 _WRONG = (OVERLAP, PAIRS, GRAPHS)
-#: Of other limitations, those that tell of a cost: not of clocks, hosts, or threads.
+#: Words in other limitations that concern costs, not clocks, hosts or threads.
 _OF_COSTS = ("kernel", "CUDA", "memory", "impossible", "instruction", "module", "names of ranges")
-COLUMNS = ("instruction", "estimated_us", "measured_us", "ratio", "off_us", "executions")
 
 #: Flags of the run that is profiled, and of the one that uses the costs; from
 #: docs.nvidia.com/jax-toolbox/performance-profiling/pgle-profile-guided-latency-estimation.
@@ -42,14 +41,15 @@ USE_FLAGS = (
 
 def warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
     """Return a sentence for each limitation of costs, those that make them wrong first."""
-    told = [own for own in limitations if any(word in own.what for word in (*_WRONG, *_OF_COSTS))]
-    told.sort(key=lambda own: own.what not in _WRONG)
-    return tuple(own.sentence for own in told)
+    words = (*_WRONG, *_OF_COSTS)
+    of_costs = [note for note in limitations if any(word in note.what for word in words)]
+    of_costs.sort(key=lambda note: note.what not in _WRONG)
+    return tuple(note.sentence for note in of_costs)
 
 
 def unread(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence for each file that XLA would not read, for it goes by the ending."""
-    known = tuple(own.suffix for own in formats())
+    """Return a sentence for each file that XLA would not read because of its suffix."""
+    known = tuple(file_format.suffix for file_format in formats())
     return tuple(
         f"limitation: {path}: written as text, but XLA reads files that end with "
         f"{' or '.join(known)} alone; name it so"
@@ -64,59 +64,55 @@ def flags(paths: Sequence[str]) -> str:
     Args:
         paths: of the costs.
     """
-    own = one_line(paths[0], None) if len(paths) == 1 else "FILE"
+    file = one_line(paths[0], None) if len(paths) == 1 else "FILE"
     return (
         "\nXLA_FLAGS of the run to profile:\n  "
         + "\n  ".join(PROFILE_FLAGS)
         + "\nXLA_FLAGS of the runs that use the costs (the model, XLA and its other flags as they "
-        "were):\n  " + "\n  ".join(USE_FLAGS) + f"{own}\n"
+        "were):\n  " + "\n  ".join(USE_FLAGS) + f"{file}\n"
     )
 
 
 def summary(costs: Costs) -> str:
-    """Return what the costs are of, in lines."""
+    """Return the counts behind the costs, in lines."""
     out = costs.left_out
-    moving = sum(own.collective for own in costs.instructions)
+    collectives = sum(cost.collective for cost in costs.instructions)
     rules = f"{costs.aggregate} of executions and devices"
     if costs.aggregate_collectives != costs.aggregate:
         rules += f", {costs.aggregate_collectives} for collectives"
     return (
-        f"{len(costs.instructions):,} instructions, of them {moving:,} collectives; {rules}: "
+        f"{len(costs.instructions):,} instructions, of them {collectives:,} collectives; {rules}: "
         f"{costs.executions:,} executions on {costs.devices:,} devices\n"
         f"left out: {out.warm_up:,} executions in the warm-up of their module, {out.cut:,} cut by "
         f"the capture, {out.compilation:,} while XLA compiled\n"
     )
 
 
-def parts(costs: Costs) -> Iterator[RenderableType]:
+def sections(costs: Costs) -> Iterator[RenderableType]:
     """Yield what to print of costs."""
-    from rich.text import Text
-
     yield Text(summary(costs))
     modules = ruled("module", "instructions", "GPU ms", left=("module",))
-    for seen in costs.modules[:_ROWS]:
-        label = shortened(one_line(seen.label, None), _NAME)
-        modules.add_row(label, f"{seen.instructions:,}", f"{seen.gpu_ns / 1e6:,.3f}")
+    for module in costs.modules[:_ROWS]:
+        label = shortened(one_line(module.label, None), _NAME)
+        modules.add_row(label, f"{module.instructions:,}", f"{module.gpu_ns / 1e6:,.3f}")
     if costs.modules:
         yield modules
-        yield from _rest(len(costs.modules))
+        yield from _more(len(costs.modules))
     table = ruled("instruction", "us", "executions", "kind", left=("instruction", "kind"))
-    dearest = sorted(costs.instructions, key=lambda own: (-own.cost_us, own.name, own.module or ""))
-    for own in dearest[:_ROWS]:
+    longest = sorted(costs.instructions, key=lambda c: (-c.cost_us, c.name, c.module or ""))
+    for cost in longest[:_ROWS]:
         table.add_row(
-            shortened(one_line(own.name, None), _NAME),
-            f"{own.cost_us:,.3f}",
-            f"{own.executions:,}",
-            "collective" if own.collective else "compute",
+            shortened(one_line(cost.name, None), _NAME),
+            f"{cost.cost_us:,.3f}",
+            f"{cost.executions:,}",
+            "collective" if cost.collective else "compute",
         )
-    yield from titled("Instructions, those that take longest first", table)
-    yield from _rest(len(costs.instructions))
+    yield from titled("Instructions, longest first", table)
+    yield from _more(len(costs.instructions))
 
 
-def comparison_parts(comparison: Comparison) -> Iterator[RenderableType]:
-    """Yield what to print of estimates held against a profile."""
-    from rich.text import Text
-
+def comparison_sections(comparison: CostComparison) -> Iterator[RenderableType]:
+    """Yield what to print of estimates against a profile."""
     table = ruled(
         "instruction",
         "estimated us",
@@ -126,14 +122,14 @@ def comparison_parts(comparison: Comparison) -> Iterator[RenderableType]:
         "executions",
         left=("instruction",),
     )
-    for own in comparison.differences[:_ROWS]:
+    for cost in comparison.differences[:_ROWS]:
         table.add_row(
-            shortened(one_line(own.name, None), _NAME),
-            f"{own.estimated_us:,.3f}",
-            f"{own.measured_us:,.3f}",
-            "-" if own.ratio is None else f"{own.ratio:,.3f}",
-            f"{own.off_us:+,.3f}",
-            f"{own.executions:,}",
+            shortened(one_line(cost.name, None), _NAME),
+            f"{cost.estimated_us:,.3f}",
+            f"{cost.measured_us:,.3f}",
+            "-" if cost.ratio is None else f"{cost.ratio:,.3f}",
+            f"{cost.off_us:+,.3f}",
+            f"{cost.executions:,}",
         )
     both = comparison.differences
     if both:
@@ -145,38 +141,25 @@ def comparison_parts(comparison: Comparison) -> Iterator[RenderableType]:
             f"{comparison.measured_us:,.3f}",
             f"{comparison.measured_us / estimated:,.3f}" if estimated else "-",
             f"{comparison.measured_us - estimated:+,.3f}",
-            f"{sum(own.executions for own in both):,}",
+            f"{sum(cost.executions for cost in both):,}",
         )
-    yield from titled("Estimates, the farthest off first (ratio: measured / estimated)", table)
-    yield from _rest(len(both))
+    yield from titled("Estimates, largest error first (ratio: measured / estimated)", table)
+    yield from _more(len(both))
     yield Text(
-        f"\nsum of distances: {comparison.off_us:,.3f} us\n"
+        f"\nsum of absolute errors: {comparison.off_us:,.3f} us\n"
         f"estimated, not in the profile: {len(comparison.unmeasured):,} instructions, "
-        f"{comparison.unmeasured_us:,.3f} us{_some(comparison.unmeasured)}\n"
+        f"{comparison.unmeasured_us:,.3f} us{_examples(comparison.unmeasured)}\n"
         f"in the profile, not estimated: {len(comparison.unestimated):,} instructions, "
-        f"{comparison.unestimated_us:,.3f} us{_some(comparison.unestimated)}\n"
+        f"{comparison.unestimated_us:,.3f} us{_examples(comparison.unestimated)}\n"
     )
 
 
-def _some(names: Sequence[str]) -> str:
+def _examples(names: Sequence[str]) -> str:
     shown = ", ".join(shortened(one_line(name, None), _NAME) for name in names[:3])
     more = ", ..." if len(names) > 3 else ""
     return f" ({shown}{more})" if names else ""
 
 
-def _rest(count: int) -> Iterator[RenderableType]:
-    from rich.text import Text
-
+def _more(count: int) -> Iterator[RenderableType]:
     if count > _ROWS:
         yield Text(f"and {count - _ROWS:,} more")
-
-
-def comparison_csv(comparison: Comparison) -> str:
-    """Return a comparison as CSV: one row an instruction, empty cells for what is unknown."""
-    return csv_text(
-        COLUMNS,
-        (
-            (inert(d.name), d.estimated_us, d.measured_us, d.ratio, d.off_us, d.executions)
-            for d in comparison.differences
-        ),
-    )

@@ -1,6 +1,6 @@
-r"""What XLA's ranges say: of instructions, of modules, and of compilation.
+r"""Range names: the instruction, the module or the compilation that a range of XLA names.
 
-Names are those of ``xla/service/gpu/nvtx_annotations`` (openxla/xla), in all forms seen::
+They are those of ``xla/service/gpu/nvtx_annotations`` (openxla/xla), in all forms seen::
 
     Thunk:#hlo_op=fusion.3#
     Thunk:#hlo_op=fusion.3,hlo_module=jit_step,program_id=7#
@@ -22,6 +22,7 @@ from enum import IntEnum
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.numbering import Numbering
 
 #: SQLite GLOBs that let all of them through.
 GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")
@@ -40,7 +41,7 @@ _HALF = re.compile(
 )
 
 
-class Kind(IntEnum):
+class RangeKind(IntEnum):
     """What a range stands for."""
 
     OTHER = 0
@@ -50,15 +51,15 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Said(Table):
-    """What each name says; one row a name, -1 is "not said".
+class XlaNames(Table):
+    """The parsed names of XLA's ranges, one row a name; -1 is none.
 
     Attributes:
-        kind: code of :class:`Kind`.
+        kind: code of :class:`RangeKind`.
         instruction: row of ``instructions``.
         module: row of ``modules``.
         instructions: distinct names of instructions.
-        modules: distinct modules, as XLA writes them: ``jit_step(7)``, the number if it is told.
+        modules: distinct modules, as XLA writes them: ``jit_step(7)``, with the number if recorded.
     """
 
     kind: Ints
@@ -68,27 +69,26 @@ class Said(Table):
     modules: tuple[str, ...] = field(metadata={"shared": True})
 
 
-def what_is_said(names: Sequence[str]) -> Said:
-    """Return what each of some names of ranges says."""
+def parse_range_names(names: Sequence[str]) -> XlaNames:
+    """Return the instruction, the module or the compilation that each name stands for."""
     rows = np.full((3, len(names)), NONE, np.int64)
-    rows[0] = Kind.OTHER
-    instructions: dict[str, int] = {}
-    modules: dict[str, int] = {}
+    rows[0] = RangeKind.OTHER
+    instructions, modules = Numbering[str](), Numbering[str]()
     for row, name in enumerate(names):
         plain, module = name.removeprefix(_DOMAIN), None
         if thunk := _THUNK.match(plain):
-            rows[0, row] = Kind.INSTRUCTION
-            rows[1, row] = instructions.setdefault(thunk[1], len(instructions))
+            rows[0, row] = RangeKind.INSTRUCTION
+            rows[1, row] = instructions.number(thunk[1])
             module = _OF_MODULE.match(thunk[2])
         elif module := _MODULE.match(plain):
-            rows[0, row] = Kind.MODULE
+            rows[0, row] = RangeKind.MODULE
         elif plain.startswith("XlaCompile"):
-            rows[0, row] = Kind.COMPILATION
+            rows[0, row] = RangeKind.COMPILATION
         if module:
             label = module[1] if module[2] is None else f"{module[1]}({module[2]})"
-            rows[2, row] = modules.setdefault(label, len(modules))
+            rows[2, row] = modules.number(label)
     kind, instruction, module_id = (column.copy() for column in rows)
-    return Said(kind, instruction, module_id, tuple(instructions), tuple(modules))
+    return XlaNames(kind, instruction, module_id, instructions.values, modules.values)
 
 
 def module_name(label: str) -> str:
@@ -102,13 +102,13 @@ def loops(instructions: Sequence[str]) -> Bools:
 
 
 def halves(instructions: Sequence[str]) -> tuple[Ints, Ints]:
-    """Return of each instruction the kind of pair it starts, and the kind it ends; -1 none.
+    """Return the kind of pair that each instruction starts, and the kind it ends; -1 none.
 
-    Numbers behind the names do not tell which two belong together.
+    The numbers in the names do not pair a start with its done.
     """
-    found = np.full((2, len(instructions)), NONE, np.int64)
-    kinds: dict[str, int] = {}
+    pairs = np.full((2, len(instructions)), NONE, np.int64)
+    kinds = Numbering[str]()
     for row, name in enumerate(instructions):
         if half := _HALF.match(name):
-            found[int(half[2] == "done"), row] = kinds.setdefault(half[1], len(kinds))
-    return found[0].copy(), found[1].copy()
+            pairs[int(half[2] == "done"), row] = kinds.number(half[1])
+    return pairs[0].copy(), pairs[1].copy()
