@@ -168,7 +168,9 @@ def pgle(
     )
 
 
-def _print_result(costs: Costs, comparison: CostComparison | None, cost_files: Sequence[str]) -> None:
+def _print_result(
+    costs: Costs, comparison: CostComparison | None, cost_files: Sequence[str]
+) -> None:
     """Print the comparison, or the costs (their sum where a file holds them) and XLA's flags."""
     from bubbleviz.analyses.pgle import text
 
