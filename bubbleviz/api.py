@@ -214,7 +214,8 @@ def _refuse_twins(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]:
     """
     alike: dict[Glance, list[str]] = {}
     for path, seen in zip(files, fleet.glances(files), strict=True):
-        if isinstance(seen, Glance):
+        # Empty files are alike, and each is refused by whoever reads it.
+        if isinstance(seen, Glance) and seen.size:
             alike.setdefault(seen, []).append(path)
     asked = [path for same in alike.values() if len(same) > 1 for path in same]
     known: dict[bytes, str] = {}

@@ -5,13 +5,18 @@ An existing pipe or device is written into, as a shell's redirection does.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bubbleviz.cli import temporary_files
 from bubbleviz.errors import OutputError, UsageError
+
+#: Seconds that a pipe's reader has to come.
+_PATIENCE_S = 10
 
 
 def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool) -> None:
@@ -96,9 +101,29 @@ def _is_channel(output: str) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
+def _open_channel(output: str) -> int:
+    """Open a pipe or a device; a pipe's reader has some seconds to come.
+
+    Raises:
+        OSError: it cannot be opened, or nothing reads the pipe.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            # Without O_NONBLOCK, opening a pipe waits for a reader, who may never come.
+            descriptor = os.open(output, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            os.set_blocking(descriptor, True)
+            return descriptor
+
+
 def _write_into(output: str, content: bytes) -> None:
     try:
-        with Path(output).open("wb", buffering=0) as channel:
+        with os.fdopen(_open_channel(output), "wb", buffering=0) as channel:
             rest = memoryview(content)
             while rest:
                 rest = rest[channel.write(rest) :]
@@ -155,6 +180,8 @@ def _in_the_way(output: str) -> OutputError:
 
 def _unwritable(output: str, error: Exception) -> OutputError:
     reason = getattr(error, "strerror", None) or str(error)
+    if getattr(error, "errno", None) == errno.ENXIO:
+        return OutputError(f"{output}: nothing reads this pipe; start its reader first")
     return OutputError(
         f"{output}: cannot be written ({reason}); name a file in a directory you may write to"
     )

@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bubbleviz.bounded_files import read_bounded
 from bubbleviz.errors import InputError, UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+#: No list of names that a person wrote is larger.
+_MOST_BYTES = 1 << 22
 
 
 def read_toml_text(path: str | Path, kind: str, hint: str) -> str:
@@ -28,12 +32,9 @@ def read_toml_text(path: str | Path, kind: str, hint: str) -> str:
         InputError: it cannot be read.
     """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return read_bounded(str(path), _MOST_BYTES, kind, hint).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read as {kind} (not UTF-8); {hint}") from error
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise InputError(f"{path}: cannot be read as {kind} ({reason}); {hint}") from error
 
 
 def load_toml(text: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
+from bubbleviz.bounded_files import read_bounded
 from bubbleviz.errors import InputError
 from bubbleviz.model.phases import Phase, phase_of_label
 
@@ -19,6 +20,8 @@ SCHEMA = "bubbleviz.report/1"
 
 #: As in columns of numbers.
 _UNKNOWN = -1
+#: A report of ten thousand ranks is smaller.
+_MOST_BYTES = 1 << 32
 #: No ratio and no time is beyond this, and its square is still a number.
 _Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 _Positive = Annotated[float, Meta(ge=0, le=1e30)]
@@ -216,6 +219,9 @@ def looks_saved(path: str) -> bool:
             return False
         if file.suffix.lower() == ".json":
             return True
+        if not file.stat().st_size:
+            # A kernel's log looks like an empty file, and reading it waits.
+            return False
         with file.open("rb") as opened:
             return opened.read(64).lstrip().startswith(b"{")
     except (OSError, ValueError):
@@ -280,18 +286,13 @@ _HeadT = TypeVar("_HeadT", bound=_Head)
 
 
 def _read(path: str) -> bytes:
-    """Return what a file holds; a pipe can be read only once.
+    """Return the bytes of a report; a pipe can be read only once.
 
     Raises:
         InputError: it cannot be read.
     """
-    try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"{path}: cannot be read ({reason}); name a report that bubbleviz analyze --json wrote"
-        ) from error
+    hint = "name a report that bubbleviz analyze --json wrote"
+    return read_bounded(path, _MOST_BYTES, "a report", hint, pipes=True)
 
 
 def _decoded(path: str, kind: type[_HeadT]) -> _HeadT:

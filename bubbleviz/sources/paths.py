@@ -81,6 +81,9 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
     if Path(path).exists():
         if not Path(path).is_file():
             raise InputError(f"{path}: neither a file nor a directory; name a profile")
+        if not Path(path).stat().st_size:
+            # A kernel's log looks like an empty file, and never ends.
+            raise InputError(f"{path}: is empty; export or copy the profile again")
         return [InputFile(path, named=True)]
     if glob.has_magic(path):
         return [InputFile(file, named=True) for file in _matches(path)]

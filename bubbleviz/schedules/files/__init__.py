@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bubbleviz.bounded_files import read_bounded
 from bubbleviz.errors import InputError
 from bubbleviz.model.texts import one_line
 from bubbleviz.registry import discover
@@ -59,14 +60,7 @@ def read_plan(path: str) -> Plan:
             f"{path}: no plan is told by this suffix; give a file that ends with "
             f"{' or '.join(by_suffix)}"
         )
-    try:
-        with Path(path).open("rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: the plan cannot be read ({reason}); check the path") from error
-    if len(raw) > _MOST_BYTES:
-        raise InputError(f"{path}: larger than any plan; give the file of one iteration's order")
+    raw = read_bounded(path, _MOST_BYTES, "a plan", "give the file of one iteration's order")
     try:
         return known.read(raw.decode("utf-8-sig"), one_line(Path(path).name, 60))
     except UnicodeDecodeError as error:

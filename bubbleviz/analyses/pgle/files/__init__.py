@@ -17,8 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bubbleviz.bounded_files import read_bounded
 from bubbleviz.errors import InputError
 from bubbleviz.registry import discover
+
+#: No file of costs is larger: a million instructions take a tenth of it.
+_MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,9 @@ def read_costs(path: str) -> Mapping[str, float]:
     Raises:
         InputError: it cannot be read, or is not a cost file.
     """
-    try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"{path}: cannot be read ({reason}); name a file of instruction costs"
-        ) from error
+    content = read_bounded(
+        path, _MOST_BYTES, "instruction costs", "name a file that bubbleviz pgle wrote"
+    )
     try:
         costs = format_of(path).read(content)
     except ValueError as error:

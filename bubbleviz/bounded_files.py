@@ -1,0 +1,80 @@
+"""Small files that users name: conventions, plans, costs and saved reports, within a size.
+
+What never ends (a device, a pipe without a writer, a kernel log) is refused instead of waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+
+from bubbleviz.errors import InputError
+
+#: Seconds that a named pipe has until something is written into it.
+_PATIENCE_S = 10
+_BLOCK = 1 << 20
+
+
+def read_bounded(path: str, most_bytes: int, kind: str, hint: str, *, pipes: bool = False) -> bytes:
+    """Read a whole file.
+
+    Args:
+        path: of the file.
+        most_bytes: no file of this kind is larger.
+        kind: what it should be, with its article, for the message.
+        hint: what to do where it cannot be read.
+        pipes: whether it may be a pipe, as of ``<(zcat report.json.gz)``.
+
+    Raises:
+        InputError: it cannot be read, is larger, or is neither a regular file nor an allowed pipe.
+    """
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for a writer, who may never come.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        try:
+            _check_kind(descriptor, path, pipes=pipes)
+            content = _read(descriptor, most_bytes)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as {kind} ({_reason(error)}); {hint}") from error
+    if len(content) > most_bytes:
+        size = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes >> 10} KiB"
+        raise InputError(f"{path}: larger than {size}, so it is not {kind}; {hint}")
+    return content
+
+
+def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
+    """Raise ValueError unless the file ends some time, as far as one can know."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(mode):
+        raise ValueError("a directory")
+    if stat.S_ISREG(mode):
+        return
+    if not (pipes and stat.S_ISFIFO(mode)):
+        raise ValueError("not a regular file")
+    if not os.path.realpath(path).startswith(("/dev/fd/", "/proc/")):
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN)
+        if not waiting.poll(_PATIENCE_S * 1000):
+            raise ValueError(f"a pipe into which nothing was written for {_PATIENCE_S} s")
+    os.set_blocking(descriptor, True)
+
+
+def _read(descriptor: int, most_bytes: int) -> bytes:
+    """Read up to one byte more than allowed."""
+    blocks: list[bytes] = []
+    rest = most_bytes + 1
+    while rest and (block := os.read(descriptor, min(rest, _BLOCK))):
+        blocks.append(block)
+        rest -= len(block)
+    return b"".join(blocks)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, BlockingIOError):
+        return "it never ends"
+    return getattr(error, "strerror", None) or str(error)

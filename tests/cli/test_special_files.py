@@ -1,0 +1,116 @@
+"""Inputs and outputs that are no regular files are refused in a sentence, never waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bubbleviz import bounded_files
+from bubbleviz.cli import outputs
+from bubbleviz.cli.app import main
+from bubbleviz.errors import InputError, OutputError
+from tests.support.places import CHECKOUT, FIXTURES
+
+EXAMPLE = str(FIXTURES / "1f1b")
+TIMES = ["--tf", "1", "--tb", "1", "--tw", "1"]
+COMMANDS = {
+    "convention": ["analyze", EXAMPLE, "--convention", "{}"],
+    "activities": ["idle", EXAMPLE, "--activities", "{}"],
+    "plan": ["simulate", "--plan", "{}", *TIMES],
+    "analyzed plan": ["analyze", EXAMPLE, "--plan", "{}"],
+    "times": ["simulate", "--from", "{}", "--schedule", "1f1b"],
+    "gate": ["gate", "{}", "--max-bubble", "schedule=0.1"],
+    "compare": ["compare", "{}", "{}"],
+    "view": ["view", "{}"],
+    "costs": ["pgle", EXAMPLE, "--against", "{}"],
+    "profile": ["analyze", "{}"],
+    "any": ["idle", "{}"],
+    "events": ["nccl", "{}"],
+    "inspected": ["inspect", "{}"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_files, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(outputs, "_PATIENCE_S", 0.2)
+
+
+def refused(command: str, path: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command on a path in this process, and return its one line of complaint."""
+    code = main([word.format(path) for word in COMMANDS[command]])
+    complaint = capsys.readouterr().err
+
+    assert code in {1, 2}, complaint
+    assert complaint.count("\n") == 1
+    assert complaint.startswith("bubbleviz: ")
+    return complaint
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero here")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_device_that_never_ends(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    link = "/dev/zero"
+
+    assert link in refused(command, link, capsys) or command in {"plan", "analyzed plan"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("suffix", ["", ".csv", ".json", ".toml"])
+def test_a_pipe_without_a_writer(
+    command: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / f"pipe{suffix}"
+    os.mkfifo(pipe)
+
+    assert str(pipe) in refused(command, str(pipe), capsys)
+
+
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="no kernel log to read here")
+@pytest.mark.parametrize("command", [*COMMANDS][4:])
+def test_a_kernel_log(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "/proc/kmsg" in refused(command, "/proc/kmsg", capsys)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_directory_and_an_empty_file(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.csv"
+    empty.touch()
+
+    refused(command, str(empty), capsys)
+
+
+def test_an_output_pipe_without_a_reader(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+
+    with pytest.raises(OutputError, match="nothing reads this pipe; start its reader first"):
+        outputs.write_outputs({str(pipe): "text"}, force=False)
+
+
+def test_what_is_too_large_says_the_size(tmp_path: Path) -> None:
+    large = tmp_path / "large.toml"
+    large.write_bytes(bytes(3000))
+
+    with pytest.raises(InputError, match=r"large\.toml: larger than 2 KiB, so it is not a list"):
+        bounded_files.read_bounded(str(large), 2048, "a list", "shorten it")
+    assert bounded_files.read_bounded(str(large), 3000, "a list", "shorten it") == bytes(3000)
+
+
+def test_a_pipe_of_the_shell_is_read(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    assert main(["analyze", EXAMPLE, "--json", str(report)]) == 0
+    script = f'"{sys.executable}" -m bubbleviz gate <(sleep 0.5; cat {report}) --max-bubble step=1'
+
+    begun = time.monotonic()
+    done = subprocess.run(["bash", "-c", script], cwd=CHECKOUT, check=False, capture_output=True)
+
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begun > 0.5
