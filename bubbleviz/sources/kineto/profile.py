@@ -131,17 +131,13 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
     if len(work):
         calls, replaced = with_operators(work, calls, ranges, file.path)
         limitations.extend(replaced)
-        process = processes_of(work, calls, threads)
-    elif loss:
-        process = np.empty(0, np.int64)
-    else:
+    elif not loss:
         work, calls = operators_as_work(ranges, threads)
-        process = process_of(threads[work[THREAD]])
         limitations.append(_without_gpu(file.path))
     every_range = ranges_of(ranges, threads, names)
     profile = Profile(
         source=_source(file.path, metadata, base_ns),
-        activities=activities_of(work, process, names),
+        activities=activities_of(work, processes_of(work, calls, threads), names),
         calls=calls_of(calls, threads, names),
         ranges=every_range,
         every_range=InMemoryRanges(every_range),

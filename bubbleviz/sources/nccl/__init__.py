@@ -1,1 +1,1 @@
-"""NCCL's own profilers: the event files that they write."""
+"""NCCL's own profilers: the event files that they write, as tables of operations."""

@@ -34,7 +34,7 @@ _OF_HOST = ":XLA GPU module"
 
 
 @dataclass(frozen=True)
-class DeviceWork:
+class XlaWork:
     """The work of devices, and the calls and ranges that show its instructions.
 
     Attributes:
@@ -52,7 +52,7 @@ class DeviceWork:
     launched: bool
 
 
-def work_of(planes: Planes, threads: PlaneThreads, names: RangeNames) -> DeviceWork:
+def work_of(planes: Planes, threads: PlaneThreads, names: RangeNames) -> XlaWork:
     """Return the work of devices.
 
     Args:
@@ -127,7 +127,7 @@ def _self_launched(
     work: PlaneEvents,
     beside: Bools,
     kernels: int,
-) -> DeviceWork:
+) -> XlaWork:
     """Return work that launches itself, on the thread that stands for its device."""
     row = np.arange(len(work))
     # A transfer is launched by the instruction that it begins in.
@@ -147,7 +147,7 @@ def _self_launched(
         names.thunks(planes.labels)[instructions.label],
     )
     modules = module_ranges(planes, threads, names, instructions, thread)
-    return DeviceWork(
+    return XlaWork(
         activities=_activities(planes, threads.process, work, kernels, row),
         calls=InMemoryCalls(calls, np.zeros(len(work), np.int32), ("",)),
         ranges=joined([thunks, modules, step_ranges(planes, threads, names)]),
@@ -163,7 +163,7 @@ def _host_launched(
     work: PlaneEvents,
     kernels: int,
     launches: PlaneEvents,
-) -> DeviceWork:
+) -> XlaWork:
     """Return work that the host launched."""
     thread = threads.of_line[launches.line]
     calls = Calls(
@@ -187,7 +187,7 @@ def _host_launched(
     thunks = ranges_of(launches.start_ns, launches.end_ns, thread, name_id)
     named = np.flatnonzero(name_id != NONE)
     modules = module_ranges(planes, threads, names, instructions.take(named), thread[named])
-    return DeviceWork(
+    return XlaWork(
         activities=_activities(planes, threads.process, work, kernels, work.correlation),
         calls=InMemoryCalls(calls, call_name, call_names),
         ranges=joined([thunks, modules, step_ranges(planes, threads, names)]),

@@ -27,7 +27,7 @@ from bubbleviz.model.profile import (
     impossible_times,
 )
 from bubbleviz.sources.in_memory import InMemoryRanges
-from bubbleviz.sources.xla.device_work import DeviceWork, work_of
+from bubbleviz.sources.xla.device_work import XlaWork, work_of
 from bubbleviz.sources.xla.planes import HostSpans, Planes
 from bubbleviz.sources.xla.range_names import RangeNames
 from bubbleviz.sources.xla.ranges import ranges_of
@@ -106,7 +106,7 @@ class XlaProfile:
     """
 
     source: Source
-    work: DeviceWork
+    work: XlaWork
     ranges: XlaRanges
     threads: tuple[Thread, ...]
     devices: tuple[Device, ...]
@@ -251,7 +251,7 @@ def profile_of(
     )
 
 
-def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:
+def _limitations(path: str, planes: Planes, work: XlaWork) -> Iterator[Limitation]:
     yield from impossible_times(path, {"events": planes.impossible})
     if planes.on_host and work.activities.kernels:
         yield Limitation(
