@@ -1,4 +1,4 @@
-"""Anchors: instants that a user states on an event file's clock and on a profile's."""
+"""Anchors: instants that a user gives on an event file's clock and on a profile's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_NS = 1 << 62
 
 @dataclass(frozen=True)
 class Anchor:
-    """An instant that is known on an event file's clock and on the profile's.
+    """An instant on an event file's clock and on the profile's.
 
     Attributes:
         file: path of the event file, or the end of it; None for every one.
@@ -38,7 +38,7 @@ def anchor_of(text: str) -> Anchor:
     ``EVENT`` is a ``ts`` as it stands in the file (microseconds), or a ``StartGpuClk``.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not an anchor.
     """
     left, equals, right = text.rpartition("=")
     file, _, event = left.rpartition(":")
@@ -62,24 +62,24 @@ def by_file(files: Sequence[EventFile], anchors: Sequence[Anchor]) -> list[list[
     """Return the anchors of each file.
 
     Raises:
-        UsageError: an anchor names none, or none of several.
+        UsageError: an anchor names no file, though there are several, or an unknown one.
     """
     if len(files) > 1 and any(anchor.file is None for anchor in anchors):
         raise UsageError(
             f"--anchor: there are {len(files)} event files, each with a clock of its own; say "
             "which, as FILE:EVENT=NS"
         )
-    stated: list[list[Anchor]] = [[] for _ in files]
+    anchors_of: list[list[Anchor]] = [[] for _ in files]
     for anchor in anchors:
-        own = [
+        numbers = [
             number
             for number, file in enumerate(files)
             if anchor.file is None or Path(file.path).as_posix().endswith(anchor.file)
         ]
-        if not own:
+        if not numbers:
             raise UsageError(
                 f"--anchor: no event file is named {str(anchor.file)[:60]!r}; give one of them"
             )
-        for number in own:
-            stated[number].append(anchor)
-    return stated
+        for number in numbers:
+            anchors_of[number].append(anchor)
+    return anchors_of

@@ -30,7 +30,7 @@ def communicator_text(value: Communicator | None) -> str:
 
 
 def byte_factor(name: str, ranks: int | None) -> int | None:
-    """Return how many times an operation's counted bytes move in all; None where unknown."""
+    """Return the factor from an operation's counted bytes to all that move; None unknown."""
     return ranks if name in _EACH else 1
 
 

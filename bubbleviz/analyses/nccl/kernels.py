@@ -242,7 +242,7 @@ def _operations(
     first, last = _shared_out(
         (group[rows], family), (group[range_of_kernel[inside]], of_kernel[kernels.name[inside]])
     )
-    # A kernel whose name tells no operation is shared out by its group alone.
+    # A kernel whose name has no operation is shared out by its group alone.
     rest = np.flatnonzero(first == NONE)
     first[rest], last[rest] = _shared_out((group[rows[rest]],), (group[range_of_kernel[inside]],))
     with_kernels = first != NONE

@@ -1,6 +1,6 @@
 """Matching: which kernel of a profile is which recorded operation, and what lies between clocks.
 
-Both tell of the same kernels in the same order, each on its own clock, and either may lack some.
+Both hold the same kernels in the same order, each on its own clock, and either may lack some.
 The offset is where the most differences kernel start - operation start agree::
 
     operations  |  |     |  |  |        differences   ..:  .   :|:.  . :
@@ -20,9 +20,9 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 _BLOCK, _BLOCKS = 64, 8
 #: Differences that are sorted at a time, about.
 _PIECE = 1 << 20
-#: A GPU's clock tells when the work of a channel began: within this of the kernel that does it.
+#: A GPU's clock has the start of a channel's work: within this of the start of its kernel.
 GPU_TOLERANCE_NS = 20_000
-#: A host tells of it later, by what its thread slept.
+#: A host records it later, by what its thread slept.
 HOST_TOLERANCE_NS = 1_000_000
 #: Kernels last as long as their work, but for this share and time.
 _LONGER, _LONGER_NS = 0.25, 50_000
@@ -88,33 +88,24 @@ def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | Non
     Args:
         operations: as recorded.
         kernels: as profiled.
-        tolerance_ns: how far apart the two may tell that one thing began.
+        tolerance_ns: the largest distance of an operation and its kernel.
     """
     count = len(operations.start_ns)
     if count == 0 or len(kernels.start_ns) == 0:
         return None
-    found: _Offset | None = None
+    best: _Offset | None = None
     for begin in _begins(count):
         rows = np.arange(begin, min(begin + _BLOCK, count))
-        own = _densest(operations, rows, kernels, tolerance_ns)
-        if own is not None and (found is None or own.matched > found.matched):
-            found = own
-            if 2 * own.matched >= len(rows) and own.matched >= _CLEARLY * own.rival:
+        offset = _densest(operations, rows, kernels, tolerance_ns)
+        if offset is not None and (best is None or offset.matched > best.matched):
+            best = offset
+            if 2 * best.matched >= len(rows) and best.matched >= _CLEARLY * best.rival:
                 break
-    if found is None:
+    if best is None:
         return None
-    line = _followed(operations, kernels, found, tolerance_ns)
+    line = _followed(operations, kernels, best, tolerance_ns)
     kernel, distance_ns = line.nearest(operations, np.arange(count), kernels, tolerance_ns)
     far_ns = np.abs(distance_ns[kernel != NONE])
-    # Of a few dozen operations chance may put some onto kernels, but not most of all.
-    clear = found.matched >= _CLEARLY * found.rival and 2 * len(far_ns) >= count
-    if not clear:
-        others_ns = (found.rival_ns, *(line.offset_ns + far * tolerance_ns for far in _BESIDE))
-        rival = max(_matched(operations, kernels, line, at, tolerance_ns) for at in others_ns)
-        able = kernels.family < 0
-        able |= np.isin(kernels.family, operations.family) | bool((operations.family < 0).any())
-        whole = len(far_ns) == count and len(np.unique(kernel)) == int(able.sum())
-        clear = whole or len(far_ns) >= _CLEARLY_OF_ALL * rival
     return Match(
         offset_ns=line.offset_ns,
         middle_ns=line.middle_ns,
@@ -123,14 +114,36 @@ def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | Non
         matched=len(far_ns),
         median_ns=round(float(np.median(far_ns))) if len(far_ns) else 0,
         worst_ns=int(far_ns.max(initial=0)),
-        clear=clear,
+        clear=_is_clear(operations, kernels, best, line, kernel, tolerance_ns),
     )
+
+
+def _is_clear(
+    operations: Starts,
+    kernels: Starts,
+    best: _Offset,
+    line: _Line,
+    kernel: Ints,
+    tolerance_ns: int,
+) -> bool:
+    """Tell whether no other offset matches nearly as well, or nothing is left on either side."""
+    matched = int((kernel != NONE).sum())
+    # Of a few dozen operations chance may put some onto kernels, but not most of all.
+    if best.matched >= _CLEARLY * best.rival and 2 * matched >= len(kernel):
+        return True
+    others_ns = (best.rival_ns, *(line.offset_ns + far * tolerance_ns for far in _BESIDE))
+    rival = max(_matched(operations, kernels, line, at, tolerance_ns) for at in others_ns)
+    able = kernels.family < 0
+    able |= np.isin(kernels.family, operations.family) | bool((operations.family < 0).any())
+    if matched == len(kernel) and len(np.unique(kernel)) == int(able.sum()):
+        return True
+    return matched >= _CLEARLY_OF_ALL * rival
 
 
 def _matched(
     operations: Starts, kernels: Starts, line: _Line, offset_ns: int, tolerance_ns: int
 ) -> int:
-    """Return how many of all operations another offset puts onto kernels."""
+    """Return the number of operations that another offset puts onto kernels."""
     rows = np.arange(len(operations.start_ns))
     other = replace(line, offset_ns=offset_ns)
     return int((other.nearest(operations, rows, kernels, tolerance_ns)[0] != NONE).sum())
@@ -198,17 +211,17 @@ class _Line:
         return best, np.where(best == NONE, 0, kernels.start_ns[best] - wanted)
 
 
-def _followed(operations: Starts, kernels: Starts, found: _Offset, tolerance_ns: int) -> _Line:
+def _followed(operations: Starts, kernels: Starts, offset: _Offset, tolerance_ns: int) -> _Line:
     """Return the line through a block's offset, followed from there to all operations."""
-    rows, count = found.rows, len(operations.start_ns)
-    line = _Line(found.offset_ns, int(operations.start_ns[rows[len(rows) // 2]]), 0.0)
+    rows, count = offset.rows, len(operations.start_ns)
+    line = _Line(offset.offset_ns, int(operations.start_ns[rows[len(rows) // 2]]), 0.0)
     low, high = int(rows[0]), int(rows[-1]) + 1
     while True:
-        own = np.arange(low, high)
-        kernel, distance_ns = line.nearest(operations, own, kernels, tolerance_ns)
+        nearby = np.arange(low, high)
+        kernel, distance_ns = line.nearest(operations, nearby, kernels, tolerance_ns)
         hit = kernel != NONE
         if hit.any():
-            since_ns = operations.start_ns[own[hit]] - line.middle_ns
+            since_ns = operations.start_ns[nearby[hit]] - line.middle_ns
             moved_ns, drift = _line(since_ns, distance_ns[hit], line.drift)
             line = replace(line, offset_ns=line.offset_ns + moved_ns, drift=drift)
         if low == 0 and high == count:
@@ -226,11 +239,12 @@ def _begins(count: int) -> list[int]:
 
 def _alike(operations: Starts, row: Ints | int, kernels: Starts, kernel: Ints | slice) -> Bools:
     """Tell which operations kernels can be: of one family, and about as long."""
-    own, theirs = operations.family[row], kernels.family[kernel]
-    length_ns, lasts_ns = operations.length_ns[row], kernels.length_ns[kernel]
-    room_ns = _LONGER * lasts_ns + _LONGER_NS
-    fits = (length_ns < 0) | (np.abs(lasts_ns - length_ns) <= room_ns)
-    return np.asarray(fits & ((own == theirs) | (own < 0) | (theirs < 0)), bool)
+    family, kernel_family = operations.family[row], kernels.family[kernel]
+    length_ns, kernel_ns = operations.length_ns[row], kernels.length_ns[kernel]
+    room_ns = _LONGER * kernel_ns + _LONGER_NS
+    fits = (length_ns < 0) | (np.abs(kernel_ns - length_ns) <= room_ns)
+    alike = (family == kernel_family) | (family < 0) | (kernel_family < 0)
+    return np.asarray(fits & alike, bool)
 
 
 @dataclass(frozen=True)
@@ -243,13 +257,13 @@ class _Window:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """What sorts windows: of those that hold as many, the one in which they agree best."""
+        """The sort key: most differences first, of equal numbers the closest ones."""
         return -self.count, self.spread_ns, self.begin_ns
 
 
 def _densest(operations: Starts, rows: Ints, kernels: Starts, tolerance_ns: int) -> _Offset | None:
     """Return the offset on which most operations of a block agree; None where no kernel is one."""
-    held: list[tuple[_Window, int]] = []
+    windows: list[tuple[_Window, int]] = []
     pieces = _pieces(operations, rows, kernels)
 
     def best(number: int, without_ns: int | None = None) -> _Window | None:
@@ -258,17 +272,19 @@ def _densest(operations: Starts, rows: Ints, kernels: Starts, tolerance_ns: int)
         return _window(apart, tolerance_ns, without_ns)
 
     for number in range(len(pieces) - 1):
-        own = best(number)
-        if own is not None:
-            held.append((own, number))
-    if not held:
+        window = best(number)
+        if window is not None:
+            windows.append((window, number))
+    if not windows:
         return None
-    first = min((own for own, _ in held), key=lambda own: own.rank)
+    first = min((window for window, _ in windows), key=lambda window: window.rank)
     rivals = [
-        own if abs(own.begin_ns - first.begin_ns) > 2 * tolerance_ns else best(at, first.begin_ns)
-        for own, at in held
+        window
+        if abs(window.begin_ns - first.begin_ns) > 2 * tolerance_ns
+        else best(number, first.begin_ns)
+        for window, number in windows
     ]
-    rival = min((own for own in rivals if own is not None), key=lambda own: own.rank, default=None)
+    rival = min((r for r in rivals if r is not None), key=lambda r: r.rank, default=None)
     agreed = _agreed(operations, rows, kernels, first, tolerance_ns)
     other = (0, 0) if rival is None else _agreed(operations, rows, kernels, rival, tolerance_ns)
     return _Offset(rows, *agreed, *other)
@@ -287,36 +303,36 @@ def _pieces(operations: Starts, rows: Ints, kernels: Starts) -> list[int]:
 def _apart(
     operations: Starts, rows: Ints, kernels: Starts, low_ns: int, high_ns: int
 ) -> list[Ints]:
-    """Return of each operation of a block how much later kernels that it can be begin.
+    """Return how much later the possible kernels of each operation of a block begin.
 
     Args:
-        operations: of which some are looked at.
-        rows: these.
-        kernels: that they can be.
+        operations: as recorded.
+        rows: those of the block.
+        kernels: as profiled.
         low_ns: the least difference that counts.
         high_ns: the largest one.
     """
     start_ns = operations.start_ns[rows]
     first = np.searchsorted(kernels.start_ns, start_ns + low_ns)
     last = np.searchsorted(kernels.start_ns, start_ns + high_ns, side="right")
-    found = []
+    differences = []
     for row, begin, end in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
-        held = slice(begin, end)
-        alike = _alike(operations, row, kernels, held)
-        found.append(kernels.start_ns[held][alike] - operations.start_ns[row])
-    return found
+        near = slice(begin, end)
+        alike = _alike(operations, row, kernels, near)
+        differences.append(kernels.start_ns[near][alike] - operations.start_ns[row])
+    return differences
 
 
 def _window(apart: Ints, tolerance_ns: int, without_ns: int | None) -> _Window | None:
     """Return the window that holds most differences; None where there is none.
 
-    So many fit into one if as many places further on no difference is larger by more than the
-    tolerance; if so many fit, fewer do.
+    A number of differences fits if some difference and the one so many places further on are
+    within the tolerance; if a number fits, all smaller ones do.
 
     Args:
         apart: differences, ascending.
         tolerance_ns: the length of a window.
-        without_ns: windows that begin within two of these of here do not count.
+        without_ns: windows that begin within two tolerances of this do not count.
     """
 
     def spread(count: int) -> Ints:
@@ -348,15 +364,15 @@ def _window(apart: Ints, tolerance_ns: int, without_ns: int | None) -> _Window |
 def _agreed(
     operations: Starts, rows: Ints, kernels: Starts, window: _Window, tolerance_ns: int
 ) -> tuple[int, int]:
-    """Return how many operations of a block a window holds, and the offset they agree on."""
+    """Return the number of operations in a window, and the offset they agree on."""
     begin_ns = window.begin_ns
-    held = _apart(operations, rows, kernels, begin_ns, begin_ns + tolerance_ns)
-    # One operation beside many kernels is one.
-    return sum(len(own) > 0 for own in held), round(float(np.median(np.concatenate(held))))
+    apart = _apart(operations, rows, kernels, begin_ns, begin_ns + tolerance_ns)
+    # An operation beside many kernels counts once.
+    return sum(len(a) > 0 for a in apart), round(float(np.median(np.concatenate(apart))))
 
 
 def _line(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:
-    """Return what to add to an offset, and the drift, so that distances vanish."""
+    """Return the correction of an offset, and the drift, that make distances vanish."""
     flat = float(np.median(distance_ns))
     span = int(since_ns.max() - since_ns.min())
     if len(since_ns) < _PAIRS or span < _SPAN_NS:

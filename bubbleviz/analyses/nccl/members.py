@@ -237,12 +237,12 @@ def split(
 
 
 def _until_the_last(table: Communications, number: Ints, together: Ints) -> Ints:
-    """Return how long each operation ran before its last member began; -1 where none is known.
+    """Return the time of each operation before its last member began; -1 unknown.
 
     It can be known where the end is not.
     """
     wait_ns = np.full(len(table), NONE, np.int64)
-    # When an operation was taken up tells nothing of when its kernel began.
+    # The time of an operation's launch is not that of its kernel's start.
     ran = (table.start_ns != UNKNOWN) & (table.timing != Timing.LAUNCH)
     rows = np.flatnonzero((number != NONE) & ran)
     if len(rows) == 0:

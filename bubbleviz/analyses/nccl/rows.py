@@ -65,7 +65,7 @@ def operations_of(
     pool: KernelPool,
     times: EventTimes,
 ) -> Communications:
-    """Return the operations of event files, then those of profiles that no event tells of.
+    """Return the operations of event files, then those of profiles that no event file has.
 
     Raises:
         NothingToAnalyseError: there is none.

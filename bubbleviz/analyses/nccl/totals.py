@@ -26,8 +26,8 @@ Floats = npt.NDArray[np.float64]
 
 #: The terms of the report; below the table and in the JSON.
 DEFINITIONS = (
-    "n: ranks of the communicator, as NCCL's ranges or PyTorch's groups tell, else the "
-    "highest that was seen and one",
+    "n: ranks of the communicator, from NCCL's ranges or PyTorch's groups, else the highest rank "
+    "seen plus one",
     "bytes: elements times their size, as one rank hands in or takes them (an AllGather's: of one "
     "rank's part)",
     "waiting: from a rank's own start to the start of the operation's last member; where no other "

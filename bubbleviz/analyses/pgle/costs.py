@@ -50,8 +50,8 @@ class Aggregation:
             middle = ascending[first + (count - 1) // 2] + ascending[first + count // 2]
             return np.asarray(middle / 2, np.float64)
         percent = {"max": 100, "min": 0}.get(self.text, 0)
-        if found := _PERCENTILE.fullmatch(self.text):
-            percent = int(found[1])
+        if percentile := _PERCENTILE.fullmatch(self.text):
+            percent = int(percentile[1])
         at = first + percent * (count - 1) // 100
         return np.asarray(ascending[at], np.float64)
 
