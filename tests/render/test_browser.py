@@ -425,7 +425,7 @@ def test_rows_can_be_stages(opened: Open) -> None:
     own = opened(SMALL)
     own.page.select_option("#rows", "stage")
     labels = own.run("return timeline.rows.map((row) => row.label)")
-    ratios = own.run("return timeline.rows.map((row) => timeline.callbacks.ratioOf(row.copies))")
+    ratios = own.run("return timeline.rows.map((row) => timeline.callbacks.ratioOf(row.replicas))")
 
     assert labels == [f"stage {stage}" for stage in range(4)]
     assert ratios == pytest.approx([3 / 11] * 4)

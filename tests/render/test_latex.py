@@ -174,9 +174,9 @@ def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) ->
     summary = replace(report.summary, bubble_interval=between)
     text = render(replace(report, summary=summary, iterations=Iterations(iterations)), View())
 
-    assert r"clocks leave \emph{schedule} between 25.00 and 30.00\,\%." in text
+    assert r"Clock bounds of \emph{schedule}: 25.00 to 30.00\,\%." in text
     assert rows(text)[1][1] == r"27.27\,!"
-    assert "A ratio marked ! needs clocks that contradict each other." in text
+    assert "A ratio marked ! depends on clocks that contradict each other." in text
     check(without_comments(text))
 
 

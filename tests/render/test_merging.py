@@ -297,7 +297,7 @@ def test_windows_too_close_to_be_told_apart_are_hatched_as_one() -> None:
     svg = render(report, View(iterations=tuple(range(count))))
 
     assert len(svg) < 50_000
-    assert "Hatched as well" in " ".join(written(svg))
+    assert "are hatched, too." in " ".join(written(svg))
 
 
 def test_many_operations_without_device_time_are_counted() -> None:

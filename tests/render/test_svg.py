@@ -305,7 +305,7 @@ def test_other_iterations_in_the_window_are_paler() -> None:
 
     svg = render(report_of(ops), View(iterations=(0,)))
 
-    assert "Paler: operations of other iterations." in written(svg)
+    assert "Faded: neighbouring iterations." in written(svg)
     assert svg.count('fill-opacity="0.3"') == 1
 
 
@@ -559,7 +559,7 @@ def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
         "node2 GPU 2 ± 1 ms",
         "node3 GPU 3 ± ?",
     ]
-    assert "± and bars: how far the clock of a host can be off." in " ".join(texts)
+    assert "± and bars: clock uncertainty of a host." in " ".join(texts)
     (left, right), (lower, higher) = error_bars(svg)
     assert higher - lower == pytest.approx(2 * (right - left), abs=0.2)
     # Around the first start of the rank, one F later a rank.
@@ -597,14 +597,14 @@ def test_clocks_that_contradict_are_marked() -> None:
         "schedule bubble ratio 33.3\u00a0% !",
         *["33.3\u00a0% !"] * 2,
     ]
-    assert "! needs clocks that contradict each other." in " ".join(texts)
+    assert "! depends on clocks that contradict each other." in " ".join(texts)
 
 
 @pytest.mark.parametrize(
     ("interval", "says"),
     [
-        ((0.30, 0.36), "The clocks allow ratios from 30.0\u00a0% to 36.0\u00a0%."),
-        ((0.33331, 0.33333), "The clocks allow ratios from 33.331\u00a0% to 33.333\u00a0%."),
+        ((0.30, 0.36), "Clock bounds: 30.0\u00a0% to 36.0\u00a0%."),
+        ((0.33331, 0.33333), "Clock bounds: 33.331\u00a0% to 33.333\u00a0%."),
         ((0.33333, 0.33333), None),
         (None, None),
     ],
@@ -625,7 +625,7 @@ def test_what_the_clocks_allow_is_noted(
         )
     )
 
-    assert ("The clocks allow" in texts) == (says is not None)
+    assert ("Clock bounds" in texts) == (says is not None)
     assert says is None or says.replace("\u00a0", " ") in texts.replace("\u00a0", " ")
 
 
@@ -663,7 +663,7 @@ def test_copies_of_a_stage_share_a_row_if_asked() -> None:
         "1 of 2: node1:0 GPU 0",
         "1 of 2: node1:1 GPU 1",
     ]
-    assert "Copies of a stage share a row" in " ".join(texts)
+    assert "Rows: stages; each is drawn as its first replica ran" in " ".join(texts)
     by_rank = written(render(copies(), View(rows="rank")))
     assert len([text for text in by_rank if "GPU" in text]) == 4
     assert "share a row" not in " ".join(by_rank)

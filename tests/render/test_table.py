@@ -38,11 +38,17 @@ def section(text: str, title: str) -> list[str]:
     return lines[start + 1 : end]
 
 
+def ratio_rows(text: str) -> tuple[str, list[str]]:
+    """Return the second line of the header of the bubble ratios, and their rows."""
+    _, header, _, *rows = section(text, "Bubble ratios")
+    return header, rows
+
+
 # --- ratios
 
 
 def test_every_ratio_is_one_line_with_its_count(report: Report) -> None:
-    header, _, *rows = section(render(report, View()), "Bubble ratios")
+    header, rows = ratio_rows(render(report, View()))
 
     assert header.split()[:2] == ["ratio", "mean"]
     assert [row.split()[0] for row in rows] == [s.name for s in ratio_definitions()]
@@ -60,9 +66,10 @@ def test_the_largest_ratios_fit_as_well(report: Report) -> None:
     window = {name: replace(s, mean=9e10, std=9e8) for name, s in summary.window_ns.items()}
     summary = replace(summary, bubble_ratio=ratio, bubble_low=low, window_ns=window)
 
-    header, _, *rows = section(render(replace(report, summary=summary), View()), "Bubble ratios")
+    text = render(replace(report, summary=summary), View())
+    _, rows = ratio_rows(text)
 
-    assert "low" in header.split()
+    assert "lower" in section(text, "Bubble ratios")[0].split()
     assert len(rows) == 4
     assert all(len(row) <= WIDTH for row in rows)
     assert not any("…" in row for row in rows)
@@ -76,18 +83,18 @@ def test_titles_stay_on_one_line(report: Report) -> None:
     lines = render(report, View()).splitlines()
 
     assert "Iteration 0: busy time and bubble by rank, ms (schedule window)" in lines
-    assert "Coverage: kernels, and compute time told by operations" in lines
+    assert "Coverage: kernels, and compute time attributed to operations" in lines
 
 
 # --- ranks
 
 
-def test_coverage_is_told_by_rank(report: Report) -> None:
+def test_coverage_is_shown_by_rank(report: Report) -> None:
     coverage = tuple(RankCoverage(i, 200, 200 - 50 * i, 0, 0, 0) for i in range(3))
 
     header, _, *rows = section(render(replace(report, coverage=coverage), View()), "Iteration 0")
 
-    assert header.endswith("told %")
+    assert header.endswith("attributed %")
     assert [row.split()[-1] for row in rows] == ["100.00", "75.00", "50.00", "-"]
 
 
@@ -127,7 +134,8 @@ def test_no_number_and_no_header_is_cut(report: Report, domain: str, ms: int) ->
 
     header, _, *rows = section(render(crowded(report, *hosts, ms=ms), View()), "Iteration 0")
 
-    columns = "# stage rank F B W R Optimizer overlap unattrib. bubble ratio % hollow % told %"
+    columns = "# stage rank F B W R Optimizer overlap unattrib. bubble ratio %"
+    columns += " launch-gap % attributed %"
     assert header.split() == columns.split()
     assert all(row.split()[-11:-3] == [f"{ms / 1000:,.3f}"] * 8 for row in rows)
     assert all(row.split()[-3:] == ["27.27", "50.00", "100.00"] for row in rows)
@@ -304,16 +312,16 @@ def test_one_clock_needs_no_line(report: Report) -> None:
     assert "Clocks" not in render(report, View())
 
 
-def test_clocks_that_move_a_ratio_are_told_beside_it(report: Report) -> None:
+def test_clock_bounds_are_shown_beside_a_ratio(report: Report) -> None:
     summary = replace(
         report.summary, bubble_interval={"schedule": (0.2718, 0.27182), "step": (0.25, 0.31)}
     )
 
     text = render(replace(report, summary=summary), View())
 
-    assert "clocks allow 27.180 to 27.182 %" in text.splitlines()[0]
-    header, _, *rows = section(text, "Bubble ratios")
-    place = header.index("by clocks") + len("by clocks") - len("27.180 to 27.182")
+    assert "clock bounds 27.180 to 27.182 %" in text.splitlines()[0]
+    header, rows = ratio_rows(text)
+    place = header.index("bounds") + len("bounds") - len("27.180 to 27.182")
     shown = [row[place : place + len("27.180 to 27.182")].strip() for row in rows]
     assert shown == ["27.180 to 27.182", "not needed", "25.00 to 31.00", "not needed"]
 
@@ -329,16 +337,16 @@ def test_clocks_that_contradict_mark_the_ratios_that_need_them(report: Report) -
     text = render(changed, View())
 
     assert "! (clocks contradict each other)" in text.splitlines()[0]
-    rows = section(text, "Bubble ratios")[2:]
+    _, rows = ratio_rows(text)
     assert {row.split()[0] for row in rows if row.split()[2] == "!"} == {"schedule", "step"}
     assert json.document(changed)["iterations"][0]["clocks_contradict"] is True
     assert json.document(report)["iterations"][0]["clocks_contradict"] is False
 
 
-# --- copies
+# --- replicas
 
 
-def test_copies_of_a_stage_are_one_line_with_their_mean(report: Report) -> None:
+def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> None:
     ranks = tuple(
         replace(rank, stage=rank.index % 2, pipeline=rank.index // 2) for rank in report.ranks
     )
@@ -354,16 +362,16 @@ def test_copies_of_a_stage_are_one_line_with_their_mean(report: Report) -> None:
 
     header, _, *rows = section(render(changed, view), "Iteration 0")
 
-    assert "by stage (mean of its copies), ms" in render(changed, view)
+    assert "by stage (mean of its replicas), ms" in render(changed, view)
     place = header.split().index("ratio")
     assert [row.split()[:3] for row in rows] == [
-        ["0", "2", "copies"],
-        ["1", "2", "copies"],
+        ["0", "2", "replicas"],
+        ["1", "2", "replicas"],
     ]
     assert [row.split()[place] for row in rows] == ["20.00", "30.00"]
 
 
-def test_a_stage_of_which_one_copy_has_no_ratio_has_none(report: Report) -> None:
+def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> None:
     ranks = tuple(replace(rank, stage=0, pipeline=None) for rank in report.ranks)
     (first, *rest) = report.iterations
     lacking = replace(first.ranks[1], bubble_ratio=dict.fromkeys(first.ranks[1].bubble_ratio))

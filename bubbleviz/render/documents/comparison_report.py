@@ -99,7 +99,7 @@ def _values(cell: Cell) -> Iterator[object]:
 
 
 def check_drawable(comparison_paths: Mapping[str, bool]) -> None:
-    """Refuse to draw runs that are read from saved reports.
+    """Check that no run was read from a saved report, which cannot be drawn.
 
     Args:
         comparison_paths: by path of each run, whether it is a saved report.
@@ -110,8 +110,8 @@ def check_drawable(comparison_paths: Mapping[str, bool]) -> None:
     for path, saved in comparison_paths.items():
         if saved:
             raise UsageError(
-                f"{path}: a report in JSON holds no operations to draw; give the profiles of this "
-                "run in its place, or leave out the picture"
+                f"{path}: a JSON report has no operations to draw; give the profiles of this run "
+                "instead, or leave out the picture"
             )
 
 
@@ -144,14 +144,14 @@ PICTURES = frozenset({"svg", "pdf", "png"})
 
 
 def sections(comparison: Comparison) -> Iterator[RenderableType]:
-    """Yield what to print, for any rich console."""
+    """Yield the sections of a comparison, for any rich console."""
     from rich.text import Text
 
     titles = [shortened(one_line(run.title, 200), _TITLE) for run in comparison.runs]
     yield Text("\n".join(_summary(comparison, titles)), style="bold")
     yield Text("\nBubble ratios in %; differences to the first run in percentage points")
     table = ruled(
-        *("ratio", "run", "mean", "std", "n", "difference", "95 % CI", "p", "window ms", "by %"),
+        *("ratio", "run", "mean", "SD", "n", "difference", "95 % CI", "p", "window ms", "by %"),
         left=("ratio", "run"),
     )
     for row in comparison.rows:
@@ -170,22 +170,22 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
     headline = comparison.runs[0].saved.headline
     row = next(row for row in comparison.rows if row.name == headline)
     for title, cell in zip(titles[1:], row.cells[1:], strict=True):
-        against = _against(titles[0], row.cells[0], title, cell)
-        yield f"bubble ratio ({one_line(headline, 40)}): {against}"
+        ratios = _against(titles[0], row.cells[0], title, cell)
+        yield f"bubble ratio ({one_line(headline, 40)}): {ratios}"
 
 
 def _against(first: str, before: Cell, title: str, cell: Cell) -> str:
     old = None if before.ratio is None else before.ratio.bubble.mean
     new = None if cell.ratio is None else cell.ratio.bubble.mean
     apart = cell.bubble
-    said = f"{percent(new)} in {title}, {percent(old)} in {first}"
+    ratios = f"{percent(new)} in {title}, {percent(old)} in {first}"
     if apart is None:
-        return said
+        return ratios
     less = "less" if apart.mean < 0 else "more"
-    said += f": {100 * abs(apart.mean):.2f} points {less}" if apart.mean else ": the same"
+    ratios += f": {100 * abs(apart.mean):.2f} points {less}" if apart.mean else ": the same"
     if apart.ci95 is None:
-        return f"{said} (no test)"
-    return f"{said} (95 % CI {_between(apart)}, p {_probability(apart.p, ' = ')})"
+        return f"{ratios} (no test)"
+    return f"{ratios} (95 % CI {_between(apart)}, p {_probability(apart.p, ' = ')})"
 
 
 def _printed(first: Cell, cell: Cell) -> tuple[str, ...]:

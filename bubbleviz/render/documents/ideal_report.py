@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 SCHEMA = "bubbleviz.simulation/1"
 
 
-def document(found: Ideal | Estimate) -> dict[str, Any]:
-    """Return what an ideal takes as JSON values; null is what a formula does not know."""
+def document(result: Ideal | Estimate) -> dict[str, Any]:
+    """Return an ideal as JSON values; null where a formula has no value."""
     from bubbleviz.schedules.ideal import Ideal
 
-    known = found if isinstance(found, Ideal) else None
+    known = result if isinstance(result, Ideal) else None
     return {
         "schema": SCHEMA,
         "version": __version__,
-        **_sizes(found),
-        "cost_ms": found.cost_ms,
+        **_sizes(result),
+        "cost_ms": result.cost_ms,
         "makespan_ms": known and known.makespan_ms,
         "bubble_ratio": {
-            "stage": found.stage_ratio,
+            "stage": result.stage_ratio,
             "schedule": known and known.schedule_ratio,
         },
         "peak_activations": known and list(known.peak_activations),
@@ -50,25 +50,25 @@ def document(found: Ideal | Estimate) -> dict[str, Any]:
     }
 
 
-def _sizes(found: Ideal | Estimate) -> dict[str, Any]:
+def _sizes(result: Ideal | Estimate) -> dict[str, Any]:
     from bubbleviz.schedules.ideal import Ideal
 
-    if isinstance(found, Ideal):
-        plan = found.plan
+    if isinstance(result, Ideal):
+        plan = result.plan
         name, sizes = plan.name, (plan.stages, plan.microbatches, plan.chunks)
     else:
-        name, sizes = found.name, (found.stages, found.microbatches, found.chunks)
+        name, sizes = result.name, (result.stages, result.microbatches, result.chunks)
     return {"schedule": name, **dict(zip(("stages", "microbatches", "chunks"), sizes, strict=True))}
 
 
-def as_json(found: Ideal | Estimate) -> str:
-    """Return what an ideal takes as JSON text."""
+def as_json(result: Ideal | Estimate) -> str:
+    """Return an ideal as JSON text."""
     import json
 
-    return json.dumps(document(found), indent=1, allow_nan=False) + "\n"
+    return json.dumps(document(result), indent=1, allow_nan=False) + "\n"
 
 
-def as_svg(found: Ideal | Estimate) -> str:
+def as_svg(result: Ideal | Estimate) -> str:
     """Return the picture of an ideal.
 
     Raises:
@@ -78,32 +78,32 @@ def as_svg(found: Ideal | Estimate) -> str:
     from bubbleviz.report.ideal_run import report_of
     from bubbleviz.report.report import View
 
-    return RENDERER.render(report_of(_ordered(found)), View())
+    return RENDERER.render(report_of(_ordered(result)), View())
 
 
-def _ordered(found: Ideal | Estimate) -> Ideal:
-    """Return what has an order.
+def _ordered(result: Ideal | Estimate) -> Ideal:
+    """Return the ideal, which has an order.
 
     Raises:
         UsageError: it comes from a formula.
     """
     from bubbleviz.schedules.ideal import Ideal
 
-    if not isinstance(found, Ideal):
-        raise UsageError(undrawn(found.name))
-    return found
+    if not isinstance(result, Ideal):
+        raise UsageError(undrawn(result.name))
+    return result
 
 
 def undrawn(name: str) -> str:
-    """Return why there is no picture of that formula."""
+    """Return the reason why a formula has no picture."""
     from bubbleviz.schedules.formulas import formula_named
 
     formula = formula_named(name)
-    instead = f"; {formula.drawn} is drawn" if formula else ""
-    return f"{name} is a formula without an order, so that there is nothing to draw{instead}"
+    instead = f"; draw {formula.drawn} instead" if formula else ""
+    return f"{name} is a formula without an order, so there is nothing to draw{instead}"
 
 
-def as_csv(found: Ideal | Estimate) -> str:
+def as_csv(result: Ideal | Estimate) -> str:
     """Return the order of an ideal as PyTorch's CSV.
 
     Raises:
@@ -111,21 +111,21 @@ def as_csv(found: Ideal | Estimate) -> str:
     """
     from bubbleviz.schedules.files.torch_csv import FORMAT
 
-    return FORMAT.write(_ordered(found).plan)
+    return FORMAT.write(_ordered(result).plan)
 
 
 #: The outputs of an ideal, by the names of their options.
 RENDERINGS: Mapping[str, Callable[[Ideal | Estimate], str | bytes]] = {
     "json": as_json,
     "svg": as_svg,
-    "pdf": lambda found: as_pdf(as_svg(found)),
-    "png": lambda found: as_png(as_svg(found)),
+    "pdf": lambda result: as_pdf(as_svg(result)),
+    "png": lambda result: as_png(as_svg(result)),
     "csv": as_csv,
 }
 
 
 def schedule_sections() -> Iterator[RenderableType]:
-    """Yield what ``schedules`` prints: the schedules known, with their sources."""
+    """Yield the known schedules with their sources, for ``schedules``."""
     from rich.text import Text
 
     from bubbleviz.schedules.formulas import formulas
@@ -137,20 +137,24 @@ def schedule_sections() -> Iterator[RenderableType]:
         yield Text(f"  {rule.summary}\n  {rule.source}\n")
 
 
-def sections(found: Ideal | Estimate) -> Iterator[RenderableType]:
-    """Yield what to print, for any rich console."""
+def sections(result: Ideal | Estimate) -> Iterator[RenderableType]:
+    """Yield the sections of an ideal, for any rich console."""
     from rich.text import Text
 
     from bubbleviz.schedules.ideal import Ideal
 
-    sizes = _sizes(found)
+    sizes = _sizes(result)
     name = sizes["schedule"]
     chunks = f", {sizes['chunks']} model chunks a stage" if sizes["chunks"] > 1 else ""
-    yield Text(f"{name}: {_told(name)}", style="bold")
+    yield Text(f"{name}: {_description(name)}", style="bold")
     yield Text(f"  {sizes['stages']} stages, {sizes['microbatches']} microbatches{chunks}\n")
-    rows = [("cost", f"{found.cost_ms:,.3f} ms", "the longest of the stages' own windows")]
-    ratio = ("stage ratio", _share(found.stage_ratio), "idle time in a window as long as the cost")
-    if not isinstance(found, Ideal):
+    rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]
+    ratio = (
+        "stage ratio",
+        _share(result.stage_ratio),
+        "idle share of a window as long as the cost",
+    )
+    if not isinstance(result, Ideal):
         from bubbleviz.schedules.formulas import formula_named
 
         yield _lines([*rows, ratio])
@@ -158,18 +162,18 @@ def sections(found: Ideal | Estimate) -> Iterator[RenderableType]:
         yield Text(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")
         return
     rows += [
-        ("makespan", f"{found.makespan_ms:,.3f} ms", "from the first F to the last end"),
+        ("makespan", f"{result.makespan_ms:,.3f} ms", "from the first F to the last end"),
         ratio,
-        ("schedule ratio", _share(found.schedule_ratio), "idle time in the makespan"),
+        ("schedule ratio", _share(result.schedule_ratio), "idle share of the makespan"),
     ]
-    yield _lines([*rows, *_held(found)])
-    if min(found.peak_activations) < max(found.peak_activations):
-        each = ", ".join(f"{held:g}" for held in found.peak_activations)
+    yield _lines([*rows, *_memory_rows(result)])
+    if min(result.peak_activations) < max(result.peak_activations):
+        each = ", ".join(f"{peak:g}" for peak in result.peak_activations)
         yield Text(f"  by stage: {each}")
 
 
-def _told(name: str) -> str:
-    """Return what a schedule or a formula is, and its source."""
+def _description(name: str) -> str:
+    """Return the summary and the source of a schedule or a formula."""
     from bubbleviz.schedules.formulas import formulas
     from bubbleviz.schedules.known import schedules
 
@@ -178,15 +182,15 @@ def _told(name: str) -> str:
     return known.get(name, "the order in this file")
 
 
-def _held(ideal: Ideal) -> list[tuple[str, str, str]]:
-    """Return the rows that tell what stages hold; memory where it is no count of microbatches."""
+def _memory_rows(ideal: Ideal) -> list[tuple[str, str, str]]:
+    """Return the rows of peak activations, and of memory where it is no count of microbatches."""
     peak = max(ideal.peak_activations)
     rows = [("peak activations", f"{peak:g}", "microbatches held by a stage, from F to W")]
     memory = ideal.memory
     if memory.limit is not None or memory.backward != 1 or memory.weight != 1:
         limit = "" if memory.limit is None else f", of {memory.limit:g}"
-        held = f"M_B {memory.backward:g} from F to B, of it M_W {memory.weight:g} on to W"
-        rows.append(("peak memory", f"{max(ideal.peak_memory):g}{limit}", held))
+        units = f"M_B {memory.backward:g} from F to B, of it M_W {memory.weight:g} on to W"
+        rows.append(("peak memory", f"{max(ideal.peak_memory):g}{limit}", units))
     return rows
 
 

@@ -1,7 +1,7 @@
 """LaTeX: the bubble ratios as a table for a paper, and the methods sentence as a comment.
 
 Plain pdflatex with booktabs takes it, whatever names the profiles hold: all text is printable
-ASCII, and what means something to TeX is spelled out.
+ASCII, and characters with a meaning in TeX are spelled out.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _SPELLED = {
 #: An apostrophe that opens a quotation.
 _OPENING = re.compile(r"(?<![^ (])'(?=\w)")
 _HEADER = (
-    r"Ratio & Mean & SD & 95\,\% CI & $n$ & ms & Ovh. \\",
+    r"Ratio & Mean & SD & 95\,\% CI & $n$ & ms & B/C \\",
     r"\midrule",
 )
 
 
 def escaped(text: str) -> str:
-    """Return any text as LaTeX that prints it, on one line of ASCII; what has no ASCII is ``?``."""
+    """Return any text as LaTeX that prints it, on one line of ASCII; other characters are ``?``."""
     letters = (c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     plain = _OPENING.sub("`", "".join(_in_ascii(c) for c in letters))
     return "".join(_SPELLED.get(c, c) for c in plain)
@@ -63,7 +63,7 @@ def _in_ascii(character: str) -> str:
 
 
 def render(report: Report, view: View) -> str:
-    """Return the table; the view plays no part, it is of the averaged iterations."""
+    """Return the table of the averaged iterations, whatever the view."""
     del view
     return "".join(f"{line}\n" for line in (*_comments(report), *_table(report)))
 
@@ -80,7 +80,7 @@ def _comments(report: Report) -> Iterator[str]:
     yield "% Methods, ready to paste:"
     yield f"%   {escaped(methods(report))}"
     if report.limitations:
-        yield "% What could not be told:"
+        yield "% Limitations:"
     for limitation in report.limitations:
         yield f"%   {_short(limitation.what)}: {_short(limitation.reason)}"
 
@@ -139,13 +139,13 @@ def _number(value: float | None, unit: float) -> str:
 
 
 def _caption(report: Report, ordered: list[str]) -> str:
-    """Return what the table shows, and the definitions of its rows."""
+    """Return the caption of the table, with the definitions of its rows."""
     from bubbleviz.count.ratios import ratio_definitions
     from bubbleviz.report.methods import counted
 
     definitions = {s.name: s.definition for s in ratio_definitions()}
     meanings = "; ".join(
-        rf"\emph{{{escaped(name)}}}{' (headline)' if name == report.headline else ''} is "
+        rf"\emph{{{escaped(name)}}}{' (primary)' if name == report.headline else ''} is "
         f"{_formula(definitions[name])}"
         for name in ordered
     )
@@ -155,7 +155,7 @@ def _caption(report: Report, ordered: list[str]) -> str:
     )
     tail = (
         r" SD: standard deviation. CI: confidence interval of the mean (Student's $t$, half "
-        r"width). ms: mean length of the window. Ovh.: overhead, bubble over work."
+        r"width). ms: mean length of the window. B/C: bubble / compute."
     )
     return head + tail + "".join(_warnings(report))
 
@@ -172,10 +172,9 @@ def _warnings(report: Report) -> Iterator[str]:
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
         low, high = told_apart(interval, 2, 4)
-        yield rf" The hosts' clocks leave \emph{{{escaped(report.headline)}}} between {low} and "
-        yield rf"{high}\,\%."
+        yield rf" Clock bounds of \emph{{{escaped(report.headline)}}}: {low} to {high}\,\%."
     if any(report.contradicted(name) for name in report.summary.bubble_ratio):
-        yield " A ratio marked ! needs clocks that contradict each other."
+        yield " A ratio marked ! depends on clocks that contradict each other."
 
 
 RENDERER = Renderer(

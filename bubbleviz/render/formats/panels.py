@@ -1,4 +1,4 @@
-"""Panels: the schedule in theory above what was measured, on one axis of time.
+"""Panels: the schedule in theory above the measurement, on one axis of time.
 
 As in Figure 6 of the Zero Bubble paper (arXiv 2401.10241).
 """
@@ -18,9 +18,9 @@ _OF_ONE = ("schedule", "stage")
 
 
 def render(report: Report, view: View) -> str:
-    """Return the SVG document; without a schedule that is known, the measurement alone.
+    """Return the SVG document; without a recognised schedule, the measurement alone.
 
-    Both panels tell the same ratio: that of one iteration as if alone, for a plan has no other.
+    Both panels have the same ratio: one of a single iteration, for a plan has no other.
     """
     from bubbleviz.render.picture.panels import Panel, draw_panels
     from bubbleviz.report.ideal_run import report_of
@@ -29,21 +29,21 @@ def render(report: Report, view: View) -> str:
     others = report.alternatives
     if others is None or others.same is None:
         why = others.reason if others is not None and others.reason else "no schedule recognised"
-        why = f"No schedule in theory stands above it: {why}."
+        why = f"No schedule in theory is shown above it: {why}."
         return draw_panels((Panel("measured", report, view),), "As measured", why)
     plan = others.same.plan
-    own, view = _of_one_iteration(report, view)
+    measured, view = _of_one_iteration(report, view)
     theory = Panel(
         f"{plan.name} at the measured times",
-        replace(report_of(others.same), headline=own.headline),
+        replace(report_of(others.same), headline=measured.headline),
         Everything(),
     )
     heading = f"{plan.name}: in theory and as measured"
-    return draw_panels((theory, Panel("measured", own, view)), heading)
+    return draw_panels((theory, Panel("measured", measured, view)), heading)
 
 
 def _of_one_iteration(report: Report, view: View) -> tuple[Report, View]:
-    """Return the report with a ratio that a plan has, too, and a view of the same iterations."""
+    """Return the report with a primary ratio that a plan has, too, and a view of one iteration."""
     shown = report.typical_iteration()
     if shown is None:
         return report, view
@@ -51,9 +51,9 @@ def _of_one_iteration(report: Report, view: View) -> tuple[Report, View]:
     known = [name for name, value in ratios.items() if value is not None]
     if not known or report.headline in known:
         return report, view
-    reason = "A plan is of one iteration, and so is this ratio."
-    own = replace(report, headline=known[0], headline_reason=reason)
-    return own, replace(view, iterations=view.iterations or (shown.index,))
+    reason = "A plan has one iteration, and so does this ratio."
+    measured = replace(report, headline=known[0], headline_reason=reason)
+    return measured, replace(view, iterations=view.iterations or (shown.index,))
 
 
 RENDERER = Renderer(

@@ -33,21 +33,20 @@ def _on_colours(contents: TimelineContents) -> Iterator[str]:
         numbered = paints.shades == len(paints.chunks)
         yield f"Chunks run from dark to light{' (numbers in the legend)' if numbered else ''}."
     if contents.rows.boxes.others:
-        yield "Paler: operations of other iterations."
+        yield "Faded: neighbouring iterations."
 
 
 def _on_windows(report: Report, selection: Selection, contents: TimelineContents) -> Iterator[str]:
     brackets = len(selection.iterations) <= MOST_BRACKETS
     if brackets and _windows_differ(selection):
         yield (
-            "Each row counts a window of its own: brackets span the first row's, and tell the "
-            "mean length."
+            "Rows have different windows: brackets span the first row's and give the mean length."
         )
     if _lacks_headline(report, selection):
         headline = one_line(report.headline, 40)
         yield f"Where an iteration has no {headline}, its schedule window is hatched."
     if contents.gaps.hidden:
-        yield "Hatched as well: what lies between iterations, where it is too narrow to be seen."
+        yield "Gaps between iterations that are too narrow to be seen are hatched, too."
     if contents.critical:
         yield "Line along operations: the critical path, which bounds the iteration."
     if brackets and len(selection.iterations) > 1:
@@ -92,17 +91,17 @@ def _on_ratios(report: Report, selection: Selection) -> Iterator[str]:
     if shows_lower_bound(ratio):
         yield "The lower ratio counts unattributed compute as work."
     if row_clocks(report, selection).several:
-        yield "± and bars: how far the clock of a host can be off."
+        yield "± and bars: clock uncertainty of a host."
     if report.contradicted(report.headline):
-        yield "! needs clocks that contradict each other."
+        yield "! depends on clocks that contradict each other."
     interval = None if ratio is None else ratio.interval
     if interval is not None and interval[0] < interval[1]:
         ends = " to ".join(f"{end}\u00a0%" for end in told_apart(interval, 1, 3))
-        yield f"The clocks allow ratios from {ends}."
+        yield f"Clock bounds: {ends}."
     if any(len(row.replicas) > 1 for row in selection.rows):
         yield (
-            "Copies of a stage share a row: it is drawn as the first of them ran, and its ratio is "
-            "their mean."
+            "Rows: stages; each is drawn as its first replica ran, and its ratio is the mean of "
+            "its replicas."
         )
 
 

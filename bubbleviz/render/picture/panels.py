@@ -112,7 +112,7 @@ def _draw_title(page: Page, title: str, rest: str) -> None:
 
 
 def _limited(panels: Sequence[Panel]) -> list[str]:
-    """Return which panels' reports have limitations; the reports tell them."""
+    """Return a sentence on each panel whose report has limitations."""
     return [
         f"{one_line(panel.title, 60)}: {count:,} limitation{'' if count == 1 else 's'}, listed in "
         "its own report."

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bubbleviz.count.iterations import Iteration
     from bubbleviz.report.report import Report
 
-#: What the columns of communication mean.
+#: The columns of communication.
 _COMMUNICATION = (
     "wait: a receive runs, its input is not ready on the peer; transfer: from then to its end; "
     "exposed: transfer while the rank runs nothing; overlap: share of communication kernels' time "
@@ -31,7 +31,7 @@ _COMMUNICATION = (
 
 
 def causes(report: Report) -> Iterator[RenderableType]:
-    """Yield what the bubble of averaged iterations is made of."""
+    """Yield the causes of the bubble of the averaged iterations."""
     rows = cause_cells(report)
     if not rows:
         return
@@ -42,7 +42,7 @@ def causes(report: Report) -> Iterator[RenderableType]:
 
 
 def causes_title(report: Report) -> str:
-    """Return what stands above the causes."""
+    """Return the title of the table of causes."""
     return (
         f"What the bubble is made of ({report.bubbles.ratio} window), mean of ranks and averaged "
         "iterations"
@@ -50,7 +50,7 @@ def causes_title(report: Report) -> str:
 
 
 def cause_cells(report: Report) -> list[dict[str, str]]:
-    """Return a row of cells by column for each cause and all of them; none without a bubble."""
+    """Return a row of cells by column for each cause, and one for their sum; none without any."""
     import numpy as np
 
     from bubbleviz.explain.causes.cause import MEANINGS, Cause
@@ -59,27 +59,27 @@ def cause_cells(report: Report) -> list[dict[str, str]]:
     shown = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
     if not shown:
         return []
-    number = np.array([i.index for i in shown], np.int64)
-    idle = report.explanation.causes.of_iterations(name, number)
+    index = np.array([i.index for i in shown], np.int64)
+    idle = report.explanation.causes.of_iterations(name, index)
     total = sum(idle.values())
-    spans = [own.accounts[name].window_ns for i in shown for own in i.ranks if name in own.accounts]
+    spans = [r.accounts[name].window_ns for i in shown for r in i.ranks if name in r.accounts]
     if total == 0 or not spans:
         return []
-    found = [(c.label, idle[c.label], MEANINGS[c]) for c in Cause if idle[c.label]]
+    rows = [(c.label, idle[c.label], MEANINGS[c]) for c in Cause if idle[c.label]]
     return [
         {
             "cause": label,
-            "% of window": in_percent(own / sum(spans)),
-            "% of bubble": in_percent(own / total),
-            "ms": milliseconds(own / len(spans)),
+            "% of window": in_percent(idle_ns / sum(spans)),
+            "% of bubble": in_percent(idle_ns / total),
+            "ms": milliseconds(idle_ns / len(spans)),
             "meaning": meaning,
         }
-        for label, own, meaning in (*found, ("all", total, ""))
+        for label, idle_ns, meaning in (*rows, ("all", total, ""))
     ]
 
 
 def idle_of_ranks(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
-    """Yield why each rank was idle in an iteration, and the longest gaps."""
+    """Yield the causes of each rank's idle time in an iteration, and the longest bubbles."""
     from rich.text import Text
 
     from bubbleviz.report.advice import longest_bubbles
@@ -97,16 +97,16 @@ def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
 
     name = report.bubbles.ratio
     idle = {
-        own.rank: report.explanation.causes.of_rank(name, iteration.index, own.rank)
-        for own in iteration.ranks
+        rank.rank: report.explanation.causes.of_rank(name, iteration.index, rank.rank)
+        for rank in iteration.ranks
     }
-    kept = [c.label for c in Cause if any(causes[c.label] for causes in idle.values())]
-    if not kept:
+    columns = [c.label for c in Cause if any(causes[c.label] for causes in idle.values())]
+    if not columns:
         return
-    table = ruled("#", "stage", *kept)
-    for rank, own in list(idle.items())[:MOST_ROWS]:
+    table = ruled("#", "stage", *columns)
+    for rank, idle_ns in list(idle.items())[:MOST_ROWS]:
         stage = report.ranks[rank].stage
-        cells = (milliseconds(own[cause]) for cause in kept)
+        cells = (milliseconds(idle_ns[cause]) for cause in columns)
         table.add_row(str(rank), "-" if stage is None else str(stage), *cells)
     if len(idle) > MOST_ROWS:
         table.add_row("", f"… {len(idle) - MOST_ROWS} more")
@@ -117,23 +117,31 @@ def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
 def _communication(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    own = report.explanation.communication
+    communication = report.explanation.communication
     ranks = [entry.rank for entry in iteration.ranks]
     at = iteration.index
-    if not own.communication_ns[at, ranks].any() and not own.wait_ns[at, ranks].any():
+    if (
+        not communication.communication_ns[at, ranks].any()
+        and not communication.wait_ns[at, ranks].any()
+    ):
         return
     columns = ("wait", "transfer", "exposed", "kernels", "overlap %")
     table = ruled("#", "stage", *columns)
     for rank in ranks[:MOST_ROWS]:
-        stage, whole = report.ranks[rank].stage, int(own.communication_ns[at, rank])
+        stage, whole = report.ranks[rank].stage, int(communication.communication_ns[at, rank])
         table.add_row(
             str(rank),
             "-" if stage is None else str(stage),
             *(
                 milliseconds(int(column[at, rank]))
-                for column in (own.wait_ns, own.transfer_ns, own.exposed_ns, own.communication_ns)
+                for column in (
+                    communication.wait_ns,
+                    communication.transfer_ns,
+                    communication.exposed_ns,
+                    communication.communication_ns,
+                )
             ),
-            in_percent(int(own.overlapped_ns[at, rank]) / whole if whole else None),
+            in_percent(int(communication.overlapped_ns[at, rank]) / whole if whole else None),
         )
     if len(ranks) > MOST_ROWS:
         table.add_row("", f"… {len(ranks) - MOST_ROWS} more")

@@ -1,4 +1,4 @@
-"""Cells: what tables in a terminal are made of, and how numbers and names stand in them."""
+"""Cells: the tables and lists of a terminal, and the numbers and names in them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,18 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f} %"
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number of things: ``1 host``, ``1,024 ranks``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def milliseconds(value: float | None) -> str:
     """Return nanoseconds as milliseconds, or a dash."""
     return "-" if value is None else f"{value / 1e6:,.3f}"
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text of at most ``width`` characters; its middle goes, for its ends tell more."""
+    """Return a text of at most ``width`` characters; its middle is left out."""
     if len(text) <= width:
         return text
     tail = (width - 1) * 2 // 3
@@ -59,7 +64,7 @@ def ruled(*columns: str, left: tuple[str, ...] = ()) -> Table:
 
 
 def listed(lines: Iterable[str]) -> Table:
-    """Return lines as a list whose continuations are indented."""
+    """Return lines as a bulleted list whose continuations are indented."""
     from rich.table import Table
     from rich.text import Text
 
@@ -72,7 +77,7 @@ def listed(lines: Iterable[str]) -> Table:
 
 
 def between(interval: tuple[float, float] | None) -> str:
-    """Return between what percentages a ratio lies; nothing where it is exact or unknown."""
+    """Return the ends of an interval in percent; nothing where it is exact or unknown."""
     if interval is None or interval[0] == interval[1]:
         return ""
     from bubbleviz.report.report import told_apart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import between, percent
+from bubbleviz.render.text.cells import between, counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,13 +26,14 @@ def headline(report: Report) -> RenderableType:
 
 
 def headline_lines(report: Report) -> tuple[str, str, str, str]:
-    """Return the headline ratio, what bounds it, of what it is, and why it is that one."""
+    """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
     spread = report.summary.bubble_ratio[report.headline]
-    hosts = len({rank.host for rank in report.ranks})
-    runs = (
-        f"{len(report.ranks)} ranks on {hosts} host{'s' if hosts != 1 else ''}, "
-        f"{report.summary.iterations} of {len(report.iterations)} iterations averaged, "
-        f"naming {one_line(report.convention, 60)}"
+    ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
+    nvtx = "NVTX " if all(profile.format == "nsys" for profile in report.profiles) else ""
+    run = (
+        f"{counted(ranks, 'rank')} on {counted(hosts, 'host')}, {report.summary.iterations} of "
+        f"{counted(len(report.iterations), 'iteration')} averaged, "
+        f"{nvtx}convention: {one_line(report.convention, 60)}"
     )
     bounds = ""
     if spread.ci95 is not None:
@@ -41,13 +42,13 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     if report.contradicted(report.headline):
         bounds += " ! (clocks contradict each other)"
     if interval is not None and interval[0] < interval[1]:
-        bounds += f", clocks allow {between(interval)} %"
-    why = f"headline is {report.headline}: {one_line(report.headline_reason, 400)}"
-    return f"bubble ratio ({report.headline}): {percent(spread.mean)}", bounds, runs, why
+        bounds += f", clock bounds {between(interval)} %"
+    why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
+    return f"bubble ratio ({report.headline}): {percent(spread.mean)}", bounds, run, why
 
 
 def advice(report: Report) -> Iterator[RenderableType]:
-    """Yield what to do first, and what it would win."""
+    """Yield the first advice, and what it would save."""
     from rich.text import Text
 
     from bubbleviz.report.advice import first_thing

@@ -30,8 +30,7 @@ def limitations(report: Report) -> Iterator[RenderableType]:
 
 
 def limitation_lines(report: Report) -> list[str]:
-    """Return what could not be told, a line each, no more than people read."""
-    # Those of one reason are one.
+    """Return the limitations, a line for those of one reason, and no more than people read."""
     merged: dict[str, tuple[list[str], int]] = {}
     shorter = _shorter_paths(report)
     for entry in report.limitations:
@@ -51,10 +50,10 @@ def limitation_lines(report: Report) -> list[str]:
 
 
 def _shorter_paths(report: Report) -> Callable[[str], str]:
-    """Return what replaces paths of profiles by their file names, where these tell them apart."""
+    """Return a function that shortens the paths of profiles to file names, where these differ."""
     paths = {profile.path for profile in report.profiles}
     folders = {Path(path).parent for path in paths}
-    # A profile that could not be read is in no other place than at the head of its refusal.
+    # A profile that could not be read is named only at the head of its refusal.
     heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
     paths |= {head for head in heads if Path(head).parent in folders and Path(head).name}
     names = [Path(path).name for path in paths]

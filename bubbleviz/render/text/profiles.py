@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def clocks(report: Report) -> Iterator[RenderableType]:
-    """Yield how the hosts were put on one clock, where there are several."""
+    """Yield the offset of each host's clock, where there are several."""
     first: dict[tuple[str, float, int | None], ProfileSummary] = {}
     for number, profile in enumerate(report.profiles):
         first.setdefault(report.clock(number), profile)
@@ -42,7 +42,7 @@ def clocks(report: Report) -> Iterator[RenderableType]:
         )
     if len(first) > MOST_ROWS:
         table.add_row(f"… and {len(first) - MOST_ROWS} more")
-    yield from titled("Clocks: offset of each host to the first, and how far it can be off", table)
+    yield from titled("Clocks: offset of each host to the first, and its uncertainty", table)
 
 
 def _share(part: int, whole: int) -> str:
@@ -57,7 +57,7 @@ def coverage(report: Report) -> Iterator[RenderableType]:
         "linked %",
         "attributed %",
         "cross-thread",
-        "told %",
+        "attributed time %",
         "comm. ms",
         "copies ms",
         left=("profile",),
@@ -75,11 +75,11 @@ def coverage(report: Report) -> Iterator[RenderableType]:
         )
     if len(report.profiles) > MOST_ROWS:
         table.add_row(f"… and {len(report.profiles) - MOST_ROWS} more")
-    yield from titled("Coverage: kernels, and compute time told by operations", table)
+    yield from titled("Coverage: kernels, and compute time attributed to operations", table)
     largest = sorted(report.unattributed_kernels, key=lambda k: (-k.gpu_ns, k.rank, k.name))[:5]
     if largest:
         yield listed(
-            f"not explained: {milliseconds(k.gpu_ns)} ms in {k.count:,} x {one_line(k.name, 60)} "
+            f"unattributed: {milliseconds(k.gpu_ns)} ms in {k.count:,} x {one_line(k.name, 60)} "
             f"on {one_line(report.ranks[k.rank].label, 40)}, {one_line(k.where, 80)}"
             for k in largest
         )

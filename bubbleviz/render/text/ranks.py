@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SHORTEST_LABEL = 12
 _LONGEST_LABEL = 200
 #: Columns that are shown even where they are nothing but zeros.
-_ALWAYS = frozenset({"bubble", "ratio %", "told %"})
+_ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 
 
@@ -36,34 +36,36 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     from bubbleviz.render.rows import rows_of
 
     name = report.headline
-    if all(name not in own.accounts for own in iteration.ranks):
+    if all(name not in rank.accounts for rank in iteration.ranks):
         name = "schedule"
-    own = {rank.rank: rank for rank in iteration.ranks}
-    rows = [row for row in rows_of(report, replace(view, ranks=())) if set(row.replicas) & set(own)]
+    by_index = {rank.rank: rank for rank in iteration.ranks}
+    rows = [
+        row for row in rows_of(report, replace(view, ranks=())) if {*row.replicas} & {*by_index}
+    ]
     shown = rows[:MOST_ROWS]
     phases = [p.label for p in COMPUTE]
     cells = [
-        _row_cells(report, [own[rank] for rank in row.replicas if rank in own], phases, name)
+        _row_cells(report, [by_index[r] for r in row.replicas if r in by_index], phases, name)
         for row in shown
     ]
-    kept = [
+    columns = [
         column
         for column in cells[0]
         if column in _ALWAYS or any(row[column] not in _NOTHING for row in cells)
     ]
-    # What stands beside the label, with a blank and a rule's width between columns.
-    beside = sum(max(len(column), *(len(row[column]) for row in cells)) + 2 for column in kept)
+    # The width of the numbers, with a blank and a rule's width between columns.
+    numbers = sum(max(len(c), *(len(row[c]) for row in cells)) + 2 for c in columns)
     stages = ["-" if row.rank.stage is None else str(row.rank.stage) for row in shown]
-    labels = _labels(report, [row.rank.index for row in shown], width - beside - len("stage") - 8)
-    table = ruled("#", "stage", "rank", *kept, left=("rank",))
+    labels = _labels(report, [row.rank.index for row in shown], width - numbers - len("stage") - 8)
+    table = ruled("#", "stage", "rank", *columns, left=("rank",))
     for row, stage, label, values in zip(shown, stages, labels, cells, strict=True):
-        copies = len(row.replicas)
-        text = label if copies == 1 else f"{copies} copies"
-        index = str(row.rank.index) if copies == 1 else ""
-        table.add_row(index, stage, text, *(values[column] for column in kept))
+        replicas = len(row.replicas)
+        text = label if replicas == 1 else f"{replicas} replicas"
+        index = str(row.rank.index) if replicas == 1 else ""
+        table.add_row(index, stage, text, *(values[column] for column in columns))
     if len(rows) > MOST_ROWS:
         table.add_row("", "", f"… and {len(rows) - MOST_ROWS} more in --json")
-    by = "rank" if all(len(row.replicas) == 1 for row in rows) else "stage (mean of its copies)"
+    by = "rank" if all(len(row.replicas) == 1 for row in rows) else "stage (mean of its replicas)"
     title = (
         f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms "
         f"({name} window)"
@@ -72,30 +74,30 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
 
 
 def _row_cells(
-    report: Report, copies: list[RankIteration], phases: list[str], name: str
+    report: Report, replicas: list[RankIteration], phases: list[str], name: str
 ) -> dict[str, str]:
     """Return a row's cells by column, in the order of the columns: means over its ranks."""
-    accounts = [account for own in copies if (account := own.accounts.get(name)) is not None]
-    compute, active = (sum(getattr(own, f) for own in copies) for f in ("compute_ns", "active_ns"))
-    ratios = [own.bubble_ratio.get(name) for own in copies]
-    told = {own.rank for own in copies}
-    coverage = [own for own in report.coverage if own.rank in told]
-    gpu_ns = sum(own.gpu_ns for own in coverage)
+    accounts = [account for r in replicas if (account := r.accounts.get(name)) is not None]
+    compute_ns, active_ns = (
+        sum(getattr(r, f) for r in replicas) for f in ("compute_ns", "active_ns")
+    )
+    indices = {r.rank for r in replicas}
+    coverage = [rank for rank in report.coverage if rank.rank in indices]
+    gpu_ns = sum(rank.gpu_ns for rank in coverage)
+    attributed_ns = sum(rank.attributed_gpu_ns for rank in coverage)
     return {
-        **{p: milliseconds(_mean([own.busy_ns[p] for own in copies])) for p in phases},
+        **{p: milliseconds(_mean([r.busy_ns[p] for r in replicas])) for p in phases},
         "overlap": milliseconds(_mean([account.overlap_ns for account in accounts])),
         "unattrib.": milliseconds(_mean([account.unattributed_ns for account in accounts])),
         "bubble": milliseconds(_mean([account.bubble_ns for account in accounts])),
-        "ratio %": in_percent(_mean(ratios)),
-        "hollow %": in_percent(1 - active / compute if compute else None),
-        "told %": in_percent(
-            sum(own.attributed_gpu_ns for own in coverage) / gpu_ns if gpu_ns else None
-        ),
+        "ratio %": in_percent(_mean([r.bubble_ratio.get(name) for r in replicas])),
+        "launch-gap %": in_percent(1 - active_ns / compute_ns if compute_ns else None),
+        "attributed %": in_percent(attributed_ns / gpu_ns if gpu_ns else None),
     }
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean, or None where any of them is not known."""
+    """Return the mean; None where any value is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
@@ -103,7 +105,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _labels(report: Report, ranks: list[int], width: int) -> list[str]:
     """Return the labels of ranks, without the host where all share it, else without its domain.
 
-    They take at most ``width`` (and no less than a few letters), unless two would look alike.
+    They are at most ``width`` wide, or a few letters, unless two would look alike.
     """
     hosts = {rank.host for rank in report.ranks}
     short = {host: host.split(".")[0] for host in hosts}

@@ -24,7 +24,7 @@ def ratios(report: Report) -> Iterator[RenderableType]:
 
 
 def ratio_cells(report: Report) -> list[dict[str, str]]:
-    """Return a row of cells by column for each ratio, without columns that say nothing."""
+    """Return a row of cells by column for each ratio, without columns that are empty."""
     from bubbleviz.count.ratios import ratio_definitions
 
     summary = report.summary
@@ -37,20 +37,20 @@ def ratio_cells(report: Report) -> list[dict[str, str]]:
             {
                 "ratio": definition.name,
                 "mean": in_percent(ratio.mean) + mark,
-                "low": in_percent(low.mean) if low.mean != ratio.mean else "",
-                "by clocks": between(summary.bubble_interval[definition.name])
+                "lower\nbound": in_percent(low.mean) if low.mean != ratio.mean else "",
+                "clock\nbounds": between(summary.bubble_interval[definition.name])
                 if definition.common_clock
                 else "not needed",
-                "std": in_percent(ratio.std),
+                "SD": in_percent(ratio.std),
                 "min": in_percent(ratio.min),
                 "max": in_percent(ratio.max),
                 "n": str(ratio.n),
-                "overhead": in_percent(summary.bubble_overhead[definition.name].mean),
-                "window ms": milliseconds(window.mean),
-                "std ms": milliseconds(window.std),
+                "bubble /\ncompute": in_percent(summary.bubble_overhead[definition.name].mean),
+                "window\nms": milliseconds(window.mean),
+                "window\nSD ms": milliseconds(window.std),
                 "window": definition.summary,
             }
         )
-    nothing = {"low": ("",), "by clocks": ("", "not needed")}
+    nothing = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
     columns = [c for c in rows[0] if any(row[c] not in nothing.get(c, ()) for row in rows)]
     return [{column: row[column] for column in columns} for row in rows]

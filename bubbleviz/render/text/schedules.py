@@ -1,11 +1,11 @@
-"""Schedules: the recognised order of operations, and how a plan was kept to."""
+"""Schedules: the recognised order of operations, and its match with a plan."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import listed, percent
+from bubbleviz.render.text.cells import counted, listed, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,49 +20,47 @@ _DEVIATIONS = 5
 
 
 def orders(report: Report) -> Iterator[RenderableType]:
-    """Yield which schedule ran and how a plan was kept to, with some deviations of each."""
+    """Yield the recognised schedule and the match with a plan, with some deviations of each."""
     from rich.text import Text
 
-    for title, found in (("schedule", report.schedule), ("plan", report.plan)):
-        if found is None:
+    for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
+        if recognition is None:
             continue
-        yield Text(f"{title}: {_recognised(found)}")
-        if found.name is not None and found.deviations:
-            lines = [_deviation(report, one) for one in found.deviations[:_DEVIATIONS]]
-            if found.deviation_count > len(lines):
-                lines.append(f"and {found.deviation_count - len(lines):,} more in --json")
+        yield Text(f"{title}: {_recognised(recognition)}")
+        if recognition.name is not None and recognition.deviations:
+            lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
+            if recognition.deviation_count > len(lines):
+                lines.append(f"and {recognition.deviation_count - len(lines):,} more in --json")
             yield listed(lines)
 
 
-def _recognised(found: Recognition) -> str:
-    """Return which schedule ran, in one line."""
-    if found.name is None:
-        return f"not recognised: {found.reason}"
-    also = f", which here is also {' and '.join(found.also)}" if found.also else ""
-    agreeing = found.agreeing
-    exact = sum(i.exact for i in agreeing)
-    of_all = f"of {len(found.judged)} iterations"
-    if exact == len(found.judged):
-        how = f"exact in {exact} {of_all}"
-    elif found.distance is None:
-        how = f"by its structure, in {len(agreeing)} {of_all}"
-    else:
-        how = f"{percent(found.distance)} of operations elsewhere, exact in {exact} {of_all}"
-    if found.inferred:
-        how += "; microbatches are counted by order, another may look the same"
-    others = [name for i in found.iterations for name in (i.name, *i.names) if name != found.name]
-    unlike = sorted({name or "an order of its own" for name in others})
-    return f"{one_line(found.name, 60)}{also} ({how})" + (
-        f"; elsewhere {one_line(', '.join(unlike), 120)}" if unlike else ""
-    )
+def _recognised(recognition: Recognition) -> str:
+    """Return the recognised schedule and its match, on one line."""
+    if recognition.name is None:
+        return f"not recognised: {recognition.reason}"
+    also = f", here the same as {' and '.join(recognition.also)}" if recognition.also else ""
+    exact = sum(iteration.exact for iteration in recognition.agreeing)
+    total = len(recognition.judged)
+    matches = f"order matches in {exact} of {counted(total, 'iteration')}"
+    if exact < total and recognition.distance is None:
+        agreeing = len(recognition.agreeing)
+        matches = f"by structure in {agreeing} of {counted(total, 'iteration')}"
+    elif exact < total:
+        matches = f"{percent(recognition.distance)} of operations out of order, {matches}"
+    if recognition.inferred:
+        matches += "; microbatches are numbered by order, so another schedule may look the same"
+    line = f"{one_line(recognition.name, 60)}{also} ({matches})"
+    names = {name for i in recognition.iterations for name in (i.name, *i.names)}
+    others = sorted({name or "an order of its own" for name in names if name != recognition.name})
+    return f"{line}; other iterations: {one_line(', '.join(others), 120)}" if others else line
 
 
-def _deviation(report: Report, one: Deviation) -> str:
-    """Return one operation that is not where the schedule has it, in one line."""
-    rank, iteration = report.ranks[one.rank], report.iterations[one.iteration]
-    chunk = f" of chunk {one.chunk}" if one.chunk > 0 else ""
-    places = f" by {one.places}" if one.places else ""
+def _deviation(report: Report, deviation: Deviation) -> str:
+    """Return an operation that is out of the schedule's order, on one line."""
+    rank, iteration = report.ranks[deviation.rank], report.iterations[deviation.iteration]
+    chunk = f" of chunk {deviation.chunk}" if deviation.chunk > 0 else ""
+    places = f" by {deviation.places}" if deviation.places else ""
     return (
         f"{one_line(rank.label, 40)}, iteration {one_line(iteration.name, 20)}: "
-        f"{one.phase.label}{one.microbatch}{chunk} {one.what}{places}"
+        f"{deviation.phase.label}{deviation.microbatch}{chunk} {deviation.what}{places}"
     )

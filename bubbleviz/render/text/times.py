@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import MOST_ROWS, listed, milliseconds, ruled, titled
+from bubbleviz.render.text.cells import MOST_ROWS, counted, listed, milliseconds, ruled, titled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +26,12 @@ def phase_times(report: Report) -> Iterator[RenderableType]:
 
     from bubbleviz.report.advice import operation_label, rank_label
 
-    own = report.explanation.phase_times
-    if not own.kinds:
+    times = report.explanation.phase_times
+    if not times.kinds:
         return
-    columns = ("median", "std", "min", "max", "first", "last", "n")
+    columns = ("median", "SD", "min", "max", "first", "last", "n")
     table = ruled("stage", "chunk", "phase", *columns, left=("phase",))
-    for kind in own.kinds[:MOST_ROWS]:
+    for kind in times.kinds[:MOST_ROWS]:
         table.add_row(
             *("-" if number < 0 else str(number) for number in (kind.stage, kind.chunk)),
             _TRANSFERS.get(kind.phase.label, kind.phase.label),
@@ -48,19 +48,19 @@ def phase_times(report: Report) -> Iterator[RenderableType]:
             ),
             str(kind.n),
         )
-    if len(own.kinds) > MOST_ROWS:
-        table.add_row("", "", f"… {len(own.kinds) - MOST_ROWS} more")
-    title = "Busy time of operations and transfers, ms (first, last: those microbatches' medians)"
+    if len(times.kinds) > MOST_ROWS:
+        table.add_row("", "", f"… {len(times.kinds) - MOST_ROWS} more")
+    title = "Busy time of operations and transfers, ms (first, last: medians of those microbatches)"
     yield from titled(title, table)
-    lines = [f"slowest stage against the mean: {_imbalance(report)}"] if own.imbalance else []
-    if own.transfer_ns is not None:
-        lines.append(f"a transfer takes {milliseconds(own.transfer_ns)} ms (median)")
+    lines = [f"slowest stage over the mean: {_imbalance(report)}"] if times.imbalance else []
+    if times.transfer_ns is not None:
+        lines.append(f"a transfer takes {milliseconds(times.transfer_ns)} ms (median)")
     lines.extend(
         f"straggler: {operation_label(report, s.operation)} of "
         f"{rank_label(report, int(report.operations.rank[s.operation]))} in iteration "
         f"{report.iterations[int(report.operations.iteration[s.operation])].name} took "
         f"{s.times:.2f} times the median of its kind"
-        for s in own.stragglers[:_PARTS]
+        for s in times.stragglers[:_PARTS]
     )
     yield listed(one_line(line, 300) for line in lines) if lines else Text("")
 
@@ -94,8 +94,8 @@ def critical_path(report: Report) -> Iterator[RenderableType]:
     spare = np.sort(path.slack_ns[path.slack_ns > 0])
     if len(spare):
         lines.append(
-            f"{len(spare):,} other operations could end later without a longer iteration: by "
-            f"{milliseconds(float(np.median(spare)))} ms (median), the least by "
-            f"{milliseconds(int(spare[0]))} ms"
+            f"{counted(len(spare), 'other operation')} can end later without a longer iteration: "
+            f"by {milliseconds(float(np.median(spare)))} ms (median), by "
+            f"{milliseconds(int(spare[0]))} ms at least"
         )
     yield listed(lines)

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
     from bubbleviz.report.report import Report
 
+_MEMORY = "fits in the same memory"
+
 
 def what_if(report: Report) -> Iterator[RenderableType]:
     """Yield the length of the typical iteration without each delay."""
     changes = report.explanation.what_if
     if not changes:
         return
-    table = ruled("what if", "iteration ms", "won %", "schedule %", left=("what if",))
+    table = ruled("what if", "iteration ms", "speed-up %", "schedule %", left=("what if",))
     whole = changes[0].makespan_ns
     for change in changes:
         table.add_row(
@@ -29,7 +31,7 @@ def what_if(report: Report) -> Iterator[RenderableType]:
             in_percent(1 - change.makespan_ns / whole if whole else None),
             in_percent(change.bubble_ratio),
         )
-    yield from titled("What the typical iteration would be, all else as measured", table)
+    yield from titled("Typical iteration without each delay, all else as measured", table)
 
 
 def alternatives(report: Report) -> Iterator[RenderableType]:
@@ -42,8 +44,8 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
     if others.measured is None:
         yield Text(f"\nOther schedules cannot be compared: {one_line(others.reason, 300)}")
         return
-    columns = ("iteration ms", "won %", "schedule %", "activations", "as much memory")
-    table = ruled("order", *columns, left=("order", "as much memory"))
+    columns = ("iteration ms", "speed-up %", "schedule %", "activations", _MEMORY)
+    table = ruled("order", *columns, left=("order", _MEMORY))
     called = {"measured": "as measured", "no-delay": "the same order, without any delay"}
     ran = report.schedule.name if report.schedule is not None else None
     for row in others.rows:
@@ -57,18 +59,19 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
             in_percent(row.won),
             in_percent(row.bubble_ratio),
             "-" if row.peak_activations is None else f"{row.peak_activations:.2f}",
-            "yes" if row.fits else "no, more",
+            "yes" if row.fits else "no",
         )
     yield from titled("Other schedules at the measured times, without any delay", table)
-    own = others.measured
+    measured = others.measured
     yield Text(
-        f"Times of {own.stages} stages and {own.microbatches} microbatches are medians; "
-        f"a transfer takes {own.times.transfer_ms:,.3f} ms; activations: the most microbatches "
-        "that a stage holds, each from F to W; as much memory: no more of them than as measured, "
-        "and the weights once. Searched orders are those of the shortest iteration."
+        f"Times of {measured.stages} stages and {measured.microbatches} microbatches are medians; "
+        f"a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: the most "
+        "microbatches that a stage holds, each from F to W; fits in the same memory: no more "
+        "activations than measured, and the weights once. Searched orders are those of the "
+        "shortest iteration."
         + (
             ""
-            if own.split
-            else " The backward was measured as one: half of it is taken for the weights."
+            if measured.split
+            else " The backward was measured as one operation: half of it counts as W."
         )
     )

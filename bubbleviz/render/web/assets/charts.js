@@ -163,7 +163,7 @@ class Charts {
     this.views.get(id)?.finalize();
     this.views.delete(id);
     if (!spec) {
-      place.replaceChildren(element("p", { class: "quiet" }, "Nothing to show: no averaged iteration tells it."));
+      place.replaceChildren(element("p", { class: "quiet" }, "Nothing to show: no averaged iteration has it."));
       return null;
     }
     const whole = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", config: SHARED, ...spec };

@@ -98,7 +98,7 @@ class Gestures {
     const found = this.at.hit(x, y);
     const changed = found?.row !== this.at.hovered?.row;
     this.at.hovered = found;
-    const lines = found ? this.at.callbacks.told(found) : [];
+    const lines = found ? this.at.callbacks.describe(found) : [];
     this.at.tip.replaceChildren(...lines.map((line, at) => element(at ? "div" : "strong", {}, line)));
     this.at.tip.hidden = !lines.length;
     if (lines.length) {

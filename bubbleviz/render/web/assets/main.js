@@ -1,16 +1,16 @@
-// What happens when the page opens: the run is unpacked, the timeline drawn, then all the rest.
+// The page opens: the run is unpacked, the timeline drawn, then all the rest.
 
 const byId = (id) => document.getElementById(id);
 
-// --- what is said of an operation or a bubble
+// --- descriptions of an operation or a bubble
 
-function toldOperation(run, row) {
+function describeOperation(run, row) {
   const own = run.operations;
   const lines = [run.label(row)];
   const chunk = own.chunk[row] >= 0 && !run.several ? `, chunk ${own.chunk[row]}` : "";
   lines.push(`${run.rankLabel(own.rank[row])}${chunk}, iteration ${iterationName(run, own.iteration[row])}`);
   lines.push(`at ${duration(own.start_ns[row] - run.startNs)} for ${duration(own.length_ns[row])}`);
-  lines.push(`${own.kernels[row]} compute kernels, at work for ${duration(own.active_ns[row])}`);
+  lines.push(`${own.kernels[row]} compute kernels, running for ${duration(own.active_ns[row])}`);
   if (own.thousandths[row] > 0) lines.push(`${(own.thousandths[row] / 1000).toFixed(2)} times the median of its kind`);
   if (own.name[row] >= 0) lines.push(`range ${run.name(own.name[row])}`);
   return lines;
@@ -20,14 +20,14 @@ function iterationName(run, index) {
   return index < 0 ? "–" : clean(run.report.iterations[index].name, 40);
 }
 
-function toldGap(run, bubble) {
+function describeBubble(run, bubble) {
   const own = run.bubbleRows;
   const cause = run.data.causes[own.cause[bubble]];
   const lines = [`idle: ${cause.name}`, cause.meaning];
   lines.push(`${run.rankLabel(own.rank[bubble])}, iteration ${iterationName(run, own.iteration[bubble])}`);
   lines.push(`at ${duration(own.start_ns[bubble] - run.startNs)} for ${duration(own.length_ns[bubble])}`);
   if (own.after[bubble] >= 0) lines.push(`before ${run.label(own.after[bubble])}`);
-  if (own.peer_operation[bubble] >= 0) lines.push(`takes the result of ${run.label(own.peer_operation[bubble])} of ${run.rankLabel(run.operations.rank[own.peer_operation[bubble]])}`);
+  if (own.peer_operation[bubble] >= 0) lines.push(`input: the result of ${run.label(own.peer_operation[bubble])} of ${run.rankLabel(run.operations.rank[own.peer_operation[bubble]])}`);
   if (cause.name === "host") {
     if (own.call[bubble] >= 0) lines.push(`host in ${run.name(own.call[bubble])}`);
     if (own.around[bubble] >= 0) lines.push(`inside ${run.name(own.around[bubble])}`);
@@ -50,11 +50,11 @@ function idleBefore(run, row) {
 function showOperation(run, timeline, row) {
   const place = byId("operation");
   if (row < 0) {
-    place.replaceChildren(element("p", { class: "quiet" }, "Click an operation to see it, its microbatch on the other stages, and what came before."));
+    place.replaceChildren(element("p", { class: "quiet" }, "Click an operation to see it, its microbatch on the other stages, and the idle time before it."));
     return;
   }
   const go = (target, text) => target < 0 ? null : element("button", { type: "button", onclick: () => timeline.select(target, { reveal: true }) }, text);
-  const lines = toldOperation(run, row);
+  const lines = describeOperation(run, row);
   const idle = idleBefore(run, row);
   const chain = [...timeline.chain];
   const shown = chain.slice(0, 512);
@@ -63,7 +63,7 @@ function showOperation(run, timeline, row) {
     idle ? element("p", {}, `Idle before it: ${idle}.`) : null,
     element("p", { class: "buttons" }, go(run.neighbour(row, -1), "previous on its rank"), go(run.neighbour(row, 1), "next on its rank")),
     element("h3", {}, "The same microbatch"),
-    run.pipelineKnown(row) ? null : element("p", { class: "quiet" }, "Which ranks pass it on to each other is not known: what is shown is on this one."),
+    run.pipelineKnown(row) ? null : element("p", { class: "quiet" }, "Its pipeline is unknown: only this rank is shown."),
     element("ol", { class: "chain" }, ...shown.map((own) => element("li", { "aria-current": own === row ? "true" : null },
       go(own, `${run.label(own)}, ${run.rankLabel(run.operations.rank[own])}, at ${duration(run.operations.start_ns[own] - run.startNs)}`)))),
     chain.length > shown.length ? element("p", { class: "quiet" }, `and ${chain.length - shown.length} more`) : null,
@@ -88,11 +88,11 @@ function showWindow(run, range) {
   ratios.id = "window-ratios";
   const counted = whole.length
     ? `Whole in here: iteration ${whole.slice(0, 12).map((index) => iterationName(run, index)).join(", ")}${whole.length > 12 ? ", …" : ""}. The ratios are of ${whole.length > 1 ? "their windows together" : "its windows, as in the report"}.`
-    : "No iteration lies whole in here: the ratios are of each definition's windows as far as they do.";
+    : "No whole iteration in here: the ratios are of the part of each window that is.";
   place.replaceChildren(...[
     element("p", {}, `${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)} (${duration(untilNs - fromNs)}). ${counted}`),
     ratios,
-    idle.length ? table("Idle in here, in the windows of the headline", ["cause", "ms"], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), milliseconds(ns)])) : null,
+    idle.length ? table("Idle in here, in the windows of the primary ratio", ["cause", "ms"], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), milliseconds(ns)])) : null,
     element("p", { class: "buttons" }, element("button", { type: "button", onclick: () => run.timeline.setWindow(null) }, "clear")),
   ].filter(Boolean));
   byId("live").textContent = run.ratios(fromNs, untilNs).map((own) => `${own.name} ${percent(own.ratio)}`).join("; ");
@@ -109,7 +109,7 @@ function showHead(run) {
   const schedule = report.schedule?.name ? `, schedule ${clean(report.schedule.name, 60)}` : "";
   byId("about").textContent =
     `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${report.summary.iterations} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
-    `${report.headline} is the headline: ${clean(report.headline_reason, 400).replace(/\.$/, "")}.`;
+    `Primary ratio: ${report.headline} (${clean(report.headline_reason, 400).replace(/\.$/, "")}).`;
   byId("advice").textContent = report.advice ? clean(report.advice, 800) : "";
   byId("advice").hidden = !report.advice;
 }
@@ -117,7 +117,7 @@ function showHead(run) {
 function showLegend(run, timeline) {
   const entries = paintsByPhase(run, run.data.compute_phases)
     .map(([name, shades]) => element("li", {}, ...shades.map(banded), shades.length > 1 ? `${name} by chunk` : name));
-  if (run.unattributed.rows) entries.push(element("li", {}, swatch(run.data.unattributed_colour), "outside operations"));
+  if (run.unattributed.rows) entries.push(element("li", {}, swatch(run.data.unattributed_colour), "unattributed compute"));
   if (timeline.lanes.communication && run.communication.rows) {
     const { paint } = run.operations;
     entries.push(element("li", {}, banded(run.data.paints[paint[run.communication.operation[0]]].bands), "communication"));
@@ -228,7 +228,7 @@ async function main() {
   const run = new Run(await loaded());
   showHead(run);
   const callbacks = {
-    told: (found) => found.row >= 0 ? toldOperation(run, found.row) : found.bubble >= 0 ? toldGap(run, found.bubble) : [],
+    describe: (found) => found.row >= 0 ? describeOperation(run, found.row) : found.bubble >= 0 ? describeBubble(run, found.bubble) : [],
     selected: (row) => showOperation(run, timeline, row),
     windowed: (range) => showWindow(run, range),
     wholeShown: () => { byId("iteration").value = ""; },
@@ -262,6 +262,6 @@ async function main() {
 window.bubbleviz = main().catch((error) => {
   const place = byId("failed");
   place.hidden = false;
-  place.textContent = `This page cannot be shown (${error.message}); open it in a current browser, or make it anew with bubbleviz analyze --html.`;
+  place.textContent = `This page cannot be shown (${error.message}); open it in a current browser, or write it again with bubbleviz analyze --html.`;
   throw error;
 });

@@ -69,7 +69,7 @@ class Painter {
     this.paintLabel(this.at.rows[place], top);
   }
 
-  paintLabel({ label, copies }, top) {
+  paintLabel({ label, replicas }, top) {
     const { context: c } = this.at;
     if (top < AXIS_HEIGHT - this.at.rowHeight) return;
     c.save();
@@ -79,10 +79,10 @@ class Painter {
     c.font = `${Math.min(12, this.at.rowHeight - 1)}px system-ui, sans-serif`;
     c.fillStyle = this.at.ink.quiet;
     c.textAlign = "right";
-    const ratio = this.at.callbacks.ratioOf?.(copies);
-    const told = ratio === null || ratio === undefined ? "" : percent(ratio, 1);
-    c.fillText(told, this.at.gutter - 10, top + this.at.rowHeight / 2);
-    const room = this.at.gutter - 20 - c.measureText(told).width;
+    const ratio = this.at.callbacks.ratioOf?.(replicas);
+    const text = ratio === null || ratio === undefined ? "" : percent(ratio, 1);
+    c.fillText(text, this.at.gutter - 10, top + this.at.rowHeight / 2);
+    const room = this.at.gutter - 20 - c.measureText(text).width;
     c.textAlign = "left";
     c.fillStyle = this.at.ink.text;
     c.fillText(this.fitted(label, room), 4, top + this.at.rowHeight / 2);
@@ -154,7 +154,7 @@ class Painter {
     }
   }
 
-  // Whether a rank has more operations in view than can be told apart.
+  // Whether a rank has more operations in view than can be distinguished.
   isDense(lane, rank) {
     const [low, high] = lane.between(rank, this.at.fromNs, this.at.untilNs);
     return high - low > this.at.plotWidth * 0.75;

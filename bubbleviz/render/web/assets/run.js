@@ -1,4 +1,4 @@
-// The run: its rows, what lies at a time on a rank, and what of a window was work or idle.
+// The run: its rows, the operation at a time on a rank, and the work and idle time of a window.
 
 // First place in a sorted column, between two rows, whose value is above a limit.
 function above(column, limit, low, high) {
@@ -127,7 +127,7 @@ class Run {
     return `${this.phase(row)} ${this.microbatches(row)}`.trim() + this.chunkLabel(row);
   }
 
-  // Of which chunk an operation is, where ranks have several.
+  // The chunk of an operation, where ranks have several.
   chunkLabel(row) {
     this.several ??= this.operations.chunk.some((chunk) => chunk > 0);
     if (!this.several || this.operations.chunk[row] < 0) return "";
@@ -139,7 +139,7 @@ class Run {
     return id < 0 ? "" : clean(this.data.names[id]);
   }
 
-  // What a rank is called: its stage, the pipeline where there are several, and its place.
+  // Label of a rank: its pipeline where there are several, its stage, and its place.
   rankLabel(rank) {
     const own = this.report.ranks[rank];
     const stage = own.stage === null ? "" : `stage ${own.stage} · `;
@@ -147,20 +147,20 @@ class Run {
     return `${pipeline}${stage}${clean(own.label)}`;
   }
 
-  // A row a rank; or one a stage, drawn as the first of its copies.
+  // Rows: ranks; or stages, drawn as the first of their replicas.
   rows(by) {
     const ranks = this.report.ranks;
-    if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rankLabel(rank.index), copies: [rank.index] }));
+    if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rankLabel(rank.index), replicas: [rank.index] }));
     const rows = new Map();
     for (const rank of ranks) {
       const key = rank.stage === null ? `rank ${rank.index}` : `stage ${rank.stage}`;
       const label = rank.stage === null ? this.rankLabel(rank.index) : key;
-      const row = rows.get(key) ?? { rank: rank.index, label, copies: [], stage: rank.stage ?? Infinity };
-      row.copies.push(rank.index);
+      const row = rows.get(key) ?? { rank: rank.index, label, replicas: [], stage: rank.stage ?? Infinity };
+      row.replicas.push(rank.index);
       rows.set(key, row);
     }
     const found = [...rows.values()].sort((a, b) => a.stage - b.stage || a.rank - b.rank);
-    return found.map((row) => ({ ...row, label: row.copies.length > 1 ? `${row.label} (1 of ${row.copies.length})` : row.label }));
+    return found.map((row) => ({ ...row, label: row.replicas.length > 1 ? `${row.label} (1 of ${row.replicas.length})` : row.label }));
   }
 
   // From the first to the last window of an iteration; null where it has none.
@@ -185,7 +185,7 @@ class Run {
     return low < high ? [low, high] : null;
   }
 
-  // From the first to the last work of an iteration, over all ranks: what its ratios are about.
+  // From the first to the last work of an iteration, over all ranks: the extent of its ratios.
   workSpan(index) {
     this.workSpans ??= this.allWorkSpans();
     return this.workSpans.get(index) ?? this.iterationSpan(index);
@@ -250,7 +250,7 @@ class Run {
     return found;
   }
 
-  // Idle time by cause in the headline's windows that ratios() counts.
+  // Idle time by cause in the primary ratio's windows that ratios() counts.
   idle(fromNs, untilNs) {
     const sums = this.data.causes.map(() => 0);
     const whole = new Set(this.wholeIterations(fromNs, untilNs));
@@ -265,7 +265,7 @@ class Run {
     return sums;
   }
 
-  // The (iteration, rank) that have a window in the headline's ratio.
+  // The (iteration, rank) that have a window of the primary ratio.
   countedWindows() {
     const headline = this.ratioDefinitions.findIndex((own) => own.name === this.report.headline);
     const { ratio, iteration, rank } = this.windows;
@@ -276,7 +276,7 @@ class Run {
     return counted;
   }
 
-  // Whether it is known which ranks pass microbatches to the one of an operation.
+  // Whether the pipeline of an operation's rank is known.
   pipelineKnown(row) {
     const own = this.report.ranks[this.operations.rank[row]];
     if (own.pipeline !== null || own.stage === null) return own.pipeline !== null || this.report.ranks.length === 1;

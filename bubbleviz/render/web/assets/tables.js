@@ -7,15 +7,15 @@ function headlineOf(report) {
   return [percent(spread.mean), range + (marks ? `; ${marks}` : "")];
 }
 
-// What has to be known beside a ratio: what clocks allow, and what is missing.
+// Notes beside a ratio: its clock bounds, and whether a stage is missing.
 function marksOf(report, name) {
   const interval = report.summary.bubble_interval?.[name];
   const needs = report.iterations.some((own) => own.bubble_interval && name in own.bubble_interval);
-  const said = [];
-  if (interval && interval[0] < interval[1]) said.push(`clocks allow ${percent(interval[0], 3)} to ${percent(interval[1], 3)}`);
-  if (needs && report.iterations.some((own) => own.clocks_contradict)) said.push("! clocks contradict each other");
-  if (report.iterations.some((own) => own.averaged && own.incomplete)) said.push("incomplete: a stage is missing");
-  return said.join("; ");
+  const notes = [];
+  if (interval && interval[0] < interval[1]) notes.push(`clock bounds ${percent(interval[0], 3)} to ${percent(interval[1], 3)}`);
+  if (needs && report.iterations.some((own) => own.clocks_contradict)) notes.push("! clocks contradict each other");
+  if (report.iterations.some((own) => own.averaged && own.incomplete)) notes.push("incomplete: a stage is missing");
+  return notes.join("; ");
 }
 
 function ratiosTable(run) {
@@ -30,7 +30,7 @@ function ratiosTable(run) {
       percent(summary.bubble_low[own.name]?.mean), percent(summary.bubble_overhead[own.name]?.mean), milliseconds(window?.mean), milliseconds(window?.std), marksOf(report, own.name),
     ];
   });
-  const made = table(null, ["definition", "mean", "std", "min", "max", "95 % CI", "n", "low", "overhead", "window, ms", "its std", ""], rows);
+  const made = table(null, ["definition", "mean", "SD", "min", "max", "95 % CI", "n", "lower bound", "bubble / compute", "window, ms", "window SD, ms", ""], rows);
   made.id = "ratios";
   made.classList.add("last-text");
   return made;
@@ -50,19 +50,19 @@ function causesTable(run) {
   const rows = run.data.causes.filter(({ name }) => sums[name]).sort((a, b) => sums[b.name] - sums[a.name]).map((own) => [
     element("span", {}, swatch(own.colour), own.name), milliseconds(sums[own.name] / n), percent(sums[own.name] / total, 1), own.meaning,
   ]);
-  const made = table("mean of a rank in an averaged iteration", ["cause", "ms", "share", "what it is"], rows);
+  const made = table("mean of a rank in an averaged iteration", ["cause", "ms", "share", "meaning"], rows);
   made.classList.add("last-text");
   return made;
 }
 
-// How many windows of ranks the averages of the headline are over.
+// The number of windows of ranks that the averages of the primary ratio are over.
 function windowsOf(run) {
   const name = run.report.headline;
   const averaged = run.report.iterations.filter((own) => own.averaged && own.bubble_ratio[name] !== null);
   return averaged.reduce((sum, own) => sum + own.ranks.filter((entry) => name in entry.cause_ns).length, 0);
 }
 
-// What each rank did in an averaged iteration, on average.
+// Busy time and bubble of each rank, mean of the averaged iterations.
 function ranksTable(run) {
   const { report } = run;
   const averaged = report.iterations.filter((own) => own.averaged);
@@ -79,21 +79,21 @@ function ranksTable(run) {
     percent(mean(entries[at], (own) => own.bubble_ratio[report.headline])),
     percent(mean(entries[at], (own) => own.compute_ns ? (own.compute_ns - own.active_ns) / own.compute_ns : null)),
   ]);
-  return table("busy time by phase in milliseconds, mean of an averaged iteration; hollow: share of busy time in which no kernel runs",
-    ["rank", ...phases, "bubble", "ratio", "hollow"], rows);
+  return table("busy time by phase in milliseconds, mean of an averaged iteration; launch gaps: share of busy time in which no kernel runs",
+    ["rank", ...phases, "bubble", "ratio", "launch gaps"], rows);
 }
 
-// Compute that no operation explains, by name of its kernels.
+// Unattributed compute, by name of its kernels.
 function outside(run) {
   const { unattributed_kernels: all } = run.report;
   if (!all?.length) return [];
   const rows = all.slice(0, 40).map((own) => [element("span", { class: "path" }, clean(own.name, 120)), run.rankLabel(own.rank), own.count, milliseconds(own.gpu_ns), clean(own.where, 120)]);
   const made = table(null, ["kernel", "rank", "n", "ms", "launched"], rows, { left: 2 });
   made.classList.add("last-text");
-  return [element("h3", {}, "Largest compute outside operations"), element("div", { class: "wide" }, made)];
+  return [element("h3", {}, "Largest unattributed compute"), element("div", { class: "wide" }, made)];
 }
 
-// Other schedules at the measured times, where they were asked for.
+// Other schedules at the measured times, where the report has them.
 function alternatives(run) {
   const { alternatives: others } = run.report;
   if (!others) return [];
@@ -101,9 +101,9 @@ function alternatives(run) {
   if (!others.rows.length) return [heading, element("p", { class: "quiet" }, clean(others.reason ?? "", 300))];
   const rows = others.rows.map((own) => [
     clean(own.name, 60), own.makespan_ms === null ? "–" : grouped(own.makespan_ms, 3), percent(own.bubble_ratio), percent(own.won),
-    own.peak_activations === null ? "–" : grouped(own.peak_activations, 2), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no, more",
+    own.peak_activations === null ? "–" : grouped(own.peak_activations, 2), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
   ]);
-  const made = table(null, ["schedule", "iteration, ms", "ratio", "won", "activations", "as much memory"], rows);
+  const made = table(null, ["schedule", "iteration, ms", "ratio", "speed-up", "activations", "fits in the same memory"], rows);
   made.classList.add("last-text");
   return [heading, element("div", { class: "wide" }, made)];
 }
@@ -118,19 +118,19 @@ function phaseTimesTable(run) {
   const rows = run.report.phase_times.map((own) => [
     own.stage ?? "–", own.chunk ?? "–", own.phase, own.n, milliseconds(own.median_ns), milliseconds(own.std_ns), milliseconds(own.min_ns), milliseconds(own.max_ns), milliseconds(own.first_ns), milliseconds(own.last_ns),
   ]);
-  return table("in milliseconds; first and last: of the first and the last microbatch", ["stage", "chunk", "phase", "n", "median", "std", "min", "max", "first", "last"], rows, { left: 3 });
+  return table("in milliseconds; first and last: of the first and the last microbatch", ["stage", "chunk", "phase", "n", "median", "SD", "min", "max", "first", "last"], rows, { left: 3 });
 }
 
 function coverageTable(run) {
   const rows = run.report.coverage.map((own) => [
     element("span", {}, run.rankLabel(own.rank)), own.gpu_ns ? percent(own.attributed_gpu_ns / own.gpu_ns) : "–", milliseconds(own.gpu_ns), milliseconds(own.comm_ns), milliseconds(own.copy_ns),
   ]);
-  return table(null, ["rank", "explained", "compute, ms", "communication, ms", "copies, ms"], rows);
+  return table(null, ["rank", "attributed", "compute, ms", "communication, ms", "copies, ms"], rows);
 }
 
 function limitations(run) {
   const { limitations: all } = run.report;
-  if (!all.length) return element("p", { class: "quiet" }, "None: everything could be told.");
+  if (!all.length) return element("p", { class: "quiet" }, "None.");
   return list(all.map((own) => `${clean(own.what, 200)}: ${clean(own.reason, 600)}${own.count ? ` (${own.count})` : ""}`));
 }
 
@@ -142,7 +142,7 @@ function provenance(run) {
   ]);
   const made = table(null, ["profile", "host", "format", "kernels", "linked", "attributed", "clock ±"], rows, { left: 3 });
   return [
-    element("p", {}, `bubbleviz ${report.version}, naming ${clean(report.convention, 200)}`),
+    element("p", {}, `bubbleviz ${report.version}, ${report.profiles.every((own) => own.format === "nsys") ? "NVTX " : ""}convention: ${clean(report.convention, 200)}`),
     run.data.command ? element("pre", {}, clean(run.data.command, 2000)) : null,
     element("div", { class: "wide" }, made),
     element("p", { class: "methods" }, report.methods),
@@ -157,7 +157,7 @@ function bubblesList(run) {
 
 function whatIfTable(run) {
   const rows = run.report.what_if.map((own) => [clean(own.name, 60), milliseconds(own.makespan_ns), percent(own.bubble_ratio), clean(own.change, 200)]);
-  const made = table(null, ["change", "iteration, ms", "schedule", "what it is"], rows);
+  const made = table(null, ["change", "iteration, ms", "schedule", "meaning"], rows);
   made.classList.add("last-text");
-  return rows.length ? made : element("p", { class: "quiet" }, "Cannot be told for this run.");
+  return rows.length ? made : element("p", { class: "quiet" }, "Unknown for this run.");
 }

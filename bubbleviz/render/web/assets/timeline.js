@@ -207,7 +207,7 @@ class Timeline {
       if (next >= 0) this.select(next, { reveal: true });
       return;
     }
-    const place = this.rows.findIndex((row) => row.copies.includes(run.operations.rank[this.selected]));
+    const place = this.rows.findIndex((row) => row.replicas.includes(run.operations.rank[this.selected]));
     const row = this.rows[place + down];
     if (place < 0 || !row) return;
     const middle = run.operations.start_ns[this.selected] + run.operations.length_ns[this.selected] / 2;
