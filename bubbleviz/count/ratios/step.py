@@ -7,7 +7,7 @@ from bubbleviz.count.ratios.schedule import common_window
 
 RATIO = RatioDefinition(
     name="step",
-    summary="to the end of the last Optimizer",
+    summary="to the last Optimizer end",
     definition="1 - sum of the ranks' compute and Optimizer / (ranks x (last end, Optimizer "
     "included - first start over all ranks))",
     windows=lambda extents: common_window(extents, extents.step_last_ns),
