@@ -1,5 +1,5 @@
-"""Explain: why ranks were idle, what bounds an iteration, which schedule ran, what could be won.
+"""Explain: why ranks were idle, what bounds an iteration, which schedule ran, what would help.
 
-It hands on an ``Explanation`` whose parts add up to the bubble. It may import count, schedules and
-what these stand on.
+It hands on an ``Explanation`` whose causes add up to the bubble. It may import count, schedules and
+the packages below.
 """

@@ -1,4 +1,4 @@
-"""An ideal as a report, to be drawn and counted like a measurement."""
+"""Ideal runs: a simulated plan as a report, drawn and counted like a measurement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bubbleviz.schedules.ideal import Ideal
 
 
 def report_of(ideal: Ideal) -> Report:
-    """Return the report of a run that did exactly this, once."""
+    """Return the report of a run of one such iteration."""
     stages = ideal.plan.stages
     ranks = tuple(
         Rank(stage, f"device {stage}", "simulation", 0, stage, 0, stage=stage)
@@ -78,7 +78,7 @@ def report_of(ideal: Ideal) -> Report:
 
 
 def _tables(ideal: Ideal) -> tuple[Operations, BusyIntervals]:
-    """Return the operations of a simulation, and when they were busy."""
+    """Return the operations of a simulation, and their busy intervals."""
     plan, ran = ideal.plan, ideal.simulation
     start_ns, end_ns = ran.start_ns // plan.chunks, ran.end_ns // plan.chunks
     count = len(ran)

@@ -10,11 +10,11 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.summary import Spread
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.report import Report, told_apart
+from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.schedules.known import schedules
 
-#: Where unattributed compute moves the ratio by more than this, the sentence says so.
-_LOW_MATTERS = 0.01
+#: Where unattributed compute changes the ratio by more than this, the sentence adds it.
+_UNATTRIBUTED_MATTERS = 0.01
 
 
 def methods(report: Report) -> str:
@@ -42,61 +42,61 @@ def methods(report: Report) -> str:
 
 
 def with_source(definition: str) -> str:
-    """Return the definition of a statistic with its source in brackets, to go into a sentence."""
+    """Return the definition of a ratio with its source in brackets, for use in a sentence."""
     formula, _, source = definition.partition("; ")
     return f"{formula} ({source})" if source else formula
 
 
-def counted(number: int, one: str, several: str = "") -> str:
-    """Return a number of things, as ``1 rank`` or ``1,024 ranks``."""
-    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """Return a number with its noun, as ``1 rank`` or ``1,024 ranks``."""
+    return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
 
 
 def _profiles(report: Report) -> str:
-    nsys = bool(report.profiles) and all(own.format == "nsys" for own in report.profiles)
+    nsys = bool(report.profiles) and all(profile.format == "nsys" for profile in report.profiles)
     return counted(len(report.profiles), "Nsight Systems profile" if nsys else "profile")
 
 
 def _iterations(report: Report, n: int) -> str:
-    """Return over how many iterations the ratio is averaged; all have as many microbatches."""
+    """Return the number of averaged iterations, with their microbatches where all have as many."""
     counts = {i.microbatches for i in report.iterations if i.averaged}
     known = next(iter(counts)) if len(counts) == 1 else None
-    known = None if known is None else _both_ways(report) or known
+    known = None if known is None else _fed_from_both_ends(report) or known
     each = "" if known is None else f" with {counted(known, 'microbatch', 'microbatches')}"
     return f"{counted(n, 'training iteration')}{each}"
 
 
-def _both_ways(report: Report) -> int | None:
-    """Return how many microbatches a rank takes, where they enter at both ends of the pipeline.
+def _fed_from_both_ends(report: Report) -> int | None:
+    """Return the number of microbatches of a rank, where they enter at both ends of the pipeline.
 
     Those of each direction may count from 0. None for any other schedule.
     """
-    found, shown = report.schedule, report.typical_iteration()
-    rule = next((r for r in schedules() if found is not None and r.name == found.name), None)
+    ran, shown = report.schedule, report.typical_iteration()
+    rule = next((r for r in schedules() if ran is not None and r.name == ran.name), None)
     if rule is None or rule.replicas == 1 or shown is None:
         return None
-    own = report.operations.take(
+    forwards = report.operations.take(
         (report.operations.iteration == shown.index)
         & np.isin(report.operations.phase, (Phase.F, Phase.FB))
     )
-    taken = groups_of(own.rank, own.chunk, own.microbatch)
-    each = np.bincount(own.rank[taken.first])
+    distinct = groups_of(forwards.rank, forwards.chunk, forwards.microbatch)
+    each = np.bincount(forwards.rank[distinct.first])
     return int(each.max()) // rule.chunks if len(each) else None
 
 
 def _schedule(report: Report) -> str:
-    """Return which schedule ran, where that is told."""
-    found = report.schedule
-    if found is None or found.name is None:
+    """Return which schedule ran; empty where that is unknown."""
+    ran = report.schedule
+    if ran is None or ran.name is None:
         return ""
-    return f" of {'what looks like ' if found.inferred else ''}the schedule {found.name}"
+    return f" of {'what looks like ' if ran.inferred else ''}the schedule {ran.name}"
 
 
 def _ranks(report: Report) -> str:
     stages = {rank.stage for rank in report.ranks}
-    told = "" if not stages or None in stages else f"{counted(len(stages), 'pipeline stage')}, "
+    known = "" if not stages or None in stages else f"{counted(len(stages), 'pipeline stage')}, "
     hosts = counted(len({rank.host for rank in report.ranks}), "host")
-    return f"{counted(len(report.ranks), 'rank')} ({told}{hosts})"
+    return f"{counted(len(report.ranks), 'rank')} ({known}{hosts})"
 
 
 def _result(mean: float, spread: Spread) -> str:
@@ -109,12 +109,13 @@ def _result(mean: float, spread: Spread) -> str:
 
 
 def _caveats(report: Report, mean: float) -> Iterator[str]:
-    """Yield what a reader must know beside the number."""
+    """Yield the caveats of the result."""
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
-        yield f"; the hosts' clocks leave it between {' and '.join(told_apart(interval, 2, 4))} %"
+        ends = " and ".join(distinct_percents(interval, 2, 4))
+        yield f"; clock uncertainty leaves it between {ends} %"
     if report.contradicted(report.headline):
         yield "; it needs clocks that contradict each other"
     low = report.summary.bubble_low.get(report.headline)
-    if low is not None and low.mean is not None and mean - low.mean > _LOW_MATTERS:
+    if low is not None and low.mean is not None and mean - low.mean > _UNATTRIBUTED_MATTERS:
         yield f"; with compute outside every operation counted as work it is {100 * low.mean:.2f} %"

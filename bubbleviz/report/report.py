@@ -1,7 +1,7 @@
 """The report: everything that an output format may show, and nothing else.
 
 ``Report`` is what :func:`bubbleviz.analyze` returns and what every renderer takes. Ratios are
-fractions of 1, None where they cannot be told; times are integer nanoseconds on the report's
+fractions of 1, None where they are unknown; times are integer nanoseconds on the report's
 clock, which is the first profile's own.
 """
 
@@ -26,7 +26,7 @@ from bubbleviz.model.operations import (
     UnattributedKernels,
 )
 
-if TYPE_CHECKING:  # most reports hold no other schedules, which take long to load
+if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
 
 SCHEMA = "bubbleviz.report/1"
@@ -38,9 +38,9 @@ class Report:
 
     Attributes:
         version: of bubbleviz.
-        convention: name of the naming convention that was followed.
-        headline: name of the ratio to quote.
-        headline_reason: one sentence that says why it is that one.
+        convention: name of the NVTX convention that range names follow.
+        headline: name of the primary ratio, the one to quote.
+        headline_reason: one sentence with the reason for this choice.
         profiles: the inputs, in the order given.
         ranks: the rows of the picture, in pipeline order.
         iterations: every iteration found, averaged or not.
@@ -48,14 +48,14 @@ class Report:
         operations: every operation, in order of (rank, start).
         busy: the busy intervals of the operations.
         unattributed: compute outside every compute operation, by rank.
-        coverage: how much GPU time was explained, by rank.
+        coverage: how much GPU time is attributed to operations, by rank.
         unattributed_kernels: the largest kernels outside compute operations.
-        explanation: why the bubbles are there.
-        limitations: what could not be told.
-        alternatives: other schedules at the same times; None where it was not asked for.
-        command: the command line that was given; empty where there was none.
-        schedule: which schedule ran, by the order of operations; None where that was not asked.
-        plan: how the order differs from a plan that was given; None without one.
+        explanation: why there are bubbles.
+        limitations: what could not be determined, and why.
+        schedule: which schedule ran, by the order of operations; None if not analysed.
+        plan: how the order differs from the given plan; None without one.
+        alternatives: other schedules at the same times; None if not analysed.
+        command: the command line; empty where there was none.
     """
 
     version: str
@@ -93,19 +93,19 @@ class Report:
         return self.explanation.bubbles
 
     def clock_uncertainty_ns(self, rank: Rank) -> int | None:
-        """Return how far the clock of a rank's host can be off; None where nothing bounds it."""
+        """Return how far the clock of a rank's host can be off, in ns; None if unbounded."""
         return self.profiles[rank.profile].clock_uncertainty_ns
 
     def clock(self, profile: int) -> tuple[str, float, int | None]:
-        """Return what tells the clock of a profile from others, given the profile's place.
+        """Return what distinguishes the clock of a profile: host, drift and uncertainty.
 
         Machines of one hostname have clocks of their own, which are off by different times.
         """
-        own = self.profiles[profile]
-        return own.host, own.clock_drift_ppm, own.clock_uncertainty_ns
+        summary = self.profiles[profile]
+        return summary.host, summary.clock_drift_ppm, summary.clock_uncertainty_ns
 
     def contradicted(self, name: str) -> bool:
-        """Tell whether a ratio needs clocks that contradict each other, in any iteration."""
+        """Return whether a ratio needs clocks that contradict each other, in any iteration."""
         return any(
             name in iteration.ratios and iteration.ratios[name].contradicted
             for iteration in self.iterations
@@ -132,13 +132,13 @@ class Report:
         return typical(tuple(self.iterations), self.headline)
 
 
-def told_apart(interval: tuple[float, float], fewest: int, most: int) -> tuple[str, str]:
-    """Return both ends in percent, with as many digits as tell them apart.
+def distinct_percents(interval: tuple[float, float], fewest: int, most: int) -> tuple[str, str]:
+    """Return both ends in percent, with enough digits to distinguish them.
 
     Args:
         interval: fractions of 1.
-        fewest: digits that they have at least.
-        most: and at most.
+        fewest: digits at least.
+        most: digits at most.
     """
     for digits in range(fewest, most + 1):
         low, high = (f"{100 * end:.{digits}f}" for end in interval)
@@ -149,15 +149,15 @@ def told_apart(interval: tuple[float, float], fewest: int, most: int) -> tuple[s
 
 @dataclass(frozen=True)
 class View:
-    """What part of a report a picture shows; ratios are never affected.
+    """The part of a report that a picture shows; ratios are never affected.
 
     Attributes:
         iterations: indices of the iterations to draw, ascending; empty for
             :meth:`Report.typical_iteration`.
         ranks: indices of the ranks to draw; empty for all.
         communication: whether to draw a thin lane of communication operations under each rank.
-        rows: ``"rank"`` for a row a rank, ``"stage"`` for one a stage with all its copies; None
-            for ranks, and stages where there are many ranks.
+        rows: ``"rank"`` for a row per rank, ``"stage"`` for one per stage with all its replicas;
+            None for ranks, and stages where there are many ranks.
         causes: whether to colour idle time by its cause.
         critical: whether to draw a line along the operations that bound the iteration.
         heat_map: whether to show below which microbatch took long on which stage.

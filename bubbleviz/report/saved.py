@@ -1,6 +1,6 @@
-"""Saved reports: what ``--json`` wrote, read back as small values.
+"""Saved reports: JSON that ``--json`` wrote, read back as small values.
 
-Only what is compared and checked is read; the rest of a report may grow.
+Only the keys that are compared and checked are read; the rest of a report may grow.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bubbleviz.model.phases import Phase, phase_of_label
 
 SCHEMA = "bubbleviz.report/1"
 
-#: As in columns of numbers.
+#: Unknown number, as in columns.
 _UNKNOWN = -1
 #: A report of ten thousand ranks is smaller.
 _MOST_BYTES = 1 << 32
-#: No ratio and no time is beyond this, and its square is still a number.
+#: No ratio and no time is beyond this, and its square is still finite.
 _Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 _Positive = Annotated[float, Meta(ge=0, le=1e30)]
 _Count = Annotated[int, Meta(ge=0)]
@@ -39,15 +39,14 @@ class Average:
     def __post_init__(self) -> None:
         """Refuse numbers that contradict each other."""
         if (self.mean is None) != (self.n == 0) or (self.std is None) != (self.n < 2):
-            raise ValueError(f"mean, std and n = {self.n} do not go together")
+            raise ValueError(f"mean, std and n = {self.n} contradict each other")
 
 
 @dataclass(frozen=True)
 class SavedRatio:
     """One bubble ratio of a run: over its iterations, with the length of its window in ns.
 
-    ``interval`` is between what the clocks of several hosts allow the mean, None for not known
-    or exact.
+    ``interval`` holds the clock bounds of the mean; None for unknown or exact ones.
     """
 
     name: str
@@ -57,14 +56,14 @@ class SavedRatio:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What is read of a report.
+class SavedReport:
+    """The ratios of a saved report.
 
     Attributes:
         version: of the bubbleviz that wrote it.
         headline: name of the ratio to quote.
-        ranks: how many.
-        iterations: how many are averaged.
+        ranks: number of ranks.
+        iterations: number of averaged iterations.
         contradicted: whether a ratio needs clocks that contradict each other.
         ratios: in the report's order.
     """
@@ -92,21 +91,21 @@ class SavedTime:
 
     @property
     def phase(self) -> Phase:
-        """What they do."""
+        """Phase of the operations."""
         phase = phase_of_label(self.phase_label)
-        # Names were checked when the report was read.
+        # Labels were checked when the report was read.
         assert phase is not None
         return phase
 
 
 @dataclass(frozen=True)
 class SavedTimes:
-    """What of a report other schedules are simulated with.
+    """The times of a report with which other schedules are simulated.
 
     Attributes:
         kinds: how long operations take.
-        transfer_ns: how long an input is on its way; None where that was not seen.
-        microbatches: of an averaged iteration; None where that is not known.
+        transfer_ns: how long a transfer takes; None where none was measured.
+        microbatches: of an averaged iteration; None where that is unknown.
     """
 
     kinds: tuple[SavedTime, ...]
@@ -116,7 +115,7 @@ class SavedTimes:
 
 @dataclass(frozen=True)
 class SavedTimeline:
-    """The timeline of a report, as :func:`bubbleviz.report.timeline.saved` gave it."""
+    """The timeline of a report, as written by :func:`bubbleviz.report.timeline.saved`."""
 
     base_ns: int
     names: list[str]
@@ -125,13 +124,13 @@ class SavedTimeline:
 
 @dataclass(frozen=True)
 class SavedDocument:
-    """A report's JSON as it is, and its timeline; None where it was too large to be saved."""
+    """A report's whole JSON, and its timeline; None where it was too large to be saved."""
 
     document: dict[str, Any]
     timeline: SavedTimeline | None
 
 
-#: What a page shows beside what every report has.
+#: Keys that the HTML report shows beside those that every report has.
 _SHOWN = (
     "headline_reason",
     "convention",
@@ -149,7 +148,7 @@ _SHOWN = (
 
 
 @dataclass(frozen=True)
-class _Head:
+class _Header:
     schema: str
 
 
@@ -162,30 +161,30 @@ class _PhaseTime:
 
 
 @dataclass(frozen=True)
-class _Numbered:
+class _IterationSize:
     microbatches: _Count | None = None
     averaged: bool = False
 
 
 @dataclass(frozen=True)
-class _Timed(_Head):
-    iterations: list[_Numbered]
+class _TimesDocument(_Header):
+    iterations: list[_IterationSize]
     phase_times: list[_PhaseTime] = field(default_factory=list)
     transfer_ns: _Positive | None = None
 
 
 @dataclass(frozen=True)
-class _Kept(_Head):
+class _TimelineDocument(_Header):
     timeline: SavedTimeline | None = None
 
 
 @dataclass(frozen=True)
-class _Anything:
-    """An entry that is counted and not looked into."""
+class _Entry:
+    """An entry that is only counted."""
 
 
 @dataclass(frozen=True)
-class _Iteration:
+class _IterationFlags:
     clocks_contradict: bool = False
 
 
@@ -198,18 +197,18 @@ class _Summary:
 
 
 @dataclass(frozen=True)
-class _Document(_Head):
+class _RatiosDocument(_Header):
     version: str
     headline: str
-    ranks: list[_Anything]
-    iterations: list[_Iteration]
+    ranks: list[_Entry]
+    iterations: list[_IterationFlags]
     summary: _Summary
 
 
 def looks_saved(path: str) -> bool:
-    """Tell whether a path is to be read as a report: a pipe, ``.json``, or text that opens ``{``.
+    """Return whether a path is to be read as a report: a pipe, ``.json``, or text that opens ``{``.
 
-    What cannot be looked at is none; whoever reads it says why.
+    A path that cannot be read is not; its reader raises the error.
     """
     file = Path(path)
     try:
@@ -228,29 +227,29 @@ def looks_saved(path: str) -> bool:
         return False
 
 
-def read_saved(path: str) -> Saved:
-    """Return what a report holds that ``bubbleviz analyze --json`` wrote.
+def read_saved(path: str) -> SavedReport:
+    """Return the ratios of a report that ``bubbleviz analyze --json`` wrote.
 
     Raises:
-        InputError: it cannot be read, or is no such report.
+        InputError: it cannot be read, or is not such a report.
     """
-    return _saved(path, _decoded(path, _Document))
+    return _saved_report(path, _decoded(path, _RatiosDocument))
 
 
 def read_document(path: str) -> SavedDocument:
     """Return the whole of a report that ``bubbleviz analyze --json`` wrote.
 
     Raises:
-        InputError: it cannot be read, is no such report, or of a version that wrote less.
+        InputError: it cannot be read, is not such a report, or of a version that wrote less.
     """
     data = _read(path)
-    _saved(path, _decoded_of(path, data, _Document))
-    timeline = _decoded_of(path, data, _Kept).timeline
+    _saved_report(path, _decoded_of(path, data, _RatiosDocument))
+    timeline = _decoded_of(path, data, _TimelineDocument).timeline
     document = msgspec_json.decode(data, type=dict[str, Any])
-    lost = [key for key in _SHOWN if key not in document]
-    if lost:
+    missing = [key for key in _SHOWN if key not in document]
+    if missing:
         raise InputError(
-            f"{path}: the report lacks {lost[0]}; write it again with bubbleviz analyze --json"
+            f"{path}: the report lacks {missing[0]}; write it again with bubbleviz analyze --json"
         )
     return SavedDocument(document, timeline)
 
@@ -259,13 +258,14 @@ def read_times(path: str) -> SavedTimes:
     """Return how long operations took, from a report that ``bubbleviz analyze --json`` wrote.
 
     Raises:
-        InputError: it cannot be read, or is no such report.
+        InputError: it cannot be read, or is not such a report.
     """
-    document = _decoded(path, _Timed)
+    document = _decoded(path, _TimesDocument)
     unknown = [t.phase for t in document.phase_times if phase_of_label(t.phase) is None]
     if unknown:
         raise InputError(
-            f"{path}: {unknown[0][:60]!r} is no phase; write a report with bubbleviz analyze --json"
+            f"{path}: {unknown[0][:60]!r} is not a phase; write a report with bubbleviz analyze "
+            "--json"
         )
     counts = [i.microbatches for i in document.iterations if i.averaged and i.microbatches]
     return SavedTimes(
@@ -282,7 +282,7 @@ def _known(number: int | None) -> int:
     return _UNKNOWN if number is None else number
 
 
-_HeadT = TypeVar("_HeadT", bound=_Head)
+_HeaderT = TypeVar("_HeaderT", bound=_Header)
 
 
 def _read(path: str) -> bytes:
@@ -295,23 +295,23 @@ def _read(path: str) -> bytes:
     return read_bounded(path, _MOST_BYTES, "a report", hint, pipes=True)
 
 
-def _decoded(path: str, kind: type[_HeadT]) -> _HeadT:
-    """Return what a file holds.
+def _decoded(path: str, kind: type[_HeaderT]) -> _HeaderT:
+    """Return the decoded report of a file.
 
     Raises:
-        InputError: it cannot be read, or is no report.
+        InputError: it cannot be read, or is not a report.
     """
     return _decoded_of(path, _read(path), kind)
 
 
-def _decoded_of(path: str, data: bytes, kind: type[_HeadT]) -> _HeadT:
-    """Return what the bytes of a file hold.
+def _decoded_of(path: str, data: bytes, kind: type[_HeaderT]) -> _HeaderT:
+    """Return the decoded report of some bytes.
 
     Raises:
-        InputError: they are no report.
+        InputError: they are not a report.
     """
     try:
-        schema = msgspec_json.decode(data, type=_Head).schema
+        schema = msgspec_json.decode(data, type=_Header).schema
         if schema != SCHEMA:
             raise InputError(
                 f"{path}: its schema is {schema[:60]!r}, not {SCHEMA}; write a report with "
@@ -320,25 +320,25 @@ def _decoded_of(path: str, data: bytes, kind: type[_HeadT]) -> _HeadT:
         return msgspec_json.decode(data, type=kind)
     except (DecodeError, ValidationError, RecursionError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{path}: is no report of bubbleviz ({str(error)[:300]}); write one with bubbleviz "
+            f"{path}: is not a bubbleviz report ({str(error)[:300]}); write one with bubbleviz "
             "analyze --json"
         ) from error
 
 
-def _saved(path: str, document: _Document) -> Saved:
+def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
     summary = document.summary
-    lost = sorted(set(summary.bubble_ratio) - set(summary.window_ns))
-    if document.headline not in summary.bubble_ratio or lost:
-        what = f"the window of {lost[0][:60]!r}" if lost else "its headline among its ratios"
+    missing = sorted(set(summary.bubble_ratio) - set(summary.window_ns))
+    if document.headline not in summary.bubble_ratio or missing:
+        what = f"the window of {missing[0][:60]!r}" if missing else "its headline among its ratios"
         raise InputError(
             f"{path}: the report lacks {what}; write it again with bubbleviz analyze --json"
         )
-    return Saved(
+    return SavedReport(
         version=document.version,
         headline=document.headline,
         ranks=len(document.ranks),
         iterations=summary.iterations,
-        contradicted=any(own.clocks_contradict for own in document.iterations),
+        contradicted=any(i.clocks_contradict for i in document.iterations),
         ratios=tuple(
             SavedRatio(name, bubble, summary.window_ns[name], summary.bubble_interval.get(name))
             for name, bubble in summary.bubble_ratio.items()

@@ -1,6 +1,6 @@
-"""The timeline: what a report's pictures are drawn from, as plain columns on one clock.
+"""The timeline: the columns that interactive pictures are drawn from, on one clock.
 
-The interactive report carries it, and a small report's JSON, so that it can be shown again.
+The HTML report holds it, and a small report's JSON, so that ``bubbleviz view`` can show it again.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _COLUMNS = {
     "critical": ("operation",),
 }
 
-#: A browser holds what is no time in 32 bits.
+#: A browser holds columns other than times in 32 bits.
 _MOST_THOUSANDTHS = 2**31 - 1
-#: Characters of a name that are carried.
+#: Characters of a name that are kept.
 _LONGEST_NAME = 300
-#: A report of more operations than this does not carry them in its JSON.
+#: A report of more operations than this does not hold them in its JSON.
 MOST_SAVED = 20_000
 
 
@@ -72,7 +72,7 @@ class Timeline:
 
     Attributes:
         base_ns: the earliest time, on the report's clock.
-        names: texts that ``name``, ``call`` and ``around`` are rows of.
+        names: texts; ``name``, ``call`` and ``around`` are rows of them.
         tables: ``operations``, ``compute`` and ``communication`` (when operations are at work),
                 ``unattributed``, ``bubbles``, ``windows`` (of every definition) and ``critical``.
             ``thousandths`` is how long an operation took: of the median of its kind, or 0.
@@ -86,7 +86,7 @@ class Timeline:
 def timeline_of(report: Report) -> Timeline:
     """Return the timeline of a report."""
     base_ns = _base(report)
-    names = _Names(report.operations.names)
+    names = _UsedNames(report.operations.names)
     tables = _tables(report, base_ns, names)
     return Timeline(base_ns, tuple(names.texts()), tables)
 
@@ -108,11 +108,11 @@ def _base(report: Report) -> int:
     operations = report.operations
     shown = operations.start_ns[operations.has_span == 1]
     starts = (shown, report.unattributed.start_ns, report.bubbles.start_ns)
-    return min((int(own.min()) for own in starts if len(own)), default=0)
+    return min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=0)
 
 
-class _Names:
-    """The texts that are used, by their place in the page."""
+class _UsedNames:
+    """The names that columns refer to, renumbered."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
@@ -123,15 +123,15 @@ class _Names:
         used = np.unique(np.concatenate(columns)) if columns else np.zeros(0, np.int64)
         self._used = used[used >= 0]
         return [
-            np.where(own >= 0, np.searchsorted(self._used, own), NONE).astype(np.int64)
-            for own in columns
+            np.where(column >= 0, np.searchsorted(self._used, column), NONE).astype(np.int64)
+            for column in columns
         ]
 
     def texts(self) -> list[str]:
         return [self._names[row][:_LONGEST_NAME] for row in self._used.tolist()]
 
 
-def _tables(report: Report, base_ns: int, names: _Names) -> Mapping[str, Mapping[str, Ints]]:
+def _tables(report: Report, base_ns: int, names: _UsedNames) -> Mapping[str, Mapping[str, Ints]]:
     operations, bubbles, loose = report.operations, report.bubbles, report.unattributed
     name, call, around = names.numbered(
         operations.name_id, bubbles.host_call_id, bubbles.host_range_id
@@ -181,19 +181,19 @@ def _tables(report: Report, base_ns: int, names: _Names) -> Mapping[str, Mapping
 
 
 def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[str, Ints]:
-    """Return when operations of some phases were at work, in order of (rank, start).
+    """Return the busy intervals of operations of some phases, in order of (rank, start).
 
-    Communication that holds no GPU busy by itself is shown by its span.
+    Communication without busy intervals of its own is shown by its span.
     """
     operations, busy = report.operations, report.busy
-    own = np.isin(operations.phase, phases)
-    held = own[busy.operation]
-    lacking = own & (operations.has_span == 1)
+    chosen = np.isin(operations.phase, phases)
+    shown = chosen[busy.operation]
+    lacking = chosen & (operations.has_span == 1)
     lacking[busy.operation] = False
     rows = np.flatnonzero(lacking)
-    operation = np.concatenate((busy.operation[held], rows))
-    start_ns = np.concatenate((busy.start_ns[held], operations.start_ns[rows]))
-    end_ns = np.concatenate((busy.end_ns[held], operations.end_ns[rows]))
+    operation = np.concatenate((busy.operation[shown], rows))
+    start_ns = np.concatenate((busy.start_ns[shown], operations.start_ns[rows]))
+    end_ns = np.concatenate((busy.end_ns[shown], operations.end_ns[rows]))
     order = np.lexsort((operation, start_ns, operations.rank[operation]))
     operation, start_ns, end_ns = operation[order], start_ns[order], end_ns[order]
     return {
@@ -204,15 +204,15 @@ def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[
 
 
 def _windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
-    """Return every window of every definition; of ranks that count in its ratio."""
+    """Return every window of every ratio, of the ranks that count in it."""
     rows = [
-        (place, iteration.index, own.rank, account.start_ns - base_ns, account.window_ns)
+        (place, iteration.index, rank.rank, account.start_ns - base_ns, account.window_ns)
         for place, ratio in enumerate(ratio_definitions())
         for iteration in report.iterations
         if ratio.name in iteration.ratios and iteration.ratios[ratio.name].value is not None
-        for own in iteration.ranks
-        if (account := own.accounts.get(ratio.name)) is not None
-        and own.bubble_ratio.get(ratio.name) is not None
+        for rank in iteration.ranks
+        if (account := rank.accounts.get(ratio.name)) is not None
+        and rank.bubble_ratio.get(ratio.name) is not None
     ]
     table = np.array(rows, np.int64).reshape(-1, 5).T
     return dict(zip(_WINDOWS, table, strict=True))
@@ -223,7 +223,7 @@ def _critical(report: Report) -> Ints:
     return np.zeros(0, np.int64) if path is None else path.operations
 
 
-#: What columns are rows of, other than of the names; ``ranks`` and ``iterations`` of the report.
+#: Tables that columns are rows of; ``ranks`` and ``iterations`` are those of the report.
 _ROWS_OF = {
     "rank": "ranks",
     "iteration": "iterations",
@@ -235,7 +235,7 @@ _ROWS_OF = {
     "around": "names",
     "ratio": "ratios",
 }
-#: Columns that hold codes, and how many there are.
+#: Columns of codes, and the number of codes.
 _CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 
@@ -245,17 +245,17 @@ def restored(path: str, saved: SavedDocument) -> Timeline:
     Raises:
         InputError: columns are missing, or contradict each other.
     """
-    own = saved.timeline or SavedTimeline(0, [], {name: _nothing(name) for name in _COLUMNS})
+    timeline = saved.timeline or SavedTimeline(0, [], {name: _nothing(name) for name in _COLUMNS})
     rows = {key: len(saved.document[key]) for key in ("ranks", "iterations")}
-    rows["names"], rows["ratios"] = len(own.names), len(ratio_definitions())
-    rows["operations"] = len(own.tables.get("operations", {}).get("rank", ()))
-    made: dict[str, dict[str, Ints]] = {}
+    rows["names"], rows["ratios"] = len(timeline.names), len(ratio_definitions())
+    rows["operations"] = len(timeline.tables.get("operations", {}).get("rank", ()))
+    tables: dict[str, dict[str, Ints]] = {}
     for table, columns in _COLUMNS.items():
-        given = own.tables.get(table, {})
+        given = timeline.tables.get(table, {})
         if set(columns) - set(given) or len({len(given[name]) for name in columns}) > 1:
             raise _contradiction(path, f"lacks columns of {table}")
-        made[table] = {name: _column(path, table, name, given[name], rows) for name in columns}
-    return Timeline(own.base_ns, tuple(own.names), made)
+        tables[table] = {name: _column(path, table, name, given[name], rows) for name in columns}
+    return Timeline(timeline.base_ns, tuple(timeline.names), tables)
 
 
 def _nothing(table: str) -> dict[str, list[int]]:
@@ -275,5 +275,5 @@ def _column(path: str, table: str, name: str, values: list[int], rows: Mapping[s
         raise _contradiction(path, f"has {name} of {table} beyond 64 bits") from None
     limit = rows[_ROWS_OF[name]] if name in _ROWS_OF else _CODES.get(name)
     if limit is not None and len(column) and not (NONE <= column.min() <= column.max() < limit):
-        raise _contradiction(path, f"has {name} of {table} that there is not")
+        raise _contradiction(path, f"refers from {name} of {table} to a row that does not exist")
     return column

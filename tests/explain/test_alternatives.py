@@ -209,7 +209,7 @@ def test_simulate_takes_sizes_and_times_from_a_report(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{}", "is no report of bubbleviz"),
+        ("{}", "is not a bubbleviz report"),
         ('{"schema": "other/1"}', "its schema is 'other/1'"),
         (
             '{"schema": "bubbleviz.report/1", "iterations": [], "phase_times": '

@@ -228,7 +228,7 @@ def test_the_command_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert whole["command"] == f"bubbleviz analyze {ONE} --html '{file}'"
 
 
-# Saved, and shown again
+# SavedReport, and shown again
 
 
 def written_and_read(tmp_path: Path, report: Report) -> tuple[str, SavedDocument]:

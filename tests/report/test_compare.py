@@ -24,8 +24,14 @@ from bubbleviz.render.documents.comparison_report import (
     sections,
 )
 from bubbleviz.render.text.console import plain_text
-from bubbleviz.report.compare.comparison import Comparison, Run, compare, saved_of, titles_of
-from bubbleviz.report.saved import Average, Saved, SavedRatio
+from bubbleviz.report.compare.comparison import (
+    ComparedRun,
+    Comparison,
+    compare,
+    saved_of,
+    titles_of,
+)
+from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
 
@@ -44,14 +50,14 @@ def run(
     name: str = "schedule",
     interval: tuple[float, float] | None = None,
     **changes: Any,
-) -> Run:
+) -> ComparedRun:
     """Return a run of one ratio."""
     known = mean is not None
     bubble = Average(mean, std if n > 1 else None, n) if known else NONE
     window = Average(window_ms * MS, 0.1 * MS if n > 1 else None, n) if known else NONE
     ratio = SavedRatio(name, bubble, window, interval)
-    saved = replace(Saved("1", name, 4, n if known else 0, False, (ratio,)), **changes)
-    return Run(title, f"/x/{title}.json", saved)
+    saved = replace(SavedReport("1", name, 4, n if known else 0, False, (ratio,)), **changes)
+    return ComparedRun(title, f"/x/{title}.json", saved)
 
 
 def printed(comparison: Comparison) -> str:
@@ -79,7 +85,7 @@ def test_runs_without_any_ratio_have_no_differences() -> None:
     assert [(cell.bubble, cell.window_ns) for cell in row.cells] == [(None, None)] * 2
     assert "- in b, - in a" in printed(found)
     assert json.loads(as_json(found))["ratios"][0]["runs"][1]["difference"] is None
-    assert found.notes == ("a test takes two iterations of each run; too few in a, b",)
+    assert found.notes == ("a test needs two iterations of each run; too few in a, b",)
 
 
 def test_a_run_beside_itself_is_the_same() -> None:
@@ -122,7 +128,7 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
 
     assert entry == {"mean": pytest.approx(-0.05), "ci95": None, "t": None, "df": None, "p": None}
     assert "5.00 points less (no test)" in printed(found)
-    assert found.notes[-1] == "a test takes two iterations of each run; too few in b"
+    assert found.notes[-1] == "a test needs two iterations of each run; too few in b"
 
 
 def test_ratios_are_compared_with_their_own_name_only() -> None:
@@ -132,8 +138,8 @@ def test_ratios_are_compared_with_their_own_name_only() -> None:
     assert all(cell.bubble is None for row in found.rows for cell in row.cells)
     assert found.rows[0].cells[1].ratio is None
     assert found.notes == (
-        "the headlines differ (a schedule, b period); ratios are compared with those of their own "
-        "name",
+        "the primary ratios differ (a schedule, b period); each ratio is compared with the same "
+        "one",
     )
 
 
@@ -144,8 +150,8 @@ def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
     (note,) = compare([run("a", 0.25), run("b", 0.2, window_ms=34.5)]).notes
 
     assert note == (
-        "b: a smaller ratio in a longer window is no gain of time: schedule is 20.00 % of 34.500 "
-        "ms, after 25.00 % of 33.000 ms"
+        "b: a smaller ratio of a longer window saves no time: schedule is 20.00 % of 34.500 "
+        "ms, was 25.00 % of 33.000 ms"
     )
 
 
@@ -172,7 +178,7 @@ def test_the_sentence_is_on_the_headline_and_names_the_others() -> None:
 def test_no_other_case_is_no_gain(mean: float | None, window_ms: float) -> None:
     notes = compare([run("a", 0.25), run("b", mean, window_ms=window_ms)]).notes
 
-    assert not any("no gain" in note for note in notes)
+    assert not any("saves no time" in note for note in notes)
 
 
 def test_clocks_that_allow_the_same_ratio_are_told() -> None:
@@ -181,7 +187,7 @@ def test_clocks_that_allow_the_same_ratio_are_told() -> None:
     (note,) = compare([run("a", 0.25, interval=wide), run("b", 0.29, interval=apart)]).notes
 
     assert note == (
-        "b: the hosts' clocks allow it the same schedule as a, which the test does not count"
+        "b: within clock uncertainty, schedule may equal that of a; the test does not include it"
     )
     for first, other in ((None, apart), (wide, None), ((0.2, 0.27), apart)):
         runs = [run("a", 0.25, interval=first), run("b", 0.29, interval=other)]
@@ -192,9 +198,9 @@ def test_other_ranks_versions_and_clocks_are_told() -> None:
     notes = compare([run("a"), run("b", ranks=8, version="2", contradicted=True)]).notes
 
     assert notes == (
-        "ratios need clocks that contradict each other in b",
+        "ratios rely on clocks that contradict each other in b",
         "the runs have different numbers of ranks (a 4, b 8)",
-        "the reports are of different versions of bubbleviz (a 1, b 2)",
+        "the reports were written by different versions of bubbleviz (a 1, b 2)",
     )
 
 
@@ -323,7 +329,7 @@ def test_what_cannot_be_compared_is_refused(
 
     assert "needs two or more runs" in refused(capsys, 2, saved[0])
     assert "no such file" in refused(capsys, 1, saved[0], "nowhere.json")
-    assert "is no report of bubbleviz" in refused(capsys, 1, saved[0], str(there))
+    assert "is not a bubbleviz report" in refused(capsys, 1, saved[0], str(there))
     assert "--force" in refused(capsys, 1, *saved, "--csv", str(there))
     assert "inputs are never replaced" in refused(capsys, 1, *saved, "--json", saved[1], "--force")
     assert "two outputs" in refused(capsys, 2, *saved, "--json", "-", "--csv", "-")

@@ -18,7 +18,7 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.report.compare.gate import checks, limits_of
 from bubbleviz.report.report import SCHEMA
 from bubbleviz.report.saved import SCHEMA as READ_SCHEMA
-from bubbleviz.report.saved import Average, Saved, SavedRatio, looks_saved, read_saved
+from bubbleviz.report.saved import Average, SavedRatio, SavedReport, looks_saved, read_saved
 from tests.support.places import FIXTURES
 
 NONE = {"mean": None, "std": None, "min": None, "max": None, "ci95": None, "n": 0}
@@ -63,7 +63,7 @@ def test_what_is_no_report_is_refused_in_a_sentence(
     code, out, err = gated(capsys, str(file), "--max-bubble", "schedule=0.1")
 
     assert (code, out) == (1, "")
-    assert "is no report of bubbleviz" in err
+    assert "is not a bubbleviz report" in err
     assert "; write one with bubbleviz analyze --json" in err
     assert err.count("\n") == 1
 
@@ -75,12 +75,12 @@ def test_no_limit_is_wrong_usage(saved: Path, capsys: pytest.CaptureFixture[str]
     assert "nothing to check; give a limit with --max-bubble" in err
 
 
-def with_mean(mean: float | None, n: int = 3) -> Saved:
+def with_mean(mean: float | None, n: int = 3) -> SavedReport:
     """Return a report with that mean of ``schedule``."""
     none = Average(None, None, 0)
     std = 0.0 if n > 1 else None
     bubble = none if mean is None else Average(mean, std, n)
-    return Saved("0", "schedule", 4, n, False, (SavedRatio("schedule", bubble, none),))
+    return SavedReport("0", "schedule", 4, n, False, (SavedRatio("schedule", bubble, none),))
 
 
 def test_a_tie_passes_and_the_next_number_does_not() -> None:
@@ -112,14 +112,14 @@ def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> No
 def test_a_hostile_name_keeps_to_its_line() -> None:
     saved = with_mean(0.1)
     name = "a\n\x1b[2J"
-    hostile = Saved("0", name, 4, 3, False, (SavedRatio(name, *_both(saved)),))
+    hostile = SavedReport("0", name, 4, 3, False, (SavedRatio(name, *_both(saved)),))
 
     (check,) = checks(hostile, limits_of([f"{name}=0.2"]), "x")
 
     assert check.line == "ok: a [2J 0.1000 is at most 0.2 (mean of 3 iterations)"
 
 
-def _both(saved: Saved) -> tuple[Average, Average]:
+def _both(saved: SavedReport) -> tuple[Average, Average]:
     return saved.ratios[0].bubble, saved.ratios[0].window_ns
 
 
@@ -147,7 +147,7 @@ def test_a_ratio_without_a_value_is_neither_good_nor_bad(
     code, out, err = gated(capsys, unknown, "--max-bubble", "schedule=1")
 
     assert (code, out) == (1, "")
-    assert "whether schedule is at most 1 cannot be told" in err
+    assert "no iteration has the ratio schedule, so it cannot be compared with 1" in err
     assert gated(capsys, unknown, "--max-bubble", "step=1")[0] == 0
 
 
@@ -157,7 +157,7 @@ def test_a_ratio_that_is_not_there_is_named_beside_those_that_are(
     code, _, err = gated(capsys, str(saved), "--max-bubble", "<script>\n=0.5")
 
     assert code == 1
-    assert "has no ratio '<script>'; it has schedule, stage, step, period" in err
+    assert "no ratio '<script>'; the report has schedule, stage, step, period" in err
     assert err.count("\n") == 1
 
 
@@ -222,9 +222,9 @@ def test_clocks_that_contradict_each_other_are_read(saved: Path, tmp_path: Path)
         (("summary", "bubble_ratio", "stage", "mean"), "0.1", "Expected `float | null`"),
         (("summary", "bubble_ratio", "stage", "mean"), True, "Expected `float | null`"),
         (("summary", "bubble_ratio", "stage", "mean"), 1e300, "<= 1e+30"),
-        (("summary", "bubble_ratio", "stage", "mean"), None, "n = 3 do not go together"),
+        (("summary", "bubble_ratio", "stage", "mean"), None, "n = 3 contradict each other"),
         (("summary", "bubble_ratio", "stage", "std"), -1.0, ">= 0"),
-        (("summary", "bubble_ratio", "stage", "n"), 1, "n = 1 do not go together"),
+        (("summary", "bubble_ratio", "stage", "n"), 1, "n = 1 contradict each other"),
         (("summary", "bubble_ratio", "stage", "n"), 2.5, "Expected `int`"),
         (("summary", "bubble_interval", "step"), [0.1], "length 2"),
         (("ranks",), 4, "Expected `array`"),
@@ -245,7 +245,7 @@ def test_json_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text(text)
 
-    with pytest.raises(InputError, match="is no report of bubbleviz"):
+    with pytest.raises(InputError, match="is not a bubbleviz report"):
         read_saved(str(file))
 
 

@@ -114,7 +114,7 @@ def test_what_makes_the_number_uncertain_is_said(report: Report) -> None:
     )
 
     assert methods(doubted).endswith(
-        "; the hosts' clocks leave it between 25.00 and 30.00 %; it needs clocks that contradict "
+        "; clock uncertainty leaves it between 25.00 and 30.00 %; it needs clocks that contradict "
         "each other; with compute outside every operation counted as work it is 20.00 %."
     )
 

@@ -21,7 +21,7 @@ from bubbleviz.cli.terminal import deliver, show
 from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
-    from bubbleviz.report.compare.comparison import Run
+    from bubbleviz.report.compare.comparison import ComparedRun
 
 
 @with_groups
@@ -91,15 +91,17 @@ def _inputs(saved: dict[str, bool]) -> list[str]:
     ]
 
 
-def _read(runs: list[str], saved: dict[str, bool], measurement: MeasurementOptions) -> list[Run]:
+def _read(
+    runs: list[str], saved: dict[str, bool], measurement: MeasurementOptions
+) -> list[ComparedRun]:
     """Return each run, read or measured; a path that is given twice is read once."""
-    from bubbleviz.report.compare.comparison import Run, saved_of, titles_of
+    from bubbleviz.report.compare.comparison import ComparedRun, saved_of, titles_of
     from bubbleviz.report.saved import read_saved
 
     read = {path: read_saved(path) for path, is_saved in saved.items() if is_saved}
     reports = {path: measurement.measure(path) for path, is_saved in saved.items() if not is_saved}
     read |= {path: saved_of(report) for path, report in reports.items()}
     return [
-        Run(title, path, read[path], reports.get(path))
+        ComparedRun(title, path, read[path], reports.get(path))
         for title, path in zip(titles_of(runs), runs, strict=True)
     ]

@@ -12,7 +12,7 @@ from bubbleviz.model.texts import csv_text, inert, one_line
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.text.cells import listed, milliseconds, percent, ruled, shortened
 from bubbleviz.report.compare.comparison import Cell, Comparison
-from bubbleviz.report.compare.significance import ASSUMPTIONS, Difference
+from bubbleviz.report.compare.significance import ASSUMPTIONS, MeanDifference
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -213,7 +213,7 @@ def _signed(value: float) -> str:
     return f"{round(value, 2) + 0.0:+.2f}"
 
 
-def _between(apart: Difference) -> str:
+def _between(apart: MeanDifference) -> str:
     return "-" if apart.ci95 is None else " to ".join(_signed(100 * end) for end in apart.ci95)
 
 
@@ -223,7 +223,7 @@ def _probability(p: float | None, equals: str) -> str:
     return "< 0.0001" if p < 0.0001 else f"{equals.lstrip()}{p:.4f}"
 
 
-def _longer_by(first: SavedRatio | None, apart: Difference | None) -> str:
+def _longer_by(first: SavedRatio | None, apart: MeanDifference | None) -> str:
     """Return by how many percent a window is longer than the first's."""
     if first is None or apart is None or not first.window_ns.mean:
         return ""

@@ -167,11 +167,11 @@ def _formula(definition: str) -> str:
 
 
 def _warnings(report: Report) -> Iterator[str]:
-    from bubbleviz.report.report import told_apart
+    from bubbleviz.report.report import distinct_percents
 
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
-        low, high = told_apart(interval, 2, 4)
+        low, high = distinct_percents(interval, 2, 4)
         yield rf" Clock bounds of \emph{{{escaped(report.headline)}}}: {low} to {high}\,\%."
     if any(report.contradicted(name) for name in report.summary.bubble_ratio):
         yield " A ratio marked ! depends on clocks that contradict each other."

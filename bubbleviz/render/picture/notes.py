@@ -11,7 +11,7 @@ from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.ratios import shows_lower_bound
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.render.picture.timeline import TimelineContents
-from bubbleviz.report.report import Report, View, told_apart
+from bubbleviz.report.report import Report, View, distinct_percents
 
 #: Limitations printed under the picture.
 _MOST_LIMITATIONS = 5
@@ -96,7 +96,7 @@ def _on_ratios(report: Report, selection: Selection) -> Iterator[str]:
         yield "! depends on clocks that contradict each other."
     interval = None if ratio is None else ratio.interval
     if interval is not None and interval[0] < interval[1]:
-        ends = " to ".join(f"{end}\u00a0%" for end in told_apart(interval, 1, 3))
+        ends = " to ".join(f"{end}\u00a0%" for end in distinct_percents(interval, 1, 3))
         yield f"Clock bounds: {ends}."
     if any(len(row.replicas) > 1 for row in selection.rows):
         yield (

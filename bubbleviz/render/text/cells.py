@@ -80,6 +80,6 @@ def between(interval: tuple[float, float] | None) -> str:
     """Return the ends of an interval in percent; nothing where it is exact or unknown."""
     if interval is None or interval[0] == interval[1]:
         return ""
-    from bubbleviz.report.report import told_apart
+    from bubbleviz.report.report import distinct_percents
 
-    return " to ".join(told_apart(interval, 2, 4))
+    return " to ".join(distinct_percents(interval, 2, 4))

@@ -8,24 +8,24 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.summary import Spread
-from bubbleviz.report.compare.significance import Difference, difference
+from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.report import Report
-from bubbleviz.report.saved import Average, Saved, SavedRatio
+from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 
 #: Below this, a difference is called significant.
 SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run: its title, where it was read from, and what was read.
+class ComparedRun:
+    """One run: its title, the path that it was read from, and its ratios.
 
-    ``report`` is None where it was read from a saved report, which holds no operations.
+    ``report`` is None for a saved report, which holds no operations.
     """
 
     title: str
     path: str
-    saved: Saved
+    saved: SavedReport
     report: Report | None = None
 
 
@@ -38,12 +38,12 @@ class Cell:
     """
 
     ratio: SavedRatio | None
-    bubble: Difference | None = None
-    window_ns: Difference | None = None
+    bubble: MeanDifference | None = None
+    window_ns: MeanDifference | None = None
 
 
 @dataclass(frozen=True)
-class Row:
+class RatioRow:
     """One ratio of all runs, in their order."""
 
     name: str
@@ -52,17 +52,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs, their ratios by name, and what a reader must know of them, in sentences."""
+    """Runs, their ratios by name, and notes on them, in sentences."""
 
-    runs: tuple[Run, ...]
-    rows: tuple[Row, ...]
+    runs: tuple[ComparedRun, ...]
+    rows: tuple[RatioRow, ...]
     notes: tuple[str, ...]
 
 
-def saved_of(report: Report) -> Saved:
-    """Return what would be read of a report if it was saved."""
+def saved_of(report: Report) -> SavedReport:
+    """Return the ratios of a report, as read back after saving it."""
     summary = report.summary
-    return Saved(
+    return SavedReport(
         version=report.version,
         headline=report.headline,
         ranks=len(report.ranks),
@@ -85,14 +85,14 @@ def _average(spread: Spread) -> Average:
 
 
 def titles_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return a title for each path: as little of its end as tells them apart.
+    """Return a title for each path: the shortest distinct end.
 
-    Paths that are equal are numbered.
+    Equal paths are numbered.
     """
     parts = [PurePath(path).parts or ("",) for path in paths]
-    bare = [(*own[:-1], PurePath(own[-1]).stem or own[-1]) for own in parts]
+    bare = [(*path[:-1], PurePath(path[-1]).stem or path[-1]) for path in parts]
     for depth in range(1, max(map(len, bare), default=0) + 1):
-        titles = ["/".join(own[-depth:]) for own in bare]
+        titles = ["/".join(path[-depth:]) for path in bare]
         if len(set(titles)) == len(titles):
             return tuple(titles)
     taken: set[str] = set()
@@ -104,14 +104,14 @@ def titles_of(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(numbered)
 
 
-def compare(runs: Sequence[Run]) -> Comparison:
+def compare(runs: Sequence[ComparedRun]) -> Comparison:
     """Return the ratios of runs side by side; differences are to the first."""
     names = dict.fromkeys(ratio.name for run in runs for ratio in run.saved.ratios)
     rows = tuple(_row(name, [run.saved.ratio(name) for run in runs]) for name in names)
     return Comparison(tuple(runs), rows, tuple(_notes(runs, rows)))
 
 
-def _row(name: str, ratios: Sequence[SavedRatio | None]) -> Row:
+def _row(name: str, ratios: Sequence[SavedRatio | None]) -> RatioRow:
     first = ratios[0]
     cells = [Cell(first)]
     for ratio in ratios[1:]:
@@ -125,49 +125,49 @@ def _row(name: str, ratios: Sequence[SavedRatio | None]) -> Row:
                 difference(first.window_ns, ratio.window_ns),
             )
         )
-    return Row(name, tuple(cells))
+    return RatioRow(name, tuple(cells))
 
 
-def _notes(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[str]:
+def _notes(runs: Sequence[ComparedRun], rows: Sequence[RatioRow]) -> Iterator[str]:
     for place, run in enumerate(runs):
         if gains := [row for row in rows if _longer(row, place)]:
             yield _no_gain(runs, gains, place)
         if doubts := [row.name for row in rows if _within_clocks(row, place)]:
             yield (
-                f"{run.title}: the hosts' clocks allow it the same {' and '.join(doubts)} as "
-                f"{runs[0].title}, which the test does not count"
+                f"{run.title}: within clock uncertainty, {' and '.join(doubts)} may equal that of "
+                f"{runs[0].title}; the test does not include it"
             )
     if len({run.saved.headline for run in runs}) > 1:
         each = ", ".join(f"{run.title} {run.saved.headline}" for run in runs)
-        yield f"the headlines differ ({each}); ratios are compared with those of their own name"
+        yield f"the primary ratios differ ({each}); each ratio is compared with the same one"
     if few := [run.title for run in runs if run.saved.iterations < 2]:
-        yield f"a test takes two iterations of each run; too few in {', '.join(few)}"
+        yield f"a test needs two iterations of each run; too few in {', '.join(few)}"
     if wrong := [run.title for run in runs if run.saved.contradicted]:
-        yield f"ratios need clocks that contradict each other in {', '.join(wrong)}"
+        yield f"ratios rely on clocks that contradict each other in {', '.join(wrong)}"
     if len({run.saved.ranks for run in runs}) > 1:
         each = ", ".join(f"{run.title} {run.saved.ranks:,}" for run in runs)
         yield f"the runs have different numbers of ranks ({each})"
     if len({run.saved.version for run in runs}) > 1:
         each = ", ".join(f"{run.title} {run.saved.version}" for run in runs)
-        yield f"the reports are of different versions of bubbleviz ({each})"
+        yield f"the reports were written by different versions of bubbleviz ({each})"
 
 
-def _longer(row: Row, place: int) -> bool:
-    """Tell whether a ratio became smaller and its window longer."""
+def _longer(row: RatioRow, place: int) -> bool:
+    """Return whether a ratio became smaller and its window longer."""
     cell = row.cells[place]
     if cell.bubble is None or cell.window_ns is None:
         return False
     return cell.bubble.mean < 0 < cell.window_ns.mean
 
 
-def _no_gain(runs: Sequence[Run], rows: Sequence[Row], place: int) -> str:
-    """Return the sentence on ratios that are smaller in longer windows, the headline first."""
+def _no_gain(runs: Sequence[ComparedRun], rows: Sequence[RatioRow], place: int) -> str:
+    """Return the note on ratios that are smaller in longer windows, the headline first."""
     ordered = sorted(rows, key=lambda row: row.name != runs[0].saved.headline)
     before, now = (_of_window(ordered[0].cells[which].ratio) for which in (0, place))
     others = ", ".join(row.name for row in ordered[1:])
     return (
-        f"{runs[place].title}: a smaller ratio in a longer window is no gain of time: "
-        f"{ordered[0].name} is {now}, after {before}" + (f"; likewise {others}" if others else "")
+        f"{runs[place].title}: a smaller ratio of a longer window saves no time: "
+        f"{ordered[0].name} is {now}, was {before}" + (f"; likewise {others}" if others else "")
     )
 
 
@@ -177,12 +177,14 @@ def _of_window(ratio: SavedRatio | None) -> str:
     return f"{100 * ratio.bubble.mean:.2f} % of {ratio.window_ns.mean / 1e6:,.3f} ms"
 
 
-def _within_clocks(row: Row, place: int) -> bool:
-    """Tell whether a significant difference lies within what clocks allow both means."""
+def _within_clocks(row: RatioRow, place: int) -> bool:
+    """Return whether a significant difference lies within the clock bounds of both means."""
     first, cell = row.cells[0].ratio, row.cells[place]
     if first is None or cell.ratio is None or cell.bubble is None:
         return False
     if cell.bubble.p is None or cell.bubble.p >= SIGNIFICANT:
         return False
-    one, two = first.interval, cell.ratio.interval
-    return one is not None and two is not None and max(one[0], two[0]) <= min(one[1], two[1])
+    before, now = first.interval, cell.ratio.interval
+    if before is None or now is None:
+        return False
+    return max(before[0], now[0]) <= min(before[1], now[1])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.texts import one_line
-from bubbleviz.report.saved import Saved
+from bubbleviz.report.saved import SavedReport
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Check:
-    """A limit, and the mean over ``n`` iterations that is held against it."""
+    """A limit, and the mean over ``n`` iterations that is compared with it."""
 
     limit: Limit
     mean: float
@@ -35,19 +35,19 @@ class Check:
 
     @property
     def line(self) -> str:
-        """What to print: verdict, ratio, value, limit and n."""
-        verdict, stands = ("ok", "at most") if self.passed else ("FAILED", "above")
+        """The line to print: verdict, ratio, value, limit and n."""
+        verdict, relation = ("ok", "at most") if self.passed else ("FAILED", "above")
         value = next(
-            (text for d in range(4, 17) if _apart(text := f"{self.mean:.{d}f}", self)),
+            (text for d in range(4, 17) if _keeps_side(text := f"{self.mean:.{d}f}", self)),
             repr(self.mean),
         )
         name = one_line(self.limit.ratio)
         over = f"{self.n:,} iteration{'' if self.n == 1 else 's'}"
-        return f"{verdict}: {name} {value} is {stands} {self.limit.written} (mean of {over})"
+        return f"{verdict}: {name} {value} is {relation} {self.limit.written} (mean of {over})"
 
 
-def _apart(text: str, check: Check) -> bool:
-    """Tell whether a rounded mean is on the side of the limit where the mean is."""
+def _keeps_side(text: str, check: Check) -> bool:
+    """Return whether a rounded mean is on the same side of the limit as the mean."""
     return (float(text) <= check.limit.most) == check.passed
 
 
@@ -63,7 +63,7 @@ def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
     names = [limit.ratio for limit in limits]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"--max-bubble: {twice!r} has two limits; give each ratio one")
+        raise UsageError(f"--max-bubble: {twice!r} has two limits; give one for each ratio")
     return limits
 
 
@@ -81,23 +81,23 @@ def _limit(text: str) -> Limit:
     return Limit(name, most, written)
 
 
-def checks(saved: Saved, limits: Sequence[Limit], path: str) -> tuple[Check, ...]:
+def checks(saved: SavedReport, limits: Sequence[Limit], path: str) -> tuple[Check, ...]:
     """Return the checks of a report, in the order of the limits.
 
     Raises:
-        InputError: the report has no such ratio, or the ratio has no value: what could not be
-            measured is neither good nor bad.
+        InputError: the report has no such ratio, or the ratio has no value: a missing value is
+            neither good nor bad.
     """
-    found = []
+    results = []
     for limit in limits:
         ratio = saved.ratio(limit.ratio)
         if ratio is None:
-            held = ", ".join(own.name for own in saved.ratios)
-            raise InputError(f"{path}: has no ratio {limit.ratio[:60]!r}; it has {held}")
+            known = ", ".join(r.name for r in saved.ratios)
+            raise InputError(f"{path}: no ratio {limit.ratio[:60]!r}; the report has {known}")
         if ratio.bubble.mean is None:
             raise InputError(
-                f"{path}: whether {limit.ratio} is at most {limit.written} cannot be told, for no "
-                "iteration has this ratio; see the report's limitations"
+                f"{path}: no iteration has the ratio {limit.ratio}, so it cannot be compared with "
+                f"{limit.written}; see the report's limitations"
             )
-        found.append(Check(limit, ratio.bubble.mean, ratio.bubble.n))
-    return tuple(found)
+        results.append(Check(limit, ratio.bubble.mean, ratio.bubble.n))
+    return tuple(results)

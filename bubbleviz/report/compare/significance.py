@@ -11,26 +11,26 @@ from dataclasses import dataclass
 
 from bubbleviz.report.saved import Average
 
-#: What a reader must know of every test.
+#: Assumptions of every test, for readers.
 ASSUMPTIONS = (
-    "Welch's t-test, two-sided, without a correction for several comparisons: it takes the "
-    "iterations of a run as independent and about normally distributed; neighbours that resemble "
-    "each other make p too small, and what differs between repeated runs is not in it."
+    "Welch's t-test, two-sided, not corrected for multiple comparisons; it assumes iterations of a "
+    "run to be independent and approximately normal: correlated neighbours make p too small, and "
+    "variation between repeated runs is not included."
 )
 
 
 @dataclass(frozen=True)
-class Difference:
-    """How far a mean is from another; what cannot be told is None.
+class MeanDifference:
+    """The difference of two means; None for an unknown value.
 
-    There is no test where either has fewer than two values, or where none has any spread.
+    There is no test where either has fewer than two values, or where neither has any spread.
 
     Attributes:
-        mean: the other less the first.
+        mean: the other minus the first.
         ci95: its 95 % confidence interval.
-        t: the statistic.
+        t: the test statistic.
         df: degrees of freedom.
-        p: how likely a difference at least as large is where there is none.
+        p: probability of a difference at least as large if the means are equal.
     """
 
     mean: float
@@ -40,25 +40,26 @@ class Difference:
     p: float | None = None
 
 
-def difference(first: Average, other: Average) -> Difference | None:
-    """Return how far ``other`` is from ``first``; None where either has no mean."""
+def difference(first: Average, other: Average) -> MeanDifference | None:
+    """Return the difference of ``other`` from ``first``; None where either has no mean."""
     if first.mean is None or other.mean is None:
         return None
     apart = other.mean - first.mean
     if first.std is None or other.std is None or not (widest := max(first.std, other.std)):
-        return Difference(apart)
-    # As shares of the wider spread, whose squares cannot vanish both.
-    one, two = (own**2 / n for own, n in _shares(first, other, widest))
-    error = widest * math.sqrt(one + two)
-    df = (one + two) ** 2 / (one**2 / (first.n - 1) + two**2 / (other.n - 1))
+        return MeanDifference(apart)
+    # As shares of the wider spread, so that their squares do not both underflow.
+    first_var = (first.std / widest) ** 2 / first.n
+    other_var = (other.std / widest) ** 2 / other.n
+    error = widest * math.sqrt(first_var + other_var)
+    df = (first_var + other_var) ** 2 / (
+        first_var**2 / (first.n - 1) + other_var**2 / (other.n - 1)
+    )
     if error == 0 or not math.isfinite(t := apart / error):
-        return Difference(apart)
+        return MeanDifference(apart)
     # Importing scipy.special takes a third of the time of scipy.stats.
     from scipy.special import stdtr, stdtrit
 
-    reach = float(stdtrit(df, 0.975)) * error
-    return Difference(apart, (apart - reach, apart + reach), t, df, 2 * float(stdtr(df, -abs(t))))
-
-
-def _shares(first: Average, other: Average, widest: float) -> tuple[tuple[float, int], ...]:
-    return tuple(((own.std or 0.0) / widest, own.n) for own in (first, other))
+    half_width = float(stdtrit(df, 0.975)) * error
+    return MeanDifference(
+        apart, (apart - half_width, apart + half_width), t, df, 2 * float(stdtr(df, -abs(t)))
+    )
