@@ -204,7 +204,7 @@ def test_any_bytes_are_read_or_refused(content: bytes) -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such file"):
         read_costs(str(tmp_path / "nowhere.pbtxt"))
 
 

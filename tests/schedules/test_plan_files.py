@@ -171,7 +171,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary.csv").write_bytes(b"0F0,\xff\xfe")
     (tmp_path / "marked.csv").write_bytes(b"\xef\xbb\xbf0F0,0B0\r\n")
     for name, said in (
-        ("none.csv", "No such file"),
+        ("none.csv", "no such file"),
         ("binary.csv", "not text in UTF-8 \\(byte 4\\)"),
         ("plan.yaml", "give a file that ends with .csv"),
         (".csv", "no plan is told by this suffix"),
@@ -221,7 +221,7 @@ def test_a_written_plan_costs_what_its_schedule_costs(
         (("--schedule", "1f1b", "-p", "2"), "give a --schedule with its sizes", 2),
         (("--plan", "x.csv", "--schedule", "1f1b"), "leave the other options out", 2),
         (("--plan", "x.csv", "--chunks", "2"), "leave the other options out", 2),
-        (("--plan", "nowhere.csv"), "nowhere.csv: the plan cannot be read", 1),
+        (("--plan", "nowhere.csv"), "nowhere.csv: cannot be read as a plan (no such file)", 1),
     ],
 )
 def test_wrong_usage(
@@ -276,4 +276,7 @@ def test_what_ran_is_compared_with_a_plan(
     )
 
     assert main(["analyze", profile, "--plan", str(wrong)]) == 1
-    assert "--plan wrong.csv: 4 stages of 1 chunks with 4 microbatches" in capsys.readouterr().err
+    assert (
+        "--plan wrong.csv: the plan has 4 stages of 1 chunks with 4 microbatches"
+        in capsys.readouterr().err
+    )
