@@ -1,4 +1,4 @@
-"""Bubbles: one row for each idle interval and cause, in the headline's windows."""
+"""Bubbles: one row for each idle interval and cause, in the windows of the primary ratio."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _columns(report: Report) -> list[list[object]]:
         [bubbles.ratio] * len(bubbles),
         bubbles.iteration.tolist(),
         rank,
-        [stage[own] for own in rank],
+        [stage[index] for index in rank],
         bubbles.interval.tolist(),
         bubbles.start_ns.tolist(),
         bubbles.end_ns.tolist(),
@@ -63,7 +63,7 @@ def _columns(report: Report) -> list[list[object]]:
         _labels(report, bubbles.before.tolist()),
         _labels(report, bubbles.after.tolist()),
         peer,
-        ["" if isinstance(own, str) else stage[own] for own in peer],
+        ["" if isinstance(index, str) else stage[index] for index in peer],
         _labels(report, bubbles.peer_operation.tolist()),
         [call for call, _ in hosts],
         [around for _, around in hosts],
@@ -71,7 +71,7 @@ def _columns(report: Report) -> list[list[object]]:
 
 
 def _labels(report: Report, rows: list[int]) -> list[object]:
-    """Return what operations are called; nothing for none."""
+    """Return the labels of operations; an empty text for no operation."""
     from bubbleviz.report.advice import operation_labels
 
     some = sorted({row for row in rows if row >= 0})

@@ -70,7 +70,9 @@ def _numbers(column: Ints) -> list[object]:
 
 
 def _where(column: Ints, known: list[bool]) -> list[object]:
-    return [value if told else "" for value, told in zip(column.tolist(), known, strict=True)]
+    return [
+        value if is_known else "" for value, is_known in zip(column.tolist(), known, strict=True)
+    ]
 
 
 def _pairs(first: Ints, second: Ints) -> list[object]:

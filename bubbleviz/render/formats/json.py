@@ -93,7 +93,7 @@ def document(report: Report) -> dict[str, Any]:
         "schedule": _recognition(report.schedule),
         "plan": _recognition(report.plan),
         **_explained(report),
-        "coverage": [asdict(own) for own in report.coverage],
+        "coverage": [asdict(rank) for rank in report.coverage],
         "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
         "limitations": [asdict(limitation) for limitation in report.limitations],
         "methods": methods(report),
@@ -102,7 +102,7 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def _timeline(report: Report) -> dict[str, Any] | None:
-    """Return what pictures are drawn from; None where that would be most of the file."""
+    """Return the operations that pictures are drawn from; None where they are very many."""
     from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
 
     return saved(timeline_of(report)) if len(report.operations) <= MOST_SAVED else None
@@ -115,16 +115,16 @@ def _spreads(spreads: Mapping[str, Spread]) -> dict[str, Any]:
 def _intervals(
     intervals: Mapping[str, tuple[float, float] | None],
 ) -> dict[str, list[float] | None]:
-    """Return between what the clocks allow the ratios that need a common one; None unknown."""
+    """Return the clock bounds of the ratios that need a common clock; None for unknown bounds."""
     from bubbleviz.count.ratios import ratio_definitions
 
-    found = {s.name: intervals.get(s.name) for s in ratio_definitions() if s.common_clock}
-    return {name: None if own is None else list(own) for name, own in found.items()}
+    bounds = {r.name: intervals.get(r.name) for r in ratio_definitions() if r.common_clock}
+    return {name: None if ends is None else list(ends) for name, ends in bounds.items()}
 
 
 def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
     ratios, causes = iteration.ratios, report.explanation.causes
-    told = {name for own in iteration.ranks for name in own.accounts}
+    counted = {name for rank in iteration.ranks for name in rank.accounts}
     return {
         "index": iteration.index,
         "name": iteration.name,
@@ -142,19 +142,21 @@ def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
         "incomplete": any(ratio.incomplete for ratio in ratios.values()),
         "clocks_contradict": any(ratio.contradicted for ratio in ratios.values()),
         "cause_ns": {
-            name: causes.of_iteration(name, iteration.index) for name in ratios if name in told
+            name: causes.of_iteration(name, iteration.index) for name in ratios if name in counted
         },
-        "ranks": [{**_rank(own), **_idle(report, iteration.index, own)} for own in iteration.ranks],
+        "ranks": [
+            {**_rank(rank), **_idle(report, iteration.index, rank)} for rank in iteration.ranks
+        ],
     }
 
 
-def _idle(report: Report, iteration: int, own: RankIteration) -> dict[str, Any]:
+def _idle(report: Report, iteration: int, rank: RankIteration) -> dict[str, Any]:
     """Return why a rank was idle, and how long it communicated."""
     causes, communication = report.explanation.causes, report.explanation.communication
     return {
-        "cause_ns": {name: causes.of_rank(name, iteration, own.rank) for name in own.accounts},
+        "cause_ns": {name: causes.of_rank(name, iteration, rank.rank) for name in rank.accounts},
         "communication": {
-            field.name: int(getattr(communication, field.name)[iteration, own.rank])
+            field.name: int(getattr(communication, field.name)[iteration, rank.rank])
             for field in fields(communication)
         },
     }
@@ -176,7 +178,7 @@ def _summed_causes(report: Report) -> dict[str, dict[str, int]]:
 
 
 def _explained(report: Report) -> dict[str, Any]:
-    """Return what the explanation tells beside causes."""
+    """Return the explanation except for causes."""
     from bubbleviz.report.advice import longest_bubbles
 
     explanation = report.explanation
@@ -214,7 +216,7 @@ def _number(number: int) -> int | None:
 
 
 def _slack(report: Report, path: CriticalPath) -> list[dict[str, Any]] | None:
-    """Return what the other operations have to spare; None where there are very many."""
+    """Return the slack of the operations off the path; None where there are very many."""
     import numpy as np
 
     rows = np.flatnonzero(path.slack_ns > 0).tolist()
@@ -263,21 +265,21 @@ def _bubble(report: Report, bubble: LongBubble) -> dict[str, Any]:
     }
 
 
-def _rank(own: RankIteration) -> dict[str, Any]:
+def _rank(rank: RankIteration) -> dict[str, Any]:
     """Return one rank's entry; the plain sums are those of the window of ``schedule``."""
-    schedule = own.accounts.get("schedule")
+    schedule = rank.accounts.get("schedule")
     return {
-        "rank": own.rank,
-        "busy_ns": dict(own.busy_ns),
-        "compute_ns": own.compute_ns,
-        "active_ns": own.active_ns,
+        "rank": rank.rank,
+        "busy_ns": dict(rank.busy_ns),
+        "compute_ns": rank.compute_ns,
+        "active_ns": rank.active_ns,
         "unattributed_ns": schedule.unattributed_ns if schedule else None,
         "overlap_ns": schedule.overlap_ns if schedule else None,
-        "bubble_ns": {name: account.bubble_ns for name, account in own.accounts.items()},
-        "bubble_ratio": dict(own.bubble_ratio),
-        "bubble_interval": _intervals(own.bubble_interval),
-        "missing": own.missing,
-        "windows": {name: _account(account) for name, account in own.accounts.items()},
+        "bubble_ns": {name: account.bubble_ns for name, account in rank.accounts.items()},
+        "bubble_ratio": dict(rank.bubble_ratio),
+        "bubble_interval": _intervals(rank.bubble_interval),
+        "missing": rank.missing,
+        "windows": {name: _account(account) for name, account in rank.accounts.items()},
     }
 
 
@@ -285,24 +287,24 @@ def _account(account: Account) -> dict[str, int]:
     return {**asdict(account), "window_ns": account.window_ns}
 
 
-def _recognition(found: Recognition | None) -> dict[str, Any] | None:
+def _recognition(recognition: Recognition | None) -> dict[str, Any] | None:
     """Return which schedule ran, or how a plan was kept to."""
-    if found is None:
+    if recognition is None:
         return None
     return {
-        "name": found.name,
-        "also": list(found.also),
-        "exact": found.exact,
-        "distance": found.distance,
-        "reason": found.reason or None,
+        "name": recognition.name,
+        "also": list(recognition.also),
+        "exact": recognition.exact,
+        "distance": recognition.distance,
+        "reason": recognition.reason or None,
         "iterations": [
-            {**asdict(own), "also": list(own.also), "names": list(own.names)}
-            for own in found.iterations
+            {**asdict(i), "also": list(i.also), "names": list(i.names)}
+            for i in recognition.iterations
         ],
-        "deviation_count": found.deviation_count,
+        "deviation_count": recognition.deviation_count,
         "deviations": [
-            {**asdict(one), "phase": one.phase.label, "chunk": None if one.chunk < 0 else one.chunk}
-            for one in found.deviations
+            {**asdict(d), "phase": d.phase.label, "chunk": None if d.chunk < 0 else d.chunk}
+            for d in recognition.deviations
         ],
     }
 

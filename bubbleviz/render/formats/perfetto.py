@@ -99,16 +99,16 @@ class _PacketWriter:
 
     def _process(self, process: Process, trace: Trace) -> None:
         described = self._described(process.order)
-        own = described.uuid
+        uuid = described.uuid
         described.process.pid = process.number
         described.process.process_name = process.name
         described.process.process_labels.extend(process.labels)
         described.child_ordering = described.EXPLICIT
         if not process.tracks:
-            self._facts(trace, self._child(own, 0, "report"))
-        self._counter(process.counter, self._described(1, own))
+            self._facts(trace, self._child(uuid, 0, "report"))
+        self._counter(process.counter, self._described(1, uuid))
         for place, track in enumerate(process.tracks, 2):
-            lanes = [self._child(own, place, track.name) for _ in range(track.lanes)]
+            lanes = [self._child(uuid, place, track.name) for _ in range(track.lanes)]
             self._slices(track, lanes)
 
     def _described(self, order: int, parent: int | None = None) -> TrackDescriptor:

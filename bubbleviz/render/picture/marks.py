@@ -71,9 +71,9 @@ def communication_marks(report: Report, selection: Selection, width: float) -> I
     lacking[report.busy.operation] = False
     spans = np.flatnonzero(lacking)
     for block in _blocks(len(spans)):
-        own = spans[block]
-        start, end = operations.start_ns[own], operations.end_ns[own]
-        yield _marks(report, selection, width, own, start, end)
+        spanned = spans[block]
+        start, end = operations.start_ns[spanned], operations.end_ns[spanned]
+        yield _marks(report, selection, width, spanned, start, end)
 
 
 def _blocks(length: int) -> Iterator[slice]:
@@ -89,9 +89,9 @@ def _busy_marks(
     busy = report.busy
     for block in _blocks(len(busy)):
         operation = busy.operation[block]
-        own = np.isin(report.operations.phase[operation], phases)
-        start, end = busy.start_ns[block][own], busy.end_ns[block][own]
-        yield _marks(report, selection, width, operation[own], start, end)
+        selected = np.isin(report.operations.phase[operation], phases)
+        start, end = busy.start_ns[block][selected], busy.end_ns[block][selected]
+        yield _marks(report, selection, width, operation[selected], start, end)
 
 
 def _marks(
@@ -132,16 +132,16 @@ def _clipped(
 
 
 def marks_in(blocks: Sequence[Marks]) -> Marks:
-    """Return blocks of marks as one table, in their order."""
+    """Join blocks of marks into one table, in their order."""
     none, nowhere = np.zeros(0, np.int64), np.zeros(0)
     return joined((Marks(none, none, none, none, nowhere, nowhere), *blocks))
 
 
 def overlapping(marks: Marks) -> tuple[Bools, Bools]:
-    """Return which marks begin well inside an earlier one of their row, and which hold such.
+    """Return the marks that begin well inside an earlier one of their row, and those that hold one.
 
-    Both can be true of one mark. Overlaps below a pixel, or a tenth of the later mark, are let
-    pass.
+    Both can be true of one mark. Overlaps below a pixel, or a tenth of the later mark, do not
+    count.
     """
     if not len(marks):
         return np.zeros(0, np.bool_), np.zeros(0, np.bool_)

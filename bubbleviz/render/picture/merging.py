@@ -1,4 +1,4 @@
-"""What is too narrow to be seen alone: shares of time, column by column.
+"""Merging: operations too narrow to be seen alone, as shares of time in columns of pixels.
 
 A picture of millions of operations is bounded by its own size and not by theirs: what is drawn
 one by one is at least half a px wide, and of the rest each row has columns of a px, in which the
@@ -36,7 +36,7 @@ STEPS_AND_BOXES = 240_000
 LEAST_STEPS = 60_000
 #: So wide can columns be (px): the narrowest that keeps to it, or else the widest.
 COLUMNS = (1, 2, 3, 4, 6, 8)
-#: Merged operations are told by stretches of so many px, in pictures of up to so many rows; a
+#: Merged operations are described by stretches of so many px, in pictures of up to so many rows; a
 #: multiple of every width of a column.
 STRETCH = 24
 ROWS_OF_STRETCHES = 64
@@ -160,9 +160,9 @@ class _Sums:
         fresh = (marks.operation == NONE) | (marks.operation != before)
         keys = marks.kind * 2 + marks.other
         for key in np.flatnonzero(np.bincount(keys)).tolist():
-            layer, own = divmod(key, 2), keys == key
-            time = coverage(marks.take(own), self._rows, self._width)
-            counts = self._count(marks.take(own & fresh))
+            layer, members = divmod(key, 2), keys == key
+            time = coverage(marks.take(members), self._rows, self._width)
+            counts = self._count(marks.take(members & fresh))
             self._time[layer] = self._time.get(layer, 0.0) + time
             self._counts[layer] = self._counts.get(layer, 0) + counts
         place = np.minimum(marks.left.astype(np.int64), self._there.shape[1] - 1)
@@ -176,7 +176,7 @@ class _Sums:
         return counts.reshape(self._rows, self._stretches)
 
     def merged(self, alone: Marks) -> Merged:
-        """Return what was added, as shares of what the marks drawn alone leave of each column.
+        """Return the added marks as shares of the time that marks drawn alone leave in each column.
 
         Where more steps would be needed than such a picture may have, columns are wider.
         """
@@ -217,18 +217,18 @@ def coverage(marks: Marks, rows: int, width: float) -> Floats:
     columns = math.ceil(width)
     size = rows * (columns + 2)
     base = marks.row * (columns + 2)
-    own, later = np.zeros(size), np.zeros(size)
+    partial, later = np.zeros(size), np.zeros(size)
     for sign, edge in ((1.0, marks.left), (-1.0, marks.right)):
         place = edge.astype(np.int64)
         at = base + place
-        own += sign * np.bincount(at, place + 1 - edge, size)
+        partial += sign * np.bincount(at, place + 1 - edge, size)
         later += sign * np.bincount(at + 1, minlength=size)
-    covered = (own.reshape(rows, -1) + np.cumsum(later.reshape(rows, -1), axis=1))[:, :columns]
+    covered = (partial.reshape(rows, -1) + np.cumsum(later.reshape(rows, -1), axis=1))[:, :columns]
     return np.clip(covered, 0.0, None)
 
 
 def _union(marks: Marks) -> Marks:
-    """Return what sorted marks cover, each row's stretches without overlap.
+    """Return the intervals that sorted marks cover, without overlap in a row.
 
     Each mark keeps what lies right of all that began before it in its row::
 

@@ -56,7 +56,7 @@ class Selection:
 
 
 def select(report: Report, view: View) -> Selection | None:
-    """Return what ``view`` asks for of ``report``, or None where there is nothing to draw."""
+    """Return the part of ``report`` that ``view`` names; None where there is nothing to draw."""
     rows = rows_of(report, view)
     chosen = set(view.iterations)
     iterations = tuple(it for it in report.iterations if it.index in chosen)
@@ -65,22 +65,22 @@ def select(report: Report, view: View) -> Selection | None:
     if not rows or not iterations:
         return None
     windows = tuple(counted_windows(it, report.headline) for it in iterations)
-    counted = [own for by_rank in windows for own in by_rank.values()]
+    ends = [end for by_rank in windows for _, end in by_rank.values()]
     start = min(it.start_ns for it in iterations)
-    end = max(*(it.end_ns for it in iterations), *(own[1] for own in counted), start + 1)
+    end = max(*(it.end_ns for it in iterations), *ends, start + 1)
     return Selection(rows, iterations, windows, start, end)
 
 
 def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
     """Return by rank the window in which its idle time counts as bubble.
 
-    It is that of the headline ratio. Where the iteration has none (the last one has no
-    ``period``) it is that of ``schedule``, and failing that the rank's own work.
+    It is that of the primary ratio. Where the iteration has none (the last one has no
+    ``period``) it is that of ``schedule``, and failing that the extent of the rank's work.
     """
     windows = {}
-    for own in iteration.ranks:
-        account = own.accounts.get(headline) or own.accounts.get("schedule")
-        windows[own.rank] = (
-            (account.start_ns, account.end_ns) if account else (own.first_ns, own.last_ns)
+    for rank in iteration.ranks:
+        account = rank.accounts.get(headline) or rank.accounts.get("schedule")
+        windows[rank.rank] = (
+            (account.start_ns, account.end_ns) if account else (rank.first_ns, rank.last_ns)
         )
     return windows

@@ -16,7 +16,7 @@ _UNBOUNDED = 10_000
 
 
 def plain_text(sections: Iterator[RenderableType]) -> str:
-    """Return what rich would print, without colours; wider than usual only where tables are."""
+    """Return the sections as text without colours; wider than usual only where a table is."""
     import io
 
     from rich.console import Console

@@ -65,7 +65,7 @@ class Trace:
     flows: Flows
 
     def facts(self) -> dict[str, Value]:
-        """Return what holds for the trace as a whole."""
+        """Return the properties of the trace as a whole."""
         report = self.report
         return {
             "bubbleviz": report.version,
@@ -80,9 +80,9 @@ class Trace:
         """Yield all ranks as one, then each rank; a rank's tracks are made when it is its turn."""
         by_rank: list[list[tuple[int, RankIteration]]] = [[] for _ in self.report.ranks]
         for iteration in self.report.iterations:
-            for own in iteration.ranks:
-                if self.ratio in own.accounts:
-                    by_rank[own.rank].append((iteration.index, own))
+            for entry in iteration.ranks:
+                if self.ratio in entry.accounts:
+                    by_rank[entry.rank].append((iteration.index, entry))
         count = len(self.report.ranks)
         yield Process(count + 1, 0, ALL_RANKS, (), self._over_all(), ())
         for rank, own_iterations in zip(self.report.ranks, by_rank, strict=True):
@@ -104,22 +104,22 @@ class Trace:
         time_ns, values = [], []
         for iteration in self.report.iterations:
             ratio = iteration.ratios.get(self.ratio)
-            starts = [r.accounts[self.ratio].start_ns for r in iteration.ranks if self._tells(r)]
+            starts = [r.accounts[self.ratio].start_ns for r in iteration.ranks if self._counts(r)]
             if ratio is not None and ratio.value is not None and starts:
                 time_ns.append(min(starts) - self.base_ns)
                 values.append(ratio.value)
         return Counter(self.ratio, time_ns, values)
 
-    def _tells(self, own: RankIteration) -> bool:
-        return self.ratio in own.accounts
+    def _counts(self, rank: RankIteration) -> bool:
+        return self.ratio in rank.accounts
 
     def _of_rank(self, iterations: Sequence[tuple[int, RankIteration]]) -> Counter:
-        told = [
-            (own.accounts[self.ratio].start_ns - self.base_ns, value)
-            for _, own in iterations
-            if (value := own.bubble_ratio.get(self.ratio)) is not None
+        points = [
+            (rank.accounts[self.ratio].start_ns - self.base_ns, value)
+            for _, rank in iterations
+            if (value := rank.bubble_ratio.get(self.ratio)) is not None
         ]
-        return Counter(self.ratio, [time for time, _ in told], [value for _, value in told])
+        return Counter(self.ratio, [time for time, _ in points], [value for _, value in points])
 
     def _operations(
         self, name: str, category: str, rank: int, phases: Sequence[Phase]
@@ -129,29 +129,29 @@ class Trace:
         shown = (operations.has_span[low:high] == 1) & np.isin(operations.phase[low:high], phases)
         rows = low + np.flatnonzero(shown)
         rows = rows[np.lexsort((rows, operations.end_ns[rows], operations.start_ns[rows]))]
-        own = operations.take(rows)
-        labels = [Phase(phase).label for phase in own.phase.tolist()]
-        first, second = own.microbatch.tolist(), own.second_microbatch.tolist()
+        table = operations.take(rows)
+        labels = [Phase(phase).label for phase in table.phase.tolist()]
+        first, second = table.microbatch.tolist(), table.second_microbatch.tolist()
         return self._track(
             name,
             category,
-            own.start_ns,
-            own.end_ns,
+            table.start_ns,
+            table.end_ns,
             [_operation_name(*each) for each in zip(labels, first, second, strict=True)],
             (
                 Argument("phase", labels),
-                _known("microbatch", own.microbatch),
-                _known("second_microbatch", own.second_microbatch),
-                _known("chunk", own.chunk),
-                _known("second_chunk", own.second_chunk),
+                _known("microbatch", table.microbatch),
+                _known("second_microbatch", table.second_microbatch),
+                _known("chunk", table.chunk),
+                _known("second_chunk", table.second_chunk),
                 Argument(
-                    "sequence", [split if split > 0 else None for split in own.sequence.tolist()]
+                    "sequence", [split if split > 0 else None for split in table.sequence.tolist()]
                 ),
-                Argument("occurrence", [again or None for again in own.occurrence.tolist()]),
-                _known("iteration", own.iteration),
-                Argument("kernels", own.kernels.tolist()),
-                Argument("range", [self.names[row] for row in own.name_id.tolist()]),
-                Argument("host_start_ns", own.host_start_ns.tolist()),
+                Argument("occurrence", [again or None for again in table.occurrence.tolist()]),
+                _known("iteration", table.iteration),
+                Argument("kernels", table.kernels.tolist()),
+                Argument("range", [self.names[row] for row in table.name_id.tolist()]),
+                Argument("host_start_ns", table.host_start_ns.tolist()),
             ),
             _flows_at(rows, self.flows.before),
             _flows_at(rows, self.flows.after),
@@ -162,28 +162,28 @@ class Trace:
         low, high = np.searchsorted(bubbles.rank, (rank, rank + 1)).tolist()
         rows = np.arange(low, high)
         rows = rows[np.lexsort((rows, bubbles.end_ns[rows], bubbles.start_ns[rows]))]
-        own = bubbles.take(rows)
-        causes = [Cause(cause) for cause in own.cause.tolist()]
+        table = bubbles.take(rows)
+        causes = [Cause(cause) for cause in table.cause.tolist()]
         nothing = (None, None)
         hosts = [
             host_activity(report, row) if cause is Cause.HOST else nothing
             for row, cause in zip(rows.tolist(), causes, strict=True)
         ]
-        peer_operation = own.peer_operation.tolist()
-        peer = np.append(report.operations.rank, NONE)[own.peer_operation].tolist()
+        peer_operation = table.peer_operation.tolist()
+        peer = np.append(report.operations.rank, NONE)[table.peer_operation].tolist()
         ranks = [_named(rank.label) for rank in report.ranks]
         return self._track(
             "bubbles",
             "bubble",
-            own.start_ns,
-            own.end_ns,
+            table.start_ns,
+            table.end_ns,
             [cause.label for cause in causes],
             (
-                Argument("ratio", [bubbles.ratio] * len(own)),
-                Argument("iteration", own.iteration.tolist()),
-                Argument("idle_ns", (own.end_ns - own.start_ns).tolist()),
-                Argument("before", _operation_labels(report, own.before.tolist())),
-                Argument("after", _operation_labels(report, own.after.tolist())),
+                Argument("ratio", [bubbles.ratio] * len(table)),
+                Argument("iteration", table.iteration.tolist()),
+                Argument("idle_ns", (table.end_ns - table.start_ns).tolist()),
+                Argument("before", _operation_labels(report, table.before.tolist())),
+                Argument("after", _operation_labels(report, table.after.tolist())),
                 Argument("peer", [None if at == NONE else ranks[at] for at in peer]),
                 Argument("peer_operation", _operation_labels(report, peer_operation)),
                 Argument("host_call", [call and _named(call) for call, _ in hosts]),
@@ -192,7 +192,7 @@ class Trace:
         )
 
     def _iterations(self, iterations: Sequence[tuple[int, RankIteration]]) -> SliceTrack:
-        windows = [(index, own, own.accounts[self.ratio]) for index, own in iterations]
+        windows = [(index, rank, rank.accounts[self.ratio]) for index, rank in iterations]
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
         among = self.report.iterations
         return self._track(
@@ -248,14 +248,14 @@ def trace_of(report: Report) -> Trace:
 
 
 def _extent(report: Report, ratio: str) -> tuple[int, int]:
-    """Return when the first thing of a trace begins, and the last one ends; 0 where is none."""
+    """Return the start of the first slice of a trace and the end of the last; 0 without any."""
     operations, bubbles = report.operations, report.bubbles
     spanned = operations.has_span == 1
     accounts = [
-        own.accounts[ratio]
+        rank.accounts[ratio]
         for iteration in report.iterations
-        for own in iteration.ranks
-        if ratio in own.accounts
+        for rank in iteration.ranks
+        if ratio in rank.accounts
     ]
     starts = (operations.start_ns[spanned], bubbles.start_ns, [a.start_ns for a in accounts])
     ends = (operations.end_ns[spanned], bubbles.end_ns, [a.end_ns for a in accounts])
@@ -279,7 +279,7 @@ def _operation_name(label: str, first: int, second: int) -> str:
 
 
 def _operation_labels(report: Report, rows: list[int]) -> list[str | None]:
-    """Return what operations are called elsewhere in the report; None for none."""
+    """Return the labels of operations in the rest of the report; None for no operation."""
     some = sorted({row for row in rows if row >= 0})
     called = dict(zip(some, operation_labels(report, some), strict=True))
     return [called.get(row) for row in rows]

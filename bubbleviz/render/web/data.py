@@ -71,7 +71,7 @@ def packed(
         "command": command,
         "layout": layout,
         "names": timeline.names,
-        "paints": [_paint_entry(own) for own in paints.used],
+        "paints": [_paint_entry(each) for each in paints.used],
         "unattributed_colour": UNATTRIBUTED,
         "phases": [phase.label for phase in Phase],
         "compute_phases": [int(phase) for phase in COMPUTE],
@@ -81,12 +81,12 @@ def packed(
         ],
         "ratios": [
             {
-                "name": own.name,
-                "summary": own.summary,
-                "definition": own.definition,
-                "work": own.work.name.lower(),
+                "name": ratio.name,
+                "summary": ratio.summary,
+                "definition": ratio.definition,
+                "work": ratio.work.name.lower(),
             }
-            for own in ratio_definitions()
+            for ratio in ratio_definitions()
         ],
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -113,10 +113,10 @@ class _Paints:
         chunks = np.unique(chunk[computing & (chunk >= 0)])
         shades = min(len(chunks), MAX_SHADES)
         kinds = np.stack((phase, chunk, operations["second_chunk"]))
-        found, of = np.unique(kinds, axis=1, return_inverse=True)
+        distinct, of = np.unique(kinds, axis=1, return_inverse=True)
         self.used = [
             _paint(Phase(phase), chunk, second, chunks, shades)
-            for phase, chunk, second in found.T.tolist()
+            for phase, chunk, second in distinct.T.tolist()
         ]
         self.of_operation: Ints = of.reshape(-1).astype(np.int64)
 
@@ -125,15 +125,15 @@ def _paint(phase: Phase, chunk: int, second: int, chunks: Ints, shades: int) -> 
     if phase in COMMUNICATION_PHASES:
         return Paint("communication", ((1.0, COMMUNICATION),), number_colour(COMMUNICATION))
     other = second if phase is Phase.FB else NONE
-    own, pair = (
+    shade, second_shade = (
         shade_of(int(np.searchsorted(chunks, c)), len(chunks)) if c in chunks else NONE
         for c in (chunk, other)
     )
-    return paint(phase, own, pair, shades)
+    return paint(phase, shade, second_shade, shades)
 
 
-def _paint_entry(own: Paint) -> dict[str, Any]:
-    return {"bands": [list(band) for band in own.bands], "number": own.number}
+def _paint_entry(paint: Paint) -> dict[str, Any]:
+    return {"bands": [list(band) for band in paint.bands], "number": paint.number}
 
 
 def laid_out(
@@ -162,10 +162,10 @@ def columns_of(layout: Mapping[str, Mapping[str, Any]], data: bytes) -> dict[str
     """Return the columns that :func:`laid_out` gave, as a page unpacks them."""
     return {
         table: {
-            name: np.frombuffer(data, f"<{kind}", own["rows"], at).cumsum().astype(np.int64)
-            for name, (kind, at) in own["columns"].items()
+            name: np.frombuffer(data, f"<{kind}", block["rows"], at).cumsum().astype(np.int64)
+            for name, (kind, at) in block["columns"].items()
         }
-        for table, own in layout.items()
+        for table, block in layout.items()
     }
 
 

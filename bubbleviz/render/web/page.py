@@ -83,7 +83,9 @@ def _part(name: str) -> str:
 def _style() -> str:
     """Return the style sheet with the colours of pictures."""
     inks = (("light", LIGHT), ("dark", DARK))
-    colours = {f"{mode}_{name}": own for mode, ink in inks for name, own in asdict(ink).items()}
+    colours = {
+        f"{mode}_{name}": colour for mode, ink in inks for name, colour in asdict(ink).items()
+    }
     return Template(_part("page.css")).substitute(colours)
 
 

@@ -32,8 +32,8 @@ def draw_causes(
     for cause in Cause:
         boxes: list[str] = []
         for number, top in enumerate(layout.tops):
-            own = (row == number) & (bubbles.cause == cause)
-            lows, highs = intervals.union(start[own], end[own])
+            members = (row == number) & (bubbles.cause == cause)
+            lows, highs = intervals.union(start[members], end[members])
             boxes += [
                 box(layout.left + low / _GRID, top, layout.left + high / _GRID, top + layout.row)
                 for low, high in zip(lows.tolist(), highs.tolist(), strict=True)

@@ -30,11 +30,11 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection) -> None:
     """Draw a map for each phase of the first drawn iteration, and the scale below."""
     operations, iteration = report.operations, selection.iterations[0]
     times = report.explanation.phase_times.times_median
-    own = (operations.iteration == iteration.index) & (times > 0)
-    own &= (operations.microbatch >= 0) & (operations.virtual_stage >= 0)
+    timed = (operations.iteration == iteration.index) & (times > 0)
+    timed &= (operations.microbatch >= 0) & (operations.virtual_stage >= 0)
     drawn = False
     for phase in COUNTED:
-        rows = np.flatnonzero(own & (operations.phase == phase))
+        rows = np.flatnonzero(timed & (operations.phase == phase))
         if len(rows):
             _draw(
                 page,
