@@ -571,7 +571,7 @@ def _launching(world: _World, row: int) -> bool:
     return any(n == number for *_, n in world.kernels)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(_worlds(), st.sampled_from([0, 3, 10]))
 def test_against_a_reference_that_looks_at_every_microsecond(world: _World, shortest: int) -> None:
     expected = {d: _expected(world, d, shortest) for d in (0, 1)}
@@ -809,7 +809,7 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
         bubbleviz.idle(file, step="a[")
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(_worlds(), st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(-20, 60))
 def test_steps_add_up(world: _World, lengths: list[int], begin: int) -> None:
     ranges, now = list(world.ranges), begin
@@ -850,7 +850,7 @@ def test_a_window_without_anything_is_refused(tmp_path: Path) -> None:
         bubbleviz.idle(file, window=window_of("time:1s-"))
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(_worlds(), st.integers(1, 200))
 def test_two_windows_make_the_whole(world: _World, cut: int) -> None:
     if all(a == b for a, b, *_ in world.kernels):

@@ -106,3 +106,17 @@ class Run:
 
 def told(costs: Costs) -> dict[str, float]:
     return {own.name: own.cost_us for own in costs.instructions}
+
+
+def steps(count: int, cost: int = 1_000) -> Run:
+    """Return a run of ``jit_step`` in which the step k takes ``cost`` + k, the first ten times."""
+    run = Run()
+    for k in range(count):
+        with run.module():
+            run.thunk("fusion.1", (cost + k) * (10 if k == 0 else 1))
+            run.thunk("all-gather-start.2", 500, 40, kernel=NCCL)
+    return run
+
+
+def notes(costs: Costs) -> set[str]:
+    return {note.what for note in costs.limitations}

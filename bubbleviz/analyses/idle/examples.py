@@ -16,7 +16,7 @@ from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.model.columns import NONE
 
 #: The name of work that has none.
-COPY = "copy or fill"
+COPY = "copy or memset"
 #: Of the ranges around an example, so many of the innermost are shown.
 _WHERE = 6
 

@@ -33,7 +33,7 @@ class Busy:
         any_ns: intervals in which anything ran.
         compute_ns: in which a kernel ran that is no communication.
         communication_ns: in which a communication kernel ran.
-        copy_ns: in which a copy or fill ran.
+        copy_ns: in which a copy or memset ran.
     """
 
     any_ns: intervals.Intervals

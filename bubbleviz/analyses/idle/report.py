@@ -10,13 +10,13 @@ from bubbleviz.model.operations import Limitation
 
 #: The terms of the report; also in the JSON.
 DEFINITIONS = {
-    "span": "from the start of a device's first kernel, copy or fill to the end of its last",
-    "busy": "union over streams of kernels, copies and fills",
+    "span": "from the start of a device's first kernel, copy or memset to the end of its last",
+    "busy": "union over streams of kernels, copies and memsets",
     "duty_cycle": "busy / span",
     "compute": "union of kernels that are no communication",
     "communication": "union of communication kernels",
     "exposed_communication": "communication with no compute beside it",
-    "exposed_copy": "copies and fills with no kernel beside them",
+    "exposed_copy": "copies and memsets with no kernel beside them",
     "overlap": "communication with compute beside it / communication",
     "idle": "span - busy = span - compute - exposed_communication - exposed_copy",
     "step": "a range of the host, clipped to the span; its device work can lag behind",
@@ -36,9 +36,9 @@ class Breakdown:
         busy_ns: anything ran (the duty cycle of XProf: active time over all time).
         compute_ns: a kernel ran that is no communication.
         communication_ns: a communication kernel ran.
-        copy_ns: a copy or fill ran.
+        copy_ns: a copy or memset ran.
         exposed_communication_ns: communication ran, and no compute.
-        exposed_copy_ns: a copy or fill ran alone.
+        exposed_copy_ns: a copy or memset ran alone.
     """
 
     start_ns: int

@@ -71,13 +71,7 @@ def measure_costs(
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = [file.path for file in find_profiles([str(path) for path in inputs])]
     refuse_twins(files)
-    progress = progress or Unwatched()
-    progress.files({path: Path(path).stat().st_size for path in files})
-    measured = []
-    for path in files:
-        watch = partial(progress.read, path)
-        measured.append(_of_profile(path, skip, jobs, watch, keep_export=keep_export))
-        watch(1.0)
+    measured = list(_of_profiles(files, skip, jobs, progress, keep_export=keep_export))
     samples = merge_samples([of_profile.samples for of_profile in measured])
     totals = _modules(samples)
     if modules:
@@ -102,6 +96,18 @@ def measure_costs(
             *([] if apart else _shared_names(samples)),
         ),
     )
+
+
+def _of_profiles(
+    files: Sequence[str], skip: int, jobs: int, progress: Progress | None, *, keep_export: bool
+) -> Iterator[ProfileSamples]:
+    """Yield the executions in each profile, one profile after the other."""
+    progress = progress or Unwatched()
+    progress.files({path: Path(path).stat().st_size for path in files})
+    for path in files:
+        watch = partial(progress.read, path)
+        yield _of_profile(path, skip, jobs, watch, keep_export=keep_export)
+        watch(1.0)
 
 
 def _of_profile(

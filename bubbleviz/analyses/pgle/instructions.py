@@ -40,7 +40,7 @@ class Samples(Table):
         instruction: row of ``instructions``.
         module: row of ``modules``; -1 unknown.
         device: number of the device in its profile.
-        cost_ns: durations of its kernels, copies and fills, summed.
+        cost_ns: durations of its kernels, copies and memsets, summed.
         collective: whether it moves data between devices: by its name, or by one of its kernels.
         instructions: names of instructions.
         modules: labels of modules.

@@ -1,0 +1,256 @@
+"""Instruction costs compared with estimates, and the command."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.analyses.pgle import measure_costs
+from bubbleviz.analyses.pgle import text as pgle_text
+from bubbleviz.analyses.pgle.analysis import contents_of
+from bubbleviz.analyses.pgle.comparison import compare_costs
+from bubbleviz.analyses.pgle.files import pb, pbtxt, read_costs
+from bubbleviz.cli.app import main
+from tests.support.xla_runs import NCCL, Run, notes, steps, told
+
+
+def test_estimates_are_held_against_a_profile(tmp_path: Path) -> None:
+    costs = measure_costs(steps(2).written(tmp_path))
+    found = compare_costs(
+        costs.instructions, {"fusion.1": 0.5, "all-gather-start.2": 2.54, "gone.1": 3.0}
+    )
+
+    # 0.540 us and 1.001 us were measured.
+    assert [own.name for own in found.differences] == ["all-gather-start.2", "fusion.1"]
+    assert [own.off_us for own in found.differences] == pytest.approx([-2.0, 0.501])
+    assert [own.ratio for own in found.differences] == pytest.approx([0.54 / 2.54, 2.002])
+    assert found.unmeasured == ("gone.1",)
+    assert found.unestimated == ()
+    assert (found.estimated_us, found.measured_us) == pytest.approx((3.04, 1.541))
+    assert (found.off_us, found.unmeasured_us) == pytest.approx((2.501, 3.0))
+
+
+def test_fingerprints_of_modules_are_taken_off(tmp_path: Path) -> None:
+    costs = measure_costs(steps(2).written(tmp_path))
+    found = compare_costs(costs.instructions, {"90ab::fusion.1": 1.0, "12cd::fusion.1": 2.0})
+
+    assert [(own.name, own.estimated_us) for own in found.differences] == [("fusion.1", 2.0)]
+
+
+def test_nothing_to_compare_and_ties(tmp_path: Path) -> None:
+    costs = measure_costs(steps(2).written(tmp_path))
+    nothing = compare_costs(costs.instructions, {})
+    assert (nothing.differences, len(nothing.unestimated)) == ((), 2)
+    assert compare_costs((), {}).off_us == 0
+
+    equal = compare_costs(costs.instructions, {"fusion.1": 1.001, "all-gather-start.2": 0.54})
+    assert [own.name for own in equal.differences] == ["all-gather-start.2", "fusion.1"]
+    assert [own.ratio for own in equal.differences] == [1.0, 1.0]
+    assert compare_costs(costs.instructions, {"fusion.1": 0.0}).differences[0].ratio is None
+
+
+# The command
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(["pgle", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command_writes_text_and_binary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = steps(4).written(tmp_path)
+    before = path.read_bytes()
+    expected = {"all-gather-start.2": 0.54, "fusion.1": 1.002}
+
+    text, binary = tmp_path / "costs.pbtxt", tmp_path / "costs.pb"
+    code, out, err = called(capsys, path, "-o", text)
+    assert (code, err) == (0, "")
+    assert (
+        "2 instructions, of them 1 collectives; p90 of executions and devices: 6 executions" in out
+    )
+    assert "--xla_gpu_enable_latency_hiding_scheduler=false" in out
+    assert f"--xla_gpu_pgle_profile_file_or_directory_path={text}\n" in out
+    assert called(capsys, path, "-o", binary)[0] == 0
+    assert read_costs(str(text)) == read_costs(str(binary)) == expected
+    assert pbtxt.read(text.read_bytes()) == pb.read(binary.read_bytes())
+    assert called(capsys, path, "-o", "-")[:2] == (0, text.read_text())
+    assert path.read_bytes() == before
+    assert {file.name for file in tmp_path.iterdir()} == {"jax.sqlite", text.name, binary.name}
+
+
+def test_a_file_that_xla_does_not_read_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "costs.txt"
+    code, _, err = called(capsys, steps(2).written(tmp_path), "-o", file)
+
+    assert (code, err.count("\n")) == (0, 1)
+    assert f"{file}: written as text, but XLA reads files that end with .pb or .pbtxt" in err
+    assert set(dict(pbtxt.read(file.read_bytes()))) == {"fusion.1", "all-gather-start.2"}
+
+
+def test_nothing_is_replaced_without_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, file = steps(2).written(tmp_path), tmp_path / "costs.pbtxt"
+    file.write_text("mine")
+
+    code, out, err = called(capsys, path, "-o", file)
+    assert (code, out, file.read_text()) == (1, "", "mine")
+    assert "--force" in err
+    assert called(capsys, path, "-o", file, "--force")[0] == 0
+    assert file.read_text() != "mine"
+    assert called(capsys, path, "-o", path, "-f")[0] == 1
+    (tmp_path / "costs.jit_step_7_.pbtxt").write_text("mine")
+    code, _, err = called(capsys, path, "--modules", "-o", file)
+    assert (code, (tmp_path / "costs.jit_step_7_.pbtxt").read_text()) == (1, "mine")
+    assert "costs.jit_step_7_.pbtxt: exists already" in err
+
+
+def test_modules_are_written_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = steps(2).written(tmp_path)
+    code, out, _ = called(capsys, path, "--modules", "-o", tmp_path / "costs.pbtxt")
+
+    assert code == 0
+    assert read_costs(str(tmp_path / "costs.jit_step_7_.pbtxt"))["fusion.1"] == 1.001
+    assert f"path={tmp_path / 'costs.jit_step_7_.pbtxt'}\n" in out
+    assert not (tmp_path / "costs.pbtxt").exists()
+
+
+def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, file, table = steps(2).written(tmp_path), tmp_path / "a.pb", tmp_path / "off.csv"
+    file.write_bytes(pb.write({"fusion.1": 0.5, "=gone": 3.0, "all-gather-start.2": 0.54}))
+    code, out, err = called(capsys, path, "--against", file, "--csv", table)
+
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    rows = [at for at, line in enumerate(lines) if line.startswith(("fusion.1 ", "all-gather"))]
+    assert lines[rows[0]].split() == ["fusion.1", "0.500", "1.001", "2.002", "+0.501", "1"]
+    assert lines[rows[1]].startswith("all-gather-start.2")
+    assert "estimated, not in the profile: 1 instructions, 3.000 us (=gone)" in out
+    read = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert [row["instruction"] for row in read] == ["fusion.1", "all-gather-start.2"]
+    assert float(read[0]["ratio"]) == pytest.approx(2.002)
+
+
+def test_without_a_file_the_costs_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = called(capsys, steps(2).written(tmp_path))
+
+    assert (code, err) == (0, "")
+    assert [line.split() for line in out.splitlines() if line.startswith("fusion.1")] == [
+        ["fusion.1", "1.001", "1", "compute"]
+    ]
+
+
+def test_limitations_go_to_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run()
+    for _ in range(2):
+        with run.module():
+            run.thunk("all-gather-start.1", 1_000, kernel=NCCL, stream=8)
+            run.thunk("fusion.2", 1_000)
+            run.thunk("all-gather-done.1")
+    code, out, err = called(capsys, run.written(tmp_path), "-o", "-")
+
+    assert code == 0
+    assert set(pbtxt.read(out.encode())) == {("all-gather-start.1", 1.0), ("fusion.2", 1.0)}
+    assert [line.split(" (")[0] for line in err.splitlines()] == [
+        "bubbleviz: limitation: collectives overlap compute",
+        "bubbleviz: limitation: asynchronous collectives",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--aggregate", "p101"], "not one of"),
+        (["--aggregate-collectives", "most"], "not one of"),
+        (["--csv", "x.csv"], "--against"),
+        (["--modules", "--against", "x.pb"], "--module NAME"),
+        (["--modules", "-o", "-"], "name a file"),
+        (["--module", "jit_other"], "jit_step(7)"),
+        (["--skip", "-1"], "--skip"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = called(capsys, steps(2).written(tmp_path), *arguments)
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_hostile_names_are_inert_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["<script>x", "a\nb\x1b[2J", "=1+1", '" } costs { name: "', "z" * 10_000, "größe"]
+    run = Run()
+    for _ in range(2):
+        with run.module("<b>\n" + "m" * 10_000):
+            for name in names:
+                run.thunk(name, 1_000)
+    path, file = run.written(tmp_path), tmp_path / "costs.pbtxt"
+    assert called(capsys, path, "-o", file)[0] == 0
+    _, shown, _ = called(capsys, path)
+    code, out, _ = called(capsys, path, "--against", file, "--csv", "-")
+
+    assert code == 0
+    assert read_costs(str(file)) == dict.fromkeys(names, 1.0)
+    assert all(c.isprintable() or c == "\n" for c in shown)
+    assert max(map(len, shown.splitlines())) < 250
+    cells = {row["instruction"] for row in csv.DictReader(io.StringIO(out))}
+    assert not any(cell.startswith("=") for cell in cells)
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    path = steps(3).written(tmp_path)
+    written = [contents_of(measure_costs(path, jobs=jobs), "c.pbtxt") for jobs in (1, 2)]
+
+    assert written[0] == written[1]
+
+
+def test_a_report_is_exported_and_goes_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = steps(2)
+    run.launch(10)
+    export = run.written(tmp_path)
+    report, program = tmp_path / "jax.nsys-rep", tmp_path / "bin" / "nsys"
+    report.write_bytes(b"not what SQLite writes")
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nshift 4; cp {export} "$1"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    costs = measure_costs(report)
+
+    assert told(costs) == told(measure_costs(export))
+    loose = [n for n in costs.limitations if n.what == "work outside every instruction"]
+    assert [n.reason.split(":")[0] for n in loose] == [str(report)]
+
+
+def test_the_same_profile_twice_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = steps(2).written(tmp_path)
+    code, _, err = called(capsys, path, path)
+
+    assert code == 1
+    assert "the same profile twice" in err
+
+
+def test_limitations_of_clocks_are_no_warnings(tmp_path: Path) -> None:
+    costs = measure_costs(steps(2).written(tmp_path))
+
+    assert "what the GPUs are" in notes(costs)
+    assert pgle_text.warnings(costs.limitations) == ()

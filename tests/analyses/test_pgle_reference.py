@@ -1,0 +1,176 @@
+"""Instruction costs against plain Python: statistics, and whole runs."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bubbleviz.analyses.pgle import measure_costs
+from bubbleviz.analyses.pgle.costs import aggregation_of
+from bubbleviz.analyses.pgle.range_names import RangeKind, parse_range_names
+from bubbleviz.errors import UsageError
+from tests.support.xla_runs import FORMS, NCCL, Run, told
+
+
+@given(st.lists(st.integers(0, 1_000), min_size=1, max_size=30), st.integers(0, 100))
+def test_rules_against_plain_python(values: list[int], percent: int) -> None:
+    import numpy as np
+
+    # Two groups, so that the places of the second count, too.
+    ascending = np.array([5, 6, 7, *sorted(values)])
+    first, count = np.array([0, 3]), np.array([3, len(values)])
+
+    def of(text: str) -> float:
+        return float(aggregation_of(text, "--aggregate").of(ascending, first, count)[1])
+
+    assert of("max") == max(values) == of("p100")
+    assert of("min") == min(values) == of("p0")
+    assert of("median") == median(values)
+    assert of("mean") == pytest.approx(fmean(values))
+    assert of(f"p{percent}") == sorted(values)[percent * (len(values) - 1) // 100]
+
+
+def test_the_default_is_the_percentile_of_jax(tmp_path: Path) -> None:
+    # xla/python/aggregate_profile_test.cc: of 0, 10, .. 100 the 90th percentile is 90.
+    run = Run()
+    for took in (7, *range(0, 101, 10)):
+        with run.module():
+            run.thunk("custom-call", took)
+
+    assert told(measure_costs(run.written(tmp_path))) == {"custom-call": 0.090}
+
+
+def test_collectives_have_a_rule_of_their_own(tmp_path: Path) -> None:
+    run = Run()
+    for took in (1, 10, 30, 20):
+        with run.module():
+            run.thunk("fusion.1", took)
+            run.thunk("psum.2", took, kernel=NCCL)
+    path = run.written(tmp_path)
+    costs = measure_costs(path, aggregate="min", aggregate_collectives="max")
+
+    assert told(costs) == {"fusion.1": 0.010, "psum.2": 0.030}
+    # The name says nothing, the kernel does.
+    assert [own.collective for own in costs.instructions] == [False, True]
+
+
+@pytest.mark.parametrize("text", ["", "p101", "p-1", "p", "90", "average", "p090"])
+def test_other_rules_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not one of max, min, mean, median, or a percentile"):
+        aggregation_of(text, "--aggregate")
+
+
+# A plain reference
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Run:
+    """Return runs of nested instructions with any number of kernels, on two threads."""
+    chance = random.Random(draw(st.integers(0, 1 << 32)))
+    run = Run()
+
+    def grow(depth: int, tid: int) -> None:
+        for _ in range(chance.randrange(4)):
+            op = chance.choice(["while.1", "a", "b", "all-gather-start.1"])
+            with run.range(FORMS[0].format(op), tid):
+                for _ in range(chance.randrange(3)):
+                    run.launch(chance.randrange(5), device=chance.randrange(2), tid=tid)
+                if depth:
+                    grow(depth - 1, tid)
+
+    for _ in range(chance.randrange(1, 5)):
+        tid = chance.choice([1, 2])
+        with run.module(chance.choice(["m", "n"]), tid=tid):
+            run.thunk("a", 3, tid=tid)
+            grow(2, tid)
+    return run
+
+
+class Plain:
+    """What the costs are, told range by range and kernel by kernel."""
+
+    def __init__(self, run: Run) -> None:
+        self.ranges = run.ranges
+        self.said = [parse_range_names([r.name or ""]) for r in run.ranges]
+        self.instructions = [
+            i for i, s in enumerate(self.said) if s.kind[0] == RangeKind.INSTRUCTION
+        ]
+        execution = self.executions()
+        calls = {call.correlation: call for call in run.calls}
+        self.cost: dict[tuple[int, int], int] = defaultdict(int)
+        for kernel in run.kernels:
+            call = calls[kernel.correlation]
+            held = self.around(call.start, call.end, call.tid, RangeKind.INSTRUCTION)
+            self.cost[execution[held[-1]], kernel.device] += kernel.end - kernel.start
+
+    def around(self, start: int, end: int, tid: int, kind: RangeKind) -> list[int]:
+        """Return the ranges around a time, from outermost to innermost (ids ascend)."""
+        return [
+            i
+            for i, r in enumerate(self.ranges)
+            if self.said[i].kind[0] == kind and r.tid == tid
+            if r.start <= start and end <= (r.end or 0)
+        ]
+
+    def above(self, row: int, kind: RangeKind) -> int:
+        own = self.ranges[row]
+        held = [i for i in self.around(own.start, own.end or 0, own.tid, kind) if i != row]
+        return held[-1] if held else -1
+
+    def op(self, row: int) -> str:
+        return self.said[row].instructions[0]
+
+    def executions(self) -> dict[int, int]:
+        siblings: dict[tuple[int, int], list[int]] = defaultdict(list)
+        parent = {row: self.above(row, RangeKind.INSTRUCTION) for row in self.instructions}
+        for row in self.instructions:
+            siblings[self.above(row, RangeKind.MODULE), parent[row]].append(row)
+        execution = {row: row for row in self.instructions}
+        for (_, holder), own in siblings.items():
+            loop = holder >= 0 and self.op(holder).startswith("while")
+            if loop and len({self.op(row) for row in own}) == 1:
+                continue
+            for before, row in pairwise(own):
+                if self.op(before) == self.op(row):
+                    execution[row] = execution[before]
+        for row in self.instructions:
+            if parent[row] >= 0 and self.op(parent[row]) == self.op(row):
+                execution[row] = execution[parent[row]]
+        return execution
+
+    def longest(self, skip: int) -> dict[str, int]:
+        """Return the longest execution of each instruction, after its module's warm-up."""
+        ran: dict[tuple[str | None, int], set[int]] = defaultdict(set)
+        for row, device in self.cost:
+            module = self.above(row, RangeKind.MODULE)
+            ran[self.ranges[module].name, device].add(module)
+        most: dict[str | None, int] = defaultdict(int)
+        for (name, _), own_runs in ran.items():
+            most[name] = max(most[name], len(own_runs))
+        longest: dict[str, int] = {}
+        for (row, device), took in self.cost.items():
+            module = self.above(row, RangeKind.MODULE)
+            name = self.ranges[module].name
+            if sorted(ran[name, device]).index(module) >= skip or most[name] <= skip:
+                longest[self.op(row)] = max(longest.get(self.op(row), 0), took)
+        return longest
+
+
+@settings(max_examples=60, deadline=None)
+@given(run=trees(), skip=st.integers(0, 2))
+def test_costs_against_plain_python(
+    run: Run, skip: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = run.written(tmp_path_factory.mktemp("run"))
+    expected = Plain(run).longest(skip)
+
+    costs = measure_costs(path, aggregate="max", skip=skip)
+
+    assert told(costs) == {name: took / 1000 for name, took in sorted(expected.items())}
