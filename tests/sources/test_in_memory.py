@@ -52,11 +52,11 @@ def test_calls_are_handed_on_whole_and_in_order() -> None:
     count = (1 << 16) + 5
     number = np.arange(count)
     calls = Calls(number, number.copy(), number + 1, number * 0, correlations(number))
-    held = InMemoryCalls(calls, number % 2, ("cudaLaunchKernel", "cudaMemcpy"))
+    log = InMemoryCalls(calls, number % 2, ("cudaLaunchKernel", "cudaMemcpy"))
 
-    assert np.concatenate([b.row for b in held.blocks()]).tolist() == number.tolist()
-    assert held.at(_column(3, 9)).start_ns.tolist() == [3, 9]
-    assert held.names(_column(2, 3)) == ("cudaLaunchKernel", "cudaMemcpy")
+    assert np.concatenate([b.row for b in log.blocks()]).tolist() == number.tolist()
+    assert log.at(_column(3, 9)).start_ns.tolist() == [3, 9]
+    assert log.names(_column(2, 3)) == ("cudaLaunchKernel", "cudaMemcpy")
 
 
 @pytest.mark.parametrize(

@@ -37,19 +37,19 @@ def _trace(path: Path, events: list[dict[str, Any]], **facts: Any) -> Path:
 
 
 def _kernel(start: float, dur: float, correlation: int, **args: Any) -> dict[str, Any]:
-    told = {"correlation": correlation, "device": 0, "stream": 7, **args}
-    own = {"pid": 0, "tid": 7, "ts": start, "dur": dur, "args": told}
-    return {"ph": "X", "cat": "kernel", "name": "gemm", **own}
+    arguments = {"correlation": correlation, "device": 0, "stream": 7, **args}
+    fields = {"pid": 0, "tid": 7, "ts": start, "dur": dur, "args": arguments}
+    return {"ph": "X", "cat": "kernel", "name": "gemm", **fields}
 
 
 def _call(start: float, dur: float, correlation: int, **more: Any) -> dict[str, Any]:
-    own = {"pid": 9, "tid": 9, "ts": start, "dur": dur, "args": {"correlation": correlation}}
-    return {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", **own, **more}
+    fields = {"pid": 9, "tid": 9, "ts": start, "dur": dur, "args": {"correlation": correlation}}
+    return {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", **fields, **more}
 
 
 def _range(start: float, dur: float, name: str, **more: Any) -> dict[str, Any]:
-    own = {"pid": 9, "tid": 9, "ts": start, "dur": dur}
-    return {"ph": "X", "cat": "user_annotation", "name": name, **own, **more}
+    fields = {"pid": 9, "tid": 9, "ts": start, "dur": dur}
+    return {"ph": "X", "cat": "user_annotation", "name": name, **fields, **more}
 
 
 def test_a_trace_without_anything_is_refused(tmp_path: Path) -> None:
@@ -140,18 +140,18 @@ def test_a_mark_of_utf_8_in_front_is_nothing(tmp_path: Path, zipped: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b'{\n "schema": "bubbleviz.report/1"}', "a report of bubbleviz, not a profile; give"),
         (b" \n", "the file is empty; give the file that the profiler wrote"),
         (b"<html>", "nor a trace of PyTorch or XLA; give the file that the profiler wrote"),
     ],
 )
-def test_what_is_no_trace_is_told_what_it_is(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "a.json"
     file.write_bytes(content)
 
-    with pytest.raises(ProfileError, match=told):
+    with pytest.raises(ProfileError, match=message):
         bubbleviz.analyze(file)
 
 
@@ -246,7 +246,7 @@ def test_stray_times_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "facts", "cut", "told"),
+    ("events", "facts", "cut", "message"),
     [
         ([_call(1, 1, 1)], {}, False, "although calls launched some"),
         ([_call(1, 1, 1)], {}, True, "although calls launched some"),
@@ -259,21 +259,21 @@ def test_stray_times_are_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_what_lost_its_gpu_is_not_taken_for_a_run_without_one(
-    tmp_path: Path, events: list[dict[str, Any]], facts: dict[str, Any], cut: bool, told: str
+    tmp_path: Path, events: list[dict[str, Any]], facts: dict[str, Any], cut: bool, message: str
 ) -> None:
-    held = [_range(0, 4, "Forward 0"), _range(1, 2, "aten::mm", cat="cpu_op"), *events]
-    trace = _trace(tmp_path / "a.json", held, **facts)
+    recorded = [_range(0, 4, "Forward 0"), _range(1, 2, "aten::mm", cat="cpu_op"), *events]
+    trace = _trace(tmp_path / "a.json", recorded, **facts)
     if cut:
         trace.write_bytes(trace.read_bytes()[:-2])
 
     for command in (bubbleviz.analyze, bubbleviz.idle):
-        with pytest.raises(NothingToAnalyseError, match=told):
+        with pytest.raises(NothingToAnalyseError, match=message):
             command(trace)
     assert not bubbleviz.inspect(trace).analysable
-    assert told in bubbleviz.inspect(trace).missing[0]
+    assert message in bubbleviz.inspect(trace).missing[0]
 
 
-def test_a_trace_cut_among_its_kernels_says_that_any_may_be_lost(tmp_path: Path) -> None:
+def test_a_trace_cut_among_its_kernels_reports_that_any_may_be_lost(tmp_path: Path) -> None:
     events = [_range(0, 9, "Forward 0"), _call(1, 1, 1), _call(2, 1, 2), _call(3, 1, 3)]
     trace = _trace(tmp_path / "a.json", [*events, _kernel(5, 2, 1), _kernel(8, 2, 2)])
     whole = trace.read_bytes()
@@ -284,7 +284,7 @@ def test_a_trace_cut_among_its_kernels_says_that_any_may_be_lost(tmp_path: Path)
     assert notes["kernels and copies of some launches"] == 2
 
 
-def test_events_without_a_duration_are_told(tmp_path: Path) -> None:
+def test_events_without_a_duration_are_reported(tmp_path: Path) -> None:
     endless = {**_kernel(9, 2, 2), "dur": None}
     trace = _trace(
         tmp_path / "a.json", [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1), endless]
@@ -318,7 +318,7 @@ def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:
     assert profile.activities.ranks.tolist() == [[call[0] >> 24, 0]]
 
 
-def test_any_cut_of_a_trace_is_told_or_refused(tmp_path: Path) -> None:
+def test_any_cut_of_a_trace_is_reported_or_refused(tmp_path: Path) -> None:
     events = [
         item
         for n in range(4)
@@ -333,10 +333,10 @@ def test_any_cut_of_a_trace_is_told_or_refused(tmp_path: Path) -> None:
     for length in range(0, len(whole) - 2, 7):
         cut.write_bytes(whole[:length])
         try:
-            told = [note.what for note in bubbleviz.analyze(cut).limitations]
+            notes = [note.what for note in bubbleviz.analyze(cut).limitations]
         except BubblevizError as error:
-            told = [str(error)]
-        assert "the end of the trace" in told or told[0].startswith(str(cut))
+            notes = [str(error)]
+        assert "the end of the trace" in notes or notes[0].startswith(str(cut))
 
 
 DATA = os.environ.get("BUBBLEVIZ_DATA")
@@ -365,13 +365,13 @@ def test_real_traces_hold_what_a_plain_reader_finds(name: str) -> None:
     assert len(profile.activities) == kernels + copies
     assert sum(map(len, profile.calls.blocks())) == calls
     assert len(profile.ranges) == ranges
-    own = profile.activities.take(slice(0, kernels))
-    assert (own.end_ns - own.start_ns).tolist() == [round(e["dur"] * 1000) for e in plain]
+    kernel = profile.activities.take(slice(0, kernels))
+    assert (kernel.end_ns - kernel.start_ns).tolist() == [round(e["dur"] * 1000) for e in plain]
     base = min(e["ts"] for e in plain)
-    assert (own.start_ns - own.start_ns.min()).tolist() == pytest.approx(
+    assert (kernel.start_ns - kernel.start_ns.min()).tolist() == pytest.approx(
         [(e["ts"] - base) * 1000 for e in plain], abs=300
     )
-    assert [own.names[i] for i in own.name_id.tolist()] == [e["name"] for e in plain]
+    assert [kernel.names[i] for i in kernel.name_id.tolist()] == [e["name"] for e in plain]
 
 
 #: How HolisticTraceAnalysis's own test data names its passes.

@@ -75,11 +75,11 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read_events(str(tmp_path / "none.txt"))
 
 
-# What is told
+# Fields
 
 
 @pytest.mark.parametrize("valid", [True, False])
-def test_all_that_is_told_of_an_operation_is_read(tmp_path: Path, valid: bool) -> None:
+def test_all_fields_of_an_operation_are_read(tmp_path: Path, valid: bool) -> None:
     file = read(tmp_path, plugin(*TWO, valid=valid).text())
     events = file.events
 
@@ -110,9 +110,9 @@ def test_times_of_the_gpu_are_the_first_and_the_last_of_its_channels(tmp_path: P
 
 def test_states_of_steps_are_summed_and_united(tmp_path: Path) -> None:
     events = read(tmp_path, plugin(*TWO).text()).events
-    told = dict(zip(STATES, events.state_ns[0].tolist(), strict=True))
+    times = dict(zip(STATES, events.state_ns[0].tolist(), strict=True))
 
-    assert told == {
+    assert times == {
         "SendBufferWait": 0,
         "SendGpuWait": 1_000,
         "SendPeerWait": 3_000,
@@ -140,7 +140,7 @@ def test_a_time_of_0_is_none(tmp_path: Path) -> None:
     assert events.events.kernel_end_ns.tolist() == [UNKNOWN]
 
 
-def test_a_call_without_an_operation_is_told(tmp_path: Path) -> None:
+def test_a_call_without_an_operation_is_reported(tmp_path: Path) -> None:
     call = '"count": 7, "datatype": "ncclInt8", "root": 2, "GraphCaptured": 1, "Stream": "(nil)"'
     text = line("Broadcast", "COLL_API", "b", 0, 1, None, call)
     events = read(tmp_path, text + line("Broadcast", "COLL_API", "e", 0, 1, 5_000)).events
@@ -150,9 +150,9 @@ def test_a_call_without_an_operation_is_told(tmp_path: Path) -> None:
 
 
 def test_a_collective_of_copy_engines_has_the_time_of_the_gpu(tmp_path: Path) -> None:
-    told = '"eventId": 1, "count": 64, "datatype": "ncclInt8", "strategy": "MC", '
-    told += '"start_ts_cpu": 5.0, "stop_ts_cpu": 9.0, "duration_cpu_us": 4.0'
-    text = line("AllGather", "CE_COLL", "b", 0, 1, 5_000, told + ', "duration_gpu_us": 30')
+    args = '"eventId": 1, "count": 64, "datatype": "ncclInt8", "strategy": "MC", '
+    args += '"start_ts_cpu": 5.0, "stop_ts_cpu": 9.0, "duration_cpu_us": 4.0'
+    text = line("AllGather", "CE_COLL", "b", 0, 1, 5_000, args + ', "duration_gpu_us": 30')
     sync = '"eventId": 1, "type": "Ready", "strategy": "MC", "nRanks": 8'
     text += line("CeSync", "CE_SYNC", "b", 0, 1, 5_000, sync) + line(
         "CeSync", "CE_SYNC", "e", 0, 1, 6_000
@@ -169,7 +169,7 @@ def test_every_category_that_is_documented_is_known(tmp_path: Path) -> None:
         *("PROXY", "NET", "NET_IB", "NET_SOCK", "CE_COLL", "CE_SYNC", "CE_BATCH"),
     )
     text = "".join(
-        line("x", own, "b", 0, 1, 5, "") + line("x", own, "e", 0, 1, 9) for own in categories
+        line("x", item, "b", 0, 1, 5, "") + line("x", item, "e", 0, 1, 9) for item in categories
     )
     file = read(tmp_path, text)
 
@@ -195,9 +195,9 @@ def test_two_equal_operations_without_times_are_two(tmp_path: Path) -> None:
 def test_processes_of_one_file_are_kept_apart(tmp_path: Path) -> None:
     one, two = plugin(TWO[0]).lines[1:], plugin(TWO[0]).lines[1:]
     mixed = [
-        own
+        item
         for pair in zip(one, (t.replace('"pid": 100', '"pid": 200') for t in two), strict=True)
-        for own in pair
+        for item in pair
     ]
     events = read(tmp_path, "[\n" + "".join(mixed)).events
 
@@ -234,11 +234,11 @@ def test_transfers_of_the_proxy_profiler_are_rows_by_operation_and_peer(tmp_path
     assert events.transfer_ns.tolist() == [8_000, 500, 10_000]
 
 
-def test_a_fork_tells_bytes_and_collective(tmp_path: Path) -> None:
-    told = '"args": { "opCount": 1, "proxyOpIndex":3 }, "chunkSize": 5, "totalSteps": 2, '
-    told += '"collectiveName": "AllReduce-3" , "totalbytes": 640 ,  "proto": 2}'
+def test_a_fork_writes_bytes_and_collective(tmp_path: Path) -> None:
+    args = '"args": { "opCount": 1, "proxyOpIndex":3 }, "chunkSize": 5, "totalSteps": 2, '
+    args += '"collectiveName": "AllReduce-3" , "totalbytes": 640 ,  "proto": 2}'
     text = "".join(
-        line("Send-1-0", "NET", "b", number, 0, 5_000).replace("}", f", {told}")
+        line("Send-1-0", "NET", "b", number, 0, 5_000).replace("}", f", {args}")
         + line("Send-1-0", "NET", "e", number, 0, 9_000)
         for number in range(2)
     )
@@ -307,9 +307,9 @@ GARBAGE = st.lists(
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), GARBAGE), max_size=12))
 def test_events_survive_whatever_stands_between_them(parts: list[tuple[str, bytes]]) -> None:
-    found, _ = events_of(b"".join(own.encode() + b"\n" + junk + b"\n" for own, junk in parts))
+    found, _ = events_of(b"".join(item.encode() + b"\n" + junk + b"\n" for item, junk in parts))
 
-    assert [event.cat for event in found] == [json_of(own)["cat"] for own, _ in parts]
+    assert [event.cat for event in found] == [json_of(item)["cat"] for item, _ in parts]
 
 
 def json_of(text: str) -> dict[str, object]:
@@ -324,14 +324,14 @@ def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataO
     cut = data.draw(st.integers(1, len(lines[at]) - 3))
     kept = [*lines[:at], lines[at][:cut], *lines[at + 1 :]]
     found, unreadable = events_of("\n".join(kept).encode())
-    rest = [json_of(own)["cat"] for number, own in enumerate(lines) if number != at]
+    rest = [json_of(item)["cat"] for number, item in enumerate(lines) if number != at]
 
     assert [event.cat for event in found] == rest
     assert unreadable >= 1
 
 
 @pytest.mark.parametrize(
-    "told",
+    "args",
     [
         '"Stream": 0x5020000567d0',
         '"Stream": (nil)',
@@ -343,8 +343,8 @@ def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataO
         '"a": {"b": {"step": 1}}',
     ],
 )
-def test_what_older_versions_print_is_repaired(told: str) -> None:
-    found, unreadable = events_of(line("x", "COLL", "b", 3, 1, 5_000, told).encode())
+def test_values_of_older_versions_are_repaired(args: str) -> None:
+    found, unreadable = events_of(line("x", "COLL", "b", 3, 1, 5_000, args).encode())
 
     assert (len(found), unreadable) == (1, 0)
     assert (found[0].id, found[0].ts) == (3, 5.0)
@@ -406,12 +406,12 @@ def test_garbage_of_any_length_is_no_event(text: bytes) -> None:
 
 @pytest.mark.parametrize("value", [-1, 1 << 63, (1 << 64) - 1, 1 << 70, -(1 << 63)])
 def test_numbers_of_any_size_fit_or_are_none(tmp_path: Path, value: int) -> None:
-    told = ", ".join(
-        f'"{own}": {value}'
-        for own in ("SeqNum", "CommHash", "Rank", "Count", "nChannels", "StartGpuClk")
+    args = ", ".join(
+        f'"{item}": {value}'
+        for item in ("SeqNum", "CommHash", "Rank", "Count", "nChannels", "StartGpuClk")
     )
-    text = line("AllReduce", "COLL", "b", 0, 1, 5_000, told)
-    text += line("KernelCh", "GPU", "b", 0, 1, 6_000, told)
+    text = line("AllReduce", "COLL", "b", 0, 1, 5_000, args)
+    text += line("KernelCh", "GPU", "b", 0, 1, 6_000, args)
     events = read(tmp_path, text + line("AllReduce", "COLL", "e", 0, 1, 10**30)).events
 
     assert events.rank.tolist() == [-1]
@@ -442,7 +442,7 @@ def test_a_file_is_of_one_format_alone(gap: str) -> None:
         (proxy_file(steps), "proxy profiler"),
     ):
         head = text.replace(": ", f":{gap}").encode()
-        assert [own.name for own in formats() if own.recognises(head)] == [name]
+        assert [item.name for item in formats() if item.recognises(head)] == [name]
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> No
     assert reader_of(str(path)).name == "kineto"
 
 
-def test_a_reader_says_itself_what_a_directory_holds(
+def test_a_reader_itself_declares_what_a_directory_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = replace(
@@ -121,7 +121,7 @@ def without_calls(folder: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_a_partial_reading_has_the_work_and_says_what_stands_for_launches(
+def test_a_partial_reading_has_the_work_and_reports_what_stands_for_launches(
     name: str, tmp_path: Path
 ) -> None:
     path = str(without_calls(tmp_path)[name])
@@ -136,12 +136,12 @@ def test_a_partial_reading_has_the_work_and_says_what_stands_for_launches(
     assert sorted(zip(start_ns, work.end_ns - work.start_ns, strict=True)) == [(0, 10), (20, 15)]
     assert len(found.ranges) == 0
     assert len(everything) == 0
-    told = {note.what for note in found.limitations}
+    notes = {note.what for note in found.limitations}
     if found.launches_known:
         assert calls == 0
     else:
         assert calls == len(work)
-        assert told & {"launches", "GPU work"}
+        assert notes & {"launches", "GPU work"}
 
 
 @pytest.mark.parametrize("name", KNOWN)

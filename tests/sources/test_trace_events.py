@@ -47,7 +47,7 @@ def _of(tmp_path: Path, content: bytes) -> Read:
     return _read(path)
 
 
-def _told(events: list[_Event | _ExactEvent]) -> list[tuple[str, float | None, int | None]]:
+def _summary(events: list[_Event | _ExactEvent]) -> list[tuple[str, float | None, int | None]]:
     return [
         (e.name, None if e.ts is None else float(e.ts), e.args.correlation if e.args else None)
         for e in events
@@ -127,7 +127,7 @@ def test_what_is_written_is_read(
 
     found, file = _of(tmp_path, gzip.compress(text) if zipped else text)
 
-    assert _told(found) == [
+    assert _summary(found) == [
         (e["name"], e.get("ts"), e.get("args", {}).get("correlation")) for e in events
     ]
     assert (file.malformed, file.cut) == (0, False)
@@ -165,7 +165,7 @@ def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, zipped: bool) -
     assert before == 3
 
 
-def test_the_last_event_of_a_killed_job_is_told_to_be_lost(tmp_path: Path) -> None:
+def test_the_last_event_of_a_killed_job_is_reported(tmp_path: Path) -> None:
     _, file = _of(tmp_path, b'{"traceEvents": [{"ph":"X","name":"a","ts":1},{"ph":"X","na')
 
     assert [note.what for note in file.limitations()] == ["the end of the trace"]
@@ -235,7 +235,7 @@ def test_garbage_is_no_event(tmp_path: Path) -> None:
     assert file.malformed > 0
 
 
-def test_files_put_together_of_several_are_one(tmp_path: Path) -> None:
+def test_concatenated_files_are_one(tmp_path: Path) -> None:
     half = len(_THREE) // 2
 
     events, file = _of(tmp_path, gzip.compress(_THREE[:half]) + gzip.compress(_THREE[half:]))

@@ -31,11 +31,11 @@ def line(events: list[tuple[int, int, int | None, list[dict[str, object]]]]) -> 
     """Return an XLine with a number, these events, and a name behind them."""
     whole = space_type()().planes.add().lines.add(id=7, display_name=b"behind")
     for kind, offset, duration, stats in events:
-        own = whole.events.add(metadata_id=kind, offset_ps=offset)
+        event = whole.events.add(metadata_id=kind, offset_ps=offset)
         if duration is not None:
-            own.duration_ps = duration
+            event.duration_ps = duration
         for stat in stats:
-            own.stats.add(**stat)
+            event.stats.add(**stat)
     return bytes(whole.SerializeToString())
 
 
@@ -45,12 +45,12 @@ def test_columns_are_what_was_written(
 ) -> None:
     content = line(events)
     walk = Walk(content)
-    told = list(walk.stretches(0, len(content), 4))
-    found = [walk.messages(field) for field in told if field.number == 4]
+    fields = list(walk.stretches(0, len(content), 4))
+    found = [walk.messages(field) for field in fields if field.number == 4]
 
     assert not walk.cut
-    assert [field.value for field in told if field.number == 1] == [7]
-    assert [walk.text(field) for field in told if field.number == 11] == ["behind"]
+    assert [field.value for field in fields if field.number == 1] == [7]
+    assert [walk.text(field) for field in fields if field.number == 11] == ["behind"]
     assert sum(map(len, found)) == len(events)
     for messages in found:
         numbers, inner = messages.decoded((1, 2, 3), (4,))
@@ -67,12 +67,12 @@ def test_columns_are_what_was_written(
         assert [int(names[4][at]) for at in order] == [
             stat.get("int64_value", 0) for _, stat in written
         ]
-        own = {int(at): texts[5][1].text(i) for i, at in enumerate(texts[5][0].tolist())}
+        strings = {int(at): texts[5][1].text(i) for i, at in enumerate(texts[5][0].tolist())}
         expected = [
             bytes(stat["str_value"]).decode("utf-8", "replace") if "str_value" in stat else None  # type: ignore[call-overload]  # it is bytes
             for _, stat in written
         ]
-        assert [own.get(at) for at in order] == expected
+        assert [strings.get(at) for at in order] == expected
 
 
 @given(EVENTS, st.integers(0, 10_000))

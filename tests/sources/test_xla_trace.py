@@ -44,20 +44,20 @@ def traced(folder: Path, planes: list[P], name: str = "host0.trace.json.gz") -> 
 
 def rows(found: Profile) -> list[tuple[int, str, int, int]]:
     """Return device, name, start and end of all that ran."""
-    told = found.activities
-    names = [told.names[n] if n >= 0 else "" for n in told.name_id.tolist()]
-    device = told.ranks[told.rank, 1].tolist()
-    return sorted(zip(device, names, told.start_ns.tolist(), told.end_ns.tolist(), strict=True))
+    work = found.activities
+    names = [work.names[n] if n >= 0 else "" for n in work.name_id.tolist()]
+    device = work.ranks[work.rank, 1].tolist()
+    return sorted(zip(device, names, work.start_ns.tolist(), work.end_ns.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("planes", [tpu(), gpu()], ids=["TPU", "GPU"])
 def test_both_formats_of_a_planted_run_give_one_report(planes: list[P], tmp_path: Path) -> None:
     planes_file, trace = written(tmp_path, planes), traced(tmp_path, planes)
-    one, two = bubbleviz.analyze(planes_file), bubbleviz.analyze(trace)
+    xplane, json_trace = bubbleviz.analyze(planes_file), bubbleviz.analyze(trace)
 
     assert rows(profile(planes_file)) == rows(profile(trace))
-    assert ratios(one) == ratios(two)
-    assert one.operations.start_ns.tolist() == two.operations.start_ns.tolist()
+    assert ratios(xplane) == ratios(json_trace)
+    assert xplane.operations.start_ns.tolist() == json_trace.operations.start_ns.tolist()
     costs = [measure_costs(path, skip=0).instructions for path in (planes_file, trace)]
     assert costs[0] == costs[1]
 
@@ -65,8 +65,8 @@ def test_both_formats_of_a_planted_run_give_one_report(planes: list[P], tmp_path
 @REAL
 @pytest.mark.parametrize("name", PAIRS)
 def test_both_formats_of_a_real_run_agree(name: str) -> None:
-    one, two = profile(DATA / f"{name}.xplane.pb"), profile(DATA / PAIRS[name])
-    ours, theirs = rows(one), rows(two)
+    xplane, json_trace = profile(DATA / f"{name}.xplane.pb"), profile(DATA / PAIRS[name])
+    ours, theirs = rows(xplane), rows(json_trace)
 
     # What is cut to nanoseconds there is rounded here.
     assert [row[:2] for row in ours] == [row[:2] for row in theirs]
@@ -74,17 +74,17 @@ def test_both_formats_of_a_real_run_agree(name: str) -> None:
     assert np.abs(apart).max() <= 1
     thunks = [
         Counter({n: c for n, c in named(found.ranges).items() if n.startswith("Thunk")})
-        for found in (one, two)
+        for found in (xplane, json_trace)
     ]
     assert thunks[0] == thunks[1]
     modules = [
         sum(c for n, c in named(found.ranges).items() if n.startswith("XlaModule"))
-        for found in (one, two)
+        for found in (xplane, json_trace)
     ]
     assert modules[0] == modules[1]
 
 
-def test_it_is_told_from_a_trace_of_pytorch(tmp_path: Path) -> None:
+def test_it_is_distinguished_from_a_trace_of_pytorch(tmp_path: Path) -> None:
     trace = traced(tmp_path, tpu())
     torch = tmp_path / "torch.json"
     torch.write_text('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "kernel"}]}')
@@ -169,7 +169,9 @@ def test_a_directory_that_jax_logs_to(tmp_path: Path) -> None:
         find_profiles([str(tmp_path)])
 
 
-def test_no_environment_is_ever_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_environment_is_ever_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from bubbleviz.cli.app import main
 
     secret = P("Task Environment", (), {"HF_TOKEN": "hush", "profile_start_time": 1 << 60})
@@ -179,9 +181,9 @@ def test_no_environment_is_ever_told(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     assert main(["analyze", str(path), *outputs]) == 0
     assert main(["inspect", str(path)]) == 0
-    told = capsys.readouterr().out + "".join(p.read_text() for p in tmp_path.glob("x.*"))
-    assert "hush" not in told
-    assert "HF_TOKEN" not in told
+    output = capsys.readouterr().out + "".join(p.read_text() for p in tmp_path.glob("x.*"))
+    assert "hush" not in output
+    assert "HF_TOKEN" not in output
 
 
 def test_gpu_globs_hold_thunks(tmp_path: Path) -> None:

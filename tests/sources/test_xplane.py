@@ -84,7 +84,7 @@ def test_steps_of_a_tpu_number_iterations(tmp_path: Path) -> None:
     planes = [replace(p, lines=[line for line in p.lines if "Mod" not in line.name]) for p in tpu()]
     report = bubbleviz.analyze(written(tmp_path, planes))
 
-    assert [own.name for own in report.iterations] == ["4", "5", "6"]
+    assert [iteration.name for iteration in report.iterations] == ["4", "5", "6"]
 
 
 def test_steps_hold_where_modules_have_one_pass_each(tmp_path: Path) -> None:
@@ -99,20 +99,20 @@ def test_steps_hold_where_modules_have_one_pass_each(tmp_path: Path) -> None:
         planes.append(replace(plane, lines=[steps, L("XLA Modules", half, 2), *rest]))
     report = bubbleviz.analyze(written(tmp_path, planes))
 
-    assert [own.name for own in report.iterations] == ["4", "5", "6"]
+    assert [iteration.name for iteration in report.iterations] == ["4", "5", "6"]
     assert [round(ratio or 0, 9) for ratio in ratios(report)] == [round(RATIO, 9)] * STEPS
 
 
-def test_hosts_of_one_run_are_put_together(tmp_path: Path) -> None:
+def test_hosts_of_one_run_are_merged(tmp_path: Path) -> None:
     utc = 1_750_000_000_000_000_000
     for host in range(2):
         planes = [
             replace(plane, name=f"/device:TPU:{number}")
             for number, plane in enumerate(tpu()[2 * host : 2 * host + 2])
         ]
-        told = P("Task Environment", (), {"profile_start_time": utc})
+        environment = P("Task Environment", (), {"profile_start_time": utc})
         path = tmp_path / f"h{host}.xplane.pb"
-        path.write_bytes(space([*planes, told], [f"h{host}"]))
+        path.write_bytes(space([*planes, environment], [f"h{host}"]))
     report = bubbleviz.analyze(tmp_path)
 
     assert [rank.host for rank in report.ranks] == ["h0", "h0", "h1", "h1"]
@@ -136,10 +136,10 @@ def test_planes_of_devices(name: str, number: int | None) -> None:
 
 def test_a_loop_counts_by_what_it_runs(tmp_path: Path) -> None:
     ops = [E("while.1", 0, 100), E("dot.2", 0, 40), E("add.3", 40, 90), E("dot.4", 100, 130)]
-    told = profile(written(tmp_path, [P("/device:TPU:0", [L("XLA Ops", ops)])])).activities
+    work = profile(written(tmp_path, [P("/device:TPU:0", [L("XLA Ops", ops)])])).activities
 
-    found = zip(told.name_id.tolist(), told.start_ns.tolist(), told.end_ns.tolist(), strict=True)
-    assert [(told.names[n], start, end) for n, start, end in found] == [
+    found = zip(work.name_id.tolist(), work.start_ns.tolist(), work.end_ns.tolist(), strict=True)
+    assert [(work.names[n], start, end) for n, start, end in found] == [
         ("dot.2", 0, 40),
         ("add.3", 40, 90),
         ("dot.4", 100, 130),
@@ -248,8 +248,8 @@ def test_launches_of_one_thread_tell_executions(tmp_path: Path) -> None:
     modules = ranges.take(np.array(["XlaModule" in ranges.names[n] for n in ranges.name_id]))
     assert sorted(zip(modules.start_ns, modules.end_ns, strict=True)) == [(0, 5), (6, 9)]
 
-    told = L("other", [E("m:XLA GPU module", 0, 3.5), E("m:XLA GPU module", 3.5, 10)], 9)
-    planes[1] = P("/host:CPU", [L("t", calls, 4), told])
+    executions = L("other", [E("m:XLA GPU module", 0, 3.5), E("m:XLA GPU module", 3.5, 10)], 9)
+    planes[1] = P("/host:CPU", [L("t", calls, 4), executions])
     ranges = profile(written(tmp_path, planes)).ranges
     modules = ranges.take(np.array(["XlaModule" in ranges.names[n] for n in ranges.name_id]))
     assert sorted(zip(modules.start_ns, modules.end_ns, strict=True)) == [(0, 3), (4, 9)]
@@ -268,7 +268,7 @@ def test_scopes_can_name_microbatches(tmp_path: Path) -> None:
         for name, path in (("f", f"jvp(mb{number})"), ("b", f"transpose(jvp(mb{number}))")):
             at = 100 * number + (500 if name == "b" else 0)
             ops += [E(f"{name}.{number}", at, at + 40), E(f"{name}x.{number}", at + 40, at + 90)]
-            paths |= {own.name: {"tf_op": f"jit(step)/{path}/dot:"} for own in ops[-2:]}
+            paths |= {op.name: {"tf_op": f"jit(step)/{path}/dot:"} for op in ops[-2:]}
     plane = P("/device:TPU:0", [L("XLA Ops", ops)], {}, paths)
     report = bubbleviz.analyze(written(tmp_path, [plane]), convention=naming)
 
@@ -281,7 +281,7 @@ def test_scopes_can_name_microbatches(tmp_path: Path) -> None:
 def test_costs_of_instructions(tmp_path: Path) -> None:
     costs = measure_costs(written(tmp_path, tpu()), skip=0)
 
-    found = {own.name: own for own in costs.instructions}
+    found = {cost.name: cost for cost in costs.instructions}
     assert found["fusion.1"].cost_us == (T_F - T_SEND) / 2000
     assert found["fusion.1"].executions == STAGES * STEPS * MICROBATCHES
     assert found["collective-permute.3"].collective
@@ -303,8 +303,8 @@ def test_times_in_utc_count_from_the_start(tmp_path: Path) -> None:
     utc = 1_750_000_000_000_000_000
     lines = [L("XLA Ops", [E("a", 5, 9)], timestamp=utc + 100)]
     plain = profile(written(tmp_path, [P("/device:TPU:0", lines)]))
-    told = P("Task Environment", (), {"profile_start_time": utc, "secret": "token"})
-    known = profile(written(tmp_path, [P("/device:TPU:0", lines), told], "b.xplane.pb"))
+    environment = P("Task Environment", (), {"profile_start_time": utc, "secret": "token"})
+    known = profile(written(tmp_path, [P("/device:TPU:0", lines), environment], "b.xplane.pb"))
 
     assert (plain.source.session_utc_ns, plain.activities.start_ns[0]) == (utc + 100, 5)
     assert (known.source.session_utc_ns, known.activities.start_ns[0]) == (utc, 105)
@@ -410,7 +410,7 @@ def test_real_files_read_another_way(name: str) -> None:
 def test_a_real_run_on_a_gpu() -> None:
     found = profile(DATA / "tracelens_jax08_attention.xplane.pb")
     lines = slow_reading(Path(found.source.path))
-    streams = [own for (_, line), own in lines.items() if line.startswith("Stream")]
+    streams = [total for (_, line), total in lines.items() if line.startswith("Stream")]
     length_ns = found.activities.end_ns - found.activities.start_ns
 
     assert found.source.host == "tw003"
@@ -418,8 +418,8 @@ def test_a_real_run_on_a_gpu() -> None:
     assert math.isclose(int(length_ns.sum()), sum(ps for _, ps in streams) / 1000, abs_tol=105)
     assert found.activities.ranks.tolist() == [[0, 0]]
     modules = sum(n for name, n in named(found.ranges).items() if name.startswith("XlaModule"))
-    told = sum(n for name, n in named(found.ranges).items() if name.endswith(":XLA GPU module"))
-    assert modules == told == 81
+    recorded = sum(n for name, n in named(found.ranges).items() if name.endswith(":XLA GPU module"))
+    assert modules == recorded == 81
 
 
 @REAL
@@ -438,6 +438,6 @@ def test_a_real_run_on_cpus() -> None:
 
 
 @REAL
-def test_a_run_on_cpus_says_why_it_has_no_forward_and_backward() -> None:
+def test_a_run_on_cpus_reports_why_it_has_no_forward_and_backward() -> None:
     with pytest.raises(errors.NothingToAnalyseError, match=r"no range is named .* no device plane"):
         bubbleviz.analyze(DATA / "jax_cpu4.xplane.pb")
