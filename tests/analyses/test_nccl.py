@@ -542,7 +542,7 @@ PLANTED = "".join(
 ) + line("KernelCh", "GPU", "b", 0, 1, 6_000, '"StartGpuClk": 5, "StopGpuClk": 9')
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(
@@ -587,7 +587,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
 # Matching, against a plain reference
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_matching_recovers_an_offset(data: st.DataObject) -> None:
     count = data.draw(st.integers(3, 40))
@@ -605,7 +605,7 @@ def test_matching_recovers_an_offset(data: st.DataObject) -> None:
     assert (found.matched, found.worst_ns) == (count, 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_the_densest_offset_is_that_of_all_differences(data: st.DataObject) -> None:
     """Whatever the pieces; the reference looks at every difference as a window's begin."""

@@ -441,10 +441,7 @@ _ANY = st.recursive(
 _KEYS = (*told("", 0), "Src Rank", "Dst Rank", "Seq", "Rank", "External id", "Global rank start")
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=60,
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(
     odd=st.dictionaries(st.sampled_from((*_KEYS, "Global rank stride")), _ANY, max_size=6),
     of_operator=st.dictionaries(st.sampled_from(_KEYS), _ANY, max_size=4),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.pgle.files import format_of, formats, pb, pbtxt, read_costs
@@ -87,7 +87,6 @@ def test_the_ending_tells_the_format() -> None:
     assert format_of("a.pbtxt") is format_of("a.txt") is format_of("-") is pbtxt.FORMAT
 
 
-@settings(deadline=None)
 @given(costs_of_any_name)
 def test_protobuf_reads_what_is_written(costs: dict[str, float]) -> None:
     as_text, as_bytes = message(), message()
@@ -99,7 +98,6 @@ def test_protobuf_reads_what_is_written(costs: dict[str, float]) -> None:
     assert pb.write(costs) == filled(costs).SerializeToString()
 
 
-@settings(deadline=None)
 @given(costs_of_any_name)
 def test_what_protobuf_writes_is_read(costs: dict[str, float]) -> None:
     whole = filled(costs)

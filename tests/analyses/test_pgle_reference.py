@@ -163,7 +163,7 @@ class Plain:
         return longest
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(run=trees(), skip=st.integers(0, 2))
 def test_costs_against_plain_python(
     run: Run, skip: int, tmp_path_factory: pytest.TempPathFactory

@@ -1,0 +1,167 @@
+"""The command idle: what it prints, its JSON, CSV and picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.idle import picture as idle_picture
+from bubbleviz.analyses.idle.documents import COLUMNS, json_text
+from bubbleviz.analyses.idle.picture import draw_idle
+from bubbleviz.cli.app import main
+from bubbleviz.errors import (
+    OutputError,
+)
+from bubbleviz.render.picture.palette import ACTIVITIES
+from tests.support.idle_runs import (
+    c,
+    k,
+    only,
+    planted,
+    r,
+)
+from tests.support.nsys_exports import T, profile
+from tests.support.places import GOLDEN
+
+
+def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    golden = GOLDEN / "idle.txt"
+
+    assert main(["gaps", str(planted(tmp_path))]) == 0
+
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out == golden.read_text(encoding="utf-8")
+
+
+def test_the_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = planted(tmp_path)
+
+    assert main(["gaps", str(file), "--json", "-", "--top", "1"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "bubbleviz.idle/1"
+    assert set(told) == {
+        *("schema", "version", "definitions", "shortest_ns", "span_ns", "idle_ns", "advice"),
+        *("activities", "meanings", "ranks", "limitations", "window"),
+    }
+    (rank,) = told["ranks"]
+    assert rank["idle_ns"] == sum(own["idle_ns"] for own in rank["activities"])
+    assert rank["duty_cycle"] == 0.75
+    (gap,) = rank["longest_gaps"]
+    assert sum(own["end_ns"] - own["start_ns"] for own in gap["chunks"]) == gap["idle_ns"] == 50_000
+    assert all(a["end_ns"] == b["start_ns"] for a, b in pairwise(gap["chunks"]))
+    assert gap["activity"] == "data loading"
+    assert [step["name"] for step in rank["steps"]] == ["step 1", "step 2"]
+    assert main(["gaps", str(file), "--json", "-", "--top", "1"]) == 0
+    assert json.loads(capsys.readouterr().out) == told
+
+
+def test_the_csv_has_a_row_a_gap(tmp_path: Path) -> None:
+    out = tmp_path / "gaps.csv"
+
+    assert main(["gaps", str(planted(tmp_path)), "--csv", str(out)]) == 0
+
+    (row,) = csv.DictReader(io.StringIO(out.read_text(encoding="utf-8")))
+    assert tuple(row) == COLUMNS
+    assert (row["step"], row["idle_ns"], row["activity"]) == ("step 1", "50000", "data loading")
+    chunks = json.loads(row["chunks"])
+    assert chunks == {"untraced": 10_000, "data loading": 35_000, "launch": 5_000}
+
+
+def test_outputs_are_replaced_with_force_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, file = tmp_path / "gaps.json", str(planted(tmp_path))
+    out.write_text("mine", encoding="utf-8")
+
+    assert main(["gaps", file, "--json", str(out)]) == 1
+    assert "replace it with --force" in capsys.readouterr().err
+    assert out.read_text(encoding="utf-8") == "mine"
+    assert main(["gaps", file, "--json", str(out), "--force"]) == 0
+    assert main(["gaps", file, "--json", file]) == 1
+    assert main(["gaps", file, "--step", "none"]) == 2
+    assert issubclass(OutputError, bubbleviz.BubblevizError)
+
+
+HOSTILE = "=1+1\x00\x1b[31m<script>alert(1)</script>\n" + "x" * 10_000
+
+
+def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = HOSTILE.replace("\x00", "\x01")
+    file = profile(
+        tmp_path,
+        [k(0, 10, 1, named), k(100, 110, 2, named)],
+        [c(-9, 0, 1), c(90, 91, 2, name=named)],
+        [r(20, 80, named), r(-10, 50, f"{named}1"), r(50, 120, f"{named}2")],
+    )
+    out = tmp_path / "gaps.csv"
+
+    assert main(["gaps", str(file), "--csv", str(out)]) == 0
+
+    printed = capsys.readouterr().out
+    assert not set(printed) & {"\x01", "\x1b"}
+    assert max(map(len, printed.splitlines())) < 400
+    text = out.read_text(encoding="utf-8")
+    assert "\x01" not in text
+    assert "\x1b" not in text
+    assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(text)) for cell in row)
+    json.loads(json_text(bubbleviz.idle(file), 5))
+
+
+def test_threads_may_have_names(tmp_path: Path) -> None:
+    file = profile(tmp_path, [k(0, 9, 1)], [c(-9, 0, 1)], threads=[T(1, "python")])
+
+    assert only(bubbleviz.idle(file)).breakdown.busy_ns == 9_000
+
+
+def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
+    report = bubbleviz.idle(planted(tmp_path))
+
+    drawn = draw_idle(report)
+
+    root = ElementTree.fromstring(drawn)
+    texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [text.replace("\u00a0", " ") for text in texts]
+    assert texts[0] == "1 device, idle for 25.0 % of the time"
+    assert {"step 1", "step 2", "host GPU 0", "75.0 %", "data loading  17.5 %"} <= set(texts)
+    assert drawn == draw_idle(bubbleviz.idle(tmp_path / "profile.sqlite"))
+
+
+def test_the_order_of_colours_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = bubbleviz.idle(planted(tmp_path))
+    drawn = draw_idle(report)
+    other = dict(reversed(ACTIVITIES.items()))
+
+    monkeypatch.setattr(idle_picture, "ACTIVITIES", other)
+
+    assert draw_idle(report) == drawn
+
+
+def test_slices_of_a_strip_add_up(tmp_path: Path) -> None:
+    rank = only(bubbleviz.idle(planted(tmp_path)))
+
+    spent_ns = rank.strip.spent_ns
+    assert spent_ns.sum() == rank.breakdown.span_ns
+    assert spent_ns[:3].sum() == rank.breakdown.busy_ns
+    assert spent_ns.sum(axis=0).max() - spent_ns.sum(axis=0).min() <= 1
+
+
+def test_a_picture_of_hostile_names_and_many_devices(tmp_path: Path) -> None:
+    kernels = [k(at, at + 5, None, device=d) for d in range(40) for at in (0, 20 + d)]
+    calls = [c(30, 35, 7)]
+    file = profile(tmp_path, kernels, calls, hostname="<script>\x01" + "x" * 10_000)
+
+    drawn = draw_idle(bubbleviz.idle(file))
+
+    ElementTree.fromstring(drawn)
+    assert "<script>" not in drawn
+    assert "and 8 more devices" in drawn
+    assert len(drawn) < 300_000

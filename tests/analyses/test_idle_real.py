@@ -1,0 +1,135 @@
+"""Idle time of real profiles, and against HolisticTraceAnalysis."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.idle.documents import csv_of_gaps, json_text
+from bubbleviz.errors import (
+    NothingToAnalyseError,
+)
+from tests.support.idle_runs import (
+    add_up,
+    only,
+)
+
+DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nonexistent"))
+real = pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder")
+
+
+@real
+@pytest.mark.parametrize("file", sorted(DATA.glob("nsys/*.sqlite")), ids=lambda file: file.stem)
+def test_every_real_export_with_work_adds_up(file: Path) -> None:
+    if file.stem in {
+        *("dynamicvit_no_kernels", "jacc_cg_trace_no_kernels", "yoon_poolformer_no_kernels"),
+    }:
+        with pytest.raises(NothingToAnalyseError, match="no CUDA kernels were recorded"):
+            bubbleviz.idle(file)
+        return
+
+    report = bubbleviz.idle(file)
+
+    for rank in report.ranks:
+        add_up(rank)
+    json_text(report, 5)
+    csv_of_gaps(report)
+
+
+@real
+def test_a_real_export_whose_host_reads_files() -> None:
+    rank = only(bubbleviz.idle(DATA / "nsys" / "nsightful_power_iteration.sqlite"))
+
+    # Ranges "IO 0" to "IO 430" take 644.240 ms, all of them while the GPU is idle; 16.5 ms of
+    # that are calls of the operating system inside.
+    first, second = rank.activities[:2]
+    assert (first.activity, second.activity) == ("host: IO #", "file access")
+    assert (first.gaps, second.gaps) == (44, 44)
+    assert first.idle_ns + second.idle_ns == pytest.approx(644.240e6, rel=1e-4)
+    assert first.example is not None
+    assert first.example.where == ("Loop", "IO 190")
+    assert sum(step.name is not None for step in rank.steps) == 44
+
+
+@real
+@pytest.mark.parametrize("file", sorted(DATA.glob("jax/*")), ids=lambda file: file.name)
+def test_real_traces_of_jax_add_up(file: Path) -> None:
+    report = bubbleviz.idle(file)
+
+    for rank in report.ranks:
+        add_up(rank)
+    if file.name.startswith("jax_cpu4"):
+        steps = [step.name for step in report.ranks[0].steps if step.name is not None]
+        assert steps == ["train#step_num=0#", "train#step_num=1#", "train#step_num=2#"]
+        told = {part.activity for part in report.activities}
+        assert {"waiting", "operators", "host: train"} <= told
+
+
+#: What HolisticTraceAnalysis 0.5.0 tells of PyTorch traces, in microseconds, with
+#: include_last_profiler_step=True and HTA_DISABLE_NS_ROUNDING=1: get_temporal_breakdown (idle,
+#: compute, kernel time) and get_comm_comp_overlap (percent, two places; None where it says NaN).
+HTA = {
+    "hta_sampled_rank-0": (675_191.0, 210_320.0, 1_222_847.0, 14.95),
+    "hta_sampled_rank-1": (651_136.0, 271_973.0, 1_231_186.0, 19.93),
+    "hta_nccl_data": (503_050.991, 115_655.847, 660_551.006, 15.61),
+    # Its times lie in UTC, of which its floats hold a quarter of a microsecond.
+    "hta_ns_resolution": (7_574.786, 468_153.602, 480_029.227, None),
+}
+
+
+@real
+@pytest.mark.parametrize("name", list(HTA))
+def test_idle_compute_and_overlap_are_those_of_hta(name: str) -> None:
+    idle, compute, span, overlap = HTA[name]
+
+    own = only(bubbleviz.idle(DATA / "kineto" / f"{name}.json.gz")).breakdown
+
+    # What HTA calls non-compute is communication and copies that no compute hides.
+    other_ns = own.exposed_communication_ns + own.exposed_copy_ns
+    told = (own.idle_ns, own.compute_ns, own.span_ns, other_ns)
+    assert [ns / 1000 for ns in told] == pytest.approx(
+        [idle, compute, span, span - compute - idle], abs=0.06
+    )
+    if overlap is None:
+        assert own.overlap is None
+    else:
+        assert 100 * (own.overlap or 0) == pytest.approx(overlap, abs=0.005)
+
+
+def _union_us(events: list[dict[str, Any]], whole: bool) -> tuple[int, int]:
+    """Return (length of the union, span) in ns; HTA rounds starts up and ends down to whole us."""
+    grain = 1000 if whole else 1
+    pairs = []
+    for event in events:
+        start = round(event["ts"] * 1000)
+        end = start + round(event["dur"] * 1000)
+        pairs.append((-(-start // grain) * grain, end // grain * grain))
+    pairs = sorted((start, end) for start, end in pairs if end > start)
+    total, latest = 0, pairs[0][0]
+    for start, end in pairs:
+        total += max(0, end - max(start, latest))
+        latest = max(latest, end)
+    return total, latest - pairs[0][0]
+
+
+@real
+def test_without_its_option_hta_rounds_idle_time_up() -> None:
+    file = DATA / "kineto" / "hta_nccl_data.json.gz"
+    with gzip.open(file) as opened:
+        events = json.load(opened)["traceEvents"]
+    work = [e for e in events if e.get("cat") in {"kernel", "gpu_memcpy", "gpu_memset"}]
+
+    busy, span = _union_us(work, whole=True)
+    exact, exact_span = _union_us(work, whole=False)
+
+    # 506,512 us is what HTA 0.5.0 tells as it is installed.
+    assert (span - busy) / 1000 == 506_512
+    assert only(bubbleviz.idle(file)).breakdown.idle_ns == pytest.approx(
+        exact_span - exact, abs=5_000
+    )

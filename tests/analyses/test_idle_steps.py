@@ -1,0 +1,310 @@
+"""Names of activities and steps, and windows of steps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.analyses.idle.advice import advice
+from bubbleviz.analyses.idle.documents import json_text
+from bubbleviz.conventions.host_activities import default_activities
+from bubbleviz.errors import (
+    InputError,
+    NothingToAnalyseError,
+    UsageError,
+)
+from bubbleviz.model.window import window_of
+from tests.support.idle_runs import (
+    US,
+    World,
+    add_up,
+    c,
+    k,
+    only,
+    r,
+    spent,
+    train,
+    worlds,
+    write_world,
+)
+from tests.support.nsys_exports import profile
+
+
+@pytest.mark.parametrize(
+    ("name", "activity"),
+    [
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "data loading"),
+        ("## data_load ##", "data loading"),
+        ("next(train_iterator)", "data loading"),
+        ("Iterator::Model::Prefetch", "data loading"),
+        ("get_batch", "data loading"),
+        ("batch-generator", "data loading"),
+        ("TorchDynamo Cache Lookup", "tracing and compiling"),
+        ("XlaCompile:#module=jit_step#", "tracing and compiling"),
+        ("backend_compile", "tracing and compiling"),
+        ("cuModuleLoadData", "tracing and compiling"),
+        ("cuLibraryLoadData", "tracing and compiling"),
+        ("nvrtcCompileProgram", "tracing and compiling"),
+        ("cudaStreamSynchronize", "waiting"),
+        ("hipDeviceSynchronize", "waiting"),
+        ("cuCtxSynchronize", "waiting"),
+        ("ThunkExecutor::Execute (wait for completion)", "waiting"),
+        ("Rendezvous", "waiting"),
+        ("cudaMemcpyAsync", "transfer"),
+        ("cuMemcpyHtoDAsync_v2", "transfer"),
+        ("TransferToDevice", "transfer"),
+        ("InfeedEnqueue", "transfer"),
+        ("DevicePut", "transfer"),
+        ("PythonRefManager::CollectGarbage", "garbage collection"),
+        ("jit_matmul:XLA GPU module", "operators"),
+        ("cudaMalloc", "allocation"),
+        ("cuMemAllocAsync", "allocation"),
+        ("cudaLaunchKernelExC", "launch"),
+        ("cuLaunchKernelEx", "launch"),
+        ("cudaGraphLaunch", "launch"),
+        ("hipExtModuleLaunchKernel", "launch"),
+        ("ncclAllReduce", "collective calls"),
+        ("nccl:all_reduce", "collective calls"),
+        ("c10d::allreduce_", "collective calls"),
+        ("Optimizer.step#AdamW.step", "optimizer"),
+        ("## optimizer ##", "optimizer"),
+        ("cuKernelGetAttribute", "CUDA calls"),
+        ("cudaEventRecord", "CUDA calls"),
+        ("aten::to, op_id = 4", "operators"),
+        ("autograd::engine::evaluate_function: MmBackward0", "operators"),
+        ("PjitFunction(train_step)", "operators"),
+        ("train.py(12): main", "Python"),
+        ("<built-in method apply of FunctionMeta object at 0x5581>", "Python"),
+        ("$profiler.py:91 start_trace", "Python"),
+        ("pthread_cond_timedwait", "waiting"),
+        ("poll", "waiting"),
+        ("getc", "file access"),
+        ("pread64", "file access"),
+        ("fopen64", "file access"),
+        ("ioctl", "system calls"),
+        ("mmap64", "system calls"),
+        ("custom_op", "host: custom_op"),
+        ("read the config", "host: read the config"),
+        ("Currency 3", "host: Currency #"),
+        ("forward", "host: forward"),
+        ("Loop", "host: Loop"),
+        ("IO 12", "host: IO #"),
+        ("FSDP::pre_forward (blocks.3)", "host: FSDP::pre_forward (blocks.#)"),
+        ("", "host: (no name)"),
+    ],
+)
+def test_names_of_activities(name: str, activity: str) -> None:
+    assert default_activities().lookup().of(name)[0] == activity
+
+
+def test_every_activity_says_what_it_means_and_what_may_help() -> None:
+    known = default_activities()
+    for name in {own.name for own in known.all_of}:
+        told = known.named(name)
+        assert told is not None
+        assert told.meaning
+        assert told.advice
+
+
+def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        '[[activity]]\nname = "tokeniser"\nstrength = 3\nmatch = ["^tok"]\nadvice = "cache it"\n',
+        encoding="utf-8",
+    )
+    file = profile(
+        tmp_path, [k(0, 10, 1), k(100, 110, 2)], [c(-9, 0, 1), c(70, 75, 2)], [r(20, 60, "tok")]
+    )
+
+    report = bubbleviz.idle(file, activities=mine)
+
+    assert spent(only(report)) == {"tokeniser": 40, "untraced": 20, "launch": 20, "device": 10}
+    assert advice(report).endswith('goes to "tokeniser": cache it')
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", r"needs \[\[activity\]\] tables"),
+        ("x", "not TOML"),
+        ("[[activity]]\nmatch = []", "needs a name"),
+        ('[[activity]]\nname = "a"\nmatch = ["("]', "not a regular expression"),
+        ('[[activity]]\nname = "a"\nmatch = [3]', "must be a list"),
+        ('[[activity]]\nname = "a"\nmatch = "zz"', "must be a list"),
+        ('[[activity]]\nname = "device"\nmatch = ["zz"]', "'device' is reserved"),
+        ('[[activity]]\nname = "a"\nstrength = 4', "strength must be 0, 1, 2 or 3"),
+        ('[[activity]]\nname = "a"\nstrength = true', "strength must be 0, 1, 2 or 3"),
+        ('[[activity]]\nname = "a"\ncolour = "red"', "unknown key 'colour'"),
+        ('[[activity]]\nname = "a"\nadvice = 3', "must be texts"),
+        ('other = 3\n[[activity]]\nname = "a"', "nothing else"),
+    ],
+)
+def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(text, encoding="utf-8")
+    file = profile(tmp_path, [k(0, 10, 1)])
+
+    with pytest.raises(UsageError, match=complaint):
+        bubbleviz.idle(file, activities=mine)
+    with pytest.raises(InputError, match="cannot be read as activities"):
+        bubbleviz.idle(file, activities=tmp_path / "none.toml")
+
+
+def test_steps_of_unequal_length(tmp_path: Path) -> None:
+    kernels, calls, ranges = train(["step 1", "step 2", "step 3"], [100, 200, 60])
+
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
+
+    # The span is from 5, when the first kernel begins, to 335, when the last one ends.
+    assert [(s.name, s.length_ns // US, s.busy_ns // US) for s in rank.steps] == [
+        ("step 1", 95, 50),
+        ("step 2", 200, 100),
+        ("step 3", 35, 30),
+    ]
+    assert [s.duty_cycle for s in rank.steps] == [50 / 95, 0.5, 30 / 35]
+    add_up(rank)
+
+
+def test_time_between_steps_is_told_apart(tmp_path: Path) -> None:
+    kernels, calls, ranges = train(["step 1", "between", "step 2"], [100, 40, 100])
+    del ranges[1]
+
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
+
+    assert [(s.name, s.length_ns // US, s.busy_ns // US) for s in rank.steps] == [
+        ("step 1", 95, 50),
+        ("step 2", 55, 50),
+        (None, 40, 20),
+    ]
+    add_up(rank)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["ProfilerStep#1", "ProfilerStep#2, op_id = 3"], ["ProfilerStep#1", "ProfilerStep#2"]),
+        (["train#step_num=4#", "train#step_num=2#"], ["train#step_num=4#", "train#step_num=2#"]),
+        (["train#name=a,step_num=4,b=c#", "x"], ["train#name=a,step_num=4,b=c#"]),
+        (["train #2#step_num=5#", "x"], ["train #2#step_num=5#"]),
+        (["train#step_num=5#, again", "x"], []),
+        (["iter_0_7", "iter_0_8"], ["iter_0_7", "iter_0_8"]),
+        (["epoch 1 step 9", "epoch 1 step 10"], ["epoch 1 step 9", "epoch 1 step 10"]),
+        (["train", "train"], ["train", "train"]),
+        (["layer 1", "layer 1"], ["layer 1", "layer 1"]),
+        (["layer 2", "layer 1"], []),
+        (["step 1", "else"], []),
+        (["aten::mm", "aten::mm"], []),
+        (["XlaModule:#hlo_module=jit_f#"] * 2, ["XlaModule:#hlo_module=jit_f#"] * 2),
+        (["F" + "9" * 40, "F" + "8" * 40], []),
+    ],
+)
+def test_which_ranges_are_steps(tmp_path: Path, names: list[str], told: list[str]) -> None:
+    kernels, calls, ranges = train(names, [100, 100])
+
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
+
+    assert [step.name for step in rank.steps if step.name is not None] == told
+
+
+def test_iterations_rather_than_epochs_or_layers(tmp_path: Path) -> None:
+    kernels, calls, ranges = train([f"step {n}" for n in range(4)], [100] * 4)
+    ranges += [r(0, 200, "epoch 0"), r(200, 400, "epoch 1")]
+    ranges += [r(at, at + 45, f"layer {at // 50 % 2}") for at in range(0, 400, 50)]
+
+    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
+
+    assert [step.name for step in rank.steps] == ["step 0", "step 1", "step 2", "step 3"]
+
+
+def test_steps_that_the_user_names(tmp_path: Path) -> None:
+    kernels, calls, ranges = train(["a(1)", "a(2)", "b"], [100, 100, 100])
+    ranges += [r(10, 50, "a(1)"), r(90, 120, "a(3)")]
+    file = profile(tmp_path, kernels, calls, ranges)
+
+    def names(step: str) -> list[str]:
+        rank = only(bubbleviz.idle(file, step=step))
+        add_up(rank)
+        return [own.name for own in rank.steps if own.name is not None]
+
+    # Of those that overlap the outermost is taken, and what begins before it ends is left out.
+    assert names("a(1)") == ["a(1)"]
+    assert names(r"a\(\d\)") == ["a(1)", "a(2)"]
+    assert names("a.*|b") == ["a(1)", "a(2)", "b"]
+    with pytest.raises(UsageError, match=r"no range of a launching thread .* has this name"):
+        bubbleviz.idle(file, step="c")
+    with pytest.raises(UsageError, match="not a regular expression"):
+        bubbleviz.idle(file, step="a[")
+
+
+@settings(max_examples=60)
+@given(worlds(), st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(-20, 60))
+def test_steps_add_up(world: World, lengths: list[int], begin: int) -> None:
+    ranges, now = list(world.ranges), begin
+    for number, length in enumerate(lengths):
+        ranges.append((now, now + length, 1, f"ProfilerStep#{number}"))
+        now += length + number % 2
+    with TemporaryDirectory() as folder:
+        file = write_world(Path(folder), World(world.kernels, world.calls, ranges, world.overheads))
+        if all(a == b for a, b, *_ in world.kernels):
+            return
+        report = bubbleviz.idle(file)
+
+    for rank in report.ranks:
+        add_up(rank)
+
+
+def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -> None:
+    kernels, calls, ranges = train([f"step {n}" for n in range(3, 8)], [100, 200, 60, 40, 80])
+    file = profile(tmp_path, kernels, calls, ranges)
+    whole = only(bubbleviz.idle(file))
+
+    report = bubbleviz.idle(file, window=window_of("iteration:4-5"))
+
+    rank = only(report)
+    assert rank.steps == whole.steps[1:3]
+    assert (rank.breakdown.start_ns, rank.breakdown.end_ns) == (100 * US, 360 * US)
+    assert json.loads(json_text(report, 5))["window"] == "iteration:4-5"
+    add_up(rank)
+
+
+def test_a_window_without_anything_is_refused(tmp_path: Path) -> None:
+    kernels, calls, ranges = train(["step 1", "step 2"], [100, 200])
+    file = profile(tmp_path, kernels, calls, ranges)
+
+    with pytest.raises(InputError, match=r"iteration:7: .* the capture holds 1 to 2"):
+        bubbleviz.idle(file, window=window_of("iteration:7"))
+    with pytest.raises(NothingToAnalyseError, match="no device has any work in --window time:1s-"):
+        bubbleviz.idle(file, window=window_of("time:1s-"))
+
+
+@settings(max_examples=60)
+@given(worlds(), st.integers(1, 200))
+def test_two_windows_make_the_whole(world: World, cut: int) -> None:
+    if all(a == b for a, b, *_ in world.kernels):
+        return
+    ranges = [(start, end, 1, "ProfilerStep#1") for start, end in [(-200, 400)]]
+    with TemporaryDirectory() as folder:
+        file = write_world(Path(folder), replace(world, ranges=world.ranges + ranges))
+        whole = bubbleviz.idle(file, shortest_us=0)
+        halves = []
+        for text in (f"time:-{cut}us", f"time:{cut}us-"):
+            with contextlib.suppress(NothingToAnalyseError):
+                halves.append(bubbleviz.idle(file, shortest_us=0, window=window_of(text)))
+
+    assert sum(half.idle_ns for half in halves) == whole.idle_ns
+    assert sum(half.span_ns for half in halves) == whole.span_ns
+    totals: Counter[str] = Counter()
+    for half in halves:
+        for rank in half.ranks:
+            add_up(rank)
+        totals.update({part.activity: part.idle_ns for part in half.activities})
+    assert totals == {part.activity: part.idle_ns for part in whole.activities}

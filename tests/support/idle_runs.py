@@ -1,0 +1,146 @@
+"""Small profiles for idle time: planted ones, and drawn ones (worlds)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from bubbleviz.analyses.idle.report import IdleReport, RankIdle
+from tests.support.nsys_exports import C, K, R, global_id, profile
+
+US = 1000
+
+
+def k(start: int, end: int, correlation: int | None, name: str = "gemm", **rest: Any) -> K:
+    """Return a kernel; times in microseconds."""
+    return K(start * US, end * US, correlation, name, **rest)
+
+
+def c(start: int, end: int, correlation: int | None, **rest: Any) -> C:
+    """Return a call; times in microseconds."""
+    return C(start * US, end * US, correlation, **rest)
+
+
+def r(start: int, end: int, name: str, tid: int = 1, **rest: Any) -> R:
+    """Return a range; times in microseconds."""
+    return R(start * US, end * US, name, tid, **rest)
+
+
+def spent(rank: RankIdle) -> dict[str, float]:
+    """Return microseconds by activity."""
+    return {part.activity: part.idle_ns / US for part in rank.activities}
+
+
+def only(report: IdleReport) -> RankIdle:
+    (rank,) = report.ranks
+    return rank
+
+
+def add_up(rank: RankIdle) -> None:
+    """Check that everything adds up to the idle time, exactly."""
+    own = rank.breakdown
+    assert own.span_ns == own.compute_ns + own.exposed_communication_ns + own.exposed_copy_ns + (
+        own.idle_ns
+    )
+    assert sum(part.idle_ns for part in rank.activities) == own.idle_ns
+    assert sum(step.idle_ns for step in rank.steps) == own.idle_ns
+    assert sum(step.length_ns for step in rank.steps) == own.span_ns
+    for step in rank.steps:
+        assert sum(spent_ns for _, spent_ns in step.activities) == step.idle_ns
+        assert len(dict(step.activities)) == len(step.activities)
+    by_gap: dict[int, int] = defaultdict(int)
+    for gap, start, end in zip(
+        rank.chunks.gap.tolist(),
+        rank.chunks.start_ns.tolist(),
+        rank.chunks.end_ns.tolist(),
+        strict=True,
+    ):
+        assert start < end
+        by_gap[gap] += end - start
+    lengths = (rank.gaps.end_ns - rank.gaps.start_ns).tolist()
+    assert dict(by_gap) == dict(enumerate(lengths))
+
+
+def train(names: list[str], lengths: list[int]) -> tuple[list[K], list[C], list[R]]:
+    """Return a run with a range for each step, in each a kernel that takes half of it."""
+    kernels, calls, ranges, now = [], [], [], 0
+    for number, (name, length) in enumerate(zip(names, lengths, strict=True)):
+        calls.append(c(now, now + 5, number))
+        kernels.append(k(now + 5, now + 5 + length // 2, number))
+        ranges.append(r(now, now + length, name))
+        now += length
+    return kernels, calls, ranges
+
+
+def planted(folder: Path, name: str = "DataLoader") -> Path:
+    kernels, calls, ranges = train(["step 1", "step 2"], [100, 200])
+    return profile(folder, kernels, calls, [*ranges, r(60, 95, name)])
+
+
+#: Names of every strength; an unknown one is its own activity.
+NAMES = {
+    "DataLoader": ("data loading", 3),
+    "XlaCompile": ("tracing and compiling", 3),
+    "Optimizer.step": ("optimizer", 2),
+    "aten::mm": ("operators", 1),
+    "mine": ("host: mine", 1),
+    "train.py(3): step": ("Python", 0),
+}
+CALLS = {"cudaStreamSynchronize": "waiting", "cudaMalloc": "allocation"}
+
+
+@dataclass(frozen=True)
+class World:
+    """A small profile in whole microseconds: kernels, calls and ranges as plain tuples."""
+
+    kernels: list[tuple[int, int, int, int]]  # start, end, device, correlation
+    calls: list[tuple[int, int, int, str, int]]  # start, end, thread, name, correlation
+    ranges: list[tuple[int, int, int, str]]  # start, end, thread, name
+    overheads: list[tuple[int, int]]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    time, length, thread = st.integers(0, 150), st.integers(0, 40), st.integers(1, 3)
+    kernels, calls = [], []
+    for number in range(draw(st.integers(1, 8))):
+        start = draw(time)
+        kernels.append((start, start + draw(length), draw(st.integers(0, 1)), number))
+        if draw(st.booleans()) or draw(st.booleans()):
+            entered = start - draw(st.integers(0, 60))
+            calls.append(
+                (entered, entered + draw(length), draw(thread), "cudaLaunchKernel", number)
+            )
+    for number in range(draw(st.integers(0, 4))):
+        start = draw(time)
+        name = draw(st.sampled_from(sorted(CALLS)))
+        calls.append((start, start + draw(length), draw(thread), name, 100 + number))
+    ranges = []
+    for _ in range(draw(st.integers(0, 8))):
+        start, name = draw(time), draw(st.sampled_from(sorted(NAMES)))
+        ranges.append((start, start + draw(st.integers(0, 90)), draw(thread), name))
+    held = [(a := draw(time), a + draw(length)) for _ in range(draw(st.integers(0, 2)))]
+    return World(kernels, draw(st.permutations(calls)), ranges, held)
+
+
+def write_world(folder: Path, world: World) -> Path:
+    file = profile(
+        folder,
+        [k(a, b, n, device=d) for a, b, d, n in world.kernels],
+        [c(a, b, n, tid=t, name=name) for a, b, t, name, n in world.calls],
+        [r(a, b, name, t) for a, b, t, name in world.ranges],
+    )
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("CREATE TABLE PROFILER_OVERHEAD (start INT, end INT, globalTid INT)")
+        database.executemany(
+            "INSERT INTO PROFILER_OVERHEAD VALUES (?,?,?)",
+            [(a * US, b * US, global_id(1, 1)) for a, b in world.overheads],
+        )
+        database.commit()
+    return file
