@@ -5,16 +5,16 @@
 >>> with annotate.phase("F", microbatch=3, chunk=0):
 ...     pass
 
-Whatever records finds them: Nsight Systems as NVTX ranges, PyTorch's profiler as its own. They
-bear names that bubbleviz reads without being told (``bubbleviz:F mb=3 chunk=0``, the naming
-``bubbleviz``). Where nothing records, a range costs a microsecond or two.
+Nsight Systems records them as NVTX ranges, PyTorch's profiler as its own. Their names follow the
+convention ``bubbleviz`` (``bubbleviz:F mb=3 chunk=0``), which is recognised without an option.
+Where nothing records, a range costs a microsecond or two.
 
 A framework is one module of :mod:`bubbleviz.annotate.frameworks`, called by its name:
 ``annotate.torch_pipelining()``, ``annotate.megatron()``, ``annotate.deepspeed()``. Each wraps the
-framework's own methods, gives a handle whose ``remove()`` undoes that (it is a context manager,
-too), and does nothing more when called again.
+framework's own methods, returns a handle whose ``remove()`` undoes that (also a context manager),
+and does nothing more when called again.
 
-This package loads nothing but the standard library; PyTorch is used where the script has it.
+This package loads only the standard library; it uses PyTorch where the script has loaded it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def supported() -> tuple[str, ...]:
 
 
 def __getattr__(name: str) -> Callable[[], Annotations]:
-    """Return what annotates the framework of that name.
+    """Return the function that annotates the framework of that name.
 
     Raises:
         AttributeError: there is no such framework.

@@ -1,4 +1,4 @@
-"""Ranges under our own names, given to whatever records at the moment."""
+"""Ranges with names of bubbleviz's own convention, for every active recorder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from bubbleviz.annotate.recorders import Recorders
 from bubbleviz.errors import UsageError
 
-#: The phases of bubbleviz/phases.py, which needs no import here; a test holds them together.
+#: The phases of bubbleviz/model/phases.py, without the import; a test keeps them equal.
 PHASES = (
     *("F", "B", "W", "BW", "R", "FB", "Optimizer"),
     *("SEND_F", "RECV_F", "SEND_B", "RECV_B", "SEND_RECV", "COLLECTIVE"),
@@ -27,13 +27,13 @@ _recorders = Recorders()
 
 
 class Range:
-    """A range; a context manager, and a decorator of functions that shall run under it.
+    """A range: a context manager, and a decorator of functions that run inside it.
 
-    One that is kept may be entered again, in one thread at a time; a decorated function has a range
+    The same range may be entered again, in one thread at a time; a decorated function opens a range
     for each call.
 
     Attributes:
-        name: as it is recorded.
+        name: recorded name.
     """
 
     __slots__ = ("_opened", "name")
@@ -55,16 +55,16 @@ class Range:
         _recorders.close(self._opened.pop())
 
     def __call__(self, function: _F) -> _F:
-        """Return the function under this range, one for each call.
+        """Return the function inside this range, one for each call.
 
         Raises:
-            UsageError: what it does is done after it returns, as of generators and coroutines.
+            UsageError: it runs after it returns, as generators and coroutines do.
         """
         code = getattr(getattr(function, "__code__", None), "co_flags", 0)
         if code & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise UsageError(
-                f"annotate: {function.__qualname__} only begins when it is called; put "
-                "with annotate.phase(...) around what it does"
+                f"annotate: {function.__qualname__} is a generator or a coroutine, which runs "
+                "after the call; use with annotate.phase(...) inside it"
             )
 
         @functools.wraps(function)
@@ -72,7 +72,7 @@ class Range:
             with self._again():
                 return function(*args, **kwargs)
 
-        return ranged  # type: ignore[return-value]  # it takes and gives what the function does
+        return ranged  # type: ignore[return-value]  # it has the signature of the function
 
     def _again(self) -> Range:
         """Return a range like this one, for a call that may run beside others."""
@@ -80,9 +80,9 @@ class Range:
 
 
 class Outermost(Range):
-    """A range of a kind of which the outermost alone is recorded, in each thread.
+    """A range of which only the outermost of its kind is recorded, in each thread.
 
-    A script may name its whole optimizer step around what a wrapper names in it.
+    A script may name its whole optimizer step around ranges that a wrapper opens in it.
     """
 
     __slots__ = ("_kind",)
@@ -113,8 +113,8 @@ class Outermost(Range):
         return type(self)(self.name, self._kind)
 
 
-class _Iteration(Outermost):
-    """An iteration, numbered when it opens where no number is given."""
+class _IterationRange(Outermost):
+    """An iteration, numbered when it opens unless a number is given."""
 
     __slots__ = ("_number",)
 
@@ -122,7 +122,7 @@ class _Iteration(Outermost):
         super().__init__("", "iteration")
         self._number = number
 
-    def __enter__(self) -> _Iteration:
+    def __enter__(self) -> _IterationRange:
         if not getattr(self._open, self._kind, 0):
             rank = _rank()
             of_rank = "" if rank is None else f" rank={rank}"
@@ -130,7 +130,7 @@ class _Iteration(Outermost):
         super().__enter__()
         return self
 
-    def _again(self) -> _Iteration:
+    def _again(self) -> _IterationRange:
         return type(self)(self._number)
 
 
@@ -149,7 +149,7 @@ class _Iterations:
         self._next = 0
 
     def take(self, number: int | None) -> int:
-        """Return the number of an iteration that begins; the next one counts on from it."""
+        """Return the number of an iteration that begins; the next one continues from it."""
         taken = self._next if number is None else number
         self._next = taken + 1
         return taken
@@ -176,14 +176,14 @@ def phase(
             overlapped), Optimizer, SEND_F, RECV_F, SEND_B, RECV_B, SEND_RECV or COLLECTIVE.
         microbatch: counted from 0 in each iteration; where none is given it is counted by order.
         chunk: which of the rank's model chunks, in the model's order; not needed with one.
-        stage: virtual stage, where it is known; it tells the chunk and the order of ranks.
-        sequence: which part of a sequence that is split.
+        stage: virtual stage, where it is known; it determines the chunk and the order of ranks.
+        sequence: which part of a split sequence.
         second_microbatch: of the second of two operations under one name (FB, SEND_RECV).
         second_chunk: likewise.
         second_stage: likewise.
 
     Raises:
-        UsageError: there is no such phase, or a number is none.
+        UsageError: there is no such phase, or a number is not valid.
     """
     numbers = (microbatch, chunk, stage, sequence, second_microbatch, second_chunk, second_stage)
     try:
@@ -198,12 +198,12 @@ def name_of(phase: str, *numbers: int | None) -> str:
     """Return the name of an operation's range; numbers are those of :func:`phase`, in its order.
 
     Raises:
-        UsageError: there is no such phase, or a number is none.
+        UsageError: there is no such phase, or a number is not valid.
     """
     if phase not in PHASES:
         raise UsageError(f"annotate.phase({phase!r}): the phases are {', '.join(PHASES)}")
-    told = [(word, n) for word, n in zip(_WORDS, numbers, strict=False) if n is not None]
-    return _PREFIX + " ".join((phase, *(f"{word}={_checked(word, n)}" for word, n in told)))
+    pairs = [(word, n) for word, n in zip(_WORDS, numbers, strict=False) if n is not None]
+    return _PREFIX + " ".join((phase, *(f"{word}={_checked(word, n)}" for word, n in pairs)))
 
 
 def _checked(word: str, number: object) -> int:
@@ -213,24 +213,24 @@ def _checked(word: str, number: object) -> int:
         UsageError: it cannot.
     """
     try:
-        whole = int(number.__index__())  # type: ignore[attr-defined]  # an error says that it lacks
+        whole = int(number.__index__())  # type: ignore[attr-defined]  # an error reports its absence
     except (AttributeError, TypeError):
         whole = -1
     if not 0 <= whole < 10**9:
-        raise UsageError(f"annotate: {word}={number!r} is no number from 0 to 999,999,999")
+        raise UsageError(f"annotate: {word}={number!r} must be a number from 0 to 999,999,999")
     return whole
 
 
 def iteration(number: int | None = None) -> Range:
     """Return a range for an iteration: ``with annotate.iteration(step): ...``.
 
-    What a framework's wrapper would name inside it is left to it. Work behind it (an optimizer
-    step) belongs to it, too, until a forward begins.
+    Iterations that a framework's wrapper would open inside it are not recorded. Work after it (an
+    optimizer step) belongs to it too, until a forward begins.
 
     Args:
         number: the same on all ranks; counted from 0 where none is given.
 
     Raises:
-        UsageError: it is no number.
+        UsageError: it is not a valid number.
     """
-    return _Iteration(None if number is None else _checked("iteration", number))
+    return _IterationRange(None if number is None else _checked("iteration", number))

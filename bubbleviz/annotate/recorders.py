@@ -1,9 +1,9 @@
-"""Whatever records ranges in this process: NVTX, for Nsight Systems, and PyTorch's profiler.
+"""Recorders of ranges in this process: NVTX, for Nsight Systems, and PyTorch's profiler.
 
 NVTX is called through PyTorch where it was built for GPUs, else through the package ``nvtx`` where
 it is installed. PyTorch's profiler gets a range while it records. Where both do, both get it.
-Without a recorder PyTorch is asked whether its profiler is on, and NVTX is called, which returns at
-once in a process that no tool has entered.
+Without a recorder, a range checks whether PyTorch's profiler is on, and calls NVTX, which
+returns at once in a process without a tool.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Recorders:
-    """Whatever records in this process. Found when the first range opens after PyTorch is loaded.
+    """The recorders of this process, looked up when the first range opens after PyTorch is loaded.
 
     PyTorch is never imported from here: a script that has not loaded it records nothing with it.
     """
@@ -29,7 +29,7 @@ class Recorders:
         self._settled = False
 
     def open(self, name: str) -> tuple[Any, ...]:
-        """Open a range on this thread, and return what :meth:`close` needs."""
+        """Open a range on this thread, and return the handle that :meth:`close` takes."""
         if not self._settled:
             self._settle()
         pushed = None
@@ -49,11 +49,11 @@ class Recorders:
             opened[0]()
 
     def _pushed(self, name: str) -> Callable[[], object] | None:
-        """Push an NVTX range, and return what pops it; None where this process has no NVTX."""
+        """Push an NVTX range, and return the pop function; None where this process has no NVTX."""
         try:
-            self._push(name)  # type: ignore[misc]  # the caller has seen that it is not None
+            self._push(name)  # type: ignore[misc]  # the caller has checked that it is not None
         except RuntimeError:
-            # PyTorch without NVTX says so when it is called, not before.
+            # PyTorch without NVTX raises when it is called, not before.
             self._push, self._pop = _of_package()
             return None
         return self._pop
@@ -69,7 +69,7 @@ class Recorders:
             self._push, self._pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
         else:
             self._push, self._pop = _of_package()
-        self._profiling = _asking(torch)
+        self._profiling = _profiler_check(torch)
         self._record = torch.profiler.record_function
         self._settled = True
 
@@ -89,10 +89,10 @@ def _of_package() -> tuple[Callable[[str], object] | None, Callable[[], object] 
     return (push, pop) if push and pop else (None, None)
 
 
-def _asking(torch: Any) -> Callable[[], bool]:
-    """Return what tells whether PyTorch's profiler records on this thread.
+def _profiler_check(torch: Any) -> Callable[[], bool]:
+    """Return a function that checks whether PyTorch's profiler records on this thread.
 
-    Under ``emit_nvtx`` it does not: what it would record goes to NVTX, where the range is anyway.
+    Under ``emit_nvtx`` it does not: its records go to NVTX, where the range is anyway.
     """
     autograd = torch.autograd
     enabled: Callable[[], bool] = autograd._profiler_enabled

@@ -14,23 +14,23 @@ from typing import Any
 from bubbleviz.annotate.ranges import Range
 from bubbleviz.errors import AnnotationError
 
-#: What opens around a call of which there is nothing to say.
-UNNAMED: AbstractContextManager[object] = nullcontext()
+#: Opens around a call without a range.
+NO_RANGE: AbstractContextManager[object] = nullcontext()
 #: Positional and keyword arguments of a call.
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
-#: Tells the range of a call; ``self`` is the first argument of a method.
-Naming = Callable[[Args, Kwargs], AbstractContextManager[object]]
+#: Returns the range of a call; ``self`` is the first argument of a method.
+RangeOfCall = Callable[[Args, Kwargs], AbstractContextManager[object]]
 _ABSENT = object()
 
-_known: dict[str, Annotations] = {}
+_wrapped_frameworks: dict[str, Annotations] = {}
 
 
 class Annotations:
-    """What was wrapped in a framework; ``remove()`` undoes it, and so does leaving ``with``.
+    """The wrapped methods of a framework; ``remove()`` restores them, and so does leaving ``with``.
 
     Attributes:
-        framework: as it is called in messages.
+        framework: its name in messages.
         active: whether ranges are opened.
     """
 
@@ -51,39 +51,39 @@ class Annotations:
         self.remove()
 
     def remove(self) -> None:
-        """Put back what was wrapped. What others have wrapped since stays, without our ranges."""
+        """Restore the wrapped methods. Those wrapped by others since stay, without ranges."""
         self.active = False
         while self._undo:
             self._undo.pop()()
-        if _known.get(self.framework) is self:
-            del _known[self.framework]
+        if _wrapped_frameworks.get(self.framework) is self:
+            del _wrapped_frameworks[self.framework]
 
-    def wrap(self, owner: Any, name: str, naming: Naming) -> tuple[Any, Any]:
-        """Have a function or method run under the range that ``naming`` tells of each call.
+    def wrap(self, owner: Any, name: str, range_of_call: RangeOfCall) -> tuple[Any, Any]:
+        """Make a function or method run inside the range that ``range_of_call`` returns.
 
         Returns:
-            What was there, and what is there now.
+            The original function, and the wrapped one.
 
         Raises:
             AnnotationError: ``owner`` has no such function.
         """
-        original = self.sought(owner, name)
+        original = self.attribute(owner, name)
         where = f"{self.framework}'s {_path(owner)}.{name}"
 
         @functools.wraps(original)
-        def under_range(*args: Any, **kwargs: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
             if not self.active:
                 return original(*args, **kwargs)
             try:
-                range_ = naming(args, kwargs)
+                range_ = range_of_call(args, kwargs)
             except Exception as error:  # no annotation is worth a training run
                 self._give_up(where, error)
                 return original(*args, **kwargs)
             with range_:
                 return original(*args, **kwargs)
 
-        self.replace(owner, name, under_range)
-        return original, under_range
+        self.replace(owner, name, wrapped)
+        return original, wrapped
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Set an attribute of a class or module until the annotations are removed."""
@@ -100,23 +100,19 @@ class Annotations:
 
         self._undo.append(undo)
 
-    def on_removal(self, undo: Callable[[], None]) -> None:
-        """Have something else done when the annotations are removed."""
-        self._undo.append(undo)
-
-    def sought(self, owner: Any, name: str) -> Any:
+    def attribute(self, owner: Any, name: str) -> Any:
         """Return an attribute of a module or class.
 
         Raises:
             AnnotationError: there is none.
         """
-        found = getattr(owner, name, None)
-        if found is None:
+        value = getattr(owner, name, None)
+        if value is None:
             raise AnnotationError(
-                f"annotate: {self.framework} has no {_path(owner)}.{name}, which is where its "
-                "ranges would go; name them yourself with annotate.phase, or use another version"
+                f"annotate: {self.framework} has no {_path(owner)}.{name}, which its ranges need; "
+                "name ranges yourself with annotate.phase, or use another version"
             )
-        return found
+        return value
 
     def module(self, name: str) -> Any:
         """Return a module of the framework, imported.
@@ -135,12 +131,12 @@ class Annotations:
     def argument(
         self, function: Any, name: str, default: Any = None
     ) -> Callable[[Args, Kwargs], Any]:
-        """Return what picks an argument of a call by its name, however it is passed.
+        """Return a function that picks an argument of a call by its name, however it is passed.
 
         Args:
-            function: that is called.
+            function: the called function.
             name: of the parameter.
-            default: what a call that leaves it out gets.
+            default: value for a call that leaves it out.
 
         Raises:
             AnnotationError: the function has no such parameter.
@@ -149,7 +145,7 @@ class Annotations:
         if name not in names:
             raise AnnotationError(
                 f"annotate: {self.framework}'s {_path(function)} has no parameter {name}, which "
-                "its ranges would be named by; name them yourself with annotate.phase, or use "
+                "the names of its ranges need; name ranges yourself with annotate.phase, or use "
                 "another version"
             )
         place = names.index(name)
@@ -160,53 +156,53 @@ class Annotations:
         return pick
 
     def _give_up(self, where: str, error: Exception) -> None:
-        """Open no more ranges, and say why."""
+        """Open no more ranges, and warn with the reason."""
         self.active = False
         warnings.warn(
-            f"annotate: {where} cannot be named any more ({type(error).__name__}: {error}); "
-            "training goes on without ranges",
+            f"annotate: {where} can no longer be named ({type(error).__name__}: {error}); "
+            "training continues without ranges",
             RuntimeWarning,
             stacklevel=4,
         )
 
 
 def once(framework: str, wrap_all: Callable[[Annotations], None]) -> Annotations:
-    """Return the annotations of a framework, which is wrapped where it is not yet.
+    """Return the annotations of a framework, and wrap it unless it is wrapped already.
 
     Args:
         framework: its name.
         wrap_all: wraps everything, or raises; then nothing stays wrapped.
 
     Raises:
-        AnnotationError: what it looked for is not there.
+        AnnotationError: the framework is not as expected.
     """
-    if framework in _known:
-        return _known[framework]
+    if framework in _wrapped_frameworks:
+        return _wrapped_frameworks[framework]
     annotations = Annotations(framework)
     try:
         wrap_all(annotations)
     except BaseException:
         annotations.remove()
         raise
-    _known[framework] = annotations
+    _wrapped_frameworks[framework] = annotations
     return annotations
 
 
-def always(range_of: Callable[[], Range]) -> Naming:
-    """Return the naming that gives every call a range of one kind."""
-    return lambda _args, _kwargs: range_of()
+def always(new_range: Callable[[], Range]) -> RangeOfCall:
+    """Return a function that gives every call a new range, whatever its arguments."""
+    return lambda _args, _kwargs: new_range()
 
 
 def subclasses(base: type) -> Iterator[type]:
     """Yield the classes below a class, each once."""
-    found: dict[type, None] = dict.fromkeys(base.__subclasses__())
-    for kind in list(found):
-        found.update(dict.fromkeys(subclasses(kind)))
-    yield from found
+    kinds: dict[type, None] = dict.fromkeys(base.__subclasses__())
+    for kind in list(kinds):
+        kinds.update(dict.fromkeys(subclasses(kind)))
+    yield from kinds
 
 
 def _path(owner: Any) -> str:
-    """Return where a module, class or function is found."""
+    """Return the qualified name of a module, class or function."""
     module = getattr(owner, "__module__", None)
     name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
     return f"{module}.{name}" if module else str(name)

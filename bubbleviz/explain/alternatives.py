@@ -158,16 +158,16 @@ def _simulated(measured: MeasuredTimes) -> Iterator[tuple[str, Ideal | str]]:
 def _row(name: str, result: Ideal | str, whole_ms: float, peak: float) -> Alternative:
     if isinstance(result, str):
         return Alternative(name, reason=result)
-    held = max(result.peak_activations, default=0.0)
+    peak_held = max(result.peak_activations, default=0.0)
     return Alternative(
         name,
         makespan_ms=result.makespan_ms,
         cost_ms=result.cost_ms,
         bubble_ratio=result.schedule_ratio,
-        peak_activations=held,
+        peak_activations=peak_held,
         won=1 - result.makespan_ms / whole_ms if whole_ms else None,
         # Two replicas of the model hold its weights twice.
-        fits=held <= peak + _SAME_MEMORY and result.plan.replicas == 1,
+        fits=peak_held <= peak + _SAME_MEMORY and result.plan.replicas == 1,
     )
 
 

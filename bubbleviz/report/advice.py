@@ -149,7 +149,7 @@ def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
 
 
 def first_thing(report: Report) -> str | None:
-    """Return what to do first, and what it would save; None where that is unknown."""
+    """Return the change to make first and its saving, as a sentence; None where it is unknown."""
     changes = {change.name: change for change in report.explanation.what_if}
     measured = changes.get("measured")
     if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
@@ -199,7 +199,7 @@ def _only_schedule(measured: WhatIf, headline: float | None) -> str:
 
 
 def _action(report: Report, change: WhatIf) -> str:
-    """Return what to do to get a change."""
+    """Return the action that brings a change."""
     if change.name in _ADVICE:
         return _ADVICE[change.name]
     if change.name == "no-host":

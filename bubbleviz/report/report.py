@@ -97,7 +97,7 @@ class Report:
         return self.profiles[rank.profile].clock_uncertainty_ns
 
     def clock(self, profile: int) -> tuple[str, float, int | None]:
-        """Return what distinguishes the clock of a profile: host, drift and uncertainty.
+        """Return host, drift (ppm) and uncertainty (ns) of a profile's clock, which distinguish it.
 
         Machines of one hostname have clocks of their own, which are off by different times.
         """

@@ -65,7 +65,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(FAKES))
     before = set(sys.modules)
     yield
-    for handle in list(wrapping._known.values()):
+    for handle in list(wrapping._wrapped_frameworks.values()):
         handle.remove()
     for name in set(sys.modules) - before:
         if name.split(".")[0] in ("megatron", "deepspeed"):
@@ -155,16 +155,16 @@ def test_every_name_is_read_as_it_was_meant(phase: str, numbers: dict[str, int |
     ("arguments", "said"),
     [
         ({"name": "forward"}, r"annotate.phase\('forward'\): the phases are F, B, W, BW"),
-        ({"name": "F", "microbatch": -1}, "mb=-1 is no number"),
-        ({"name": "F", "chunk": 10**9}, "chunk=1000000000 is no number"),
-        ({"name": "F", "stage": 1.5}, r"stage=1\.5 is no number"),
-        ({"name": "F", "sequence": "0"}, "sequence='0' is no number"),
+        ({"name": "F", "microbatch": -1}, "mb=-1 must be a number"),
+        ({"name": "F", "chunk": 10**9}, "chunk=1000000000 must be a number"),
+        ({"name": "F", "stage": 1.5}, r"stage=1\.5 must be a number"),
+        ({"name": "F", "sequence": "0"}, "sequence='0' must be a number"),
     ],
 )
 def test_what_cannot_be_named_is_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         annotate.phase(**arguments)
-    with pytest.raises(UsageError, match="iteration=-1 is no number"):
+    with pytest.raises(UsageError, match="iteration=-1 must be a number"):
         annotate.iteration(-1)
 
 
@@ -447,7 +447,7 @@ def test_training_goes_on_where_a_call_cannot_be_named(recorded: Recorder) -> No
         to.wrap(Framework, "step", lambda args, _: annotate.phase("F", stage=args[0].stage_index))
 
     with wrapping.once("Framework", unable):
-        with pytest.warns(RuntimeWarning, match=r"Framework.step cannot be named any more \(Attr"):
+        with pytest.warns(RuntimeWarning, match=r"Framework.step can no longer be named \(Attr"):
             assert Framework().step(3) == 3
         assert Framework().step(4) == 4  # and warns no more: warnings are errors here
     assert recorded.lines == []
@@ -829,7 +829,9 @@ def test_what_only_begins_when_it_is_called_is_refused() -> None:
         pass
 
     for function in (generator, coroutine):
-        with pytest.raises(UsageError, match=r"only begins when it is called; put with annotate"):
+        with pytest.raises(
+            UsageError, match=r"is a generator or a coroutine, which runs after the call"
+        ):
             annotate.phase("F")(function)
 
 

@@ -315,9 +315,9 @@ def test_a_saved_report_cannot_be_drawn(
 ) -> None:
     said = refused(capsys, 2, ONE, saved[1], f"--{kind}", str(tmp_path / "x"))
 
-    assert "a report in JSON holds no operations to draw; give the profiles" in said
+    assert "a JSON report has no operations to draw; give the profiles" in said
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match="holds no operations"):
+    with pytest.raises(UsageError, match="has no operations to draw"):
         as_svg(compare([run("a"), run("b")]))
 
 

@@ -1,8 +1,8 @@
 """DeepSpeed's pipeline engine: every instruction of its schedules.
 
 DeepSpeed names forwards, and backwards on the last stage only (``DeepSpeedEngine.backward``); its
-pipeline engine names nothing. Here the methods that run instructions are wrapped, where the
-engine's table of instructions holds them, too. Buffers are no microbatches, so these are counted:
+pipeline engine names nothing. Here the methods that run instructions are wrapped, also in the
+engine's table of instructions. Buffers are not microbatches, so these are counted:
 in each batch the k-th forward of a stage is that of microbatch k, and so on.
 
 Written for DeepSpeed 0.14 to 0.19, deepspeed/runtime/pipe/engine.py, schedule.py, dualpipev.py.
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from bubbleviz.annotate.ranges import iteration, phase
-from bubbleviz.annotate.wrapping import UNNAMED, Annotations, Args, Kwargs, Naming, once
+from bubbleviz.annotate.wrapping import NO_RANGE, Annotations, Args, Kwargs, RangeOfCall, once
 from bubbleviz.errors import AnnotationError
 
 #: Phases of the methods that work on a buffer.
@@ -27,14 +27,14 @@ _ON_BUFFERS = {
     "_exec_send_grads": "SEND_B",
     "_exec_recv_grads": "RECV_B",
 }
-#: Phases of those for the whole batch.
+#: Phases of the methods for the whole batch.
 _ON_BATCHES = {
     "_exec_optimizer_step": "Optimizer",
     "_exec_reduce_grads": "COLLECTIVE",
     "_exec_reduce_tied_grads": "COLLECTIVE",
 }
 #: Two stages a rank; transfers are queued, and started together.
-_BOTH_WAYS = ("_exec_forward_pass", "_exec_backward_pass")
+_TWO_STAGE_METHODS = ("_exec_forward_pass", "_exec_backward_pass")
 
 
 def annotate() -> Annotations:
@@ -46,69 +46,79 @@ def annotate() -> Annotations:
     return once("DeepSpeed", _wrap)
 
 
-def _wrap(to: Annotations) -> None:
-    engine = to.sought(to.module("deepspeed.runtime.pipe.engine"), "PipelineEngine")
-    both_ways = _both_ways(to)
+def _wrap(annotations: Annotations) -> None:
+    engine = annotations.attribute(
+        annotations.module("deepspeed.runtime.pipe.engine"), "PipelineEngine"
+    )
+    two_stage_engine = _two_stage_engine(annotations)
     done: Counter[tuple[str, int]] = Counter()
-    named = {m: _counted(name, done, both_ways) for m, name in _ON_BUFFERS.items()}
+    named = {m: _counted(name, done, two_stage_engine) for m, name in _ON_BUFFERS.items()}
     named |= {m: _whole(name) for m, name in _ON_BATCHES.items()}
-    wrapped = dict(to.wrap(engine, method, naming) for method, naming in named.items())
+    wrapped = dict(
+        annotations.wrap(engine, method, range_of_call) for method, range_of_call in named.items()
+    )
     for method in ("train_batch", "eval_batch"):
-        to.wrap(engine, method, _batch(done))
-    if both_ways is not None:
-        for method in _BOTH_WAYS:
-            given = to.argument(to.sought(both_ways, method), "phase")
-            naming = _of_two_stages(_ON_BUFFERS[method], done, given)
-            wrapped.update([to.wrap(both_ways, method, naming)])
-        wrapped.update([to.wrap(both_ways, "_exec_commit_p2p", _whole("SEND_RECV"))])
-    for kind in (engine,) if both_ways is None else (engine, both_ways):
-        table = to.sought(kind, "_INSTRUCTION_MAP")
-        to.replace(kind, "_INSTRUCTION_MAP", {i: wrapped.get(run, run) for i, run in table.items()})
+        annotations.wrap(engine, method, _batch(done))
+    if two_stage_engine is not None:
+        for method in _TWO_STAGE_METHODS:
+            chunk = annotations.argument(annotations.attribute(two_stage_engine, method), "phase")
+            range_of_call = _of_two_stages(_ON_BUFFERS[method], done, chunk)
+            wrapped.update([annotations.wrap(two_stage_engine, method, range_of_call)])
+        wrapped.update(
+            [annotations.wrap(two_stage_engine, "_exec_commit_p2p", _whole("SEND_RECV"))]
+        )
+    for kind in (engine,) if two_stage_engine is None else (engine, two_stage_engine):
+        table = annotations.attribute(kind, "_INSTRUCTION_MAP")
+        annotations.replace(
+            kind, "_INSTRUCTION_MAP", {i: wrapped.get(run, run) for i, run in table.items()}
+        )
 
 
-def _both_ways(to: Annotations) -> Any:
+def _two_stage_engine(annotations: Annotations) -> Any:
     """Return the engine that holds two stages a rank; None where DeepSpeed has none (to 0.18)."""
     try:
-        return getattr(to.module("deepspeed.runtime.pipe.dualpipev"), "DualPipeVEngine", None)
+        return getattr(
+            annotations.module("deepspeed.runtime.pipe.dualpipev"), "DualPipeVEngine", None
+        )
     except AnnotationError:
         return None
 
 
-def _batch(done: Counter[tuple[str, int]]) -> Naming:
-    def naming(_args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
+def _batch(done: Counter[tuple[str, int]]) -> RangeOfCall:
+    def range_of_call(_args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
         done.clear()
         return iteration()
 
-    return naming
+    return range_of_call
 
 
-def _whole(name: str) -> Naming:
+def _whole(name: str) -> RangeOfCall:
     return lambda args, _: phase(name, stage=args[0].stage_id)
 
 
-def _counted(name: str, done: Counter[tuple[str, int]], both_ways: Any) -> Naming:
-    """Return the naming of an instruction of the one stage of a rank."""
+def _counted(name: str, done: Counter[tuple[str, int]], two_stage_engine: Any) -> RangeOfCall:
+    """Return the ranges of an instruction of a rank with one stage."""
 
-    def naming(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
+    def range_of_call(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
         engine = args[0]
-        if both_ways is not None and isinstance(engine, both_ways):
-            return UNNAMED
+        if two_stage_engine is not None and isinstance(engine, two_stage_engine):
+            return NO_RANGE
         microbatch = done[name, 0]
         done[name, 0] += 1
         return phase(name, microbatch=microbatch, stage=engine.stage_id)
 
-    return naming
+    return range_of_call
 
 
-def _of_two_stages(name: str, done: Counter[tuple[str, int]], given: Any) -> Naming:
-    """Return the naming of an instruction of a rank with two stages, there and back."""
+def _of_two_stages(name: str, done: Counter[tuple[str, int]], chunk_of: Any) -> RangeOfCall:
+    """Return the ranges of an instruction of a rank with two stages, forth and back."""
 
-    def naming(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        engine, chunk = args[0], int(given(args, kwargs))
+    def range_of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
+        engine, chunk = args[0], int(chunk_of(args, kwargs))
         microbatch = done[name, chunk]
         done[name, chunk] += 1
         back = 2 * engine.num_stages - 1 - engine.stage_id
         stage = back if chunk else engine.stage_id
         return phase(name, microbatch=microbatch, chunk=chunk, stage=stage)
 
-    return naming
+    return range_of_call

@@ -2,8 +2,8 @@
 
 Megatron-Core names transfers and layers (``--nvtx-ranges``), but no forward or backward of a
 microbatch. Here ``forward_step`` and ``backward_step`` are wrapped, which its schedules call, and
-the step that overlaps both. A forward tells its microbatch and chunk; the backward is that of the
-forward whose output it gets.
+the step that overlaps both. A forward has its microbatch and chunk as arguments; a backward is that
+of the forward whose output it takes.
 
 Written for Megatron-Core 0.5 to 0.16, megatron/core/pipeline_parallel/schedules.py,
 p2p_communication.py, combined_1f1b.py, and megatron/core/optimizer/optimizer.py.
@@ -19,7 +19,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from bubbleviz.annotate.ranges import Range, iteration, phase
-from bubbleviz.annotate.wrapping import Annotations, Args, Kwargs, Naming, always, once, subclasses
+from bubbleviz.annotate.wrapping import (
+    Annotations,
+    Args,
+    Kwargs,
+    RangeOfCall,
+    always,
+    once,
+    subclasses,
+)
 from bubbleviz.errors import AnnotationError
 
 _CORE = "megatron.core"
@@ -41,7 +49,7 @@ Place = tuple[int | None, int]
 
 
 def annotate() -> Annotations:
-    """Name Megatron-Core's operations; what one call of its schedule does is an iteration.
+    """Name Megatron-Core's operations; one call of its schedule is an iteration.
 
     Raises:
         AnnotationError: Megatron-Core cannot be imported, or is not as expected.
@@ -50,11 +58,11 @@ def annotate() -> Annotations:
 
 
 class _Batch:
-    """Which microbatch is where, in the batch that runs."""
+    """Chunk and microbatch of the forwards and backwards of the running batch."""
 
     def __init__(self, state: Any) -> None:
         self._state = state
-        self._made: dict[int, Place] = {}
+        self._place_of_output: dict[int, Place] = {}
         self._done: Counter[tuple[str, int | None]] = Counter()
         self._stages: tuple[int, int] | None = None
         #: The forward that runs, until its output is known.
@@ -62,7 +70,7 @@ class _Batch:
 
     def begin(self) -> None:
         """Forget the batch before."""
-        self._made.clear()
+        self._place_of_output.clear()
         self._done.clear()
         self._stages = None
         if self._state.model_parallel_is_initialized():
@@ -72,27 +80,27 @@ class _Batch:
             )
 
     def forwards(self, chunk: int | None, microbatch: int | None) -> Place:
-        """Return the place of a forward that begins; None is what the call does not say."""
+        """Return the place of a forward that begins; None for what the call does not pass."""
         chunk = self._current() if chunk is None else chunk
         counted = self._count("F", chunk)
         self.forward = (chunk, counted if microbatch is None else int(microbatch))
         return self.forward
 
-    def made(self, output: object) -> None:
-        """Take the output of the forward that ran."""
+    def finish_forward(self, output: object) -> None:
+        """Remember the output of the forward that ran."""
         if self.forward is not None:
-            self._made[id(output)] = self.forward
+            self._place_of_output[id(output)] = self.forward
         self.forward = None
 
     def backwards(self, output: object) -> Place:
         """Return the place of a backward that begins, by the output of its forward."""
-        place = self._made.pop(id(output), None)
+        place = self._place_of_output.pop(id(output), None)
         chunk = self._current() if place is None else place[0]
         counted = self._count("BW", chunk)
         return (chunk, counted) if place is None else place
 
     def stage(self, chunk: int | None) -> int | None:
-        """Return the virtual stage of a chunk of this rank; None where Megatron does not say."""
+        """Return the virtual stage of a chunk of this rank; None where it is unknown."""
         if self._stages is None:
             return None
         rank, ranks = self._stages
@@ -109,54 +117,57 @@ class _Batch:
         return done
 
 
-def _wrap(to: Annotations) -> None:
-    schedules = to.module(f"{_CORE}.pipeline_parallel.schedules")
-    batch = _Batch(to.module(f"{_CORE}.parallel_state"))
-    _wrap_steps(to, schedules, batch)
-    _wrap_overlapped(to, batch)
+def _wrap(annotations: Annotations) -> None:
+    schedules = annotations.module(f"{_CORE}.pipeline_parallel.schedules")
+    batch = _Batch(annotations.module(f"{_CORE}.parallel_state"))
+    _wrap_steps(annotations, schedules, batch)
+    _wrap_overlapped(annotations, batch)
 
     def of_schedule(_args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
         batch.begin()
         return iteration()
 
     for name in _SCHEDULES:
-        to.wrap(schedules, name, of_schedule)
-    _wrap_transfers(to)
-    _wrap_optimizers(to)
+        annotations.wrap(schedules, name, of_schedule)
+    _wrap_transfers(annotations)
+    _wrap_optimizers(annotations)
 
 
-def _wrap_steps(to: Annotations, schedules: Any, batch: _Batch) -> None:
-    forward = to.sought(schedules, "forward_step")
-    chunk = _optional(to, forward, "vp_stage")
-    microbatch = _optional(to, forward, "current_microbatch")
-    model = to.argument(forward, "model")
-    output = to.argument(to.sought(schedules, "backward_step"), "output_tensor")
+def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None:
+    forward = annotations.attribute(schedules, "forward_step")
+    chunk = _optional(annotations, forward, "vp_stage")
+    microbatch = _optional(annotations, forward, "current_microbatch")
+    model = annotations.argument(forward, "model")
+    output = annotations.argument(
+        annotations.attribute(schedules, "backward_step"), "output_tensor"
+    )
 
     def of_forward(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        said = chunk(args, kwargs)
-        said = getattr(model(args, kwargs), "vp_stage", None) if said is None else said
-        return _range("F", batch, batch.forwards(said, microbatch(args, kwargs)))
+        number = chunk(args, kwargs)
+        if number is None:
+            number = getattr(model(args, kwargs), "vp_stage", None)
+        return _range("F", batch, batch.forwards(number, microbatch(args, kwargs)))
 
     def of_backward(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
         return _range("BW", batch, batch.backwards(output(args, kwargs)))
 
-    to.wrap(schedules, "forward_step", of_forward)
-    _remember(to, schedules, "forward_step", batch)
-    to.wrap(schedules, "backward_step", of_backward)
+    annotations.wrap(schedules, "forward_step", of_forward)
+    _remember(annotations, schedules, "forward_step", batch)
+    annotations.wrap(schedules, "backward_step", of_backward)
 
 
-def _wrap_overlapped(to: Annotations, batch: _Batch) -> None:
+def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
     """Name the step that runs a forward beside a backward, where there is one (since 0.14)."""
     try:
-        module = to.module(f"{_CORE}.pipeline_parallel.combined_1f1b")
+        module = annotations.module(f"{_CORE}.pipeline_parallel.combined_1f1b")
     except AnnotationError:
         return
-    step = to.sought(module, "combined_forward_backward_step")
+    step = annotations.attribute(module, "combined_forward_backward_step")
     names = ("f_model", "b_model", "b_output_tensor", "f_model_chunk_id", "current_microbatch")
-    pick = [to.argument(step, name) for name in names]
+    picks = [annotations.argument(step, name) for name in names]
 
-    def naming(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        forward, backward, output, chunk, microbatch = (one(args, kwargs) for one in pick)
+    def range_of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
+        forward, backward, output, chunk, microbatch = (pick(args, kwargs) for pick in picks)
         first = None if forward is None else batch.forwards(chunk, microbatch)
         second = None if backward is None else batch.backwards(output)
         if first is None or second is None:
@@ -172,8 +183,8 @@ def _wrap_overlapped(to: Annotations, batch: _Batch) -> None:
             second_stage=batch.stage(second[0]),
         )
 
-    to.wrap(module, "combined_forward_backward_step", naming)
-    _remember(to, module, "combined_forward_backward_step", batch)
+    annotations.wrap(module, "combined_forward_backward_step", range_of_call)
+    _remember(annotations, module, "combined_forward_backward_step", batch)
 
 
 def _range(name: str, batch: _Batch, place: Place) -> Range:
@@ -181,45 +192,47 @@ def _range(name: str, batch: _Batch, place: Place) -> Range:
     return phase(name, microbatch=microbatch, chunk=chunk, stage=batch.stage(chunk))
 
 
-def _remember(to: Annotations, owner: Any, name: str, batch: _Batch) -> None:
-    """Have the first thing that a step returns remembered as its forward's output."""
-    ranged = to.sought(owner, name)
+def _remember(annotations: Annotations, owner: Any, name: str, batch: _Batch) -> None:
+    """Remember the first result of a step as its forward's output."""
+    ranged = annotations.attribute(owner, name)
 
     def remembered(*args: Any, **kwargs: Any) -> Any:
         result = ranged(*args, **kwargs)
-        if to.active:
-            batch.made(result[0] if isinstance(result, tuple) else result)
+        if annotations.active:
+            batch.finish_forward(result[0] if isinstance(result, tuple) else result)
         return result
 
-    to.replace(owner, name, remembered)
+    annotations.replace(owner, name, remembered)
 
 
-def _optional(to: Annotations, function: Any, name: str) -> Callable[[Args, Kwargs], Any]:
-    """Return what picks an argument that some versions do not have; then it is None."""
+def _optional(annotations: Annotations, function: Any, name: str) -> Callable[[Args, Kwargs], Any]:
+    """Return a function that picks an argument; None in versions without it."""
     if name in inspect.signature(function).parameters:
-        return to.argument(function, name)
+        return annotations.argument(function, name)
     return lambda _args, _kwargs: None
 
 
-def _wrap_transfers(to: Annotations) -> None:
+def _wrap_transfers(annotations: Annotations) -> None:
     """Name every transfer between stages: of a communicator (since 0.14), else of the module."""
-    module = to.module(f"{_CORE}.pipeline_parallel.p2p_communication")
+    module = annotations.module(f"{_CORE}.pipeline_parallel.p2p_communication")
     owner = getattr(module, "P2PCommunicator", module)
     names = [name for name in vars(owner) if _TRANSFER.match(name)]
     if not names:
-        to.sought(owner, "send_forward")
+        annotations.attribute(owner, "send_forward")
     for name in names:
-        to.wrap(owner, name, _transfer(_TRANSFERS.get(name, "SEND_RECV")))
+        annotations.wrap(owner, name, _transfer(_TRANSFERS.get(name, "SEND_RECV")))
 
 
-def _transfer(name: str) -> Naming:
+def _transfer(name: str) -> RangeOfCall:
     return always(lambda: phase(name))
 
 
-def _wrap_optimizers(to: Annotations) -> None:
-    """Name the step of every class of optimizers; of a chain the whole is one."""
-    base = to.sought(to.module(f"{_CORE}.optimizer.optimizer"), "MegatronOptimizer")
-    to.module(f"{_CORE}.optimizer")
+def _wrap_optimizers(annotations: Annotations) -> None:
+    """Name the step of every class of optimizers; that of a chain is one range."""
+    base = annotations.attribute(
+        annotations.module(f"{_CORE}.optimizer.optimizer"), "MegatronOptimizer"
+    )
+    annotations.module(f"{_CORE}.optimizer")
     for kind in subclasses(base):
         if "step" in vars(kind):
-            to.wrap(kind, "step", always(lambda: phase("Optimizer")))
+            annotations.wrap(kind, "step", always(lambda: phase("Optimizer")))

@@ -133,7 +133,7 @@ class _Waits(Table):
 
 
 def _waits(operations: Operations, inputs: Inputs) -> _Waits:
-    """Return what operations waited for."""
+    """Return the waits of operations."""
     receive_launched_ns, received_ns = _received(operations, arrivals(operations))
     known = inputs.ready_ns != NEVER
     # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.

@@ -101,11 +101,13 @@ def _nearest(
     """Return the nearest verdict of several readings of the orders, the first exact if any."""
     best = Verdict()
     for ran in readings:
-        found = _of_plans(ran, plans, rules, sizes)
-        if found.distance == 0:
-            return found
-        if found.distance is not None and (best.distance is None or found.distance < best.distance):
-            best = found
+        result = _of_plans(ran, plans, rules, sizes)
+        if result.distance == 0:
+            return result
+        if result.distance is not None and (
+            best.distance is None or result.distance < best.distance
+        ):
+            best = result
     return best
 
 
@@ -132,19 +134,19 @@ def _of_plans(
     return Verdict(names[0], names[1:], least, chosen.differences)
 
 
-def _with_searches(found: Verdict, families: Sequence[str]) -> Verdict:
+def _with_searches(result: Verdict, families: Sequence[str]) -> Verdict:
     """Return the verdict, with the searches that could have found the same order added."""
-    names = (found.name, *found.also)
-    return replace(found, also=(*found.also, *(name for name in families if name not in names)))
+    names = (result.name, *result.also)
+    return replace(result, also=(*result.also, *(name for name in families if name not in names)))
 
 
-def _differs_everywhere(found: Verdict) -> bool:
+def _differs_everywhere(result: Verdict) -> bool:
     """Return whether half of the devices or more, and two at least, differ from the plan.
 
     Then the order was searched, and did not slip.
     """
-    differing = sum(diff.count > 0 for diff in found.differences)
-    return differing >= max(2, len(found.differences) / 2)
+    differing = sum(diff.count > 0 for diff in result.differences)
+    return differing >= max(2, len(result.differences) / 2)
 
 
 def _fused(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:

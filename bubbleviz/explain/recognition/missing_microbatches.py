@@ -62,13 +62,13 @@ def verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
 def verdict_of_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
     """Return how a pipeline's orders differ from a plan; None for a plan of other sizes."""
     missing = ran.missing_microbatches
-    found = candidates.verdict_of_plan(ran, plan, ran.microbatches + len(missing))
-    if found is not None or not len(missing):
-        return found
+    result = candidates.verdict_of_plan(ran, plan, ran.microbatches + len(missing))
+    if result is not None or not len(missing):
+        return result
     closed_up = replace(ran, orders=tuple(_closed_up(order, missing) for order in ran.orders))
     numbers = np.setdiff1d(np.arange(closed_up.microbatches + len(missing)), missing)
-    found = candidates.verdict_of_plan(closed_up, plan, closed_up.microbatches)
-    return None if found is None else _renumbered(found, numbers)
+    result = candidates.verdict_of_plan(closed_up, plan, closed_up.microbatches)
+    return None if result is None else _renumbered(result, numbers)
 
 
 def _closed_up(order: Ints, missing: Ints) -> Ints:
@@ -76,11 +76,11 @@ def _closed_up(order: Ints, missing: Ints) -> Ints:
     return order - np.searchsorted(missing, microbatch_of(order))
 
 
-def _renumbered(found: Verdict, numbers: Ints, missing: Sequence[Ints] = ()) -> Verdict:
+def _renumbered(result: Verdict, numbers: Ints, missing: Sequence[Ints] = ()) -> Verdict:
     """Return a verdict in the pipeline's own numbers, with more operations missing.
 
     Args:
-        found: in numbers without the missing microbatches.
+        result: in numbers without the missing microbatches.
         numbers: of each of these, the pipeline's own.
         missing: of each order, codes of missing operations; empty for none at all.
     """
@@ -93,7 +93,7 @@ def _renumbered(found: Verdict, numbers: Ints, missing: Sequence[Ints] = ()) -> 
         return codes + ahead
 
     return replace(
-        found,
+        result,
         differences=tuple(
             OrderDifference(
                 moved=renumber(diff.moved),
@@ -104,12 +104,12 @@ def _renumbered(found: Verdict, numbers: Ints, missing: Sequence[Ints] = ()) -> 
                 extra=renumber(diff.extra),
                 repeated=renumber(diff.repeated),
             )
-            for n, diff in enumerate(found.differences)
+            for n, diff in enumerate(result.differences)
         ),
     )
 
 
-def _with_missing(found: Verdict, ran: PipelineOrders, absent: Ints, numbers: Ints) -> Verdict:
+def _with_missing(result: Verdict, ran: PipelineOrders, absent: Ints, numbers: Ints) -> Verdict:
     """Return a verdict in the pipeline's own numbers, with absent microbatches as missing."""
     missing = []
     for order in ran.orders:
@@ -118,5 +118,5 @@ def _with_missing(found: Verdict, ran: PipelineOrders, absent: Ints, numbers: In
         missing.append((kinds[:, None] + absent).ravel())
     done = sum(len(order) * n for order, n in zip(ran.orders, ran.replicas, strict=True))
     lost = sum(len(codes) * n for codes, n in zip(missing, ran.replicas, strict=True))
-    distance = ((found.distance or 0.0) * done + lost) / (done + lost)
-    return replace(_renumbered(found, numbers, missing), distance=distance)
+    distance = ((result.distance or 0.0) * done + lost) / (done + lost)
+    return replace(_renumbered(result, numbers, missing), distance=distance)

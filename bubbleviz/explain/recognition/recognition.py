@@ -184,15 +184,15 @@ class _Judge:
         key = key_of(pipeline, self._orders)
         if key not in self._verdicts:
             self._verdicts[key] = self._judge(pipeline.orders)
-        found = self._verdicts[key]
+        result = self._verdicts[key]
         for cell, member in zip(pipeline.cells, pipeline.member, strict=True):
-            diff = found.differences[member] if found.differences else None
+            diff = result.differences[member] if result.differences else None
             if diff is not None and diff.count:
                 self.deviation_count += diff.count
                 room = LISTED - len(self.deviations)
                 if room > 0:
                     self.deviations += deviations_of(self._orders, cell, diff)[:room]
-        return found
+        return result
 
 
 def _of_run(iterations: Sequence[Iteration], recognised: tuple[IterationOrder, ...]) -> Recognition:
