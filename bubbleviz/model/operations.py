@@ -18,7 +18,7 @@ from bubbleviz.model.phases import Phase
 
 @dataclass(frozen=True)
 class Limitation:
-    """Something that could not be told, why, and how often."""
+    """A limit of an analysis: its subject, the reason, and how often it applies."""
 
     what: str
     reason: str
@@ -26,8 +26,9 @@ class Limitation:
 
     @property
     def sentence(self) -> str:
-        """What commands say of it on standard error."""
-        return f"limitation: {self.what} ({self.count:,}): {self.reason}"
+        """The warning of a command on standard error."""
+        times = f" ({self.count:,} times)" if self.count > 1 else ""
+        return f"warning: {self.what}{times}: {self.reason}"
 
 
 @dataclass(frozen=True)

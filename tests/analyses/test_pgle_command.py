@@ -164,9 +164,9 @@ def test_limitations_go_to_standard_error(
 
     assert code == 0
     assert set(pbtxt.read(out.encode())) == {("all-gather-start.1", 1.0), ("fusion.2", 1.0)}
-    assert [line.split(" (")[0] for line in err.splitlines()] == [
-        "bubbleviz: limitation: collectives overlap compute",
-        "bubbleviz: limitation: asynchronous collectives",
+    assert [line.split(": ")[:3] for line in err.splitlines()] == [
+        ["bubbleviz", "warning", "collectives overlap compute"],
+        ["bubbleviz", "warning", "asynchronous collectives (2 times)"],
     ]
 
 

@@ -51,7 +51,7 @@ def unread(paths: Sequence[str]) -> tuple[str, ...]:
     """Return a sentence for each file that XLA would not read because of its suffix."""
     known = tuple(file_format.suffix for file_format in formats())
     return tuple(
-        f"limitation: {path}: written as text, but XLA reads files that end with "
+        f"warning: {path}: written as text, but XLA reads files that end with "
         f"{' or '.join(known)} alone; name it so"
         for path in paths
         if path != "-" and not path.endswith(known)
