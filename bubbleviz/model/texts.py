@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 
 #: A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@")
+#: Where commas are decimal points, a spreadsheet begins a new cell after each of these.
+_AFTER_SEMICOLON = re.compile(r"(;\s*\"?\s*)(?=[=+\-@])")
 #: Control characters, line and direction marks, and halves of surrogate pairs.
-_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 
 
 def printable(text: str) -> str:
@@ -39,7 +41,7 @@ def encodable(text: str) -> str:
 
 def inert(text: str) -> str:
     """Return a text on one line that no spreadsheet takes for a formula."""
-    flat = _CONTROL.sub(" ", text)
+    flat = _AFTER_SEMICOLON.sub(r"\1'", _CONTROL.sub(" ", text))
     return f"'{flat}" if flat.lstrip().startswith(_FORMULA) else flat
 
 

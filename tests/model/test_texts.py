@@ -69,3 +69,16 @@ def test_a_table_reads_back() -> None:
         ["1,2", 'say "x"'],
         ["", "3"],
     ]
+
+
+@pytest.mark.parametrize("formula", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)"])
+@pytest.mark.parametrize("before", ["", ";", "name;", 'name; "', "a;b; "])
+def test_no_part_of_a_cell_is_a_formula(formula: str, before: str) -> None:
+    cell = inert(f"{before}{formula}")
+
+    assert cell == f"{before}'{formula}"
+    assert inert("a-b; c = d; e<-1>") == "a-b; c = d; e<-1>"
+
+
+def test_direction_marks_are_no_part_of_a_cell() -> None:
+    assert inert("a\u200eb\u200fc\u061cd") == "a b c d"

@@ -264,3 +264,44 @@ def test_a_thread_exports_as_well(
     thread.join()
 
     assert len(done) == 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "printed", "reason"),
+    [
+        (">&2", "Processing...\\nThe report was created in 2025.5.1, newer than your version.", ""),
+        ("", "The report was created in 2025.5.1, newer than your version.\\n\\n---", ""),
+        (">&2", "", "exit code 3"),
+    ],
+)
+def test_the_reason_is_the_last_line_of_nsys(
+    stream: str,
+    printed: str,
+    reason: str,
+    report: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    put_nsys(tmp_path / "bin", monkeypatch, f"printf '{printed}' {stream}; exit 3")
+
+    assert main(["analyze", str(report)]) == 1
+    reason = reason or "The report was created in 2025.5.1, newer than your version"
+    assert f"{report}: nsys export failed ({reason}); export by hand" in capsys.readouterr().err
+
+
+def test_names_are_quoted_and_never_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("--output=x.nsys-rep", "two words; rm x.nsys-rep"):
+        Path(name).write_bytes(b"no database")
+    put_nsys(tmp_path / "bin", monkeypatch, f'printf "%s\\n" "$@" > "{tmp_path}/given"; exit 1')
+
+    assert main(["analyze", "--", "--output=x.nsys-rep"]) == 1
+    assert capsys.readouterr().err.endswith(
+        "nsys export --type sqlite --output ./--output=x.sqlite ./--output=x.nsys-rep\n"
+    )
+    assert (tmp_path / "given").read_text(encoding="utf-8").splitlines()[-1].startswith("./--")
+    assert main(["analyze", "two words; rm x.nsys-rep"]) == 1
+    assert "'two words; rm x.nsys-rep'\n" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,10 @@ from types import FrameType
 from typing import NoReturn
 
 from bubbleviz.errors import OutputError, ProfileError
+from bubbleviz.model.texts import one_line
+
+#: Of a reason that nsys gives, characters.
+_LONGEST = 200
 
 #: Endings of reports of Nsight Systems; ``.qdrep`` was used until 2021.
 SUFFIXES = (".nsys-rep", ".qdrep")
@@ -72,20 +77,37 @@ def _unwind(number: int, _: FrameType | None) -> NoReturn:
 
 def _export(path: str, target: Path) -> None:
     nsys = shutil.which("nsys")
-    by_hand = f"nsys export --type sqlite --output {target.name} {path}"
+    source = _no_option(path)
+    arguments = ["export", "--type", "sqlite", "--output"]
+    by_hand = shlex.join(["nsys", *arguments, _no_option(target.name), source])
     if nsys is None:
         raise ProfileError(
             f"{path}: a report of nsys, and no nsys is on the PATH to export it; export it where "
             f"nsys is with: {by_hand}"
         )
-    command = [nsys, "export", "--type", "sqlite", "--output", str(target), path]
     try:
-        process = subprocess.run(command, capture_output=True, check=False)
+        process = subprocess.run(
+            [nsys, *arguments, str(target), source],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
     except OSError as error:
         raise ProfileError(
             f"{path}: nsys cannot be started ({error.strerror}); export by hand with: {by_hand}"
         ) from error
     if process.returncode != 0 or not target.exists():
-        raise ProfileError(
-            f"{path}: nsys export failed (exit code {process.returncode}); see why with: {by_hand}"
-        )
+        reason = _last_line(process.stderr) or _last_line(process.stdout)
+        reason = reason or f"exit code {process.returncode}"
+        raise ProfileError(f"{path}: nsys export failed ({reason}); export by hand with: {by_hand}")
+
+
+def _no_option(path: str) -> str:
+    """Return the path so that no program takes it for an option."""
+    return f"./{path}" if path.startswith("-") else path
+
+
+def _last_line(output: bytes) -> str:
+    """Return the last line that says something, where nsys gives its reason."""
+    lines = [one_line(line, _LONGEST) for line in output.decode("utf-8", "replace").splitlines()]
+    return next((line for line in reversed(lines) if any(map(str.isalpha, line))), "").rstrip(".")
