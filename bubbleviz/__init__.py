@@ -44,7 +44,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load the analysis only when it is asked for: ``--help`` needs none of it."""
+    """Load the analysis on first use: ``--help`` needs none of it."""
     # The command goes by both names, and so does its function.
     name = "idle" if name == "gaps" else name
     if name not in _HOMES:

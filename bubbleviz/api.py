@@ -12,7 +12,7 @@ import numpy as np
 from bubbleviz._version import __version__
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.run import Run, RunHints, merge_recordings
-from bubbleviz.align.staging import MAYBE_MISSING
+from bubbleviz.align.staging_limitations import MAYBE_MISSING
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, find_convention
 from bubbleviz.conventions.recognition import recognise

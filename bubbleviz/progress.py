@@ -1,4 +1,4 @@
-"""Progress: what a run tells of itself while it goes on."""
+"""Progress: what a run reports while it goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Watch = Callable[[float], None]
 
 
 class Progress(Protocol):
-    """Is told how far a run is; called from the thread that runs it."""
+    """Takes the progress of a run; called from the thread that runs it."""
 
     def files(self, sizes: Mapping[str, int]) -> None:
         """Take the profiles of the run, each with its bytes."""
@@ -20,15 +20,15 @@ class Progress(Protocol):
 
 
 class Unwatched:
-    """Takes no notice of how far a run is."""
+    """Ignores the progress of a run."""
 
     def files(self, sizes: Mapping[str, int]) -> None:
-        """Take no notice."""
+        """Ignore it."""
 
     def read(self, path: str, share: float) -> None:
-        """Take no notice."""
+        """Ignore it."""
 
 
 def unwatched(share: float) -> None:
-    """Take no notice of how much has been read."""
+    """Ignore how much has been read."""
     del share

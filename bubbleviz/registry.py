@@ -1,6 +1,6 @@
 """Discovery: every module of a package exports one constant, and that is all it takes to add one.
 
-Statistics, output formats and input formats are found this way; the order is that of the
+Ratios, output formats and input formats are found this way; the order is that of the
 ``order`` attribute where the values have one, then of the module names.
 """
 
@@ -26,10 +26,10 @@ def discover(package: str, constant: str, kind: type[T]) -> tuple[T, ...]:
     Raises:
         TypeError: a module lacks the constant, or it is of another type.
     """
-    found = []
+    constants = []
     for name in _modules(package):
         value = getattr(importlib.import_module(f"{package}.{name}"), constant, None)
         if not isinstance(value, kind):
             raise TypeError(f"{package}.{name} must define {constant}, a {kind.__name__}")
-        found.append(value)
-    return tuple(sorted(found, key=lambda value: getattr(value, "order", 0)))
+        constants.append(value)
+    return tuple(sorted(constants, key=lambda value: getattr(value, "order", 0)))

@@ -1,4 +1,4 @@
-"""Where time goes: seconds and rows of each step of a run, noted only if somebody asks."""
+"""Where time goes: seconds and rows of each step of a run, noted only on request."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ def add(steps: Sequence[Step]) -> None:
     if notes is None:
         return
     key: tuple[str, ...] = ()
-    for one in steps:
-        key = (*key[: one.depth], one.name)
-        notes.add((*notes.open, *key), one.seconds, one.rows)
+    for noted in steps:
+        key = (*key[: noted.depth], noted.name)
+        notes.add((*notes.open, *key), noted.seconds, noted.rows)

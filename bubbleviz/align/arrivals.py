@@ -1,7 +1,7 @@
-"""Arrivals: when the input of an operation was there, as far as its receives tell.
+"""Arrivals: when the input of an operation was ready, as far as its receives show.
 
-A span may begin with kernels that need no input (recompute, copies): then the end of the receive
-tells when the input was there, and not the start of the span::
+A span may begin with kernels that need no input (recompute, memcpy): then the end of the receive
+shows when the input was ready, and not the start of the span::
 
     RECV_F3  ├▒▒▒▒▒▒▒▒▒▒──┤             launched before F3, or inside its range
     F3           ├██ waits ├████████┤
@@ -28,7 +28,7 @@ NEVER = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class Arrivals(Table):
-    """One row an operation; only those of F, B and BW tell something.
+    """One row an operation; only those of F, B and BW have arrivals.
 
     Attributes:
         exact_ns: end of its own receives: the one of its name, and those inside its ranges;
@@ -90,12 +90,12 @@ def _named(operations: RankOperations, rows: Ints, phase: Ints, side: int) -> In
     is_row = np.arange(len(both)) >= len(transfers)
     # Transfers and operations of one key in the order in which an operation looks for them.
     order = np.lexsort((is_row, time_ns, group))
-    found = np.full(len(both), NONE, np.int64)
+    transfer = np.full(len(both), NONE, np.int64)
     if len(order) > 1:
         next_to = (group[order][1:] == group[order][:-1]) & is_row[order][1:]
         next_to &= ~is_row[order][:-1]
-        found[order[1:][next_to]] = both[order[:-1][next_to]]
-    return found[len(transfers) :]
+        transfer[order[1:][next_to]] = both[order[:-1][next_to]]
+    return transfer[len(transfers) :]
 
 
 def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
@@ -107,14 +107,16 @@ def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
         ((operations.phase == phase) & (operations.microbatch < 0) & (operations.has_span == 1))
         | ((operations.phase == Phase.SEND_RECV) & (operations.has_span == 1))
     )
-    found = np.full(len(waiting), NEVER)
+    latest = np.full(len(waiting), NEVER)
     for rank in np.unique(operations.rank[receives]).tolist():
-        own = receives[operations.rank[receives] == rank]
-        own = own[np.argsort(operations.host_start_ns[own], kind="stable")]
-        latest_ns = np.maximum.accumulate(operations.end_ns[own])
+        received = receives[operations.rank[receives] == rank]
+        received = received[np.argsort(operations.host_start_ns[received], kind="stable")]
+        latest_ns = np.maximum.accumulate(operations.end_ns[received])
         rows = np.flatnonzero(operations.rank[waiting] == rank)
         launched = np.searchsorted(
-            operations.host_start_ns[own], operations.host_start_ns[waiting[rows]], side="right"
+            operations.host_start_ns[received],
+            operations.host_start_ns[waiting[rows]],
+            side="right",
         )
-        found[rows] = np.where(launched > 0, latest_ns[launched - 1], NEVER)
-    return found
+        latest[rows] = np.where(launched > 0, latest_ns[launched - 1], NEVER)
+    return latest

@@ -1,7 +1,7 @@
 """Causality: which operation of one host cannot have been before which of another.
 
 Inside one pipeline F of a virtual stage needs the F before it, and B the B behind it, of the
-same microbatch. With what is seen of the transfer between them::
+same microbatch. Where the transfer between them was recorded::
 
     rank 0   F ████┤                           F ends before the other F starts,
              SEND  ├──▒▒▒▒─┤                   the send starts before the receive ends
@@ -18,7 +18,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, arrivals
 from bubbleviz.align.bounds.clock_segments import DRIFT
-from bubbleviz.align.bounds.offsets import Precedences, together
+from bubbleviz.align.bounds.precedences import Precedences, together
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
@@ -35,12 +35,12 @@ _PARTNERS = 16
 def dependencies(
     operations: RankOperations, virtual_stage: Ints, pipeline: Ints, clock: Ints
 ) -> Precedences:
-    """Return what the pipelines' data dependencies say of pairs of clocks.
+    """Return the precedences of the pipelines' data dependencies, over pairs of clocks.
 
     Args:
         operations: of all ranks, ``iteration`` counted over all of them.
         virtual_stage: of each operation; -1 unknown.
-        pipeline: of each rank; -1 where copies of a stage cannot be told apart.
+        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
         clock: of each rank.
     """
     rows = np.flatnonzero(
@@ -69,7 +69,7 @@ def dependencies(
     before, after = rows[source[previous[hops]]], rows[hops]
     apart = clock[operations.rank[before]] != clock[operations.rank[after]]
     before, after = before[apart], after[apart]
-    # Of copies that cannot be told apart it may be another one's send that was received.
+    # Among indistinguishable replicas, another one's send may have been received.
     sure = pipeline[operations.rank[after]] >= 0
     return _precedences(operations, clock, before, after, sure)
 
@@ -77,8 +77,8 @@ def dependencies(
 def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
     """Return for each block the row that ended first, or -1 where it lies on several clocks.
 
-    A block is one operation, unless copies of a stage cannot be told apart: then any of them may
-    be the one that the next stage waited for, and the earliest bounds it.
+    A block is one operation, unless replicas of a stage cannot be distinguished: then any of them
+    may be the one that the next stage waited for, and the earliest bounds it.
     """
     order = np.lexsort((end_ns, block))
     blocks = int(block.max(initial=-1)) + 1
@@ -90,42 +90,42 @@ def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
 def _precedences(
     operations: RankOperations, clock: Ints, before: Ints, after: Ints, sure: Bools
 ) -> Precedences:
-    """Return what is known of these pairs of an operation and the one that waits for it.
+    """Return the precedences of pairs of an operation and the one that waits for it.
 
     Args:
         operations: of all ranks.
         clock: of each rank.
         before: rows of operations.
         after: rows of those that wait for them.
-        sure: whether these wait for each other, and no copies of them.
+        sure: whether these wait for each other, and no replicas of them.
     """
     known = arrivals(operations)
     exact_ns, latest_ns = known.exact_ns[after], known.latest_ns[after]
-    # Where receives are seen, and not this one, it was not recorded: a span says nothing then.
-    told = np.flatnonzero((latest_ns != NEVER) | ~known.receives[after])
+    # Where other receives were recorded, but not this one, a span shows no arrival.
+    usable = np.flatnonzero((latest_ns != NEVER) | ~known.receives[after])
     ready_ns = np.maximum(operations.start_ns[after], latest_ns)
     send, receive = known.send[before], known.receive[after]
     both = (send >= 0) & (receive >= 0) & sure
     both &= np.append(operations.has_span, 0)[send] == 1
     both &= np.append(operations.has_span, 0)[receive] == 1
     pair = np.flatnonzero(both)
-    # The input was there when the operation started, or when its receive ended; and a receive
+    # The input was ready when the operation started, or when its receive ended; and a receive
     # never ends before its send starts.
-    row = np.concatenate((told, pair))
+    row = np.concatenate((usable, pair))
     return Precedences(
         before=clock[operations.rank[before]][row],
         after=clock[operations.rank[after]][row],
         before_ns=np.concatenate(
-            (operations.end_ns[before[told]], operations.start_ns[send[pair]])
+            (operations.end_ns[before[usable]], operations.start_ns[send[pair]])
         ),
-        after_ns=np.concatenate((ready_ns[told], exact_ns[pair])),
+        after_ns=np.concatenate((ready_ns[usable], exact_ns[pair])),
         before_row=before[row],
         after_row=after[row],
     )
 
 
 def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Precedences:
-    """Return what collectives over the copies of a stage say of pairs of clocks.
+    """Return the precedences of collectives over the replicas of a stage.
 
     All members must have entered before any can leave (all-reduce, all-gather, reduce-scatter),
     so each one's kernel starts before each other one's ends. And all leave together: where they
@@ -147,12 +147,12 @@ def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Prece
     # Every member with the next one, then with the next but one, and so on.
     for step in range(1, min(members, _PARTNERS + 1)):
         same = np.flatnonzero(event[:-step] == event[step:])
-        one, other = rows[same], rows[same + step]
-        apart = clock[collectives.rank[one]] != clock[collectives.rank[other]]
-        one, other = one[apart], other[apart]
-        leaving = _leave_together(collectives, one, other)
-        one, other = one[leaving], other[leaving]
-        before, after = np.concatenate((one, other)), np.concatenate((other, one))
+        first, second = rows[same], rows[same + step]
+        apart = clock[collectives.rank[first]] != clock[collectives.rank[second]]
+        first, second = first[apart], second[apart]
+        leaving = _leave_together(collectives, first, second)
+        first, second = first[leaving], second[leaving]
+        before, after = np.concatenate((first, second)), np.concatenate((second, first))
         none = np.full(len(before), NONE, np.int64)
         parts.append(
             Precedences(
@@ -167,18 +167,18 @@ def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Prece
     return together(*parts)
 
 
-def _leave_together(collectives: ReplicaCollectives, one: Ints, other: Ints) -> Bools:
-    """Tell which pairs are of ranks whose kernels end at a constant distance, clocks' drift apart.
+def _leave_together(collectives: ReplicaCollectives, first: Ints, second: Ints) -> Bools:
+    """Return which pairs of ranks have kernels that end at a constant distance, but for drift.
 
     Args:
         collectives: of all ranks.
-        one: rows of them.
-        other: rows of the other members.
+        first: rows of them.
+        second: rows of the other members.
     """
-    pair = groups_of(collectives.rank[one], collectives.rank[other])
+    pair = groups_of(collectives.rank[first], collectives.rank[second])
     end_ns = collectives.end_ns
-    apart = end_ns[one] - end_ns[other]
+    apart = end_ns[first] - end_ns[second]
     low, high = group_extents(pair.of_row, len(pair), apart, apart)
-    first, last = group_extents(pair.of_row, len(pair), end_ns[one], end_ns[one])
+    first, last = group_extents(pair.of_row, len(pair), end_ns[first], end_ns[first])
     steady = high - low <= _LEAVE_NS + DRIFT * (last - first)
     return np.asarray(steady[pair.of_row], bool)

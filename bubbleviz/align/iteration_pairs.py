@@ -43,7 +43,7 @@ class Places:
 
     Attributes:
         order: the ranks by pipeline, then in the order of stages.
-        pipeline: of each rank; -1 where copies of a stage cannot be told apart.
+        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
         stage: of each rank; -1 unknown.
         machine: a number for the clock of each rank.
         timed: whether the UTC of each rank's profile is known.
@@ -79,17 +79,17 @@ def pair_iterations(
     return Pairing(_renumbered(iteration, present), names, known, by_count)
 
 
-def paired(operations: RankOperations, pairing: Pairing, rank: Ints, own: Ints) -> Ints:
+def paired(operations: RankOperations, pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
     """Return the iteration over all ranks of each rank's own ones; -1 for none.
 
     Args:
         operations: of all ranks, with each rank's own iteration numbers.
         pairing: of these.
         rank: ranks.
-        own: an iteration of each.
+        iteration: one of each, as it counts them.
     """
-    held = operations.rank, operations.iteration
-    return looked_up(held, pairing.iteration, (rank, own))
+    keys = operations.rank, operations.iteration
+    return looked_up(keys, pairing.iteration, (rank, iteration))
 
 
 def _moves(
@@ -107,24 +107,24 @@ def _moves(
     bounds = np.searchsorted(operations.rank[by_rank], np.arange(len(places.order) + 1))
     histories = {}
     for rank in order:
-        own = by_rank[bounds[rank] : bounds[rank + 1]]
-        histories[rank] = history_of(operations.take(own), virtual_stage[own])
+        rows = by_rank[bounds[rank] : bounds[rank + 1]]
+        histories[rank] = history_of(operations.take(rows), virtual_stage[rows])
     for above, rank in pairwise(order):
         first = places.pipeline[above] != places.pipeline[rank]
         before = order[0] if first else above
         same = bool(places.machine[before] == places.machine[rank])
         beside = first or places.stage[before] == places.stage[rank] >= 0
-        found = (shift_beside if beside else shift)(
+        move = (shift_beside if beside else shift)(
             histories[before],
             histories[rank],
             one_clock=same,
             timed=bool(places.timed[before] and places.timed[rank]),
         )
-        known = known and found is not None
+        known = known and move is not None
         by_count |= (
             not same and len(histories[rank].start_ns) > 1 and histories[rank].length_ns <= NTP_NS
         )
-        moves[rank] = moves[before] + (found or 0)
+        moves[rank] = moves[before] + (move or 0)
     return moves, known, by_count and known
 
 

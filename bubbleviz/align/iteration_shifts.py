@@ -45,12 +45,12 @@ class RankHistory:
     """One rank through its iterations.
 
     Attributes:
-        events: its F and B.
+        ends: of its F and B.
         start_ns: when each of its iterations starts.
         length_ns: of a typical iteration.
     """
 
-    events: OperationEnds
+    ends: OperationEnds
     start_ns: Ints
     length_ns: int
 
@@ -73,14 +73,14 @@ def history_of(operations: RankOperations, virtual_stage: Ints) -> RankHistory:
         & (operations.occurrence == 0)
         & (virtual_stage >= 0)
     )
-    events = OperationEnds(
+    ends = OperationEnds(
         iteration=operations.iteration[rows],
         microbatch=operations.microbatch[rows],
         virtual_stage=virtual_stage[rows],
         is_backward=(operations.phase[rows] != Phase.F).astype(np.int64),
         end_ns=operations.end_ns[rows],
     )
-    return RankHistory(events, starts, length_ns)
+    return RankHistory(ends, starts, length_ns)
 
 
 def shift(a: RankHistory, b: RankHistory, *, one_clock: bool, timed: bool = True) -> int | None:
@@ -98,9 +98,9 @@ def shift(a: RankHistory, b: RankHistory, *, one_clock: bool, timed: bool = True
     timed = timed and not _far_apart(a, b)
     bounds = {}
     for move in _candidates(a, b, timed=timed):
-        found = _offsets(a.events, b.events, move)
-        if found is not None:
-            bounds[move] = found
+        offsets = _offsets(a.ends, b.ends, move)
+        if offsets is not None:
+            bounds[move] = offsets
     equal = len(a.start_ns) == len(b.start_ns)
     if one_clock:
         return _least_broken(bounds, equal, a.length_ns)
@@ -133,10 +133,10 @@ def _allowed(
     Of those that some offset of the clocks allows, it is the single one that needs no more than
     NTP may leave over; of several the one that keeps equal counts in order. Without UTC any offset
     will do. If keeping equal counts in order contradicts itself, but by less than a quarter of an
-    iteration, and needs less of the clocks than what is allowed, it is for the clocks to tell: one
+    iteration, and needs less of the clocks than what is allowed, the order stays: a clock
     was set during the capture.
     """
-    give_ns = GRAIN_NS + DRIFT * float(np.ptp(a.events.end_ns)) if len(a.events) else 0.0
+    give_ns = GRAIN_NS + DRIFT * float(np.ptp(a.ends.end_ns)) if len(a.ends) else 0.0
     reach_ns = NTP_NS if timed else np.iinfo(np.int64).max
     missed = {move: low - high for move, (low, high) in bounds.items()}
     away = {move: max(low, -high, 0) for move, (low, high) in bounds.items()}
@@ -173,7 +173,7 @@ def shift_beside(
 
 
 def _far_apart(a: RankHistory, b: RankHistory) -> bool:
-    """Tell whether UTC is wrong: captures of one run do not lie so far apart."""
+    """Return whether UTC is wrong: captures of one run do not lie so far apart."""
     if len(a.start_ns) == 0 or len(b.start_ns) == 0:
         return False
     gaps = (
@@ -190,7 +190,7 @@ def _candidates(a: RankHistory, b: RankHistory, *, timed: bool) -> list[int]:
     """
     count_a, count_b = len(a.start_ns), len(b.start_ns)
     most = abs(count_a - count_b) + _MOVES
-    found = {
+    moves = {
         move
         for move in range(-most, most + 1)
         if 2 * (min(count_a, count_b + move) - max(0, move)) >= min(count_a, count_b)
@@ -198,8 +198,8 @@ def _candidates(a: RankHistory, b: RankHistory, *, timed: bool) -> list[int]:
     if timed and count_a and count_b:
         for place in (0, count_b - 1):
             at = int(np.searchsorted(a.start_ns, b.start_ns[place]))
-            found |= {at - place + step for step in range(-_MOVES, _MOVES + 1)}
-    shared = (move for move in found if min(count_a, count_b + move) > max(0, move))
+            moves |= {at - place + step for step in range(-_MOVES, _MOVES + 1)}
+    shared = (move for move in moves if min(count_a, count_b + move) > max(0, move))
     return sorted(shared, key=lambda move: (abs(move), move))
 
 
@@ -209,17 +209,17 @@ def _offsets(a: OperationEnds, b: OperationEnds, move: int) -> tuple[int, int] |
     Compared are all pairs of virtual stages of the two ranks: the smaller one is upstream.
     """
     least, most = np.iinfo(np.int64).min // 4, np.iinfo(np.int64).max // 4
-    found = False
+    common = False
     for stage_a in np.unique(a.virtual_stage).tolist():
         for stage_b in np.unique(b.virtual_stage).tolist():
-            own, other = a.take(a.virtual_stage == stage_a), b.take(b.virtual_stage == stage_b)
-            _, i, j = np.intersect1d(own.numbers(0), other.numbers(move), return_indices=True)
+            ours, theirs = a.take(a.virtual_stage == stage_a), b.take(b.virtual_stage == stage_b)
+            _, i, j = np.intersect1d(ours.numbers(0), theirs.numbers(move), return_indices=True)
             if len(i) == 0:
                 continue
-            found = True
+            common = True
             # A leads in the forward direction if it is upstream, and in backward if not.
-            leads = (own.is_backward[i] == 0) == (stage_a < stage_b)
-            apart = own.end_ns[i] - other.end_ns[j]
+            leads = (ours.is_backward[i] == 0) == (stage_a < stage_b)
+            apart = ours.end_ns[i] - theirs.end_ns[j]
             least = max(least, int(apart[leads].max(initial=least)))
             most = min(most, int(apart[~leads].min(initial=most)))
-    return (least, most) if found else None
+    return (least, most) if common else None

@@ -1,4 +1,4 @@
-"""Joining: the recordings of several profiles as one table, on the report's clock."""
+"""Merging: the recordings of several profiles as one table, on the report's clock."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Joined:
         hosts: what launching threads did before late launches.
         active: how long compute kernels ran in each rank's own iterations.
         collectives: of all ranks, ``iteration`` each rank's own.
-        said_stage: virtual stage that names give each operation; -1 none.
-        said_iteration: iteration that a range around it names; -1 none.
+        named_stage: virtual stage that names give each operation; -1 none.
+        named_iteration: iteration that a range around it names; -1 none.
     """
 
     ranks: tuple[JoinedRank, ...]
@@ -60,8 +60,8 @@ class Joined:
     hosts: HostActivities
     active: ActiveTime
     collectives: ReplicaCollectives
-    said_stage: Ints
-    said_iteration: Ints
+    named_stage: Ints
+    named_iteration: Ints
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -96,14 +96,14 @@ def join(
             start_ns=np.concatenate([c.of(r.busy.start_ns) for r, c, _, _ in parts]),
             end_ns=np.concatenate([c.of(r.busy.end_ns) for r, c, _, _ in parts]),
         ),
-        unattributed=joined([_laid(r.unattributed, c, base) for r, c, base, _ in parts]),
-        exposed=joined([_laid(r.exposed, c, base) for r, c, base, _ in parts]),
-        overheads=joined([_laid(r.overheads, c, base) for r, c, base, _ in parts]),
+        unattributed=joined([_aligned(r.unattributed, c, base) for r, c, base, _ in parts]),
+        exposed=joined([_aligned(r.exposed, c, base) for r, c, base, _ in parts]),
+        overheads=joined([_aligned(r.overheads, c, base) for r, c, base, _ in parts]),
         hosts=_hosts(parts),
         active=joined([replace(r.active, rank=r.active.rank + base) for r, _, base, _ in parts]),
         collectives=_collectives(parts),
-        said_stage=np.concatenate([r.hints.stage for r in recordings]),
-        said_iteration=np.concatenate([r.hints.iteration for r in recordings]),
+        named_stage=np.concatenate([r.hints.stage for r in recordings]),
+        named_iteration=np.concatenate([r.hints.iteration for r in recordings]),
     )
 
 
@@ -123,9 +123,11 @@ def _hosts(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> HostAct
     )
 
 
-def _laid(own: RankIntervals, clock: ProfileClock, base_rank: int) -> RankIntervals:
+def _aligned(intervals: RankIntervals, clock: ProfileClock, base_rank: int) -> RankIntervals:
     """Return intervals on the report's clock, with ranks numbered through."""
-    return RankIntervals(own.rank + base_rank, clock.of(own.start_ns), clock.of(own.end_ns))
+    return RankIntervals(
+        intervals.rank + base_rank, clock.of(intervals.start_ns), clock.of(intervals.end_ns)
+    )
 
 
 def _moved(time_ns: Ints, clock: ProfileClock) -> Ints:
@@ -152,18 +154,18 @@ def _operations(
     names: list[str] = []
     tables = []
     for recording, clock, base in zip(recordings, clocks, base_rank, strict=False):
-        own = recording.operations
-        spanned = own.has_span == 1
+        operations = recording.operations
+        spanned = operations.has_span == 1
         tables.append(
-            own.changed(
-                rank=own.rank + base,
-                start_ns=np.where(spanned, clock.of(own.start_ns), NONE),
-                end_ns=np.where(spanned, clock.of(own.end_ns), NONE),
-                host_start_ns=clock.of(own.host_start_ns),
-                host_end_ns=clock.of(own.host_end_ns),
-                name_id=own.name_id + len(names),
-                **{name: _moved(getattr(own, name), clock) for name in _LAUNCHES},
+            operations.changed(
+                rank=operations.rank + base,
+                start_ns=np.where(spanned, clock.of(operations.start_ns), NONE),
+                end_ns=np.where(spanned, clock.of(operations.end_ns), NONE),
+                host_start_ns=clock.of(operations.host_start_ns),
+                host_end_ns=clock.of(operations.host_end_ns),
+                name_id=operations.name_id + len(names),
+                **{name: _moved(getattr(operations, name), clock) for name in _LAUNCHES},
             )
         )
-        names.extend(own.names)
+        names.extend(operations.names)
     return replace(joined(tables), names=tuple(names))

@@ -1,6 +1,6 @@
-"""Pipelines: which ranks pass microbatches to each other, and which are copies of one stage.
+"""Pipelines: which ranks pass microbatches to each other, and which are replicas of one stage.
 
-Tensor- and data-parallel copies of a stage run the same microbatches at the same time. Megatron
+Tensor- and data-parallel replicas of a stage run the same microbatches at the same time. Megatron
 numbers the ranks so that tensor-parallel ones are next to each other and pipeline stages farthest
 apart (megatron/core/parallel_state.py, order ``tp-dp-pp``)::
 
@@ -33,7 +33,7 @@ class Parallel:
     A size below 1, and a run of more than a million ranks, are refused with a UsageError.
 
     Attributes:
-        tp: tensor-parallel ranks; context-parallel ones are copies, too, and count here.
+        tp: tensor-parallel ranks; context-parallel ones are replicas, too, and count here.
         pp: pipeline-parallel ranks.
         dp: data-parallel replicas.
     """
@@ -87,9 +87,9 @@ class RankNumbers:
 def rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
     """Return the ranks' numbers: those of names, else their places by host, device and process."""
     named = [rank.local.global_rank for rank in ranks]
-    told = [number for number in named if number is not None]
-    if len(set(told)) == len(ranks):
-        return RankNumbers(np.array(told, np.int64), named=True)
+    numbers = [number for number in named if number is not None]
+    if len(set(numbers)) == len(ranks):
+        return RankNumbers(np.array(numbers, np.int64), named=True)
     keys = [(natural_key(r.host), r.local.device_id, pid_of(r.local.process)) for r in ranks]
     order = sorted(range(len(ranks)), key=lambda i: keys[i])
     return RankNumbers(places_in(np.array(order, np.int64)), named=False)
@@ -102,17 +102,17 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
     """
     count, largest = len(numbers.number), int(numbers.number.max(initial=0))
     if largest >= parallel.ranks or (count < parallel.ranks and not numbers.named):
-        held = f"rank {largest}" if numbers.named else f"{count} ranks"
+        ranks = f"rank {largest}" if numbers.named else f"{count} ranks"
         raise MismatchError(
             f"--parallel makes {parallel.ranks} ranks (tp={parallel.tp}, pp={parallel.pp}, "
-            f"dp={parallel.dp}), and the profiles hold {held}; give the run's own sizes"
+            f"dp={parallel.dp}), and the profiles hold {ranks}; give the run's own sizes"
         )
 
 
-def told_apart(stage: Ints, numbers: RankNumbers) -> Ints:
-    """Return the pipeline of each rank without being told the run's sizes; -1 unknown.
+def distinguish_pipelines(stage: Ints, numbers: RankNumbers) -> Ints:
+    """Return the pipeline of each rank where the run's sizes are not given; -1 unknown.
 
-    Copies are told apart where names number the ranks and the stages follow in Megatron's order.
+    Replicas are distinguished where names number the ranks and stages are in Megatron's order.
 
     Args:
         stage: of each rank; -1 for ranks that take no part.
@@ -133,10 +133,10 @@ def told_apart(stage: Ints, numbers: RankNumbers) -> Ints:
 
 
 def reducing(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
-    """Return a number for ranks that reduce gradients together, without being told; -1 none.
+    """Return a number for ranks that reduce gradients together, where sizes are not given; -1 none.
 
-    They hold one stage. Copies on one machine may be tensor-parallel, so that the first one is
-    put with the first of every other machine, the second with the second, and so on.
+    They hold one stage. Replicas on one machine may be tensor-parallel, so that the first one
+    reduces with the first of every other machine, the second with the second, and so on.
     """
     group = np.full(len(stage), NONE, np.int64)
     working = np.flatnonzero(stage >= 0)

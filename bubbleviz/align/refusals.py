@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from bubbleviz.align.stage_order import forward_and_backward
+from bubbleviz.align.waits import forward_and_backward
 from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import Ints
@@ -16,7 +16,7 @@ from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
 
-#: Limitations that tell of ranges whose names were lost.
+#: Limitations on ranges whose names were lost.
 _NAMES_LOST = ("names of ranges", "names of kernels, and maybe of ranges")
 
 
@@ -49,16 +49,16 @@ def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
 
 
 def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
-    """Raise MismatchError where two profiles share no naming of forward or backward.
+    """Raise MismatchError where two profiles share no convention of forward or backward.
 
     Which one leads may differ: ranks name their layers, or their transfers, more or less often.
     """
     differing = {(r.convention, r.conventions): r for r in recordings}
-    for one, other in combinations(differing.values(), 2):
-        if one.convention != other.convention and not one.conventions & other.conventions:
+    for first, second in combinations(differing.values(), 2):
+        if first.convention != second.convention and not first.conventions & second.conventions:
             raise MismatchError(
-                f"{one.source.path} and {other.source.path}: {one.convention} and "
-                f"{other.convention} as their naming convention, so they are no single run; give "
+                f"{first.source.path} and {second.source.path}: {first.convention} and "
+                f"{second.convention} as their naming convention, so they are no single run; give "
                 "the profiles of one run"
             )
 
@@ -68,12 +68,12 @@ def _refuse_one_process_twice(recordings: Sequence[Recording], machines: Sequenc
 
     That is a process captured twice (``--capture-range-end=repeat``), or two runs.
     """
-    held: dict[tuple[str, str, int], str] = {}
+    paths: dict[tuple[str, str, int], str] = {}
     for recording, machine in zip(recordings, machines, strict=True):
         for process in {rank.process for rank in recording.ranks}:
             # Containers of one machine count their processes each for itself.
             key = (machine, recording.source.host, process)
-            path = held.setdefault(key, recording.source.path)
+            path = paths.setdefault(key, recording.source.path)
             if path != recording.source.path and recording.source.host_known:
                 raise MismatchError(
                     f"{path} and {recording.source.path}: both hold process {pid_of(process)} of "
@@ -81,38 +81,38 @@ def _refuse_one_process_twice(recordings: Sequence[Recording], machines: Sequenc
                 )
 
 
-def _usual_shape(own: RankOperations) -> tuple[int, int] | None:
+def _usual_shape(operations: RankOperations) -> tuple[int, int] | None:
     """Return microbatches and chunks of most whole iterations of most ranks; None unknown."""
-    forwards, chunks = _whole_iterations(own)
+    forwards, chunks = _whole_iterations(operations)
     if len(forwards) == 0:
         return None
     return int(np.bincount(forwards // chunks).argmax()), int(np.bincount(chunks).argmax())
 
 
-def _whole_iterations(own: RankOperations) -> tuple[Ints, Ints]:
+def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints]:
     """Return forwards and chunks of the (rank, iteration) that a capture did not cut.
 
     These begin with microbatch 0, every forward has its backward there, and vice versa, and an
     Optimizer or another iteration follows.
     """
-    first = (own.occurrence == 0) & (own.iteration >= 0)
-    cell = own.rank * (int(own.iteration.max(initial=0)) + 1) + own.iteration
+    first = (operations.occurrence == 0) & (operations.iteration >= 0)
+    cell = operations.rank * (int(operations.iteration.max(initial=0)) + 1) + operations.iteration
     cells = int(cell.max(initial=0)) + 1
-    forward = np.flatnonzero(first & np.isin(own.phase, (Phase.F, Phase.FB)))
-    backward = np.flatnonzero(first & np.isin(own.phase, (Phase.B, Phase.BW, Phase.FB)))
+    forward = np.flatnonzero(first & np.isin(operations.phase, (Phase.F, Phase.FB)))
+    backward = np.flatnonzero(first & np.isin(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
     both = np.concatenate((forward, backward))
-    microbatch, chunk = forward_and_backward(own, forward, backward)
-    number = groups_of(cell[both], microbatch, chunk, own.sequence[both]).of_row
+    microbatch, chunk = forward_and_backward(operations, forward, backward)
+    number = groups_of(cell[both], microbatch, chunk, operations.sequence[both]).of_row
     of_forward, of_backward = number[: len(forward)], number[len(forward) :]
     cut = np.zeros(cells, bool)
     cut[cell[forward[~np.isin(of_forward, of_backward)]]] = True
     cut[cell[backward[~np.isin(of_backward, of_forward)]]] = True
     begins = np.zeros(cells, bool)
-    begins[cell[forward[own.microbatch[forward] == 0]]] = True
-    pairs = distinct_rows(cell[forward], own.chunk[forward])
+    begins[cell[forward[operations.microbatch[forward] == 0]]] = True
+    pairs = distinct_rows(cell[forward], operations.chunk[forward])
     followed = np.zeros(cells + 1, bool)
-    followed[cell[first & (own.phase == Phase.OPTIMIZER)]] = True
-    later = cell[forward[own.iteration[forward] > 0]] - 1
+    followed[cell[first & (operations.phase == Phase.OPTIMIZER)]] = True
+    later = cell[forward[operations.iteration[forward] > 0]] - 1
     followed[later] = True
     whole = begins & ~cut & followed[:cells]
     return (

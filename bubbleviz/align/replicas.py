@@ -1,12 +1,12 @@
-"""Matching: which copies of neighbouring stages pass microbatches to each other.
+"""Replicas: which of those of neighbouring stages pass microbatches to each other.
 
 While a microbatch is away from one stage, the next one waits for it and works on it. So of a pair
 that belongs together the longer time holds the shorter one, of every microbatch, each on its own
-clock; copies that are not in step betray those that do not belong together::
+clock; replicas that are not in step reveal those that do not belong together::
 
-    stage 0, first copy     F├──────────────┤B
-    stage 1, first copy         F██├────┤██B       belongs there
-    stage 1, second copy      F██├─────────┤██B    does not fit
+    stage 0, first replica     F├──────────────┤B
+    stage 1, first replica         F██├────┤██B       belongs there
+    stage 1, second replica      F██├─────────┤██B    does not fit
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 
 from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.offsets import GRAIN_NS
-from bubbleviz.align.stage_order import Waits, following, waits
+from bubbleviz.align.waits import Waits, following, waits
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import RankOperations
 
-#: With more copies than that the user is asked for the sizes of the run.
-_MOST_COPIES = 64
+#: With more replicas than this, the user has to give the sizes of the run.
+_MOST_REPLICAS = 64
 #: A span may end a little after what the next stage waits for was sent: so much of it.
 _GIVE = 0.25
 
@@ -36,8 +36,8 @@ def matched(operations: RankOperations, virtual_stage: Ints, stage: Ints, number
     """
     pipeline = np.full(len(stage), NONE, np.int64)
     positions = [np.flatnonzero(stage == s) for s in np.unique(stage[stage >= 0]).tolist()]
-    sizes = {len(own) for own in positions}
-    if len(sizes) != 1 or sizes.pop() > _MOST_COPIES:
+    sizes = {len(ranks) for ranks in positions}
+    if len(sizes) != 1 or sizes.pop() > _MOST_REPLICAS:
         return pipeline
     every = waits(operations.changed(chunk=virtual_stage))
     every = every.take(every.chunk >= 0)
@@ -55,9 +55,9 @@ def matched(operations: RankOperations, virtual_stage: Ints, stage: Ints, number
 
 
 def nests(operations: RankOperations, virtual_stage: Ints) -> bool:
-    """Tell whether each virtual stage of a single pipeline can be the one before the next.
+    """Return whether each virtual stage of a single pipeline can be the one before the next.
 
-    Unequally fast copies that were taken for stages of one pipeline betray themselves here: of
+    Unequally fast replicas that were taken for stages of one pipeline show here: of
     some microbatch the shorter wait is not inside the longer one.
 
     Args:
@@ -72,17 +72,17 @@ def nests(operations: RankOperations, virtual_stage: Ints) -> bool:
     return True
 
 
-def _fits(one: Waits, other: Waits) -> bool:
-    """Tell whether what two ranks do can be neighbours of one pipeline.
+def _fits(first: Waits, second: Waits) -> bool:
+    """Return whether two ranks can be neighbours of one pipeline.
 
     Neighbours are all pairs of virtual stages that follow each other, in either direction, as the
     second chunks of a V run back.
     """
-    return _holds(one, other) and _holds(other, one)
+    return _holds(first, second) and _holds(second, first)
 
 
 def _holds(upper: Waits, lower: Waits, give: float = 0.0) -> bool:
-    """Tell whether every wait of a virtual stage holds those of the next one on the other rank.
+    """Return whether every wait of a virtual stage holds those of the next one on the other rank.
 
     It may miss by ``give`` of what the other works.
     """

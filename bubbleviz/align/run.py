@@ -1,4 +1,4 @@
-"""Align: profiles put together, on one clock, ranks in pipeline order, iterations paired."""
+"""Align: profiles merged, on one clock, ranks in pipeline order, iterations paired."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Run:
         iteration_names: by index.
         paired: whether iterations of different ranks are known to be the same.
         stages_missing: whether names tell of virtual stages that no profile holds.
-        limitations: what could not be told.
+        limitations: what could not be hints.
         rank_of_local: for each profile, the rank of each of its own ranks.
     """
 
@@ -84,12 +84,12 @@ class Run:
 
 @dataclass(frozen=True)
 class RunHints:
-    """What the user tells of a run beside its profiles.
+    """What the user states about a run.
 
     Attributes:
         order: ranks in pipeline order, by the numbers that they have without it; empty to tell
             it from the data.
-        parallel: sizes of the run; None to tell copies of stages from the data.
+        parallel: sizes of the run; None to infer replicas of stages.
         same_clock: groups of hostnames that share one clock.
         method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`; None for causal clocks of
             captures that are not far apart in UTC.
@@ -101,27 +101,27 @@ class RunHints:
     method: str | None = None
 
 
-def merge_recordings(recordings: Sequence[Recording], told: RunHints) -> Run:
+def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
     """Return the recordings as one run.
 
     Args:
         recordings: one a profile, in the order given.
-        told: what the user tells of the run.
+        hints: what the user tells of the run.
 
     Raises:
         MismatchError: the profiles are of no single run.
-        UsageError: ``told.order`` does not name every rank once.
+        UsageError: ``hints.order`` does not name every rank once.
     """
     sources = [recording.source for recording in recordings]
-    machines = machines_of(sources, told.same_clock)
+    machines = machines_of(sources, hints.same_clock)
     sessions = session_clocks(sources, machines)
     captures = [(r.start_ns, r.end_ns) for r in recordings]
-    if told.method != "causal":
+    if hints.method != "causal":
         refuse_unrelated(sources, captures, sessions)
     refuse_other_runs(recordings, machines)
     joined = join(recordings, sessions, machines)
-    staging, place = _staged(joined, told)
-    time = timebase(joined, staging, sessions, captures, told.method or "causal")
+    staging, place = _staged(joined, hints)
+    time = timebase(joined, staging, sessions, captures, hints.method or "causal")
     if time.clocks != sessions:
         joined = join(recordings, time.clocks, machines)
     ranks = _ranks(joined, place, staging)
@@ -156,7 +156,7 @@ def merge_recordings(recordings: Sequence[Recording], told: RunHints) -> Run:
         paired=staging.pairing.known,
         stages_missing=staging.stages_missing,
         limitations=(
-            *(untimed(sources) if told.method == "utc" else ()),
+            *(untimed(sources) if hints.method == "utc" else ()),
             *time.limitations,
             *staging.limitations,
             *_idle_ranks(joined),
@@ -165,24 +165,24 @@ def merge_recordings(recordings: Sequence[Recording], told: RunHints) -> Run:
     )
 
 
-def _staged(joined: Joined, told: RunHints) -> tuple[Staging, Ints]:
+def _staged(joined: Joined, hints: RunHints) -> tuple[Staging, Ints]:
     """Return stages, pipelines and iterations, and each rank's place in the report.
 
     Raises:
-        UsageError: ``told.order`` does not name every rank once.
+        UsageError: ``hints.order`` does not name every rank once.
     """
-    staging = stage(joined, parallel=told.parallel)
+    staging = stage(joined, parallel=hints.parallel)
     place = _places(joined, staging)
-    if not told.order:
+    if not hints.order:
         return staging, place
     # The order names ranks by the places they would have without it.
-    if sorted(told.order) != list(range(len(place))):
+    if sorted(hints.order) != list(range(len(place))):
         raise UsageError(
             f"--order must name each of the ranks 0 to {len(place) - 1} once, by the numbers "
             "that the table gives them without it"
         )
-    order = np.argsort(place)[np.array(told.order)].tolist()
-    staging = stage(joined, order, told.parallel)
+    order = np.argsort(place)[np.array(hints.order)].tolist()
+    staging = stage(joined, order, hints.parallel)
     return staging, _places(joined, staging)
 
 
@@ -264,11 +264,11 @@ def _sorted(
 def _ranks(joined: Joined, place: Ints, staging: Staging) -> tuple[Rank, ...]:
     """Return the ranks in pipeline order."""
     labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
-    found = []
+    placed = []
     for number in np.argsort(place).tolist():
         rank, first = joined.ranks[number], int(staging.stage_of_rank[number])
         pipeline = int(staging.pipeline[number])
-        found.append(
+        placed.append(
             Rank(
                 index=int(place[number]),
                 label=labels[number],
@@ -284,7 +284,7 @@ def _ranks(joined: Joined, place: Ints, staging: Staging) -> tuple[Rank, ...]:
                 global_rank=rank.local.global_rank,
             )
         )
-    return tuple(found)
+    return tuple(placed)
 
 
 def _labels(ranks: Sequence[tuple[str, LocalRank]]) -> list[str]:

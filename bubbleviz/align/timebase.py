@@ -12,14 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.bounds.clocks import ProfileClock
-from bubbleviz.align.bounds.offsets import (
-    GRAIN_NS,
-    Contradiction,
-    Precedences,
-    Solution,
-    solve,
-    together,
-)
+from bubbleviz.align.bounds.offsets import GRAIN_NS, Contradiction, Solution, solve
+from bubbleviz.align.bounds.precedences import Precedences, together
 from bubbleviz.align.causality import dependencies, overlaps
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.merge import Joined
@@ -28,7 +22,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Limitation
 
 _COLLECTIVES_DROPPED = Limitation(
-    "collectives between copies",
+    "collectives between replicas",
     "their kernels do not overlap in time as one collective's do, so they bound no clock",
 )
 
@@ -43,7 +37,7 @@ class Timebase:
         comparable: of each machine, whether its times can be compared with the reference's.
         uncertainty_ns: of each machine; -1 where nothing bounds it.
         contradicted: whether what happened before what contradicts itself.
-        limitations: what could not be told.
+        limitations: what could not be inferred.
     """
 
     clocks: tuple[ProfileClock, ...]
@@ -74,7 +68,7 @@ def timebase(
         return _by_session(joined, staging, clocks, method)
     precedences, solution, dropped = _solve(joined, staging, _extents(joined, clocks, captures))
     corrections = dict(zip(joined.machines, solution.corrections, strict=True))
-    found = tuple(
+    corrected = tuple(
         clock.corrected(corrections[machine])
         for clock, machine in zip(clocks, joined.machine_of_profile, strict=True)
     )
@@ -88,7 +82,7 @@ def timebase(
     if solution.contradiction is not None:
         notes.append(_contradicting(joined, staging, precedences, solution.contradiction))
     return Timebase(
-        clocks=found,
+        clocks=corrected,
         machine=joined.machine_of_rank,
         comparable=known,
         uncertainty_ns=np.array([NONE if u is None else u for u in uncertainty], np.int64),
@@ -100,17 +94,17 @@ def timebase(
 def _by_session(
     joined: Joined, staging: Staging, clocks: Sequence[ProfileClock], method: str
 ) -> Timebase:
-    """Return the sessions' own clocks; those of other machines are trusted if UTC is asked for."""
+    """Return the sessions' own clocks; those of other machines are trusted with ``utc``."""
     count = len(joined.machines)
     reference = np.arange(count) == 0
     if method == "none":
         # Each machine stays on the clock of its first profile.
-        own = joined.machine_of_profile
+        machines = joined.machine_of_profile
         clocks = [
             ProfileClock(
-                clock.offset_ns - clocks[own.index(machine)].offset_ns, clock.uncertainty_ns
+                clock.offset_ns - clocks[machines.index(machine)].offset_ns, clock.uncertainty_ns
             )
-            for clock, machine in zip(clocks, own, strict=True)
+            for clock, machine in zip(clocks, machines, strict=True)
         ]
     notes = {
         "utc": f"the offsets of {count} hosts are by their own UTC clocks, whose error (NTP) is "
@@ -133,7 +127,7 @@ def _by_session(
 
 
 def _broken(joined: Joined, staging: Staging) -> Limitation | None:
-    """Return what is said of a data dependency that the sessions' own clocks break most."""
+    """Return a limitation on the data dependency that the sessions' clocks break most."""
     precedences = _causal(joined, staging)
     early = precedences.before_ns - precedences.after_ns
     if early.max(initial=0) <= GRAIN_NS:
@@ -167,9 +161,9 @@ def _solve(
 ) -> tuple[Precedences, Solution, bool]:
     """Return the precedences, what they allow, and whether those of collectives do not fit."""
     causal = _causal(joined, staging)
-    own = joined.collectives
-    collectives = own.of_iterations(
-        paired(joined.operations, staging.pairing, own.rank, own.iteration)
+    table = joined.collectives
+    collectives = table.of_iterations(
+        paired(joined.operations, staging.pairing, table.rank, table.iteration)
     )
     reduced = overlaps(collectives, staging.reducing, joined.machine_of_rank)
     if not staging.pairing.known:
@@ -196,8 +190,8 @@ def _causal(joined: Joined, staging: Staging) -> Precedences:
 
 
 def _unbounded(joined: Joined, known: Bools) -> Limitation:
-    """Return what is said of machines whose clocks nothing bounds from both sides."""
-    lacking = [machine for machine, told in zip(joined.machines, known, strict=True) if not told]
+    """Return a limitation on machines whose clocks nothing bounds from both sides."""
+    lacking = [machine for machine, ok in zip(joined.machines, known, strict=True) if not ok]
     return Limitation(
         "clocks of several hosts",
         f"no data dependency bounds the clock of {', '.join(lacking)} against that of "
@@ -208,23 +202,25 @@ def _unbounded(joined: Joined, known: Bools) -> Limitation:
 
 
 def _contradicting(
-    joined: Joined, staging: Staging, precedences: Precedences, found: Contradiction
+    joined: Joined, staging: Staging, precedences: Precedences, contradiction: Contradiction
 ) -> Limitation:
-    """Return what is said of a circle of dependencies that no clocks satisfy."""
+    """Return a limitation on a circle of dependencies that no clocks satisfy."""
     needs = [
         _need(joined, staging, precedences, row)
         if precedences.after_row[row] >= 0
         else f"a collective of {joined.machines[int(precedences.after[row])]} holds "
         f"{joined.machines[int(precedences.before[row])]}"
-        for row in found.rows
+        for row in contradiction.rows
     ]
-    hosts = dict.fromkeys(joined.machines[int(precedences.before[row])] for row in found.rows)
+    hosts = dict.fromkeys(
+        joined.machines[int(precedences.before[row])] for row in contradiction.rows
+    )
     return Limitation(
         "clocks of several hosts contradict each other",
         f"{', and '.join(needs)}: no clocks of {' and '.join(hosts)} allow this, it misses by "
-        f"{found.by_ns / 1e3:,.1f} us; a clock was set during the capture, or the profiles are "
-        "not of one run; the clocks are those that break least, and every ratio that needs them "
-        "is marked (!)",
+        f"{contradiction.by_ns / 1e3:,.1f} us; a clock was set during the capture, or the "
+        "profiles are not of one run; the clocks are those that break least, and every ratio that "
+        "needs them is marked (!)",
     )
 
 

@@ -14,7 +14,7 @@ _TOKEN_BYTES = 24
 
 
 class _Quiet(ThreadingHTTPServer):
-    """A server that says nothing of browsers that break off, and does not wait for them."""
+    """A server that ignores broken connections, and does not wait for them."""
 
     daemon_threads = True
 
@@ -24,7 +24,7 @@ class _Quiet(ThreadingHTTPServer):
 
 @dataclass(frozen=True)
 class Served:
-    """A page that is listened for, though nobody is answered before :meth:`forever`.
+    """A page on a port that listens, but answers only in :meth:`forever`.
 
     Attributes:
         url: where it is.
@@ -62,8 +62,8 @@ def serving(page: bytes) -> Iterator[Served]:
 
         def _answer(self, content: bytes) -> None:
             place = f"{_HOST}:{port}"
-            asked = self.path.partition("?")[0].encode("utf-8", "replace")
-            known = secrets.compare_digest(asked, path.encode())
+            requested = self.path.partition("?")[0].encode("utf-8", "replace")
+            known = secrets.compare_digest(requested, path.encode())
             if self.headers.get("Host") != place or not known:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return

@@ -105,7 +105,7 @@ def theory(
     Raises:
         UsageError: as there, and where a formula is given more than it takes.
     """
-    known = sorted([*(one.name for one in schedules()), *(one.name for one in formulas())])
+    known = sorted([*(s.name for s in schedules()), *(f.name for f in formulas())])
     if name not in known:
         raise UsageError(f"no schedule is called {name!r}; known are {', '.join(known)}")
     if formula_named(name) is None:
@@ -136,7 +136,7 @@ def ideal(
         chunks: model chunks a device, v; None for the schedule's usual number.
         memory: what activations take; a searched schedule keeps within the limit.
         of_makespan: whether a search is for the shortest makespan, rather than the shortest cost.
-        watch: is told how much of a search is done.
+        watch: called with the share of a search that is done.
 
     Raises:
         UsageError: there is no such schedule, it does not allow these sizes, a time cannot be, or
@@ -145,14 +145,14 @@ def ideal(
     rule = schedule_named(schedule)
     v = rule.chunks if chunks is None else chunks
     _check_sizes(stages, microbatches, v)
-    held = _memory(rule, stages, memory or MemoryOptions())
-    if rule.searched and held.limit is not None:
+    activations = _memory(rule, stages, memory or MemoryOptions())
+    if rule.searched and activations.limit is not None:
         ticks = ticks_of(stages, microbatches * v, times, v)
-        setting = Setting(stages, microbatches, v, *ticks, held, of_makespan)
+        setting = Setting(stages, microbatches, v, *ticks, activations, of_makespan)
         plan = rule.searched.plan(setting, watch)
     else:
         plan = rule.plan(stages, microbatches, v)
-    return ideal_of(plan, times, held)
+    return ideal_of(plan, times, activations)
 
 
 def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ideal:
@@ -169,7 +169,7 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
     """
     stages, microbatches, v = plan.stages, plan.microbatches, plan.chunks
     _check_sizes(stages, microbatches, v)
-    held = memory or Memory(None)
+    activations = memory or Memory(None)
     forward, backward, weight, transfer = ticks_of(stages, microbatches * v, times, v)
     # The replica of another direction has each stage on another device.
     length = plan.virtual_stages // plan.replicas
@@ -188,8 +188,8 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
         stage_ratio(simulation),
         schedule_ratio(simulation),
         peaks_of_devices(simulation),
-        held,
-        memory_of_devices(simulation, held),
+        activations,
+        memory_of_devices(simulation, activations),
     )
 
 
@@ -211,7 +211,7 @@ def estimate(
     """
     formula = formula_named(name)
     if formula is None:
-        known = ", ".join(one.name for one in formulas())
+        known = ", ".join(f.name for f in formulas())
         raise UsageError(f"no formula is called {name!r}; known are {known}")
     v = formula.chunks if chunks is None else chunks
     _check_sizes(stages, microbatches, v)
@@ -246,7 +246,7 @@ def _memory(rule: Schedule, stages: int, given: MemoryOptions) -> Memory:
             f"{backward:g}"
         )
     if given.limit is not None and searched is None:
-        names = ", ".join(one.name for one in schedules() if one.searched)
+        names = ", ".join(s.name for s in schedules() if s.searched)
         raise UsageError(
             f"{rule.name} has one order, whatever the memory; --memory-limit is for {names}"
         )

@@ -57,20 +57,20 @@ def measured_times(
 
     Args:
         kinds: how long operations take.
-        transfer_ns: how long an input is on its way; None where that was not seen.
+        transfer_ns: how long an input is on its way; None where none was recorded.
         microbatches: of an iteration.
 
     Raises:
-        MismatchError: they do not tell all times of all stages.
+        MismatchError: they lack a time of a stage.
     """
     stages = sorted({kind.stage for kind in kinds})
     if not stages or stages != list(range(len(stages))):
         raise MismatchError(
-            "the run does not tell the times of its schedule: its stages are not known; say --order"
+            "the run does not show the times of its schedule: its stages are unknown; set --order"
         )
     if microbatches is None:
         raise MismatchError(
-            "the run does not tell the times of its schedule: its microbatches are not known; "
+            "the run does not show the times of its schedule: its microbatches are unknown; "
             "name them in ranges"
         )
     forward, again = (_summed(kinds, stages, phase) for phase in (Phase.F, Phase.R))
@@ -86,7 +86,7 @@ def measured_times(
     ]
     if lacking or any(kind.phase is Phase.FB for kind in kinds):
         raise MismatchError(
-            "the run does not tell the times of its schedule: "
+            "the run does not show the times of its schedule: "
             + (
                 f"stage {lacking[0]} has no forward or no backward of its own"
                 if lacking

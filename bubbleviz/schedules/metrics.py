@@ -112,6 +112,6 @@ def idle_ns(simulation: Simulation) -> int:
     compute = simulation.take(rows)
     total = 0
     for device in np.unique(compute.device):
-        own = compute.take(compute.device == device)
-        total += int(own.end_ns.max() - own.start_ns.min() - own.busy_ns.sum())
+        tasks = compute.take(compute.device == device)
+        total += int(tasks.end_ns.max() - tasks.start_ns.min() - tasks.busy_ns.sum())
     return total

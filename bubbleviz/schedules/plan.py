@@ -88,23 +88,23 @@ class Plan:
 
         Those of the second one follow those of the first, and so on.
         """
-        copies = range(replicas)
+        numbers = range(replicas)
         return replace(
             self,
             stages=self.stages * replicas,
-            placement=tuple(d + n * self.stages for n in copies for d in self.placement),
+            placement=tuple(d + n * self.stages for n in numbers for d in self.placement),
             orders=tuple(
                 tuple(
                     replace(op, virtual_stage=op.virtual_stage + n * self.virtual_stages)
                     for op in order
                 )
-                for n in copies
+                for n in numbers
                 for order in self.orders
             ),
             replicas=self.replicas * replicas,
             together=frozenset(
                 replace(op, virtual_stage=op.virtual_stage + n * self.virtual_stages)
-                for n in copies
+                for n in numbers
                 for op in self.together
             ),
         )
@@ -125,7 +125,7 @@ class Memory:
     Attributes:
         limit: what a device has; None for no limit.
         backward: M_B, held from F to the end of B.
-        weight: M_W, what is held of it on to the end of W.
+        weight: M_W, what is held of it until the end of W.
     """
 
     limit: float | None
@@ -162,7 +162,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Searched:
+class PlanSearch:
     """How a schedule finds its plan for given times.
 
     Attributes:
@@ -186,7 +186,7 @@ class Schedule:
         name: what users call it, for example ``"1f1b"``.
         summary: one sentence for people.
         source: paper and section that define it.
-        chunks: model chunks a device where the caller has no wish.
+        chunks: model chunks a device by default.
         plan: plan for (stages p, microbatches m, chunks v), of a searched schedule the one at
             equal times. It raises :class:`bubbleviz.errors.UsageError` for sizes that the
             schedule does not allow.
@@ -201,12 +201,12 @@ class Schedule:
     source: str
     chunks: int
     plan: Callable[[int, int, int], Plan]
-    searched: Searched | None = None
+    searched: PlanSearch | None = None
     with_one_chunk: str | None = None
     replicas: int = 1
 
 
-def at_equal_times(searched: Searched, sizes: tuple[int, int, int], watch: Watch) -> Plan:
+def at_equal_times(searched: PlanSearch, sizes: tuple[int, int, int], watch: Watch) -> Plan:
     """Return the plan of (p, m, v) where F, B and W are equally long and transfers are free."""
     p, m, v = sizes
     limit = searched.limit(p) if searched.limit else None

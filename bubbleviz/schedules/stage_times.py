@@ -70,7 +70,7 @@ def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ..
             f"{name}: {len(values)} times for {stages} stages; give one for all, or one each"
         )
     each = tuple(values) * (stages if len(values) == 1 else 1)
-    return tuple(_ns(name, one) for one in each)
+    return tuple(_ns(name, ms) for ms in each)
 
 
 def _ns(name: str, ms: float) -> int:

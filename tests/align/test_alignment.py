@@ -312,7 +312,7 @@ def test_a_profile_without_utc_is_told_where_utc_is_asked_for(tmp_path: Path) ->
     }
 
     assert found["utc"] == [
-        f"{paths[2]} does not say when its session started; its times are taken as they are"
+        f"{paths[2]} does not record when its session started; its times are taken as they are"
     ]
     assert found["causal"] == []
 

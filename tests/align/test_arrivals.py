@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bubbleviz.align.arrivals import NEVER, arrivals
-from bubbleviz.align.stage_order import waits
+from bubbleviz.align.waits import waits
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.phases import Phase

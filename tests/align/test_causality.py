@@ -8,7 +8,8 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.align.bounds.offsets import Precedences, solve
+from bubbleviz.align.bounds.offsets import solve
+from bubbleviz.align.bounds.precedences import Precedences
 from bubbleviz.align.causality import overlaps
 from bubbleviz.interpret.collectives import ReplicaCollectives
 

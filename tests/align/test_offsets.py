@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from bubbleviz.align.bounds.clock_segments import DRIFT
-from bubbleviz.align.bounds.offsets import Precedences, Solution, solve, together
+from bubbleviz.align.bounds.offsets import Solution, solve
+from bubbleviz.align.bounds.precedences import Precedences, together
 
 #: (before clock, after clock, before_ns, after_ns)
 Pair = tuple[int, int, int, int]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.align.pipelines import Parallel, RankNumbers, reducing, told_apart
+from bubbleviz.align.pipelines import Parallel, RankNumbers, distinguish_pipelines, reducing
 from bubbleviz.errors import UsageError
 from bubbleviz.render.rows import MOST_RANKS, by_stage, rows_of
 from bubbleviz.report.report import Report, View
@@ -62,10 +62,10 @@ def test_an_order_gives_the_ranks_the_same_numbers_anew() -> None:
         ([0, 0, -1, 1, 1], True, [0, 1, -1, 0, 1]),
     ],
 )
-def test_copies_are_told_apart_where_numbers_do(
+def test_copies_are_distinguish_pipelines_where_numbers_do(
     stage: list[int], named: bool, pipeline: list[int]
 ) -> None:
-    found = told_apart(column(stage), numbered(len(stage), named=named))
+    found = distinguish_pipelines(column(stage), numbered(len(stage), named=named))
 
     assert found.tolist() == pipeline
 

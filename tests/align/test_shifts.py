@@ -81,7 +81,7 @@ def test_clocks_that_are_not_known_at_all_keep_equal_counts_in_order() -> None:
 
 def test_without_a_microbatch_in_common_nothing_is_told() -> None:
     above, below = track(range(4), 0), track(range(4), 1)
-    other = replace(below, events=replace(below.events, microbatch=below.events.microbatch + 1))
+    other = replace(below, ends=replace(below.ends, microbatch=below.ends.microbatch + 1))
 
     for one_clock in (True, False):
         assert shift(above, other, one_clock=one_clock) is None

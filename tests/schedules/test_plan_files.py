@@ -174,7 +174,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("none.csv", "no such file"),
         ("binary.csv", "not text in UTF-8 \\(byte 4\\)"),
         ("plan.yaml", "give a file that ends with .csv"),
-        (".csv", "no plan is told by this suffix"),
+        (".csv", "no plan format has this suffix"),
     ):
         with pytest.raises(InputError, match=said):
             read_plan(str(tmp_path / name))

@@ -55,7 +55,7 @@ RECORDED = (KERNEL, RUNTIME, NVTX)
 
 #: How else the emptiness of a table can be told.
 EMPTY = {
-    "TARGET_INFO_SESSION_START_TIME": ("does not say when its session started",),
+    "TARGET_INFO_SESSION_START_TIME": ("does not record when its session started",),
     "TARGET_INFO_SYSTEM_ENV": ("hostname",),
     "StringIds": ("string",),
 }

@@ -1,4 +1,4 @@
-"""ClockSegments: clocks that drift, as difference constraints laid out in time.
+"""Clock segments: clocks that drift, as difference constraints laid out in time.
 
 Any two clocks may drift apart by ``DRIFT`` at any time, that is each by half of it against a
 common mean. A node is a clock in a segment of time; a step to the next segment costs half of
@@ -101,18 +101,18 @@ def feasible(segments: ClockSegments, slack_ns: float) -> Floats | None:
         slack_ns: what every bound gives.
     """
     shape = segments.captured.shape
-    found = np.zeros(shape)
+    corrections = np.zeros(shape)
     tail = segments.after, segments.segment
     head = segments.before, segments.segment
     limit = segments.limit_ns + slack_ns
     for _ in range(shape[0] * shape[1] + 1):
-        relaxed = found.copy()
-        np.minimum.at(relaxed, head, found[tail] + limit)
+        relaxed = corrections.copy()
+        np.minimum.at(relaxed, head, corrections[tail] + limit)
         relaxed = _slowed(relaxed, _EACH * segments.length_ns)
         # Less than a thousandth of a nanosecond is rounding.
-        if (found - relaxed).max(initial=0.0) < 1e-3:
-            return found
-        found = relaxed
+        if (corrections - relaxed).max(initial=0.0) < 1e-3:
+            return corrections
+        corrections = relaxed
     return None
 
 
@@ -152,9 +152,9 @@ def bands(
     length = np.concatenate((segments.limit_ns + slack_ns, steps, steps))
     length = np.maximum(length + height[tail] - height[head], 0.0)
     graph = csr_array((length, (tail, head)), shape=(len(height), len(height)))
-    own = node[reference]
-    there = dijkstra(graph, indices=own).reshape(count, clocks, count)
-    back = dijkstra(graph.T.tocsr(), indices=own).reshape(count, clocks, count)
+    sources = node[reference]
+    there = dijkstra(graph, indices=sources).reshape(count, clocks, count)
+    back = dijkstra(graph.T.tocsr(), indices=sources).reshape(count, clocks, count)
     at = np.arange(count)
     above = potential - potential[reference]
     return above - back[at, :, at].T, above + there[at, :, at].T

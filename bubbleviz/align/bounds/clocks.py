@@ -61,8 +61,8 @@ def machines_of(
 ) -> tuple[str, ...]:
     """Return for each profile a name of the machine whose clock it has.
 
-    A profile has a clock of its own where it does not say when its session started. Nor does it
-    share one where its UTC and its steady clock tell that another machine goes by the same
+    A profile has a clock of its own where it does not record when its session started. Nor does it
+    share one where its UTC and its steady clock show that another machine has the same
     hostname, which was not switched on at the same time; ``same_clock`` overrules that.
 
     Args:
@@ -80,35 +80,35 @@ def machines_of(
                 + ", ".join(sorted(hosts))
             )
     machine = {host: group[0] for group in same_clock for host in group}
-    found: dict[str, Source] = {}
+    first: dict[str, Source] = {}
     machines = []
     for source in sources:
-        own = machine.get(source.host, source.host)
+        name = machine.get(source.host, source.host)
         share = _are_timed if source.host in machine else _may_share
-        if own in found and not share(source, found[own]):
-            own = f"{own} ({source.path})"
-        found.setdefault(own, source)
-        machines.append(own)
+        if name in first and not share(source, first[name]):
+            name = f"{name} ({source.path})"
+        first.setdefault(name, source)
+        machines.append(name)
     return tuple(machines)
 
 
 def _are_timed(source: Source, other: Source) -> bool:
-    """Tell whether it is known how long after the one session the other started."""
+    """Return whether the time between the starts of two sessions is known."""
     clocks = source.session_clock_ns, other.session_clock_ns
     return None not in clocks or None not in (source.session_utc_ns, other.session_utc_ns)
 
 
 def _may_share(source: Source, other: Source) -> bool:
-    """Tell whether two profiles of one hostname can be of one machine."""
+    """Return whether two profiles of one hostname can be of one machine."""
     return _boots_apart_ns(source, other) < REBOOT_NS and _are_timed(source, other)
 
 
 def _boots_apart_ns(source: Source, other: Source) -> int:
     """Return how far apart two profiles' machines were switched on; 0 where that is not known."""
     booted = [
-        own.session_utc_ns - own.session_clock_ns
-        for own in (source, other)
-        if own.session_utc_ns is not None and own.session_clock_ns is not None
+        profile.session_utc_ns - profile.session_clock_ns
+        for profile in (source, other)
+        if profile.session_utc_ns is not None and profile.session_clock_ns is not None
     ]
     return abs(booted[0] - booted[1]) if len(booted) == 2 else 0
 
@@ -142,7 +142,8 @@ def untimed(sources: Sequence[Source]) -> tuple[Limitation, ...]:
     return tuple(
         Limitation(
             "clock of a profile",
-            f"{source.path} does not say when its session started; its times are taken as they are",
+            f"{source.path} does not record when its session started; "
+            "its times are taken as they are",
         )
         for source in (lacking if len(sources) > 1 else ())
     )

@@ -8,8 +8,8 @@ from bubbleviz.count.ratios import Counted, Extents, RatioDefinition, Windows
 
 
 def _windows(extents: Extents) -> Windows:
-    own = np.where(extents.present, extents.last_ns - extents.first_ns, 0)
-    longest = own.max(axis=1, keepdims=True) if own.size else own.sum(axis=1, keepdims=True)
+    length = np.where(extents.present, extents.last_ns - extents.first_ns, 0)
+    longest = length.max(axis=1, keepdims=True, initial=0)
     return Windows(
         extents.first_ns,
         extents.first_ns + longest,

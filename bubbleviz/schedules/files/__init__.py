@@ -57,7 +57,7 @@ def read_plan(path: str) -> Plan:
     known = by_suffix.get(Path(path).suffix.lower())
     if known is None:
         raise InputError(
-            f"{path}: no plan is told by this suffix; give a file that ends with "
+            f"{path}: no plan format has this suffix; give a file that ends with "
             f"{' or '.join(by_suffix)}"
         )
     raw = read_bounded(path, _MOST_BYTES, "a plan", "give the file of one iteration's order")

@@ -151,12 +151,12 @@ def _cells(number: int, row: list[str]) -> Iterator[_Cell]:
 
 
 def _operation(number: int, place: int, text: str) -> PlannedOperation:
-    found = _CELL.fullmatch(text)
-    if found is None:
+    match = _CELL.fullmatch(text)
+    if match is None:
         raise InputError(
             f"row {number}, cell {place}: {one_line(text, 40)!r} is no operation; {_FORM}"
         )
-    stage, letters, microbatch = found.groups()
+    stage, letters, microbatch = match.groups()
     if int(stage) >= _MOST_STAGES:
         raise InputError(f"row {number}, cell {place}: no model has a stage {stage}; {_FORM}")
     return PlannedOperation(int(stage), _PHASES[letters], int(microbatch))
@@ -214,13 +214,14 @@ def _placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
     absent = next((stage for stage in range(count) if stage not in holder), None)
     if absent is not None:
         raise InputError(f"no row has stage {absent}, of {max(holder) + 1}; write all of them")
-    held = [0] * len(rows)
+    stages = [0] * len(rows)
     for cell in holder.values():
-        held[cell.row - 1] += 1
-    odd = next((n for n, own in enumerate(held, 1) if own != held[0]), None)
+        stages[cell.row - 1] += 1
+    odd = next((n for n, held in enumerate(stages, 1) if held != stages[0]), None)
     if odd is not None:
         raise InputError(
-            f"row {odd} has {held[odd - 1]} stages and row 1 has {held[0]}; write as many on each"
+            f"row {odd} has {stages[odd - 1]} stages and row 1 has {stages[0]}; "
+            "write as many on each"
         )
     return tuple(holder[stage].row - 1 for stage in range(count))
 

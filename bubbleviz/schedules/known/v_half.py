@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bubbleviz.progress import unwatched
 from bubbleviz.schedules.known.zb_v import searched
-from bubbleviz.schedules.plan import Plan, Schedule, Searched, at_equal_times
+from bubbleviz.schedules.plan import Plan, PlanSearch, Schedule, at_equal_times
 
 
 def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
@@ -16,7 +16,7 @@ def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
     return at_equal_times(_SEARCHED, (stages, microbatches, chunks), unwatched)
 
 
-_SEARCHED = Searched(
+_SEARCHED = PlanSearch(
     plan=lambda setting, watch: searched("v-half", setting, watch),
     limit=lambda stages: (stages + 2) / 2,
 )

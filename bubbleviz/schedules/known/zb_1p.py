@@ -9,8 +9,8 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import known_plans
 from bubbleviz.schedules.plan import (
     Plan,
+    PlanSearch,
     Schedule,
-    Searched,
     Setting,
     at_equal_times,
     looped_placement,
@@ -42,7 +42,7 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     return at_equal_times(_SEARCHED, (stages, microbatches, chunks), unwatched)
 
 
-_SEARCHED = Searched(
+_SEARCHED = PlanSearch(
     plan=lambda setting, watch: searched("zb-1p", setting, watch), limit=float, kept=KEPT
 )
 SCHEDULE = Schedule(

@@ -12,8 +12,8 @@ from bubbleviz.schedules.plan import (
     Order,
     Plan,
     PlannedOperation,
+    PlanSearch,
     Schedule,
-    Searched,
     Setting,
     v_placement,
 )
@@ -88,5 +88,5 @@ SCHEDULE = Schedule(
     source="Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6",
     chunks=2,
     plan=plan,
-    searched=Searched(plan=lambda setting, watch: searched("zb-v", setting, watch), limit=None),
+    searched=PlanSearch(plan=lambda setting, watch: searched("zb-v", setting, watch), limit=None),
 )

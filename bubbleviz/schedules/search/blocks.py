@@ -2,8 +2,8 @@
 
 Source: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, sections 3 and
 4: repeated every six slots (F, B and W of two chunks), a block that collides with none of its
-copies is a schedule; from F to W its activations live, and how long they do on a device, over six,
-is how many of them the device holds.
+repetitions is a schedule; from F to W its activations live, and their lifetime on a device, over
+six, is how many of them the device holds.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Squeezed(Trial):
         super().__init__(problem, target, manner.patience)
         block = manner.block
         self.slots = (list(block.forward), list(block.backward), list(block.weight))
-        self.first_b = [block.backward[own[0]] for own in problem.stages]
+        self.first_b = [block.backward[stages[0]] for stages in problem.stages]
         self.pause = [int(manner.pause * length) for length in problem.lengths[0::3]]
 
     def choose(self, device: int, now: int) -> int:
@@ -163,9 +163,9 @@ class _Squeezed(Trial):
         slot, code = (self.slots[2][owed], 3 * owed + 2) if owed != WAIT else (NEVER, WAIT)
         for stage in self.problem.stages[device]:
             for phase, done in ((0, self.f_done), (1, self.b_done)):
-                own = self.slots[phase][stage]
-                if done[stage] < self.problem.microbatches and own < slot:
-                    slot, code = own, 3 * stage + phase
+                planned = self.slots[phase][stage]
+                if done[stage] < self.problem.microbatches and planned < slot:
+                    slot, code = planned, 3 * stage + phase
         if code % 3 == 2:
             return code
         self.near = self.arrival(device, code)
@@ -174,9 +174,9 @@ class _Squeezed(Trial):
         return self._rather_weights(device, now, owed)
 
     def _as_they_come(self, device: int, now: int) -> int:
-        own = self.problem.stages[device]
+        stages = self.problem.stages[device]
         ready = []
-        for stage in own:
+        for stage in stages:
             if self.b_done[stage] < len(self.b_in[stage]):
                 arrival = self.b_in[stage][self.b_done[stage]]
                 if arrival <= now:
@@ -193,7 +193,7 @@ class _Squeezed(Trial):
             return self._rather_weights(device, now, self._owed(device))
         code = min(ready)[2]
         gap = self.near - now
-        if code == 3 * own[0] and gap < self.pause[own[0]]:
+        if code == 3 * stages[0] and gap < self.pause[stages[0]]:
             return code if self.excess[device] + gap >= self.target else WAIT
         return code
 

@@ -1,0 +1,41 @@
+"""Precedences: events on two clocks of which one is known to be no later than the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.model.columns import Ints, Table
+
+
+@dataclass(frozen=True)
+class Precedences(Table):
+    """Pairs of events on two clocks of which the first is not later than the second.
+
+    Attributes:
+        before: clock of the first event.
+        after: clock of the second, another.
+        before_ns: time of the first on its own clock.
+        after_ns: time of the second on its own clock.
+        before_row: row of what the first event is; -1 none.
+        after_row: likewise of the second.
+    """
+
+    before: Ints
+    after: Ints
+    before_ns: Ints
+    after_ns: Ints
+    before_row: Ints
+    after_row: Ints
+
+
+def together(*parts: Precedences) -> Precedences:
+    """Return all of them as one table."""
+    empty = np.empty(0, np.int64)
+    return Precedences(
+        *(
+            np.concatenate([empty, *(getattr(part, name) for part in parts)])
+            for name in Precedences.column_names()
+        )
+    )

@@ -1,0 +1,110 @@
+"""Limitations of staging: what could not be inferred of stages, pipelines and iterations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.align.pipelines import Parallel, RankNumbers
+from bubbleviz.align.stage_checks import slacks
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.operations import Limitation, RankOperations
+from bubbleviz.model.phases import COUNTED, Phase
+
+#: The subject of a limitation that a schedule known to be whole refutes.
+MAYBE_MISSING = "stages that may be missing"
+#: Ranks that a limitation lists.
+_LISTED = 8
+UNPAIRED = Limitation(
+    "which iterations of the ranks belong together",
+    "iterations could not be matched across ranks, so ratios over ranks are left out and nothing "
+    "bounds the clocks of several hosts; name iterations in the ranges, or start all captures at "
+    "the same iteration",
+)
+BY_COUNT = Limitation(
+    "which iterations of the hosts belong together",
+    "they are shorter than clocks may be off (0.1 s), and matched in order because all ranks hold "
+    "as many; name iterations in the ranges to be sure",
+)
+CONTRADICTED = Limitation(
+    "stages of ranks",
+    "the order that the waiting times give contradicts the data dependencies, as replicas of one "
+    "stage (data or tensor parallel) do; set the order with --order, or the replicas with "
+    "--parallel",
+)
+GIVEN_CONTRADICTED = Limitation(
+    "stages of ranks",
+    "the order given with --order or --parallel contradicts the data dependencies, or how long "
+    "microbatches are away from the ranks; --parallel counts ranks as names do, else by host, "
+    "device and process",
+)
+REPLICAS = Limitation(
+    "pipelines",
+    "replicas of each stage run the same microbatches, and neither names nor times show which "
+    "ranks form one pipeline, so clocks are bounded less; set --parallel tp=,pp=,dp=",
+)
+STAGES_MISSING = Limitation(
+    "stages without a profile",
+    "range names mention virtual stages that no profile holds, or receives from them; ratios are "
+    "incomplete",
+)
+
+
+def stages_unknown(operations: RankOperations, stage_of_rank: Ints) -> tuple[Limitation, ...]:
+    """Return a limitation for ranks that work, but on an unknown stage."""
+    working = np.unique(operations.rank[np.isin(operations.phase, COUNTED)])
+    unknown = int((stage_of_rank[working] < 0).sum())
+    note = Limitation(
+        "stages of ranks",
+        "how long microbatches are away from them gives no order; set the order with --order, or "
+        "replicas of a stage with --parallel",
+        unknown,
+    )
+    return (note,) if unknown else ()
+
+
+def ranks_missing(numbers: RankNumbers, parallel: Parallel | None) -> tuple[Limitation, ...]:
+    """Return a limitation for ranks of the run that are known to be in no profile."""
+    absent = _absent_ranks(numbers, parallel)
+    if len(absent) == 0:
+        return ()
+    listed = ", ".join(map(str, absent[:_LISTED].tolist()))
+    listed += ", …" if len(absent) > _LISTED else ""
+    reason = f"no profile holds ranks {listed}; ratios are incomplete"
+    return (Limitation("ranks without a profile", reason, len(absent)),)
+
+
+def _absent_ranks(numbers: RankNumbers, parallel: Parallel | None) -> Ints:
+    """Return the ranks of the run that are known to be in no profile.
+
+    Without the sizes of the run these are gaps in the ranks that names give. Ranks that follow in
+    equal steps are taken for one of several pipelines.
+    """
+    number = np.sort(numbers.number)
+    if parallel is not None:
+        return np.setdiff1d(np.arange(parallel.ranks), number)
+    if not numbers.named or len(np.unique(np.diff(number))) <= 1:
+        return np.empty(0, np.int64)
+    step = np.diff(number).min()
+    return np.setdiff1d(np.arange(number[0], number[-1], step), number)
+
+
+def reaches_beyond(operations: RankOperations, virtual_stage: Ints) -> bool:
+    """Return whether the first virtual stage receives activations, or the last one gradients."""
+    first = (operations.phase == Phase.RECV_F) & (virtual_stage == 0)
+    last = (operations.phase == Phase.RECV_B) & (virtual_stage == virtual_stage.max(initial=NONE))
+    ran = (operations.has_span == 1) & (operations.microbatch >= 0) & (virtual_stage >= 0)
+    return bool((ran & (first | last)).any())
+
+
+def stages_far_apart(operations: RankOperations, virtual_stage: Ints) -> tuple[Limitation, ...]:
+    """Return a limitation where microbatches are away long enough for a stage in between."""
+    far = [
+        f"{upper} and {upper + 1}"
+        for upper, slack_ns, worked_ns in slacks(operations, virtual_stage)
+        if slack_ns > worked_ns
+    ]
+    reason = (
+        f"between virtual stages {', '.join(far)} every microbatch is away for longer than an F "
+        "and a B take; if a server has no profile here, ratios and stages leave it out"
+    )
+    return (Limitation(MAYBE_MISSING, reason, len(far)),) if far else ()
