@@ -22,7 +22,7 @@ UNPAIRED = Limitation(
 )
 BY_COUNT = Limitation(
     "which iterations of the hosts belong together",
-    "they are shorter than clocks may be off (0.1 s), and matched in order because all ranks hold "
+    "they are shorter than clocks may be off (0.1 s), and paired in order because all ranks hold "
     "as many; name iterations in the ranges to be sure",
 )
 CONTRADICTED = Limitation(

@@ -1,4 +1,4 @@
-"""What collectives over the copies of a stage say of their clocks."""
+"""Collectives over the replicas of a stage, and the bounds that they give their clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ranks form a pipeline, which are copies of one stage, and which rows they share."""
+"""Which ranks form a pipeline, which are replicas of one stage, and which rows they share."""
 
 from __future__ import annotations
 

@@ -1,0 +1,161 @@
+"""Assembly: the report, made of what every stage of the analysis handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from bubbleviz._version import __version__
+from bubbleviz.align.run import Run
+from bubbleviz.count.count import Counts
+from bubbleviz.count.iterations import Iterations
+from bubbleviz.explain.explanation import Explanation
+from bubbleviz.interpret.recording import Recording
+from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
+from bubbleviz.model.phases import BACKWARD, Phase
+from bubbleviz.report.report import Report
+
+#: Where unattributed compute can move a ratio by more than this, the report says so.
+NOTICEABLE = 0.01
+
+ReportT = TypeVar("ReportT", bound=Report)
+
+
+def assemble(
+    report: type[ReportT],
+    recordings: Sequence[Recording],
+    run: Run,
+    counts: Counts,
+    explanation: Explanation,
+    unreadable: Sequence[Limitation],
+) -> ReportT:
+    """Return the report on a run.
+
+    Args:
+        report: the kind of report.
+        recordings: one a profile, in the order given.
+        run: these, merged.
+        counts: ratios of its iterations.
+        explanation: why its ranks are idle.
+        unreadable: profiles that were left out.
+    """
+    coverage: list[RankCoverage] = []
+    kernels: list[UnattributedKernels] = []
+    for recording, local in zip(recordings, run.rank_of_local, strict=True):
+        place = local.tolist()
+        coverage.extend(replace(r, rank=place[r.rank]) for r in recording.coverage.ranks)
+        kernels.extend(replace(k, rank=place[k.rank]) for k in recording.coverage.unattributed)
+    return report(
+        version=__version__,
+        convention=", ".join(dict.fromkeys(r.convention for r in recordings)),
+        headline=counts.headline,
+        headline_reason=counts.headline_reason,
+        profiles=_profile_summaries(recordings, run),
+        ranks=run.ranks,
+        iterations=Iterations(counts.iterations),
+        summary=counts.summary,
+        operations=run.operations,
+        busy=run.busy,
+        unattributed=run.unattributed,
+        coverage=tuple(sorted(coverage, key=lambda c: c.rank)),
+        unattributed_kernels=tuple(sorted(kernels, key=lambda k: (k.rank, -k.gpu_ns, k.name))),
+        explanation=explanation,
+        limitations=(
+            *unreadable,
+            *_limitations(recordings, run, counts),
+            *_of_explanation(explanation, counts),
+        ),
+    )
+
+
+def _profile_summaries(recordings: Sequence[Recording], run: Run) -> tuple[ProfileSummary, ...]:
+    summaries = []
+    for recording, clock in zip(recordings, run.clocks, strict=True):
+        source, coverage = recording.source, recording.coverage
+        summaries.append(
+            ProfileSummary(
+                path=source.path,
+                host=source.host,
+                format=source.format,
+                nsys_version=source.nsys_version,
+                schema_version=source.schema_version,
+                kernels=coverage.kernels,
+                linked_kernels=coverage.linked_kernels,
+                attributed_kernels=coverage.attributed_kernels,
+                cross_thread_kernels=coverage.cross_thread_kernels,
+                ambiguous_kernels=coverage.ambiguous_kernels,
+                gpu_ns=sum(r.gpu_ns for r in coverage.ranks),
+                attributed_gpu_ns=sum(r.attributed_gpu_ns for r in coverage.ranks),
+                comm_ns=sum(r.comm_ns for r in coverage.ranks),
+                copy_ns=sum(r.copy_ns for r in coverage.ranks),
+                clock_offset_ns=clock.offset_ns,
+                clock_drift_ppm=clock.drift_ppm,
+                clock_t0_ns=clock.t0_ns,
+                clock_uncertainty_ns=clock.uncertainty_ns,
+            )
+        )
+    return tuple(summaries)
+
+
+def _limitations(
+    recordings: Sequence[Recording], run: Run, counts: Counts
+) -> tuple[Limitation, ...]:
+    """Return everything that could not be measured or inferred, the most general first."""
+    limitations = [*run.limitations, *(note for r in recordings for note in r.limitations)]
+    lacking: dict[str, set[int]] = {}
+    for iteration in counts.iterations:
+        for rank in iteration.ranks:
+            if rank.missing and iteration.complete:
+                lacking.setdefault(rank.missing, set()).add(rank.rank)
+    limitations.extend(
+        Limitation(
+            "ranks without a ratio",
+            f"{what}: " + ", ".join(run.ranks[r].label for r in sorted(ranks)),
+            len(ranks),
+        )
+        for what, ranks in sorted(lacking.items())
+    )
+    partial = sum(not i.complete for i in counts.iterations)
+    if partial:
+        limitations.append(
+            Limitation("iterations cut by the capture", "they are listed, not averaged", partial)
+        )
+    if not counts.summary.iterations:
+        limitations.append(Limitation("averages", counts.headline_reason))
+    if not np.isin(run.operations.phase, (*BACKWARD, Phase.FB)).any():
+        limitations.append(
+            Limitation(
+                "backward",
+                "no range is named as a backward pass, so every iteration counts as evaluation; "
+                "give its name with --convention",
+            )
+        )
+    limitations.extend(_ambiguous_ratios(counts))
+    return tuple(limitations)
+
+
+def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
+    """Yield limitations of the causes of idle time, and of the critical path."""
+    bubbles = explanation.bubbles
+    if bubbles.ratio != counts.headline and len(bubbles):
+        yield Limitation(
+            "idle intervals and their causes",
+            f"no rank has a window of {counts.headline}, so they are those of {bubbles.ratio}",
+        )
+    if explanation.no_path_reason:
+        yield Limitation("critical path, slack and what-if", explanation.no_path_reason)
+
+
+def _ambiguous_ratios(counts: Counts) -> Iterator[Limitation]:
+    """Yield a limitation for each ratio that unattributed compute could move noticeably."""
+    for name, ratio in counts.summary.bubble_ratio.items():
+        low = counts.summary.bubble_low[name].mean
+        if ratio.mean is not None and low is not None and ratio.mean - low > NOTICEABLE:
+            yield Limitation(
+                f"the ratio {name}",
+                f"lies between {low:.4f} and {ratio.mean:.4f}: compute kernels outside every "
+                "operation may be work or not; the largest are listed",
+            )
