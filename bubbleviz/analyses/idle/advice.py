@@ -17,7 +17,7 @@ _SHARE = 0.1
 
 
 def advice(report: IdleReport) -> str:
-    """Return what to look at first."""
+    """Return the first thing to look at."""
     if not report.span_ns or report.idle_ns < _LITTLE * report.span_ns:
         return "devices are idle for less than 1 % of the time: there is little to win here"
     longest = report.activities[0]

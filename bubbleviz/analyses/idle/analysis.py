@@ -35,7 +35,7 @@ def idle(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> IdleReport:
-    """Return how long devices were busy and idle, and what their hosts did in the gaps.
+    """Return the busy and idle time of devices, with idle time attributed to what hosts did.
 
     Args:
         paths: profiles of any kind; a directory stands for those in it, a pattern for its matches.

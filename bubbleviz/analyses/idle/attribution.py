@@ -144,7 +144,7 @@ def host_record_of(
     lookup: ActivityLookup,
     numbers: Numbering[str],
 ) -> HostRecord:
-    """Return what threads did.
+    """Return the ranges and calls of threads as activities.
 
     Args:
         ranges: of threads that launch, and of main threads, without steps.
@@ -187,7 +187,7 @@ def _intervals(rows: Ranges | Calls, activity: Ints, strength: Ints) -> HostInte
 def host_of_rank(
     record: HostRecord, activities: Activities, rank: int, threads: Ints, numbers: Numbering[str]
 ) -> HostIntervals:
-    """Return what some threads did, seen from one rank.
+    """Return the ranges and calls of some threads as activities, seen from one rank.
 
     Args:
         record: what all threads did.
@@ -283,7 +283,7 @@ def attribute(
 def _host_activities(
     segments: GapSegments, host: HostIntervals, others: Sequence[int]
 ) -> GapSegments:
-    """Return what the launching thread of each gap did, else one of some other threads."""
+    """Return segments with the launching thread's activities, else those of other threads."""
     segments = segments.take(segments.end_ns > segments.start_ns)
     segments = with_activities(segments, host)
     for thread in others:

@@ -51,7 +51,7 @@ class DeviceTime:
         return DeviceTime(self.rank, self.process, busy, gaps, short, (low_ns, high_ns))
 
     def exposed(self) -> tuple[intervals.Intervals, intervals.Intervals, intervals.Intervals]:
-        """Return when it computed, when it only communicated, and when it only copied."""
+        """Return the intervals of compute, of exposed communication and of exposed copies."""
         busy = self.busy
         kernels = intervals.union(
             *(np.concatenate(c) for c in zip(busy.compute_ns, busy.communication_ns, strict=True))
@@ -63,7 +63,7 @@ class DeviceTime:
         )
 
     def breakdown(self) -> Breakdown:
-        """Return how it spent its time."""
+        """Return the lengths of all kinds of time."""
         busy, (start_ns, end_ns) = self.busy, self.span_ns
         _, communication, copies = self.exposed()
         return Breakdown(
@@ -101,7 +101,7 @@ def _short(gaps: Gaps, shortest_ns: int) -> Bools:
 
 
 def idle_by_process(devices: Sequence[DeviceTime]) -> Mapping[int, intervals.Intervals]:
-    """Return when a device of each process was idle, without kernel-to-kernel gaps."""
+    """Return the idle intervals of each process's devices, without kernel-to-kernel gaps."""
     idle = {}
     for process in {device.process for device in devices}:
         gaps = [device.long_gaps for device in devices if device.process == process]

@@ -91,7 +91,7 @@ class GapLaunches(Table):
 
 
 def busy_of(activities: Activities, rows: Ints, communication: Bools) -> Busy:
-    """Return when a device was busy.
+    """Return the intervals in which a device was busy.
 
     Args:
         activities: of a profile.

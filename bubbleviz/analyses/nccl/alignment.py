@@ -78,7 +78,7 @@ class _AlignedGpu:
 def align_events(
     files: Sequence[EventFile], pool: KernelPool, anchors: Sequence[Anchor]
 ) -> EventTimes:
-    """Return when recorded operations ran, on the profiles' clock where it can be aligned.
+    """Return the times of recorded operations, on the profiles' clock where theirs can be aligned.
 
     Args:
         files: event files.

@@ -51,7 +51,7 @@ def measure_communication(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Communication:
-    """Return what ranks did in communication operations, from NCCL's event files and profiles.
+    """Return the communication operations of all ranks, from NCCL's event files and profiles.
 
     Args:
         paths: event files and profiles of one run, recognised by their content; a directory
@@ -126,7 +126,7 @@ def merge_recordings(
     profiles: Sequence[NcclProfile],
     anchors: Sequence[Anchor] = (),
 ) -> Communication:
-    """Return what ranks did, from event files and profiles.
+    """Return the communication operations of event files and profiles, merged.
 
     Raises:
         NothingToAnalyseError: nothing communicated.

@@ -81,7 +81,7 @@ def gpus_of(files: Sequence[EventFile]) -> Iterator[EventGpu]:
 
 
 def process_label(pid: int) -> str:
-    """Return what to call a process; "" where it is unknown."""
+    """Return a process's label; "" where it is unknown."""
     return "" if pid == NONE else f"process {pid}"
 
 
@@ -117,7 +117,7 @@ def local_times(file: EventFile, rows: Ints) -> LocalTimes:
 
 
 def durations(events: NcclEvents, rows: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return how long operations took: by the GPU's clock where it saw both ends; -1 unknown."""
+    """Return the durations of operations, on the GPU's clock where it saw both ends; -1 unknown."""
 
     def between(start: Ints, end: Ints) -> tuple[Bools, Ints]:
         known = (start != UNKNOWN) & (end != UNKNOWN)

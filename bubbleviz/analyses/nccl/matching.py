@@ -303,7 +303,7 @@ def _pieces(operations: Starts, rows: Ints, kernels: Starts) -> list[int]:
 def _apart(
     operations: Starts, rows: Ints, kernels: Starts, low_ns: int, high_ns: int
 ) -> list[Ints]:
-    """Return how much later the possible kernels of each operation of a block begin.
+    """Return the differences between each operation of a block and its possible kernels.
 
     Args:
         operations: as recorded.

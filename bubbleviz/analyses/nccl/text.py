@@ -53,7 +53,7 @@ def sections(communication: Communication) -> Iterator[RenderableType]:
 
 
 def summary(communication: Communication) -> str:
-    """Return what was read, in lines."""
+    """Return the files and the sums, in lines."""
     lines = []
     for file in communication.files:
         events = sum(count for _, count in file.events)

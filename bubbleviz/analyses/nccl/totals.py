@@ -230,7 +230,7 @@ def _over(size: Floats, length_ns: Ints) -> float | None:
 
 
 def busy_ns(communication: Communication) -> int:
-    """Return how long operations ran; those that share their times count once."""
+    """Return the time of all operations in ns; those that share their times count once."""
     table = communication.operations
     timed = np.flatnonzero(table.duration_ns >= 0)
     placed = timed[table.start_ns[timed] != UNKNOWN]
