@@ -80,7 +80,7 @@ def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
 
 @dataclass(frozen=True)
 class Activities(Table):
-    """What ran on devices: kernels (CUPTI_ACTIVITY_KIND_KERNEL), then copies and fills.
+    """What ran on devices: kernels (CUPTI_ACTIVITY_KIND_KERNEL), then copies and memsets.
 
     In the order of the export (CUPTI_ACTIVITY_KIND_MEMCPY, _MEMSET for the latter).
 
@@ -89,7 +89,7 @@ class Activities(Table):
         end_ns: end on the device.
         rank: row of ``ranks``.
         correlation_id: pairs with its launching call within the process.
-        name_id: row of ``names``; -1 for copies and fills.
+        name_id: row of ``names``; -1 for copies and memsets.
         kernels: how many of the rows are kernels.
         names: distinct demangled names.
         ranks: distinct (process, device), in order; a device's number is the process's own.

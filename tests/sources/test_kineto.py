@@ -341,7 +341,7 @@ def test_any_cut_of_a_trace_is_reported_or_refused(tmp_path: Path) -> None:
 
 DATA = os.environ.get("BUBBLEVIZ_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="BUBBLEVIZ_DATA is not set")
-#: Kernels, copies and fills, calls, annotations and operators of each file.
+#: Kernels, copies and memsets, calls, annotations and operators of each file.
 REAL = {
     "hta_nccl_data.json.gz": (2700, 1074, 8740, 42 + 14346),
     "hta_ns_resolution.json.gz": (4350, 1745, 15329, 70 + 23910),

@@ -39,7 +39,7 @@ _MARKS = re.compile(
 #: What an inspection counts: name, categories in the file, and code.
 _COUNTED = (
     ("kernels", "kernel", KERNEL),
-    ("copies and fills", "gpu_memcpy, gpu_memset", COPY),
+    ("copies and memsets", "gpu_memcpy, gpu_memset", COPY),
     ("CUDA API calls", "cuda_runtime, cuda_driver", CALL),
     ("annotations", "user_annotation", ANNOTATION),
     ("operators", "cpu_op", OPERATOR),

@@ -29,7 +29,7 @@ _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTAL
 _STREAM = re.compile(r"Stream #")
 #: Lines of a device; all others there are derived from these.
 _LINES = {"XLA Ops": "OPS", "Async XLA Ops": "ASYNC", "XLA Modules": "MODULES", "Steps": "STEPS"}
-#: Copies and fills on a GPU's streams, by the names that XLA's profiler gives CUPTI's.
+#: Copies and memsets on a GPU's streams, by the names that XLA's profiler gives CUPTI's.
 _COPY = re.compile(r"(?:Memcpy|Memset)")
 #: An execution of a module: ``jit_step(7)``.
 _MODULE = re.compile(r"(.*?)(?:\(([0-9]{1,20})\))?\Z", re.DOTALL)
@@ -73,7 +73,7 @@ def roles_of(plane: str, lines: Sequence[str]) -> tuple[Role, ...]:
 
 
 def are_copies(names: Sequence[str]) -> Bools:
-    """Tell which names are those of copies and fills on a GPU's streams."""
+    """Tell which names are those of copies and memsets on a GPU's streams."""
     return np.array([_COPY.match(name) is not None for name in names], bool)
 
 

@@ -164,7 +164,7 @@ class XlaProfile:
         activities, work = self.work.activities, self.work
         counts = (
             ("kernels and instructions", activities.kernels),
-            ("copies and fills", len(activities) - activities.kernels),
+            ("copies and memsets", len(activities) - activities.kernels),
             ("launches", len(work.calls.calls) if work.launched else None),
             ("instructions and modules named", work.instructions),
             ("steps", self.steps),
