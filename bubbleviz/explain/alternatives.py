@@ -39,7 +39,7 @@ class Alternative:
         cost_ms: the longest of the stages' own windows; None likewise.
         bubble_ratio: ``schedule`` ratio.
         peak_activations: the most microbatches that a stage holds, each from its F to its W.
-        won: share of the measured makespan.
+        speedup: share of the measured makespan that it saves.
         fits: whether ``peak_activations`` are no more than those of the measured order, and the
             weights are held once.
         reason: why it is unknown; else empty.
@@ -50,7 +50,7 @@ class Alternative:
     cost_ms: float | None = None
     bubble_ratio: float | None = None
     peak_activations: float | None = None
-    won: float | None = None
+    speedup: float | None = None
     fits: bool | None = None
     reason: str = ""
 
@@ -112,7 +112,7 @@ def alternatives_of(
             makespan_ms=changes[name].makespan_ns / 1e6,
             bubble_ratio=changes[name].bubble_ratio,
             peak_activations=peak,
-            won=1 - changes[name].makespan_ns / 1e6 / whole_ms if whole_ms else None,
+            speedup=1 - changes[name].makespan_ns / 1e6 / whole_ms if whole_ms else None,
             fits=True,
         )
         for name in ("measured", "no-delay")
@@ -165,7 +165,7 @@ def _row(name: str, result: Ideal | str, whole_ms: float, peak: float) -> Altern
         cost_ms=result.cost_ms,
         bubble_ratio=result.schedule_ratio,
         peak_activations=peak_held,
-        won=1 - result.makespan_ms / whole_ms if whole_ms else None,
+        speedup=1 - result.makespan_ms / whole_ms if whole_ms else None,
         # Two replicas of the model hold its weights twice.
         fits=peak_held <= peak + _SAME_MEMORY and result.plan.replicas == 1,
     )

@@ -56,7 +56,7 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
         table.add_row(
             name,
             f"{row.makespan_ms:,.3f}",
-            in_percent(row.won),
+            in_percent(row.speedup),
             in_percent(row.bubble_ratio),
             "-" if row.peak_activations is None else f"{row.peak_activations:.2f}",
             "yes" if row.fits else "no",

@@ -100,7 +100,7 @@ function alternatives(run) {
   const heading = element("h3", {}, "Other schedules at these times");
   if (!others.rows.length) return [heading, element("p", { class: "quiet" }, clean(others.reason ?? "", 300))];
   const rows = others.rows.map((own) => [
-    clean(own.name, 60), own.makespan_ms === null ? "–" : grouped(own.makespan_ms, 3), percent(own.bubble_ratio), percent(own.won),
+    clean(own.name, 60), own.makespan_ms === null ? "–" : grouped(own.makespan_ms, 3), percent(own.bubble_ratio), percent(own.speedup),
     own.peak_activations === null ? "–" : grouped(own.peak_activations, 2), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
   ]);
   const made = table(null, ["schedule", "iteration, ms", "ratio", "speed-up", "activations", "fits in the same memory"], rows);
