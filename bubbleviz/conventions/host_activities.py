@@ -14,8 +14,8 @@ from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
 
 #: Activities that are inferred without a name.
-PROFILER, DEVICE, OTHER_DEVICE = "profiler", "device", "other device"
-SHORT, UNTRACED, UNLINKED = "kernel-to-kernel gaps", "untraced", "unlinked"
+PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
+SHORT, UNTRACED, UNLINKED = "kernel-to-kernel gaps", "no host trace", "launch not recorded"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "CUDA calls"
 #: Prefix of activities that are ranges of any other name.
 HOST = "host: "

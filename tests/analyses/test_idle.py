@@ -92,14 +92,14 @@ def test_every_part_of_a_gap_is_attributed_to_what_the_host_did(tmp_path: Path) 
     # A call without a correlation id launched nothing, and exports that have such are not known.
     assert spent(rank) == {
         "data loading": 50,
-        "untraced": 20 + 5 + 5 + 5,
+        "no host trace": 20 + 5 + 5 + 5,
         "operators": 30,
         "allocation": 5,
         "host: mine #": 20,
         "transfer": 10,
         "CUDA calls": 20,
         "launch": 20,
-        "device": 10,
+        "stream or rank dependency": 10,
         "kernel-to-kernel gaps": 2,
     }
     add_up(rank)
@@ -113,7 +113,11 @@ def test_a_launch_is_under_way_as_long_as_its_call_or_its_latency(tmp_path: Path
 
     # 10-20 is launched at 1, under way until 21; 30-130: host to 40, call to 100, device to 130;
     # 140-200: host to 150, latency to 170, device to 200; 210-260: launched at 160, long before.
-    assert spent(rank) == {"launch": 10 + 60 + 20, "device": 30 + 30 + 50, "untraced": 10 + 10}
+    assert spent(rank) == {
+        "launch": 10 + 60 + 20,
+        "stream or rank dependency": 30 + 30 + 50,
+        "no host trace": 10 + 10,
+    }
 
 
 def test_the_profiler_comes_first(tmp_path: Path) -> None:
@@ -141,7 +145,7 @@ def test_the_profiler_comes_first(tmp_path: Path) -> None:
     assert spent(rank) == {
         "profiler": 20 + 10 + 1,
         "data loading": 35,
-        "untraced": 10 + 5,
+        "no host trace": 10 + 5,
         "launch": 10,
     }
     add_up(rank)
@@ -163,7 +167,7 @@ def test_the_main_thread_tells_where_the_launching_one_does_not(tmp_path: Path) 
     assert spent(only(bubbleviz.idle(file))) == {
         "data loading": 30,
         "operators": 20,
-        "untraced": 20,
+        "no host trace": 20,
         "launch": 20,
     }
 
@@ -192,7 +196,7 @@ def test_the_thread_that_launches_after_most_gaps_is_asked_before_the_main_one(
     assert spent(only(bubbleviz.idle(file))) == {
         "data loading": 20,
         "host: mine": 5,
-        "untraced": 10 + 35 + 5 + 5,
+        "no host trace": 10 + 35 + 5 + 5,
         "launch": 20 + 5 + 5,
         "kernel-to-kernel gaps": 3,
     }
@@ -212,7 +216,7 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
 
     report = bubbleviz.idle(file)
 
-    assert spent(only(report)) == {"allocation": 4 + 5 + 6, "untraced": 55, "launch": 20}
+    assert spent(only(report)) == {"allocation": 4 + 5 + 6, "no host trace": 55, "launch": 20}
     assert "those of less than 4,000 ns" in report.limitations[-2].reason
 
 
@@ -236,7 +240,7 @@ def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) 
 
     # What takes less than the shortest gap, as the last one, tells nothing.
     assert spent(only(bubbleviz.idle(file))) == {
-        "untraced": 10 + 10 + 40 + 5 + 10,
+        "no host trace": 10 + 10 + 40 + 5 + 10,
         "file access": 10,
         "allocation": 20,
         "data loading": 50,
@@ -257,10 +261,10 @@ def test_where_threads_have_made_up_numbers_the_main_one_is_known_by_its_name(
             only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges, threads=threads)))
         )
 
-    assert told(T(77, "python", 8)) == {"untraced": 30, "data loading": 40, "launch": 20}
+    assert told(T(77, "python", 8)) == {"no host trace": 30, "data loading": 40, "launch": 20}
     # Threads inherit the name of the first one, which is the main one where it is known.
     inherited = told(T(77, "python3.11", 8), T(8, "python3.11", 8))
-    assert inherited == {"untraced": 20, "host: mine": 50, "launch": 20}
+    assert inherited == {"no host trace": 20, "host: mine": 50, "launch": 20}
     assert told(T(77, "pythonic", 8)) == inherited
 
 
@@ -281,7 +285,11 @@ def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(
     rank = only(bubbleviz.idle(file))
 
     # 40 to 50, 90 to 100 and 290 to 300 lie inside a module; 100 to 120 and 280 to 290 in nothing.
-    assert spent(rank) == {"device": 30, "data loading": 160, "untraced": 30}
+    assert spent(rank) == {
+        "stream or rank dependency": 30,
+        "data loading": 160,
+        "no host trace": 30,
+    }
     assert all(
         "module runs" not in where
         for p in rank.activities
@@ -301,8 +309,8 @@ def test_devices_of_a_process_are_told_apart(tmp_path: Path) -> None:
     first, second = bubbleviz.idle(file).ranks
 
     assert (first.device_id, second.device_id) == (0, 1)
-    assert spent(first) == {"untraced": 160, "other device": 10, "launch": 20}
-    assert spent(second) == {"untraced": 20, "launch": 10}
+    assert spent(first) == {"no host trace": 160, "other device": 10, "launch": 20}
+    assert spent(second) == {"no host trace": 20, "launch": 10}
     assert first.label != second.label
 
 
@@ -330,7 +338,7 @@ def test_without_calls_nothing_is_attributed_to_the_host(tmp_path: Path) -> None
 
     report = bubbleviz.idle(profile(tmp_path, kernels, without=without))
 
-    assert spent(only(report)) == {"unlinked": 90}
+    assert spent(only(report)) == {"launch not recorded": 90}
     assert [own.what for own in report.limitations if "launched" in own.what] == [
         "who launched the work after gaps"
     ]
@@ -340,8 +348,11 @@ def test_without_calls_nothing_is_attributed_to_the_host(tmp_path: Path) -> None
 def test_short_gaps_are_those_that_are_shorter(tmp_path: Path) -> None:
     file = profile(tmp_path, [k(0, 10, 1), k(13, 20, 2), k(22, 30, 3)], [c(-9, -8, 1)])
 
-    assert spent(only(bubbleviz.idle(file))) == {"unlinked": 3, "kernel-to-kernel gaps": 2}
-    assert spent(only(bubbleviz.idle(file, shortest_us=0))) == {"unlinked": 5}
+    assert spent(only(bubbleviz.idle(file))) == {
+        "launch not recorded": 3,
+        "kernel-to-kernel gaps": 2,
+    }
+    assert spent(only(bubbleviz.idle(file, shortest_us=0))) == {"launch not recorded": 5}
     assert spent(only(bubbleviz.idle(file, shortest_us=3.001))) == {"kernel-to-kernel gaps": 5}
     with pytest.raises(UsageError, match="microseconds, 0 or more"):
         bubbleviz.idle(file, shortest_us=-1)
@@ -379,7 +390,7 @@ def test_of_equal_ranges_the_later_tells(tmp_path: Path) -> None:
     rank = only(bubbleviz.idle(file))
 
     # Of two kernels that begin together the first row ends the gap: its call was at 90.
-    assert spent(rank) == {"host: two": 40, "untraced": 40, "launch": 10}
+    assert spent(rank) == {"host: two": 40, "no host trace": 40, "launch": 10}
     example = rank.activities[0].example
     assert example is not None
     assert example.where == ("one", "two")
@@ -398,7 +409,7 @@ def test_several_files_are_several_ranks(tmp_path: Path) -> None:
 
     assert [rank.label for rank in report.ranks] == ["a.sqlite pid 1 GPU 0", "b.sqlite pid 1 GPU 0"]
     assert {part.activity: part.idle_ns // US for part in report.activities} == {
-        "untraced": 30 + 70,
+        "no host trace": 30 + 70,
         "launch": 10 + 10,
     }
     assert report.activities[0].rank == 1

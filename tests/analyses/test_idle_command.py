@@ -73,7 +73,7 @@ def test_the_csv_has_a_row_a_gap(tmp_path: Path) -> None:
     assert tuple(row) == COLUMNS
     assert (row["step"], row["idle_ns"], row["activity"]) == ("step 1", "50000", "data loading")
     chunks = json.loads(row["chunks"])
-    assert chunks == {"untraced": 10_000, "data loading": 35_000, "launch": 5_000}
+    assert chunks == {"no host trace": 10_000, "data loading": 35_000, "launch": 5_000}
 
 
 def test_outputs_are_replaced_with_force_alone(

@@ -64,14 +64,14 @@ def _cell(
     if end - start < shortest:
         return "kernel-to-kernel gaps"
     if call is None:
-        return "unlinked"
+        return "launch not recorded"
     if cell >= call[0]:
-        return "device" if cell >= max(call[1], call[0] + 20) else "launch"
+        return "stream or rank dependency" if cell >= max(call[1], call[0] + 20) else "launch"
     for thread in dict.fromkeys((call[2], lead, 1)):
         told = _told(world, device, cell, thread, shortest)
         if told is not None:
             return told
-    return "untraced"
+    return "no host trace"
 
 
 def _told(world: World, device: int, cell: int, thread: int | None, shortest: int) -> str | None:

@@ -127,7 +127,12 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
 
     report = bubbleviz.idle(file, activities=mine)
 
-    assert spent(only(report)) == {"tokeniser": 40, "untraced": 20, "launch": 20, "device": 10}
+    assert spent(only(report)) == {
+        "tokeniser": 40,
+        "no host trace": 20,
+        "launch": 20,
+        "stream or rank dependency": 10,
+    }
     assert advice(report).endswith('goes to "tokeniser": cache it')
 
 
@@ -140,7 +145,10 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
         ('[[activity]]\nname = "a"\nmatch = ["("]', "not a regular expression"),
         ('[[activity]]\nname = "a"\nmatch = [3]', "must be a list"),
         ('[[activity]]\nname = "a"\nmatch = "zz"', "must be a list"),
-        ('[[activity]]\nname = "device"\nmatch = ["zz"]', "'device' is reserved"),
+        (
+            '[[activity]]\nname = "stream or rank dependency"\nmatch = ["zz"]',
+            "'stream or rank dependency' is reserved",
+        ),
         ('[[activity]]\nname = "a"\nstrength = 4', "strength must be 0, 1, 2 or 3"),
         ('[[activity]]\nname = "a"\nstrength = true', "strength must be 0, 1, 2 or 3"),
         ('[[activity]]\nname = "a"\ncolour = "red"', "unknown key 'colour'"),

@@ -4,9 +4,9 @@ The parts of a gap, first that fits:
 
 1. ``profiler``: under the profiler's own overhead.
 2. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
-3. ``unlinked``: the call that launched the work after it is unknown.
+3. ``launch not recorded``: the call that launched the work after it is unknown.
 4. Up to that call: what the launching thread did; where nothing is recorded of it, the thread
-   that launches most, then the process's main thread; then ``untraced``.
+   that launches most, then the process's main thread; then ``no host trace``.
 5. In the call, and as long as a launch takes: ``launch``, or ``transfer`` for a copy.
 6. From there on: ``device``.
 """

@@ -5,7 +5,7 @@
     device     ████████│ gap                        │████
     host         ...... doing something  │ launch() ...
                        ├─── host ────────┤├ launch ─┤
-    device     ████████│ gap       │████                    launched long before: "device"
+    device     ████████│ gap       │████                    launched long before: a dependency
     host       launch()
 """
 

@@ -170,5 +170,5 @@ def _limitations(evidence: IdleEvidence, ranks: Sequence[RankIdle]) -> Iterator[
         yield Limitation(
             "what hosts did outside of CUDA calls",
             f"{path}: no range of a launching thread touches idle time (NVTX, record_function, "
-            "operators); such time is untraced",
+            "operators); such time counts as no host trace",
         )

@@ -61,11 +61,11 @@ ACTIVITIES = {
     "operators": "#2f6fb5",
     "Python": "#4b8b3b",
     "profiler": "#3d4450",
-    "device": "#c2185b",
+    "stream or rank dependency": "#c2185b",
     "other device": "#e377c2",
     "kernel-to-kernel gaps": "#8d99a6",
-    "untraced": "#5a626c",
-    "unlinked": "#a4a9b1",
+    "no host trace": "#5a626c",
+    "launch not recorded": "#a4a9b1",
 }
 MORE_ACTIVITIES = ("#9a3324", "#4d7c2a", "#6a3d9a", "#a6611a", "#1b5e8c", "#b0527c")
 #: The line along the operations that bound an iteration.
