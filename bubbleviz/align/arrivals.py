@@ -59,14 +59,14 @@ def arrivals(operations: RankOperations) -> Arrivals:
     named = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
     exact[named] = np.maximum(exact[named], operations.end_ns[receive[named]])
     latest, seen = exact.copy(), np.zeros(count, bool)
-    for own, phase in ((rows[forward], Phase.RECV_F), (rows[~forward], Phase.RECV_B)):
-        unnamed = own[~named[own]]
+    for consumers, phase in ((rows[forward], Phase.RECV_F), (rows[~forward], Phase.RECV_B)):
+        unnamed = consumers[~named[consumers]]
         latest[unnamed] = np.maximum(latest[unnamed], _latest(operations, unnamed, phase))
         ranks = (
             operations.rank[np.isin(operations.phase, (phase, Phase.SEND_RECV))],
-            operations.rank[own[operations.received_ns[own] != NONE]],
+            operations.rank[consumers[operations.received_ns[consumers] != NONE]],
         )
-        seen[own] = np.isin(operations.rank[own], np.concatenate(ranks))
+        seen[consumers] = np.isin(operations.rank[consumers], np.concatenate(ranks))
     return Arrivals(exact, latest, seen, receive, send)
 
 

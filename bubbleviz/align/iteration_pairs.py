@@ -95,7 +95,7 @@ def paired(operations: RankOperations, pairing: Pairing, rank: Ints, iteration: 
 def _moves(
     operations: RankOperations, virtual_stage: Ints, places: Places, counted: Bools
 ) -> tuple[Ints, bool, bool]:
-    """Return what to add to each rank's iteration numbers, whether that is known, and by counts.
+    """Return each rank's shift of iteration numbers, whether all are known, and only by counts.
 
     Each rank is put beside the one before it in its pipeline, a pipeline's first rank beside the
     first rank of all, and a copy beside the copy before it.

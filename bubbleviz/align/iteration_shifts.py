@@ -84,7 +84,7 @@ def history_of(operations: RankOperations, virtual_stage: Ints) -> RankHistory:
 
 
 def shift(a: RankHistory, b: RankHistory, *, one_clock: bool, timed: bool = True) -> int | None:
-    """Return what to add to the iteration numbers of b to get those of a; None unknown.
+    """Return the difference of the iteration numbers, those of a less those of b; None unknown.
 
     Every microbatch's F ends upstream before it ends downstream, and its B likewise the other way
     (ends, since a span may begin with kernels that need no input).

@@ -41,9 +41,9 @@ def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
             if shape is not None:
                 first.setdefault(shape[place], path)
         if len(first) > 1:
-            (one, path), (other, second), *_ = first.items()
+            (number, path), (another, second), *_ = first.items()
             raise MismatchError(
-                f"{path} and {second}: {one} and {other} {what}, so they are no single run; "
+                f"{path} and {second}: {number} and {another} {what}, so they are no single run; "
                 "give the profiles of one run"
             )
 

@@ -178,7 +178,7 @@ def _solve(
 
 
 def _causal(joined: Joined, staging: Staging) -> Precedences:
-    """Return what data dependencies say; nothing where iterations are not known to be the same."""
+    """Return the precedences of data dependencies; none where iterations are not paired."""
     if not staging.pairing.known:
         return together()
     return dependencies(
@@ -231,7 +231,7 @@ def _need(joined: Joined, staging: Staging, precedences: Precedences, row: int) 
 
 
 def _called(joined: Joined, staging: Staging, row: int) -> str:
-    """Return what people call an operation."""
+    """Return the words that name an operation in a sentence."""
     operations = staging.operations
     name = operations.names[int(operations.name_id[row])]
     iteration = staging.pairing.names[int(staging.pairing.iteration[row])]

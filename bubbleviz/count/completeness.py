@@ -242,7 +242,7 @@ def _is_settled(operations: _OperationKeys) -> bool:
 
 
 def _lacking(operations: _OperationKeys) -> str | None:
-    """Return what the rank lacks to have a ratio; None for nothing."""
+    """Return the reason that the rank has no ratio; None if it has one."""
     spanned = operations.phase[operations.has_span == 1]
     if not np.isin(spanned, _FORWARD).any():
         return "no F with GPU work"

@@ -175,7 +175,7 @@ def _measurable(
 
 
 def _work_ns(ratio: RatioDefinition, breakdown: TimeBreakdown) -> Ints:
-    """Return what counts as work in each window, shape (iterations, ranks)."""
+    """Return the time of each window that counts as work, shape (iterations, ranks)."""
     work = breakdown.compute_ns
     if ratio.work is not Counted.ITERATION:
         work = work + breakdown.optimizer_ns

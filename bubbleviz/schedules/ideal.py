@@ -1,4 +1,4 @@
-"""The ideal: what a schedule takes at given times, with nothing else in the way."""
+"""The ideal: cost, makespan, ratios and memory of a schedule at given times, without delays."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MemoryOptions:
 
 @dataclass(frozen=True)
 class Ideal:
-    """What a schedule takes.
+    """A schedule, simulated.
 
     Attributes:
         plan: what each device runs.
@@ -71,7 +71,7 @@ class Ideal:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a schedule takes by a formula, which knows no order: neither makespan nor memory.
+    """The cost of a schedule by a formula, which gives no order: neither makespan nor memory.
 
     Attributes:
         name: of the formula.
@@ -100,7 +100,7 @@ def theory(
     memory: MemoryOptions | None = None,
     watch: Watch = unwatched,
 ) -> Ideal | Estimate:
-    """Return what a schedule takes, or a formula of that name says; see :func:`ideal`.
+    """Return the simulation of a schedule, or the estimate of a formula of that name.
 
     Raises:
         UsageError: as there, and where a formula is given more than it takes.
@@ -126,7 +126,7 @@ def ideal(
     of_makespan: bool = False,
     watch: Watch = unwatched,
 ) -> Ideal:
-    """Return what a schedule takes at these times.
+    """Return the simulation of a schedule at these times.
 
     Args:
         schedule: its name; see :func:`bubbleviz.schedules.known.schedules`.
@@ -156,7 +156,7 @@ def ideal(
 
 
 def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ideal:
-    """Return what a plan takes at these times.
+    """Return the simulation of a plan at these times.
 
     Args:
         plan: what each device runs.
@@ -196,7 +196,7 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
 def estimate(
     name: str, stages: int, microbatches: int, times: StageTimes, chunks: int | None = None
 ) -> Estimate:
-    """Return what a formula says.
+    """Return the estimate of a formula.
 
     Args:
         name: its name; see :func:`bubbleviz.schedules.formulas.formulas`.
@@ -228,7 +228,7 @@ def estimate(
 
 
 def _memory(rule: Schedule, stages: int, given: MemoryOptions) -> Memory:
-    """Return what activations take, and the limit that a search has.
+    """Return the memory of activations, and the limit of a search.
 
     Raises:
         UsageError: one of the options cannot be, or there is a limit and nothing to search.

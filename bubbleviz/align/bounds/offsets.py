@@ -244,7 +244,7 @@ def _drifting(
 
 
 def _contradiction(limit: Floats, row: Ints, circle: list[int]) -> Contradiction:
-    """Return what the bounds of a circle of clocks miss each other by."""
+    """Return the contradiction of a circle of clocks."""
     pairs = list(zip(circle, [*circle[1:], circle[0]], strict=True))
     return Contradiction(
         rows=tuple(int(row[pair]) for pair in pairs),

@@ -217,7 +217,7 @@ def _placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
     stages = [0] * len(rows)
     for cell in holder.values():
         stages[cell.row - 1] += 1
-    odd = next((n for n, held in enumerate(stages, 1) if held != stages[0]), None)
+    odd = next((n for n, count in enumerate(stages, 1) if count != stages[0]), None)
     if odd is not None:
         raise InputError(
             f"row {odd} has {stages[odd - 1]} stages and row 1 has {stages[0]}; "
@@ -253,12 +253,12 @@ def _from_zero(rows: list[list[_Cell]]) -> tuple[list[list[_Cell]], int]:
 def _refuse_gaps(rows: list[list[_Cell]], microbatches: int) -> None:
     """Refuse where a stage lacks an operation of a microbatch; numbers are those from 0."""
     for number, row in enumerate(rows, 1):
-        held: dict[tuple[int, int], set[Phase]] = {}
+        phases_of: dict[tuple[int, int], set[Phase]] = {}
         for cell in row:
-            held.setdefault(cell.key, set()).add(cell.phase)
-        for stage in sorted({stage for stage, _ in held}):
+            phases_of.setdefault(cell.key, set()).add(cell.phase)
+        for stage in sorted({stage for stage, _ in phases_of}):
             for microbatch in range(microbatches):
-                phases = held.get((stage, microbatch), set())
+                phases = phases_of.get((stage, microbatch), set())
                 if Phase.F not in phases or phases - {Phase.F} not in _BACKWARDS:
                     raise InputError(
                         f"row {number}: stage {stage} lacks {_lacking(phases)} of microbatch "

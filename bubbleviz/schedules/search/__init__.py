@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from bubbleviz.schedules.search.search import search
+from bubbleviz.schedules.search.strategy import search
 
 __all__ = ["search"]

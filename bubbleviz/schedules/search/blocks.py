@@ -93,10 +93,10 @@ def _with_weights(
         taken = {slots[s] % PERIOD for slots in (forward, backward) for s in (down, up)}
         if len(taken) < 4:
             return None
-        one, other = sorted(set(range(PERIOD)) - taken)
+        early, late = sorted(set(range(PERIOD)) - taken)
         choices = (
             (_behind(backward[down], a), _behind(backward[up], b))
-            for a, b in ((one, other), (other, one))
+            for a, b in ((early, late), (late, early))
         )
         weight[down], weight[up] = min(choices, key=lambda pair: (sum(pair), pair[1]))
         peak = max(peak, weight[down] - forward[down] + weight[up] - forward[up])

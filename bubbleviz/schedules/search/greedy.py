@@ -81,7 +81,7 @@ class _Greedy(Trial):
 
 
 def greedy(problem: Problem, policy: Policy, target: int) -> TrialResult | None:
-    """Return what devices with that policy run, or None where one comes to the target."""
+    """Return the result of a policy, or None where a device reaches the target."""
     return _Greedy(problem, target, policy).result()
 
 

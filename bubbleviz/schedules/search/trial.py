@@ -70,7 +70,7 @@ class Trial(ABC):
 
     @abstractmethod
     def choose(self, device: int, now: int) -> int:
-        """Return what the device does now, a code or ``WAIT``; then ``near`` says until when."""
+        """Return the device's next operation, a code, or ``WAIT`` (until ``near``)."""
 
     def waits(self, device: int, now: int, stage: int) -> bool:
         """Return whether the device waits until ``near`` rather than run a W of that stage."""
