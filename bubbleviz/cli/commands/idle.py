@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +11,39 @@ from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import FILE, CsvFile, Force, JsonFile, ReadingOptions, SvgFile
 from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
+
+if TYPE_CHECKING:
+    from bubbleviz.analyses.idle.report import IdleReport
+
+
+@dataclass(frozen=True)
+class AttributionOptions:
+    """How idle time is divided and attributed, and how much of it is listed."""
+
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|REGEX",
+            help="Ranges that are steps; recognised by name if not given.",
+        ),
+    ] = None
+    shortest: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="US",
+            help="Count gaps below US microseconds as kernel-to-kernel gaps.",
+        ),
+    ] = SHORTEST_US
+    activities: Annotated[
+        str | None,
+        typer.Option(
+            metavar=FILE, help="TOML file of host activities, matched before the built-in ones."
+        ),
+    ] = None
+    top: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Rows of tables, and gaps listed in the JSON.")
+    ] = 12
 
 
 @with_groups
@@ -25,30 +59,7 @@ def idle(
     csv: CsvFile = None,
     svg: SvgFile = None,
     force: Force = False,
-    step: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|REGEX",
-            help="Ranges that are steps; recognised by name if not given.",
-        ),
-    ] = None,
-    shortest: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            metavar="US",
-            help="Count gaps below US microseconds as kernel-to-kernel gaps.",
-        ),
-    ] = SHORTEST_US,
-    activities: Annotated[
-        str | None,
-        typer.Option(
-            metavar=FILE, help="TOML file of host activities, matched before the built-in ones."
-        ),
-    ] = None,
-    top: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Rows of tables, and gaps listed in the JSON.")
-    ] = 12,
+    attribution: AttributionOptions,
     reading: ReadingOptions,
 ) -> None:
     """Show how long devices of any profile were idle, and what their hosts did meanwhile.
@@ -61,23 +72,38 @@ def idle(
 
     window = reading.run_window()
     inputs = [file.path for file in find_profiles(profiles)]
-    inputs += [] if activities is None else [activities]
+    inputs += [] if attribution.activities is None else [attribution.activities]
     check_outputs([file for file in (json, csv, svg) if file is not None], inputs, force=force)
     from bubbleviz.analyses.idle import idle as measure_idle_time
-    from bubbleviz.analyses.idle.documents import csv_of_gaps, json_text
     from bubbleviz.analyses.idle.text import sections
 
     with progress_bars() as bars:
         report = measure_idle_time(
             profiles,
-            step=step,
-            shortest_us=shortest,
-            activities=activities,
+            step=attribution.step,
+            shortest_us=attribution.shortest,
+            activities=attribution.activities,
             window=window,
             keep_export=reading.keep_export,
             jobs=reading.job_count(),
             progress=bars,
         )
+    contents = _contents(report, attribution.top, json=json, csv=csv, svg=svg)
+    deliver(
+        contents,
+        lambda: show(sections(report, attribution.top)),
+        inputs=inputs,
+        force=force,
+        warnings=[limitation.sentence for limitation in report.limitations],
+    )
+
+
+def _contents(
+    report: IdleReport, top: int, *, json: str | None, csv: str | None, svg: str | None
+) -> dict[str, str | bytes]:
+    """Return the contents of the requested files, by file."""
+    from bubbleviz.analyses.idle.documents import csv_of_gaps, json_text
+
     contents: dict[str, str | bytes] = {}
     if json is not None:
         contents[json] = json_text(report, top)
@@ -87,10 +113,4 @@ def idle(
         from bubbleviz.analyses.idle.picture import draw_idle
 
         contents[svg] = draw_idle(report)
-    deliver(
-        contents,
-        lambda: show(sections(report, top)),
-        inputs=inputs,
-        force=force,
-        warnings=[limitation.sentence for limitation in report.limitations],
-    )
+    return contents
