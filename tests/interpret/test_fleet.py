@@ -139,7 +139,7 @@ def test_what_a_thread_finds_damaged_ends_the_run(
 def test_rows_without_gaps_and_with_gaps_are_the_same(many: Path, tmp_path: Path) -> None:
     """Rows that somebody deleted leave numbers out; what is left is linked by its own numbers."""
     import sqlite3
-    from contextlib import closing, suppress
+    from contextlib import closing
     from shutil import copy
 
     table = "CUPTI_ACTIVITY_KIND_RUNTIME"
