@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.profile import Profile
+from bubbleviz.model.profile import IMPOSSIBLE_NS, Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.report.report import Report
 from bubbleviz.sources.readers import reader_of
@@ -300,6 +301,13 @@ def test_written_nanoseconds_are_read(start_ns: int, duration_ns: int) -> None:
     written = [float(f"{ns // 1000}.{ns % 1000:03}") for ns in (start_ns, duration_ns)]
 
     assert times_ns(written).tolist() == [start_ns, duration_ns]
+
+
+@pytest.mark.parametrize("text", ["NaN", "sNaN", "-Infinity", "1e999"])
+def test_texts_that_are_no_time_are_impossible_times(text: str) -> None:
+    no_time, second = times_ns([Decimal(text), Decimal(1)]).tolist()
+
+    assert (no_time < -IMPOSSIBLE_NS, second) == (True, 1000)
 
 
 def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:
