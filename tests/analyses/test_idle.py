@@ -13,21 +13,9 @@ import bubbleviz
 from bubbleviz.analyses.idle import attribution
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.gaps import gaps_of, split
-from bubbleviz.errors import (
-    MismatchError,
-    NothingToAnalyseError,
-    UsageError,
-)
+from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.profile import Activities
-from tests.support.idle_runs import (
-    US,
-    add_up,
-    c,
-    k,
-    only,
-    r,
-    spent,
-)
+from tests.support.idle_runs import US, add_up, c, k, only, r, spent
 from tests.support.nsys_exports import M, R, T, global_id, profile
 from tests.support.places import FIXTURES
 from tests.support.torch_traces import traces_of

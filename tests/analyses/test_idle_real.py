@@ -12,13 +12,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle.documents import csv_of_gaps, json_text
-from bubbleviz.errors import (
-    NothingToAnalyseError,
-)
-from tests.support.idle_runs import (
-    add_up,
-    only,
-)
+from bubbleviz.errors import NothingToAnalyseError
+from tests.support.idle_runs import add_up, only
 
 DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nonexistent"))
 real = pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder")

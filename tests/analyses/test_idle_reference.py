@@ -12,18 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.errors import (
-    NothingToAnalyseError,
-)
-from tests.support.idle_runs import (
-    CALLS,
-    NAMES,
-    World,
-    add_up,
-    spent,
-    worlds,
-    write_world,
-)
+from bubbleviz.errors import NothingToAnalyseError
+from tests.support.idle_runs import CALLS, NAMES, World, add_up, spent, worlds, write_world
 
 
 def _expected(world: World, device: int, shortest: int) -> dict[str, int] | None:

@@ -17,11 +17,7 @@ import bubbleviz
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.documents import json_text
 from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.errors import (
-    InputError,
-    NothingToAnalyseError,
-    UsageError,
-)
+from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.model.window import window_of
 from tests.support.idle_runs import (
     US,

@@ -1,0 +1,419 @@
+"""NCCL's event files aligned to profiles: clocks, anchors, matching against a plain reference."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import tracemalloc
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bubbleviz.analyses.nccl import matching as nccl_matching
+from bubbleviz.analyses.nccl import measure_communication
+from bubbleviz.analyses.nccl.anchors import anchor_of
+from bubbleviz.analyses.nccl.communications import Timing
+from bubbleviz.analyses.nccl.documents import csv_of_operations, json_text
+from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, Starts, match
+from bubbleviz.errors import BubblevizError, UsageError
+from tests.support.nccl_event_files import Op, Plugin, line, proxy_file
+from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
+from tests.support.nsys_exports import C, K, R, profile
+
+# Together with a profile
+
+
+def recorded(
+    folder: Path,
+    starts: list[int],
+    *,
+    ahead: int,
+    drift: float = 0.0,
+    jitter: int = 0,
+    missing: frozenset[int] = frozenset(),
+    unseen: frozenset[int] = frozenset(),
+    gpu_clock: bool = True,
+    pid: int = 100,
+) -> tuple[str, Path]:
+    """Write the events of all-reduces, and a profile whose clock is behind by ``ahead``.
+
+    Args:
+        folder: for both.
+        starts: of the operations.
+        ahead: subtracted from them, and from the GPU's clock, for the profile.
+        drift: of the profile's clock.
+        jitter: by which kernels begin before the work of their channels.
+        missing: operations that have no event.
+        unseen: operations that have no kernel.
+        gpu_clock: whether events tell the GPU's clock.
+        pid: of the process in the events.
+    """
+    randomly = random.Random(5)
+    file = Plugin(pid=pid, begin=123_000, gpu_clock=gpu_clock)
+    kernels, calls, ranges = [], [], []
+    for number, start in enumerate(starts):
+        length = 100_000 + 500 * (number % 7)
+        if number not in missing:
+            file.add(Op("AllReduce", start, start + length, sequence=number))
+        at = start - ahead + round(start * drift) - randomly.randint(0, jitter)
+        if number not in unseen:
+            kernels.append(K(at, at + length + 3_000, number, ALLREDUCE, pid=100))
+            calls.append(C(at - 400, at - 300, number, pid=100))
+            ranges.append(R(at - 500, at - 200, "ncclAllReduce", pid=100, registered=True))
+    trace = put(folder, "trace-host-1.txt", file.text())
+    return trace, profile(folder, kernels, calls, ranges)
+
+
+def uneven(count: int, seed: int = 1, step: int = 1_000_000) -> list[int]:
+    randomly = random.Random(seed)
+    starts = [200_000_000]
+    for _ in range(count - 1):
+        starts.append(starts[-1] + step + randomly.randint(0, step))
+    return starts
+
+
+@pytest.mark.parametrize(("jitter", "lost"), [(0, 0), (4_000, 0), (4_000, 30)])
+def test_the_offset_of_planted_clocks_is_found(tmp_path: Path, jitter: int, lost: int) -> None:
+    starts = uneven(150)
+    randomly = random.Random(9)
+    missing = frozenset(randomly.sample(range(150), lost))
+    unseen = frozenset(randomly.sample(range(150), lost))
+    paths = recorded(
+        tmp_path, starts, ahead=77_000_000, jitter=jitter, missing=missing, unseen=unseen
+    )
+    found = measure_communication([str(path) for path in paths])
+    both = set(range(150)) - missing - unseen
+    clock = found.clocks[-1]
+
+    assert (clock.by, clock.matched, clock.of) == ("kernels", len(both), 150 - lost)
+    assert clock.median_ns is not None
+    assert clock.worst_ns is not None
+    assert clock.median_ns <= jitter
+    assert clock.worst_ns <= 2 * jitter
+    own = found.operations.start_ns[: 150 - lost]
+    true = np.array([start - 77_000_000 for n, start in enumerate(starts) if n not in missing])
+    assert np.abs(own - true).max() <= jitter + 1
+    # A kernel that an event tells of is one row; the others are rows of their own.
+    assert len(found.operations) == 150 - lost + len(missing - unseen)
+
+
+def test_a_drift_is_followed(tmp_path: Path) -> None:
+    starts = uneven(400, step=20_000_000)
+    paths = recorded(tmp_path, starts, ahead=5_000_000, drift=30e-6, jitter=2_000)
+    clock = measure_communication([str(path) for path in paths]).clocks[-1]
+
+    assert (clock.matched, clock.of) == (400, 400)
+    assert clock.drift_ppm == pytest.approx(30, abs=0.1)
+
+
+def test_without_the_gpus_clock_the_host_tells(tmp_path: Path) -> None:
+    paths = recorded(tmp_path, uneven(40), ahead=9_000_000, gpu_clock=False)
+    found = measure_communication([str(path) for path in paths])
+
+    assert (found.clocks[-1].by, found.clocks[-1].matched) == ("kernels", 40)
+    assert {Timing(own) for (own,) in columns(found, "timing")} == {Timing.HOST}
+
+
+def test_evenly_spaced_operations_match_at_several_offsets(tmp_path: Path) -> None:
+    """Where half of the kernels have no event, and all are alike, no offset is the one."""
+    starts = [200_000_000 + 7_000_000 * n for n in range(40)]
+    trace, path = recorded(tmp_path, starts, ahead=0, missing=frozenset(range(20)))
+    found = measure_communication([trace, str(path)])
+
+    assert "operations that kernels match at several offsets" in notes(found)
+    assert found.clocks[-1].by == "own"
+    assert len(found.operations) == 20 + 40
+
+
+def test_an_anchor_states_what_cannot_be_told(tmp_path: Path) -> None:
+    starts = [200_000_000 + 7_000_000 * n for n in range(40)]
+    trace, path = recorded(tmp_path, starts, ahead=1_000, missing=frozenset(range(20)))
+    event = starts[20] + Plugin().gpu
+    found = measure_communication([trace, str(path)], anchors=[f"{event}={starts[20] - 1_000}"])
+
+    assert found.clocks[-1].by == "anchor"
+    # The host saw the second channel 300 - 10 ns after it began.
+    assert found.operations.start_ns[:20].tolist() == [start - 1_000 for start in starts[20:]]
+    # The kernels beside them are theirs: what is left between both is told, and none counts twice.
+    assert (found.clocks[-1].matched, found.clocks[-1].worst_ns) == (20, 0)
+    assert len(found.operations) == 40
+
+
+def test_two_anchors_give_the_drift(tmp_path: Path) -> None:
+    trace, path = recorded(tmp_path, uneven(3), ahead=0)
+    found = measure_communication(
+        [trace, str(path)], anchors=["host-1.txt:1000.5=5000", "2000000.5=1999204900"]
+    )
+
+    assert found.clocks[-1].drift_ppm == pytest.approx(100.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "a=b", "1=", "=1", "x:y=1", "1e999=1", "nan=1", "1e40=1"]
+)
+def test_what_is_no_anchor_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--anchor"):
+        anchor_of(text)
+
+
+def test_an_anchor_says_which_of_several_files_it_is_of(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there are 2 event files"):
+        measure_communication(ring(tmp_path), anchors=["50000000=123"])
+
+
+def test_a_profile_without_ranges_tells_its_kernels(tmp_path: Path) -> None:
+    file = profile(tmp_path, [K(10, 20, 1, ALLREDUCE)], [C(1, 2, 1)], [], without=("NVTX_EVENTS",))
+
+    assert columns(measure_communication(file), "start_ns", "end_ns") == [(10, 20)]
+
+
+def test_an_anchor_of_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no event file is named"):
+        measure_communication(ring(tmp_path, 2), anchors=["other.txt:5=5"])
+
+
+def test_the_proxy_profiler_is_matched_by_the_begin_of_its_transfers(tmp_path: Path) -> None:
+    starts = uneven(60)
+    transfers = [
+        ("Recv", 1, n, (s, s + 5_000, s + 9_000, s + 9_500, s + 9_900))
+        for n, s in enumerate(starts)
+    ]
+    trace = put(tmp_path, "proxy.json", proxy_file(transfers))
+    kernels = [K(s + 50_000_000, s + 50_020_000, n, SENDRECV) for n, s in enumerate(starts)]
+    calls = [C(s + 49_999_000, s + 49_999_100, n) for n, s in enumerate(starts)]
+    path = profile(tmp_path, kernels, calls, [R(0, 1, "F0")])
+    found = measure_communication([trace, str(path)])
+
+    assert (found.clocks[-1].by, found.clocks[-1].matched) == ("kernels", 60)
+    assert found.operations.start_ns[:60].tolist() == [s + 50_000_000 for s in starts]
+    # What a proxy tells of is no kernel: the profile's stay.
+    assert len(found.operations) == 120
+
+
+def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) -> None:
+    """Two hosts run the same process id; both profiles fit, and the names tell which is whose."""
+    starts, paths = uneven(30), []
+    for host in ("b", "a"):
+        file = Plugin(pid=1, lag=EXACT)
+        kernels, calls, ranges = [], [], []
+        for n, start in enumerate(starts):
+            rank = 1 if host == "b" else 0
+            file.add(Op("AllReduce", start, start + 100_000, rank, sequence=n))
+            kernels.append(K(start, start + 100_000, n, ALLREDUCE))
+            calls.append(C(start - 400, start - 300, n))
+            ranges.append(R(start - 500, start - 200, "ncclAllReduce"))
+        paths.append(put(tmp_path, f"trace-{host}-9.txt", file.text()))
+        node = profile(tmp_path, kernels, calls, ranges, hostname=host, name=f"node-{host}.sqlite")
+        paths.append(str(node))
+    found = measure_communication(paths)
+    first = {int(k) // 30 for (k, source) in columns(found, "kernel", "source") if source == 0}
+
+    # Kernels of the first profile, which is host b's, come first.
+    assert first == {0}
+    assert [own.matched for own in found.clocks if own.by == "kernels"] == [30, 30]
+
+
+@pytest.mark.parametrize(
+    ("host", "second", "placed_by", "starts_ns"),
+    [
+        # Another session of one machine: its steady clock tells, whatever NTP did to UTC.
+        ("a", (2_500_000_000, 3_000_000_000), "reference", 2_000_000_000),
+        # Its steady clock began a day later: another machine, or another boot, of this name.
+        ("a", (2_000_000_000, 900_000_000_000_000), "utc", 1_000_000_000),
+        ("b", (2_000_000_000, 3_000_000_000), "utc", 1_000_000_000),
+        ("a", (None, 900_000_000_000_000), "reference", 899_999_000_000_000),
+        ("b", (None, 3_000_000_000), "own", 0),
+        ("a", (2_000_000_000, None), "reference", 1_000_000_000),
+        ("a", (None, None), "own", 0),
+    ],
+)
+def test_profiles_share_a_clock_as_they_do_elsewhere(
+    tmp_path: Path,
+    host: str,
+    second: tuple[int | None, int | None],
+    placed_by: str,
+    starts_ns: int,
+) -> None:
+    """Of one hostname, but switched on at other times, are two machines."""
+    paths = []
+    for number, (name, (utc_ns, steady_ns)) in enumerate(
+        (("a", (1_000_000_000, 1_000_000_000)), (host, second))
+    ):
+        kernels = [K(1_000, 2_000, 1, ALLREDUCE, pid=number + 1)]
+        calls = [C(500, 600, 1, pid=number + 1)]
+        path = profile(
+            tmp_path, kernels, calls, [R(0, 5, "F0")], hostname=name, name=f"{number}.sqlite"
+        )
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("ALTER TABLE TARGET_INFO_SESSION_START_TIME ADD COLUMN systemClockNs")
+            db.execute(
+                "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = ?, systemClockNs = ?",
+                (utc_ns, steady_ns),
+            )
+            db.commit()
+        paths.append(str(path))
+    found = measure_communication(paths)
+
+    assert [clock.by for clock in found.clocks] == ["reference", placed_by]
+    assert columns(found, "start_ns") == [(1_000,), (1_000 + starts_ns,)]
+
+
+PLANTED = "".join(
+    [*Plugin().lines, line("AllReduce", "COLL", "b", 0, 1, 5_000, '"CommHash": 1, "Rank": 0')]
+) + line("KernelCh", "GPU", "b", 0, 1, 6_000, '"StartGpuClk": 5, "StopGpuClk": 9')
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, len(PLANTED)),
+            st.integers(0, 8),
+            st.sampled_from(
+                [
+                    "{",
+                    "}",
+                    '"',
+                    "\0",
+                    "nan",
+                    "-1",
+                    "1e400",
+                    "9" * 30,
+                    "null",
+                    "[]",
+                    "{}",
+                    "0",
+                    "1e12",
+                ]
+            ),
+        ),
+        max_size=6,
+    )
+)
+def test_whatever_a_file_holds_it_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, int, str]]
+) -> None:
+    text = PLANTED
+    for at, length, piece in edits:
+        text = text[:at] + piece + text[at + length :]
+    path = put(tmp_path_factory.getbasetemp(), "damaged.txt", text)
+    try:
+        found = measure_communication(path)
+    except BubblevizError:
+        return
+    json.loads(json_text(found))
+    assert csv_of_operations(found).count("\n") == len(found.operations) + 1
+
+
+# Matching, against a plain reference
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_matching_recovers_an_offset(data: st.DataObject) -> None:
+    count = data.draw(st.integers(3, 40))
+    gaps = data.draw(st.lists(st.integers(100_000, 9_000_000), min_size=count, max_size=count))
+    offset = data.draw(st.integers(-(10**15), 10**15))
+    starts = np.cumsum(np.array(gaps, np.int64))
+    if len(set(gaps)) < count or min(abs(a - b) for a in gaps for b in gaps if a != b) < 90_000:
+        return
+    none = np.full(count, -1, np.int64)
+    found = match(Starts(starts, none, none), Starts(starts + offset, none, none), GPU_TOLERANCE_NS)
+
+    assert found is not None
+    assert found.offset_ns == offset
+    assert found.kernel.tolist() == list(range(count))
+    assert (found.matched, found.worst_ns) == (count, 0)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_the_densest_offset_is_that_of_all_differences(data: st.DataObject) -> None:
+    """Whatever the pieces; the reference looks at every difference as a window's begin."""
+    times = st.integers(0, 400)
+
+    def drawn(most: int) -> Starts:
+        start = sorted(data.draw(st.lists(times, min_size=1, max_size=most)))
+        family = [data.draw(st.integers(-1, 1)) for _ in start]
+        return Starts(*(np.array(own, np.int64) for own in (start, family, [-1] * len(start))))
+
+    operations, kernels = drawn(12), drawn(20)
+    tolerance = data.draw(st.integers(0, 60))
+    pairs = [
+        (int(there - here), row)
+        for row, (here, own) in enumerate(zip(operations.start_ns, operations.family, strict=True))
+        for there, other in zip(kernels.start_ns, kernels.family, strict=True)
+        if own == other or -1 in (own, other)
+    ]
+
+    def windows(without: int | None) -> list[tuple[int, int, int]]:
+        found = []
+        for begin, _ in pairs:
+            held = [apart for apart, _ in pairs if begin <= apart <= begin + tolerance]
+            if without is None or abs(begin - without) > 2 * tolerance:
+                found.append((-len(held), max(held) - begin, begin))
+        return sorted(found)
+
+    def agreed(begin: int) -> tuple[int, int]:
+        held = [own for own in pairs if begin <= own[0] <= begin + tolerance]
+        return len({row for _, row in held}), round(float(np.median([own for own, _ in held])))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nccl_matching, "_PIECE", data.draw(st.sampled_from((1, 20, 100, 1 << 20))))
+        rows = np.arange(len(operations.start_ns))
+        found = nccl_matching._densest(operations, rows, kernels, tolerance)
+    wanted = windows(None)
+    if not wanted:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.matched, found.offset_ns) == agreed(wanted[0][2])
+    others = windows(wanted[0][2])
+    assert (found.rival, found.rival_ns) == (agreed(others[0][2]) if others else (0, 0))
+
+
+def test_matching_many_takes_little_memory() -> None:
+    """Of a block, all differences to the kernels would be 100 MB for each column of them."""
+    randomly = np.random.default_rng(1)
+    starts = np.cumsum(randomly.integers(100_000, 2_000_000, 200_000))
+    none = np.full(len(starts), -1, np.int64)
+    kept = np.sort(randomly.choice(len(starts), 1_000, replace=False))
+    tracemalloc.start()
+    found = match(
+        Starts(starts[kept] + 10**15, none[kept], none[kept]),
+        Starts(starts, none, none),
+        GPU_TOLERANCE_NS,
+    )
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert found is not None
+    assert found.kernel.tolist() == kept.tolist()
+    assert most < 64 << 20
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_matches_by_chance_is_not_clear(seed: int) -> None:
+    randomly = np.random.default_rng(seed)
+    one, two = (
+        Starts(np.cumsum(randomly.integers(100_000, 2_000_000, 5_000)), none, none)
+        for none in (np.full(5_000, -1, np.int64),) * 2
+    )
+    found = match(one, two, GPU_TOLERANCE_NS)
+
+    assert found is not None
+    assert found.matched < 500
+    assert not found.clear
+
+
+def test_matching_nothing() -> None:
+    empty = Starts(*(np.empty(0, np.int64) for _ in range(3)))
+    one = Starts(*(np.array([5], np.int64) for _ in range(3)))
+
+    assert match(empty, one, 10) is None
+    assert match(one, empty, 10) is None

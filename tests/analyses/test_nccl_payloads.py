@@ -1,0 +1,283 @@
+"""NCCL's ranges of a profile: payloads, groups of calls, kernels."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import struct
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bubbleviz.analyses.nccl import measure_communication
+from bubbleviz.analyses.nccl.communications import Split
+from bubbleviz.analyses.nccl.kernels import parse_kernel_name, read_kernels
+from bubbleviz.analyses.nccl.totals import totals_of
+from bubbleviz.sources.nsys.nccl_payloads import read_payloads
+from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns, notes
+from tests.support.nsys_exports import C, K, R, global_id, profile
+
+HASH = 0xFEEDFACECAFEBEEF
+
+
+# Payloads
+
+LAYOUTS = {
+    "init": (
+        16777218,
+        (
+            (18, "NCCL communicator ID", None),
+            (5, "No. of ranks", 8),
+            (5, "Rank", 12),
+            (5, "CUDA device", 16),
+        ),
+        "<Qiii4x",
+    ),
+    "reduce": (
+        16777223,
+        (
+            (18, "NCCL communicator ID", None),
+            (22, "Message size [bytes]", 8),
+            (16777232, "Reduction operation", 16),
+        ),
+        "<QQi4x",
+    ),
+    "pass": (
+        16777226,
+        ((18, "NCCL communicator ID", None), (22, "Message size [bytes]", 8), (5, "Peer rank", 16)),
+        "<QQi4x",
+    ),
+}
+
+
+def carrying(
+    path: Path,
+    payloads: list[tuple[int, str, str, tuple[int, ...]]],
+    *,
+    last: str = "offset",
+    declared: str = "BLOB",
+    pid: int = 1,
+) -> str:
+    """Give ranges of a profile payloads, as nsys exports them: start, name, layout, values."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData {declared}")
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS NVTX_PAYLOAD_SCHEMAS (domainId, schemaId, name, type, "
+            "flags, numEntries, payloadSize, alignTo)"
+        )
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS NVTX_PAYLOAD_SCHEMA_ENTRIES (domainId, schemaId, idx, "
+            "flags, type, name, description, arrayOrUnionDetail, offset)"
+        )
+        for number, fields, form in LAYOUTS.values():
+            size = struct.calcsize(form)
+            # Every process registers them anew.
+            for _ in range(2):
+                db.execute(
+                    "INSERT INTO NVTX_PAYLOAD_SCHEMAS VALUES (1,?,NULL,1,NULL,?,?,NULL)",
+                    (number, len(fields), size),
+                )
+                db.executemany(
+                    "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (1,?,?,NULL,?,?,NULL,NULL,?)",
+                    [(number, at, *own) for at, own in enumerate(fields)],
+                )
+        for start, name, layout, values in payloads:
+            number, _, form = LAYOUTS[layout]
+            body = struct.pack(form, *values)
+            end = 32 if last == "offset" else 32 + len(body)
+            blob = struct.pack("<QQQQ", 1, number, len(body), end) + body
+            stored: object = blob.hex() if last == "text" else blob
+            changed = db.execute(
+                "UPDATE NVTX_EVENTS SET binaryData = ? WHERE start = ? AND globalTid = ? AND "
+                "coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) = ?",
+                (stored, start, global_id(pid, pid), name),
+            )
+            assert changed.rowcount == 1
+        db.commit()
+    return str(path)
+
+
+def passing(folder: Path, last: str = "offset", declared: str = "BLOB") -> str:
+    """Write a rank that begins, all-reduces, then sends to 3 and receives from 2 in one kernel."""
+    ranges = [
+        R(10, 20, "ncclCommInitRank", registered=True),
+        R(100, 200, "ncclAllReduce", registered=True),
+        R(300, 310, "ncclGroupStart", registered=True),
+        R(320, 330, "ncclSend", registered=True),
+        R(340, 350, "ncclRecv", registered=True),
+        R(360, 450, "ncclGroupEnd", registered=True),
+        R(500, 510, "ncclReduce", registered=True),
+    ]
+    path = profile(
+        folder,
+        [K(1_000, 3_000, 1, ALLREDUCE), K(4_000, 4_500, 2, SENDRECV), K(9_000, 9_100, 3, SENDRECV)],
+        [C(150, 160, 1), C(400, 410, 2), C(700, 710, 3)],
+        ranges,
+    )
+    return carrying(
+        path,
+        [
+            (10, "ncclCommInitRank", "init", (HASH, 4, 1, 0)),
+            (100, "ncclAllReduce", "reduce", (HASH, 4096, 0)),
+            (320, "ncclSend", "pass", (HASH, 1000, 3)),
+            (340, "ncclRecv", "pass", (HASH, 2000, 2)),
+        ],
+        last=last,
+        declared=declared,
+    )
+
+
+@pytest.mark.parametrize("last", ["offset", "total", "text"])
+@pytest.mark.parametrize("declared", ["BLOB", "TEXT"])
+def test_ranges_carry_communicator_bytes_peer_and_rank(
+    tmp_path: Path, last: str, declared: str
+) -> None:
+    found = measure_communication(passing(tmp_path, last=last, declared=declared))
+    names = found.operations.names
+
+    assert found.operations.communicators == (HASH,)
+    assert found.ranks == (4,)
+    wanted = ("name", "communicator", "rank", "peer", "bytes", "start_ns", "end_ns", "shared")
+    assert [(names[n], *rest) for n, *rest in columns(found, *wanted)] == [
+        ("AllReduce", 0, 1, -1, 4096, 1_000, 3_000, 1),
+        ("Send", 0, 1, 3, 1000, 4_000, 4_500, 2),
+        ("Recv", 0, 1, 2, 2000, 4_000, 4_500, 2),
+        ("SendRecv", -1, -1, -1, -1, 9_000, 9_100, 1),
+    ]
+    assert notes(found) >= {"kernels of NCCL outside its ranges", "calls of NCCL without kernels"}
+    assert {names[n] for (n,) in columns(found, "algorithm") if n >= 0} == {"RING"}
+    # An all-reduce of four ranks: 2 (4 - 1) / 4.
+    total = next(own for own in totals_of(found) if own.name == "AllReduce")
+    assert total.bus_gbps == pytest.approx(4096 / 2_000 * 1.5)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE NVTX_EVENTS SET binaryData = substr(binaryData, 1, 20)",
+        "UPDATE NVTX_EVENTS SET binaryData = 'no hex'",
+        "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET schemaId = schemaId + 100",
+        "DELETE FROM NVTX_PAYLOAD_SCHEMA_ENTRIES",
+        "DROP TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES",
+        "DROP TABLE NVTX_PAYLOAD_SCHEMAS",
+        "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET type = 'x', offset = 1000",
+        "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES SELECT domainId, schemaId, idx, flags, 5, name, "
+        "description, arrayOrUnionDetail, 4 FROM NVTX_PAYLOAD_SCHEMA_ENTRIES",
+        "UPDATE NVTX_EVENTS SET binaryData = NULL",
+        "ALTER TABLE NVTX_EVENTS DROP COLUMN binaryData",
+    ],
+)
+def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> None:
+    path = passing(tmp_path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(edit)
+        db.commit()
+    found = measure_communication(path)
+
+    assert len(found.operations) == 4
+    if "SCHEMAS" not in edit:
+        assert {own for (own,) in columns(found, "communicator")} == {-1}
+        assert notes(found) & {"payloads of NCCL's ranges", "payloads of ranges"}
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["substr(hex, 2)", "'  ' || substr(hex, 3)", "'xy' || substr(hex, 3)", "hex || '0'"]
+)
+def test_payloads_beside_one_that_cannot_be_read_are_read(tmp_path: Path, spoilt: str) -> None:
+    path = passing(tmp_path, "text", "TEXT")
+    whole, _ = read_payloads(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(
+            f"UPDATE NVTX_EVENTS SET binaryData = (SELECT {spoilt} FROM (SELECT binaryData AS hex))"
+            " WHERE start = 320"
+        )
+        db.commit()
+    found, notes = read_payloads(path)
+
+    assert [note.count for note in notes] == [1]
+    kept = np.flatnonzero(whole.start_ns != 320)
+    assert whole.start_ns.tolist() == [10, 100, 320, 340]
+    for name in whole.column_names():
+        assert getattr(found, name).tolist() == getattr(whole, name)[kept].tolist()
+
+
+def test_payloads_stand_in_the_order_of_the_export(tmp_path: Path) -> None:
+    """Lengths and layouts change from one to the next; so do communicators."""
+    drawn = random.Random(3)
+    wanted = [
+        (n, drawn.choice(("reduce", "pass")), HASH - drawn.randint(0, 4), drawn.randint(0, 99))
+        for n in range(200)
+    ]
+    path = profile(
+        tmp_path, [K(1, 2, 1)], [C(1, 2, 1)], [R(n, n + 1, "ncclSend") for n in range(200)]
+    )
+    carrying(path, [(n, "ncclSend", layout, (own, n, end)) for n, layout, own, end in wanted])
+    found, notes = read_payloads(str(path))
+
+    assert not notes
+    assert found.start_ns.tolist() == found.bytes.tolist() == list(range(200))
+    assert found.communicators == tuple(dict.fromkeys(own for *_, own, _ in wanted))
+    assert [found.communicators[n] for n in found.communicator] == [own for *_, own, _ in wanted]
+    peers = [end if layout == "pass" else -1 for _, layout, _, end in wanted]
+    assert found.peer.tolist() == peers
+
+
+def test_layouts_without_offsets_are_aligned(tmp_path: Path) -> None:
+    path = passing(tmp_path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")
+        db.commit()
+
+    assert columns(measure_communication(path), "bytes", "peer")[1] == (1000, 3)
+
+
+def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
+    """Two all-reduces and a send in one group: two kernels of one family, one of the other."""
+    ranges = [
+        R(0, 1, "ncclGroupStart"),
+        R(2, 3, "ncclGroupStart"),
+        R(10, 20, "ncclAllReduce"),
+        R(30, 40, "ncclSend"),
+        R(50, 60, "ncclAllReduce"),
+        R(61, 62, "ncclGroupEnd"),
+        R(70, 100, "ncclGroupEnd"),
+    ]
+    kernels = [K(200, 300, 1, ALLREDUCE), K(300, 400, 2, SENDRECV), K(400, 500, 3, ALLREDUCE)]
+    calls = [C(71 + 2 * n, 72 + 2 * n, n) for n in (1, 2, 3)]
+    called = read_kernels(str(profile(tmp_path, kernels, calls, ranges))).operations
+
+    assert [called.names[n] for n in called.name.tolist()] == ["AllReduce", "Send", "AllReduce"]
+    assert called.first.tolist() == [0, 1, 2]
+
+
+def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) -> None:
+    kernels, calls, ranges = [], [], []
+    for pid, late in ((1, 0), (2, 300)):
+        for n in range(5):
+            at = 10_000 * (n + 1)
+            kernels.append(K(at + late, at + 5_000, n, ALLREDUCE, pid=pid))
+            calls.append(C(at - 400, at - 300, n, tid=pid, pid=pid))
+            ranges.append(R(at - 500, at - 200, "ncclAllReduce", tid=pid, pid=pid))
+    found = measure_communication(profile(tmp_path, kernels, calls, ranges))
+
+    assert set(columns(found, "pid", "waiting_ns", "moving_ns", "split")) == {
+        *((1, 300, 4_700, Split.ORDER), (2, 0, 4_700, Split.ORDER))
+    }
+    assert "operations paired by their order alone" in notes(found)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "told"),
+    [
+        (ALLREDUCE, ("AllReduce", "RING", "LL")),
+        ("ncclKernel_AllReduce_TREE_LL128_Sum_float(ncclDevComm*)", ("AllReduce", "TREE", "LL128")),
+        ("ncclDevKernel_AllGather_NVLS_TREE_SIMPLE", ("AllGather", "NVLS_TREE", "SIMPLE")),
+        (SENDRECV, ("SendRecv", "", "")),
+        ("ncclDevKernel_Generic(x)", ("", "", "")),
+        ("void nccl_other()", ("", "", "")),
+    ],
+)
+def test_what_names_of_kernels_tell(kernel: str, told: tuple[str, str, str]) -> None:
+    assert parse_kernel_name(kernel) == told

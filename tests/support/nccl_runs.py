@@ -1,0 +1,40 @@
+"""Small runs of NCCL: event files and profiles of rings, steps and payloads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bubbleviz.analyses.nccl.totals import Communication
+from tests.support.nccl_event_files import Op, Plugin
+
+ALLREDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+EXACT = (0, 0)
+
+
+def columns(found: Communication, *names: str) -> list[tuple[int, ...]]:
+    table = found.operations
+    return list(zip(*(getattr(table, name).tolist() for name in names), strict=True))
+
+
+def notes(found: Communication) -> set[str]:
+    return {note.what for note in found.limitations}
+
+
+def put(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def ring(folder: Path, count: int = 12, ranks: int = 2, late: int = 40_000) -> list[str]:
+    """Write a file a rank of all-reduces, whose rank r begins r * ``late`` after rank 0."""
+    paths = []
+    for rank in range(ranks):
+        file = Plugin(pid=100 + rank, begin=7_000 * rank, gpu=10**18 + 5**9 * rank, lag=EXACT)
+        for number in range(count):
+            start = 1_000_000 * (number + 1) + number**2 * 1_000
+            op = Op("AllReduce", start + late * rank, start + 500_000, rank, sequence=number)
+            file.add(op)
+        paths.append(put(folder, f"trace-host-{rank}.txt", file.text()))
+    return paths
