@@ -1,5 +1,5 @@
-"""Render: the report written down, as text, pictures, pages, traces and tables.
+"""Render: a report as text, pictures, pages, traces and tables.
 
-It hands on text and bytes, and opens no file. It may import report and the types that reports are
-made of; it knows no source, convention, link or clock.
+Renderers return text and bytes, and open no file. They import the report and its types; sources,
+conventions, linking and alignment are unknown to them.
 """

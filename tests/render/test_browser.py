@@ -77,9 +77,9 @@ class Opened:
         return float(x), float(y)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Start Chromium."""
+    """Start Chromium once; each page has a context of its own."""
     program = shutil.which("chromium")
     if program is None:
         message = "chromium is not installed: scripts/browser installs it as root on Debian"
@@ -380,7 +380,7 @@ def test_a_chain_stays_on_its_rank_where_pipelines_are_not_known(opened: Open) -
 
     assert len(ranks) == 2
     assert set(ranks) == {0}
-    assert "is not known" in own.page.locator("#operation").inner_text()
+    assert "pipeline is unknown" in own.page.locator("#operation").inner_text()
 
 
 def test_a_window_is_selected_by_dragging(opened: Open) -> None:

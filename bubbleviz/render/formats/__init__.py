@@ -1,4 +1,4 @@
-"""Output formats: each module here writes a report down in one way.
+"""Output formats: each module here writes a report in one way.
 
 Adding one is adding a module with a ``RENDERER`` constant; the command line offers it by its
 name, and the tests over all renderers take it in. A renderer sees the report and nothing below
@@ -30,16 +30,15 @@ def _nothing_needed() -> None:
 
 @dataclass(frozen=True)
 class Renderer(Generic[Content]):
-    """A way to write a report down.
+    """A way to write a report.
 
     Attributes:
-        name: what ``--NAME FILE`` is called on the command line.
+        name: of its option on the command line: ``--NAME FILE``.
         summary: one line for ``--help``.
         render: report and view to text or bytes.
         order: place in ``--help``.
-        check: raises, before any work, what keeps it from working here (a library that is not
-            installed).
-        binary: whether it is nothing for a terminal.
+        check: raises, before any work, where it cannot work here (a library is not installed).
+        binary: whether it is binary data, which no terminal shows.
         compares: whether it shows other schedules at the measured times.
         draws: which of :data:`DRAWN` it draws.
     """

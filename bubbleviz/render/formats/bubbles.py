@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 def render(report: Report, view: View) -> str:
-    """Return the idle intervals as CSV; the view plays no part, all of them are in it."""
+    """Return all idle intervals as CSV, whatever the view."""
     del view
     from bubbleviz.model.texts import csv_text
 

@@ -1,7 +1,7 @@
 """Chrome: the report as a trace in the JSON that chrome://tracing and most viewers read.
 
 One event a line, in the Trace Event Format (Google, 2016): times are microseconds, written with
-three decimals by whole numbers, so that they are nanoseconds to the last digit.
+three decimals from whole numbers, so they are exact to the nanosecond.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def render(report: Report, view: View) -> str:
-    """Return the report as Chrome trace events; the view plays no part, all of it is in it."""
+    """Return the whole report as Chrome trace events, whatever the view."""
     del view
     from bubbleviz.render.trace.trace import trace_of
 
     trace = trace_of(report)
     events = _events(trace.processes(), len(report.ranks) + 2)
-    # Put together once: half a gigabyte is a large text.
+    # Joined once: the text can be half a gigabyte.
     facts = f'{{"displayTimeUnit": "ns",\n"otherData": {_text(trace.facts())},\n'
     return "".join((facts, '"traceEvents": [\n', *events, "\n]}\n"))
 
 
 def _text(value: object) -> str:
-    """Return a value as JSON that may stand in a page, too."""
+    """Return a value as JSON that is safe inside a page, too."""
     import json
 
     return json.dumps(value, ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
@@ -54,25 +54,25 @@ def _events(processes: Iterable[Process], thread: int) -> Iterator[str]:
 
 def _of_process(process: Process, thread: int) -> Iterator[str]:
     where = f'"pid":{process.number}'
-    yield _told("process_name", where, {"name": process.name})
-    yield _told("process_labels", where, {"labels": ", ".join(process.labels)})
-    yield _told("process_sort_index", where, {"sort_index": process.order})
-    yield from _counted(process.counter, process.number)
+    yield _metadata("process_name", where, {"name": process.name})
+    yield _metadata("process_labels", where, {"labels": ", ".join(process.labels)})
+    yield _metadata("process_sort_index", where, {"sort_index": process.order})
+    yield from _counter(process.counter, process.number)
     for track in process.tracks:
         for lane in range(track.lanes):
             name = f"{track.name} ({lane + 1})" if lane else track.name
             at = f'{where},"tid":{thread + lane}'
-            yield _told("thread_name", at, {"name": name})
-            yield _told("thread_sort_index", at, {"sort_index": thread + lane})
+            yield _metadata("thread_name", at, {"name": name})
+            yield _metadata("thread_sort_index", at, {"sort_index": thread + lane})
         yield from _slices(track, process.number, thread)
         thread += track.lanes
 
 
-def _told(name: str, where: str, arguments: Mapping[str, object]) -> str:
+def _metadata(name: str, where: str, arguments: Mapping[str, object]) -> str:
     return f'{{"ph":"M","name":"{name}",{where},"args":{_text(arguments)}}}'
 
 
-def _counted(counter: Counter, process: int) -> Iterator[str]:
+def _counter(counter: Counter, process: int) -> Iterator[str]:
     for time_ns, value in zip(counter.time_ns, counter.values, strict=True):
         yield (
             f'{{"ph":"C","name":"bubble ratio","pid":{process},"ts":{_us(time_ns)},'
@@ -99,7 +99,7 @@ def _slices(track: SliceTrack, process: int, first: int) -> Iterator[str]:
 
 
 def _written(argument: Argument) -> list[str]:
-    """Return an argument of each slice as it is written, empty for none; each value once."""
+    """Return an argument of each slice as JSON, empty for none; equal values are one text."""
     key = f'"{argument.name}":'
     written = {v: key + (_text(v) if isinstance(v, str) else repr(v)) for v in set(argument.values)}
     written[None] = ""

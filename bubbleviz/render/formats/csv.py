@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 def render(report: Report, view: View) -> str:
-    """Return the operations as CSV; the view plays no part, all of them are in it."""
+    """Return all operations as CSV, whatever the view."""
     del view
     from bubbleviz.model.texts import csv_text
 

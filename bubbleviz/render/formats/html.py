@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def render(report: Report, view: View) -> str:
-    """Return the report as an HTML document; everything is in it, the view opens its part.
+    """Return the report as an HTML document that opens at the iteration of the view.
 
     Raises:
         OutputError: the charting library is not installed.

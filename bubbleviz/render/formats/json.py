@@ -23,7 +23,7 @@ _MOST_SLACKS = 20_000
 
 
 def render(report: Report, view: View) -> str:
-    """Return the report as JSON; the view plays no part, everything is in it."""
+    """Return the whole report as JSON, whatever the view."""
     del view
     return (
         "{\n"

@@ -1,9 +1,9 @@
 """Perfetto: the report as a trace for ui.perfetto.dev, in its own binary format.
 
 A stream of TracePackets (perfetto/trace/trace_packet.proto of https://perfetto.dev): tracks are
-described first, then each slice is a packet where it begins and one where it ends. Strings stand
-once, where they are first used, and are numbers from then on. The builder comes with Perfetto's own
-package, an extra: ``pip install 'bubbleviz[perfetto]'``.
+described first, then each slice is a packet where it begins and one where it ends. Each string
+is written once, where it is first used, and is a number from then on. The builder comes with
+Perfetto's own package, an extra: ``pip install 'bubbleviz[perfetto]'``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEYS, _TEXTS = "debug_annotation_names", "debug_annotation_string_values"
 
 
 def check() -> None:
-    """Refuse before any work what could not be written after it.
+    """Check that traces can be written.
 
     Raises:
         OutputError: Perfetto's package is not installed.
@@ -52,7 +52,7 @@ def check() -> None:
 
 
 def render(report: Report, view: View) -> bytes:
-    """Return the report as a Perfetto trace; the view plays no part, all of it is in it.
+    """Return the whole report as a Perfetto trace, whatever the view.
 
     Raises:
         OutputError: Perfetto's package is not installed.
@@ -91,7 +91,7 @@ class _PacketWriter:
         packet = self._packet()
         packet.first_packet_on_sequence = True
         packet.sequence_flags = _CLEARED
-        # The root: processes stand in the order that each of them tells.
+        # The root: processes are in the order of their ranks.
         packet.track_descriptor.uuid = 0
         packet.track_descriptor.process_ordering = packet.track_descriptor.PROCESS_ORDERING_EXPLICIT
         for process in trace.processes():
@@ -136,7 +136,7 @@ class _PacketWriter:
         return packet
 
     def _number(self, packet: TracePacket, kind: str, text: str) -> int:
-        """Return the number of a string; the packet that needs a new one brings it."""
+        """Return the number of a string; a new one is added to the packet that needs it."""
         numbers = self._numbers[kind]
         number = numbers.get(text)
         if number is None:

@@ -31,7 +31,7 @@ _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 
 
 def check() -> None:
-    """Refuse before any work what could not be converted after it.
+    """Check that pictures can be converted.
 
     Raises:
         OutputError: Typst is not installed.

@@ -1,1 +1,1 @@
-"""Text: tables for a terminal."""
+"""Text: the tables of the terminal, a section a module."""

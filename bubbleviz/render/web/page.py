@@ -42,7 +42,7 @@ _NOTICE = (
 
 
 def check() -> None:
-    """Refuse before any work what could not be written after it.
+    """Check that the page can be written.
 
     Raises:
         OutputError: the charting library is not installed.
