@@ -120,7 +120,7 @@ def test_it_says_what_the_table_says(report: Report) -> None:
     for line in table_of(report, View()).splitlines()[:3]:
         assert line in flat
     assert "schedule = 1 - sum of the ranks' compute / (ranks x (last end - first start" in flat
-    assert "Bubble ratios over the averaged iterations, in % ratio mean std" in flat
+    assert "Bubble ratios over the averaged iterations, in % ratio mean SD" in flat
     assert "schedule 27.27 0.00 27.27 27.27 3 37.50 33.000 0.000" in flat
     assert "dependency 13.64 50.00 4.500 another rank had not finished" in flat
     assert "Limitations" not in flat

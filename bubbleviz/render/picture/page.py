@@ -19,7 +19,7 @@ WIDTH = 1200
 MARGIN = 16
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
-#: What stands where a number cannot be told.
+#: In place of an unknown number.
 UNKNOWN = "\u2013"
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))

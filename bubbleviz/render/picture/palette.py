@@ -130,7 +130,7 @@ class Paint:
 
     @property
     def pattern(self) -> tuple[float, ...]:
-        """The shares alone: what tells two paints apart whatever their colours."""
+        """The shares alone, which distinguish two paints whatever their colours."""
         return tuple(share for share, _ in self.bands)
 
 
@@ -198,7 +198,7 @@ def paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1
         phase: one of the compute phases.
         shade: place of its chunk among the chunks, -1 for none.
         second_shade: likewise of the second chunk, for ``FB``.
-        shades: number of chunks that are told apart.
+        shades: number of chunks that have shades of their own.
     """
 
     def tone(colour: str, of: int = shade) -> str:

@@ -85,7 +85,7 @@ class Process:
         number: stands for the process id, which is not unique over hosts: 1 for rank 0.
         order: place among the processes.
         name: the rank's label.
-        labels: what else tells the rank.
+        labels: stage, pipeline, host and process of the rank.
         counter: its ratio.
         tracks: in order of display.
     """

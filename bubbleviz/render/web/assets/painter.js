@@ -89,7 +89,7 @@ class Painter {
     c.restore();
   }
 
-  // A label that is too long loses its middle: what tells ranks apart stands at its ends.
+  // A label that is too long loses its middle: ranks differ at its ends.
   fitted(text, room) {
     const { context: c } = this.at;
     if (c.measureText(text).width <= room) return text;
