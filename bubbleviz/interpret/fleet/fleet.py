@@ -1,6 +1,6 @@
 """Fleet: where the profiles of a run are read, one after another or many at once.
 
-Only what a profile comes to, its operations and small statistics, travels and is kept.
+Only a profile's recording, its operations and small statistics, travels and is kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.interpret.fleet.process_pool import Broken, Handed, crew
+from bubbleviz.interpret.fleet.process_pool import BrokenPool, Job, worker_pool
 from bubbleviz.interpret.record import ReadOptions, Recorded, record
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.paths import InputFile, find_profiles
@@ -29,11 +29,11 @@ T = TypeVar("T")
 Outcome: TypeAlias = "Recorded | ProfileError"
 #: How many processes may die over one file.
 _DEATHS = 3
-#: What a process tells of a file: its number, and how much of it has been read.
+#: What a process reports of a file: its number, and how much of it has been read.
 _SHARE = struct.Struct("<qd")
-#: How often those who wait look how far the others are, seconds.
+#: How often the progress of the processes is looked at, seconds.
 _LOOK_S = 0.1
-#: Bytes at the beginning of a file that tell most files apart.
+#: Bytes at the beginning of a file that distinguish most files.
 _HEAD_BYTES = 1 << 16
 
 
@@ -46,7 +46,7 @@ class Glance:
 
 
 def glance(path: str) -> Glance:
-    """Return what tells most files apart at little cost.
+    """Return the glance of a file, which distinguishes most files at little cost.
 
     Raises:
         ProfileError: the file cannot be opened.
@@ -146,7 +146,7 @@ class Local:
         large = [-size if isinstance(size, int) else 0 for size in sizes]
         order = sorted(range(len(paths)), key=lambda number: (large[number], number))
         each = replace(how, jobs=max(1, self.jobs // len(paths)))
-        yield from _Many(paths, each, progress).done(order, min(self.jobs, len(paths)))
+        yield from _ParallelRun(paths, each, progress).outcomes(order, min(self.jobs, len(paths)))
 
 
 def _or_error(work: Callable[[str], T], path: str) -> T | ProfileError:
@@ -171,7 +171,7 @@ def outcome_of(
         return ProfileError(f"{path}: cannot be read ({error.strerror or error})")
 
 
-class _Many:
+class _ParallelRun:
     """Files recorded by several processes.
 
     Files that were in hand when a process died are done again, each by one process alone, so that
@@ -182,7 +182,7 @@ class _Many:
         self._paths, self._how, self._progress = paths, how, progress
         self._deaths: Counter[int] = Counter()
 
-    def done(self, order: Sequence[int], jobs: int) -> Iterator[tuple[int, Outcome]]:
+    def outcomes(self, order: Sequence[int], jobs: int) -> Iterator[tuple[int, Outcome]]:
         """Yield (number, outcome) of each file."""
         waiting = deque(order)
         while waiting:
@@ -190,7 +190,7 @@ class _Many:
             others = deque(number for number in waiting if not self._deaths[number])
             batch = others or deque([suspects.popleft()])
             waiting = suspects
-            yield from self._together(batch, min(jobs, len(batch)))
+            yield from self._in_pool(batch, min(jobs, len(batch)))
             # What the batch still holds was not done, as a process died.
             for number in batch:
                 if self._deaths[number] < _DEATHS:
@@ -198,35 +198,36 @@ class _Many:
                 else:
                     yield number, self._lost(number)
 
-    def _together(self, batch: deque[int], jobs: int) -> Iterator[tuple[int, Outcome]]:
+    def _in_pool(self, batch: deque[int], jobs: int) -> Iterator[tuple[int, Outcome]]:
         """Yield what gets done until a process dies, and take it from the batch."""
-        in_hand: dict[Future[None], tuple[int, Handed[Outcome]]] = {}
+        in_hand: dict[Future[None], tuple[int, Job[Outcome]]] = {}
         try:
-            told, telling = Pipe(duplex=False)
-            with told, telling, crew(jobs, _begin, telling) as team:
+            receiver, sender = Pipe(duplex=False)
+            with receiver, sender, worker_pool(jobs, _report_to, sender) as pool:
                 waiting = deque(batch)
                 while batch:
                     while waiting and len(in_hand) < jobs:
-                        handed = team.hand(_recorded_there, self._task(waiting[0]))
-                        in_hand[handed.future] = waiting.popleft(), handed
+                        job = pool.submit(_record_task, self._task(waiting[0]))
+                        in_hand[job.future] = waiting.popleft(), job
                     finished = wait(in_hand, _LOOK_S, FIRST_COMPLETED).done
-                    while told.poll():
-                        number, share = _SHARE.unpack(told.recv_bytes())
+                    while receiver.poll():
+                        number, share = _SHARE.unpack(receiver.recv_bytes())
                         self._progress.read(self._paths[number], share)
                     for future in finished:
-                        number, handed = in_hand[future]
-                        outcome = handed.result()
+                        number, job = in_hand[future]
+                        outcome = job.result()
                         del in_hand[future]
                         batch.remove(number)
                         self._progress.read(self._paths[number], 1.0)
                         yield number, outcome
-        except Broken:
+        except BrokenPool:
             self._deaths.update(number for number, _ in in_hand.values())
         except OSError:
             # No process can be started.
             yield from self._here(batch)
 
     def _here(self, batch: deque[int]) -> Iterator[tuple[int, Outcome]]:
+        """Yield the outcomes of a batch that this process records."""
         while batch:
             number = batch.popleft()
             watch = partial(self._progress.read, self._paths[number])
@@ -243,19 +244,19 @@ class _Many:
         )
 
 
-#: How this process tells another one how far it is.
-_telling: list[Connection] = []
+#: Where a worker reports how much of a file it has read.
+_progress_senders: list[Connection] = []
 
 
-def _begin(telling: Connection) -> None:
-    _telling.append(telling)
+def _report_to(sender: Connection) -> None:
+    _progress_senders.append(sender)
 
 
-def _recorded_there(task: tuple[int, str, ReadOptions]) -> Outcome:
+def _record_task(task: tuple[int, str, ReadOptions]) -> Outcome:
     number, path, how = task
 
     def watch(share: float) -> None:
         # So short a message is written at once or not at all, whoever else writes.
-        _telling[-1].send_bytes(_SHARE.pack(number, share))
+        _progress_senders[-1].send_bytes(_SHARE.pack(number, share))
 
     return outcome_of(path, how, watch)

@@ -1,7 +1,8 @@
-"""Crew: processes beside this one that do what they are handed, and leave nothing behind.
+"""Process pool: worker processes beside this one that end when it ends, at once.
 
-On the way out, by Ctrl-C too, all of them are killed at once; and they end by themselves when this
-process has gone. One that dies breaks the crew, which says so: what was in hand is done elsewhere.
+On the way out, by Ctrl-C too, all of them are killed; and they end by themselves when this process
+has gone. ``ProcessPoolExecutor`` would wait for what its workers are doing, and offers
+``kill_workers`` from Python 3.14 only.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 #: How long a process that is ended may take to tidy up, seconds.
 _GRACE_S = 0.5
-#: What a future raises, or handing out does, where a process of the crew has died.
-Broken = BrokenProcessPool
+#: Signals that end a process; they are held back while workers are started.
+_ENDING = {getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)}
+#: Raised where a worker has died, by ``submit`` and by ``Job.result``.
+BrokenPool = BrokenProcessPool
 
 
 def cores() -> int:
@@ -39,8 +43,8 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-class Handed(Generic[Result]):
-    """A task that was handed out."""
+class Job(Generic[Result]):
+    """A task submitted to a pool."""
 
     def __init__(self, future: Future[None], file: Path) -> None:
         self.future = future
@@ -50,59 +54,67 @@ class Handed(Generic[Result]):
         """Wait for the result and return it; what the work raised is raised.
 
         Raises:
-            Broken: a process of the crew has died.
+            BrokenPool: a worker has died.
         """
         self.future.result()
         with self._file.open("rb") as file:
-            result, error = pickle.load(file)
+            result: Result = pickle.load(file)
         self._file.unlink()
-        if error is not None:
-            raise error
-        done: Result = result
-        return done
+        return result
 
 
-class Crew:
-    """Some processes; :func:`crew` makes one.
+class WorkerPool:
+    """Some worker processes; :func:`worker_pool` starts them.
 
-    Tasks and results travel in files. Through the pipes of the pool goes what is written at once or
-    not at all: a process that dies amidst a longer message would leave its reader waiting forever.
+    Tasks and results travel in files. The workers share the pipes of the pool: one that dies in
+    the middle of a longer message would leave its reader waiting forever.
     """
 
-    def __init__(self, pool: ProcessPoolExecutor, folder: Path) -> None:
-        self._pool, self._folder = pool, folder
+    def __init__(self, executor: ProcessPoolExecutor, folder: Path) -> None:
+        self._executor, self._folder = executor, folder
         self._count = 0
 
-    def hand(self, work: Callable[[Task], Result], task: Task) -> Handed[Result]:
-        """Hand out a task.
+    def submit(self, work: Callable[[Task], Result], task: Task) -> Job[Result]:
+        """Have a worker do a task.
 
         Raises:
-            Broken: a process of the crew has died.
+            BrokenPool: a worker has died.
             OSError: no process can be started.
         """
         self._count += 1
         file = self._folder / str(self._count)
         file.write_bytes(pickle.dumps((work, task)))
-        with _undisturbed():
-            return Handed(self._pool.submit(_do, str(file)), file)
+        with _signals_held():
+            return Job(self._executor.submit(_do, file), file)
 
 
-def _do(name: str) -> None:
-    """Do the task in a file, and put in its place the result and what was raised."""
-    file = Path(name)
+def _do(file: Path) -> None:
+    """Do the task in a file, and replace it by its result."""
     work, task = pickle.loads(file.read_bytes())
-    result, error = None, None
-    try:
-        result = work(task)
-    except Exception as raised:  # whatever it is, who handed out the task is to have it
-        error = raised
+    result = work(task)
     with file.open("wb") as place:
-        pickle.dump((result, error), place, pickle.HIGHEST_PROTOCOL)
+        pickle.dump(result, place, pickle.HIGHEST_PROTOCOL)
+
+
+class _Context:
+    """A context of ``multiprocessing`` that keeps the processes that it makes."""
+
+    def __init__(self, method: str) -> None:
+        self._context = multiprocessing.get_context(method)
+        self.processes: list[BaseProcess] = []
+
+    def Process(self, *args: Any, **options: Any) -> BaseProcess:  # noqa: N802  # a context's name
+        process: BaseProcess = self._context.Process(*args, **options)  # type: ignore[attr-defined]  # every context has it
+        self.processes.append(process)
+        return process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
 
 
 @contextmanager
-def crew(count: int, begin: Callable[..., None], *given: object) -> Iterator[Crew]:
-    """Yield a crew of ``count`` processes, each of which calls ``begin(*given)`` first.
+def worker_pool(count: int, begin: Callable[..., None], *arguments: object) -> Iterator[WorkerPool]:
+    """Yield a pool of ``count`` workers, each of which calls ``begin(*arguments)`` first.
 
     They are forked where that is safe, as it is quick; a program that runs threads, which may hold
     locks, has them started afresh.
@@ -111,22 +123,23 @@ def crew(count: int, begin: Callable[..., None], *given: object) -> Iterator[Cre
     if afresh:
         # It lets signals through again once it runs, and must not do so in between.
         ensure_running()
+    context = _Context("spawn" if afresh else "fork")
     with TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True) as folder:
-        pool = ProcessPoolExecutor(
+        executor = ProcessPoolExecutor(
             count,
-            multiprocessing.get_context("spawn" if afresh else "fork"),
+            cast(BaseContext, context),
             initializer=_begin,
-            initargs=(folder, begin, given),
+            initargs=(folder, begin, arguments),
         )
         try:
-            yield Crew(pool, Path(folder))
+            yield WorkerPool(executor, Path(folder))
         finally:
-            _end(list((pool._processes or {}).values()))
-            pool.shutdown(wait=True)
+            _end([process for process in context.processes if process.pid is not None])
+            executor.shutdown(wait=True)
 
 
 def _end(processes: Sequence[BaseProcess]) -> None:
-    """End processes at once, whatever they have in hand.
+    """End processes at once, whatever they are doing.
 
     One that has an export made, in a folder that is to be removed, gets a moment to do so.
     """
@@ -147,27 +160,34 @@ def _single_threaded() -> bool:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C back while processes are started: they inherit that until they can ignore it."""
+def _signals_held() -> Iterator[None]:
+    """Hold signals back while workers are started, which inherit that until they are ready.
+
+    A signal in between would leave a worker that nobody knows of.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(folder: str, begin: Callable[..., None], given: tuple[object, ...]) -> None:
-    # Ctrl-C reaches every process of a terminal; the one that has the crew ends it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
-    begin(*given)
+def _begin(folder: str, begin: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    try:
+        # Ctrl-C reaches every process of a terminal; the one that has the pool ends it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
+        begin(*arguments)
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    except SystemExit:
+        # The pool would log a traceback of a worker that is ended this early.
+        os._exit(1)
 
 
 def _end_with(parent: BaseProcess, folder: str) -> None:
