@@ -73,7 +73,7 @@ def test_the_command_writes_text_and_binary(
     code, out, err = called(capsys, path, "-o", text)
     assert (code, err) == (0, "")
     assert (
-        "2 instructions, of them 1 collectives; p90 of executions and devices: 6 executions" in out
+        "2 instructions, of them 1 collective; p90 of executions and devices: 6 executions" in out
     )
     assert "--xla_gpu_enable_latency_hiding_scheduler=false" in out
     assert f"--xla_gpu_pgle_profile_file_or_directory_path={text}\n" in out

@@ -29,6 +29,7 @@ from bubbleviz.render.picture.page import (
     ticks,
 )
 from bubbleviz.render.picture.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
+from bubbleviz.render.text.cells import counted
 
 Edges = npt.NDArray[np.floating[Any]]
 #: More strips than this are not drawn.
@@ -49,7 +50,7 @@ def draw_idle(report: IdleReport) -> str:
     count = len(report.ranks)
     idle = percent(report.idle_ns / report.span_ns if report.span_ns else None)
     window = "" if report.window is None else f", in {report.window} alone"
-    page.title = f"{count} device{'s' * (count != 1)}, idle for {idle} of the time{window}"
+    page.title = f"{counted(count, 'device')}, idle for {idle} of the time{window}"
     page.description = "A strip a device; each slice is filled by the shares of its time."
     page.y += 14
     page.text(page.title, MARGIN, page.y, 16, font_weight="bold")

@@ -18,6 +18,7 @@ from bubbleviz.analyses.idle.report import (
 from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import (
+    counted,
     in_percent,
     listed,
     milliseconds,
@@ -57,10 +58,9 @@ def sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
 
 def _headline(report: IdleReport) -> str:
     idle = report.idle_ns / report.span_ns if report.span_ns else None
-    count = len(report.ranks)
     window = "" if report.window is None else f", in {report.window} alone"
     return (
-        f"{count} device{'s' * (count != 1)}, idle for {percent(idle)} of the time{window}\n"
+        f"{counted(len(report.ranks), 'device')}, idle for {percent(idle)} of the time{window}\n"
         f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\nspan: {DEFINITIONS['span']}.\n"
         "span = compute + exposed communication + exposed copies + idle."
     )

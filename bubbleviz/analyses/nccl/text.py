@@ -17,7 +17,7 @@ from bubbleviz.analyses.nccl.totals import (
 )
 from bubbleviz.model.process_groups import stretches
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import milliseconds, ruled, shortened, titled
+from bubbleviz.render.text.cells import counted, milliseconds, ruled, shortened, titled
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,14 +64,10 @@ def summary(communication: Communication) -> str:
     size = f"{sum(sizes) / 1e6:,.3f} MB" if sizes else "unknown bytes"
     window = "" if communication.window is None else f"{communication.window} alone: "
     return (
-        "".join(lines) + f"{window}{_counted(len(communication.operations), 'operation')} in "
-        f"{_counted(len(communication.ranks), 'communicator')}, {size}; "
+        "".join(lines) + f"{window}{counted(len(communication.operations), 'operation')} in "
+        f"{counted(len(communication.ranks), 'communicator')}, {size}; "
         f"{busy_ns(communication) / 1e6:,.3f} ms in all, operations of one kernel counted once\n"
     )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _more(count: int) -> Iterator[RenderableType]:

@@ -13,7 +13,7 @@ from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import ruled, shortened, titled
+from bubbleviz.render.text.cells import counted, ruled, shortened, titled
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,10 +81,11 @@ def summary(costs: Costs) -> str:
     if costs.aggregate_collectives != costs.aggregate:
         rules += f", {costs.aggregate_collectives} for collectives"
     return (
-        f"{len(costs.instructions):,} instructions, of them {collectives:,} collectives; {rules}: "
-        f"{costs.executions:,} executions on {costs.devices:,} devices\n"
-        f"left out: {out.warm_up:,} executions in the warm-up of their module, {out.cut:,} cut by "
-        f"the capture, {out.compilation:,} while XLA compiled\n"
+        f"{counted(len(costs.instructions), 'instruction')}, of them "
+        f"{counted(collectives, 'collective')}; {rules}: "
+        f"{counted(costs.executions, 'execution')} on {counted(costs.devices, 'device')}\n"
+        f"left out: {counted(out.warm_up, 'execution')} in the warm-up of their module, "
+        f"{out.cut:,} cut by the capture, {out.compilation:,} while XLA compiled\n"
     )
 
 
