@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -123,4 +123,14 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         context = getattr(error, "ctx", None)
         place = context.command_path if context else "bubbleviz"
-        return complain(f"{error.format_message().rstrip('.')}; see {place} --help", 2)
+        return complain(f"{_usage(error)}; see {place} --help", 2)
+
+
+def _usage(error: Any) -> str:
+    """Return what is wrong with the command line, by the parameter where a minimum is missed."""
+    message: str = error.format_message().rstrip(".")
+    parameter = getattr(error, "param", None)
+    least = getattr(getattr(parameter, "type", None), "min", None)
+    if parameter is None or least is None or "is not in the range" not in message:
+        return message
+    return f"{max(parameter.opts, key=len)} must be {least} or more"
