@@ -604,8 +604,9 @@ def test_where_microbatches_are_counted_by_order_no_name_is_certain(
     assert (found.name, found.inferred) == (name, True)
     assert "which may make one schedule look like another" in found.reason
     if name is not None:
-        assert "microbatches are numbered by order, so another schedule may look the same" in render(
-            report, View()
+        assert (
+            "microbatches are numbered by order, so another schedule may look the same"
+            in render(report, View())
         )
         assert f"of what looks like the schedule {name}" in methods(report)
 
