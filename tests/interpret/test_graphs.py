@@ -236,7 +236,7 @@ def test_nothing_but_unrecorded_graphs_is_an_error_that_names_the_option(
     assert "--cuda-graph-trace=node" in capsys.readouterr().err
 
 
-# -- copies and fills ------------------------------------------------------------------------
+# -- copies and memsets ------------------------------------------------------------------------
 
 
 def test_copies_and_fills_are_reported_and_make_no_span_beside_kernels(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Work of the GPUs in an nsys export: its kernels, whole CUDA graphs, copies and fills."""
+"""Work of the GPUs in an nsys export: its kernels, whole CUDA graphs, copies and memsets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bubbleviz.sources.nsys.export import GRAPH, Export
 from bubbleviz.sources.nsys.queries import tables_read
 from bubbleviz.sources.nsys.scan import Scan, Stretch
 
-#: How the names of calls begin that copies and fills come from.
-_COPYING = {"copies": ("cudaMemcpy", "cuMemcpy"), "fills": ("cudaMemset", "cuMemset")}
+#: How the names of calls begin that copies and memsets come from.
+_COPYING = {"copies": ("cudaMemcpy", "cuMemcpy"), "memsets": ("cudaMemset", "cuMemset")}
 #: How the names of calls begin that launch CUDA graphs.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 #: All of these: calls whose work may not be recorded.
@@ -132,19 +132,19 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
 def _lost_copies(
     export: Export, recorded: Collection[str], call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
-    """Return limitations where copies or fills cannot be read, or were made and not recorded."""
+    """Return limitations where copies or memsets cannot be read, or were made and not recorded."""
     lost = []
     for what, beginnings in _COPYING.items():
         (table,) = tables_read(f"gpu_work/{what}")
         if table in export.schema and not export.has(f"gpu_work/{what}"):
             lacking = ", ".join(export.lacks(f"gpu_work/{what}"))
-            lost.append(Limitation(f"memory {what}", f"{export.path} lacks {lacking}"))
+            lost.append(Limitation(what, f"{export.path} lacks {lacking}"))
         ids = _ids(call_names, beginnings)
         if what in recorded or not ids or not export.has("calls/any_named"):
             continue
         if export.rows("calls/any_named", {"name_ids": json.dumps(ids)}):
             reason = f"{export.path} holds calls that make some, but none in {table}"
-            lost.append(Limitation(f"memory {what}", reason))
+            lost.append(Limitation(what, reason))
     return tuple(lost)
 
 
@@ -197,7 +197,7 @@ class ActivitiesBuilder:
         self._kernels = self._count
 
     def add_copies(self, block: Ints) -> None:
-        """Add copies or fills, after all kernels: columns as of these, without a name."""
+        """Add copies or memsets, after all kernels: columns as of these, without a name."""
         self._add(block, "copies")
 
     def _add(self, block: Ints, what: str) -> None:

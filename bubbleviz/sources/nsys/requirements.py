@@ -27,7 +27,7 @@ _COUNTED = {
     "CUDA API calls": RUNTIME,
     "NVTX rows": NVTX,
     "copies": "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "fills": "CUPTI_ACTIVITY_KIND_MEMSET",
+    "memsets": "CUPTI_ACTIVITY_KIND_MEMSET",
     "CUDA graphs traced as a whole": GRAPH,
 }
 
