@@ -129,7 +129,7 @@ def test_a_fused_backward_is_split_in_halves_only_where_it_is_fused() -> None:
 def test_times_that_lack_a_phase_tell_nothing(phases: tuple[Phase, ...]) -> None:
     kinds = [SavedTime(0, 0, phase.label, 2e6) for phase in phases]
 
-    with pytest.raises(MismatchError, match="does not tell the times of its schedule"):
+    with pytest.raises(MismatchError, match="does not show the times of its schedule"):
         measured_times(kinds, None, 4)
 
 
@@ -214,9 +214,9 @@ def test_simulate_takes_sizes_and_times_from_a_report(
         (
             '{"schema": "bubbleviz.report/1", "iterations": [], "phase_times": '
             '[{"stage": 0, "chunk": 0, "phase": "<b>", "median_ns": 1}]}',
-            "'<b>' is no phase",
+            "'<b>' is not a phase",
         ),
-        ('{"schema": "bubbleviz.report/1", "iterations": []}', "does not tell the times"),
+        ('{"schema": "bubbleviz.report/1", "iterations": []}', "does not show the times"),
     ],
 )
 def test_a_report_without_times_is_refused(
