@@ -8,7 +8,7 @@ The parts of a gap, first that fits:
 4. Up to that call: what the launching thread did; where nothing is recorded of it, the thread
    that launches most, then the process's main thread; then ``no host trace``.
 5. In the call, and as long as a launch takes: ``launch``, or ``transfer`` for a copy.
-6. From there on: ``device``.
+6. From there on: ``stream or rank dependency``.
 """
 
 from __future__ import annotations
