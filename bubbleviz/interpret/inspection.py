@@ -1,4 +1,4 @@
-"""A first look at one profile: what it holds, which naming it follows, what could be analysed."""
+"""Inspection: what one profile holds, which convention it follows, what can be analysed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def look_over(
     sample: Mapping[str, int],
     followed: Sequence[Convention],
 ) -> Inspection:
-    """Return what can be made of a profile with these conventions.
+    """Return the inspection of a profile.
 
     Args:
         contents: what it holds.
@@ -100,9 +100,9 @@ def _evidence(contents: Contents, convention: Convention, parts_left: bool) -> E
     counts = np.array([c.count for c in contents.candidates], np.int64)
     of_phase = [(p.label, int(counts[names.phase == p].sum())) for p in Phase]
     marks = int(counts[(names.phase < 0) & ((names.iteration >= 0) | names.by_order)].sum())
-    told = tuple((label, count) for label, count in of_phase if count)
-    if not told and not marks:
+    phases = tuple((label, count) for label, count in of_phase if count)
+    if not phases and not marks:
         return None
     rows = np.flatnonzero((names.phase >= 0) | (names.iteration >= 0) | names.by_order)[:5].tolist()
     examples = tuple(names.texts[row] for row in rows)
-    return Evidence(convention.name, told, marks, examples, parts_left)
+    return Evidence(convention.name, phases, marks, examples, parts_left)

@@ -54,20 +54,20 @@ def constant_names(order: HostOrder) -> Bools:
     """Tell for each range whether its rank gives every microbatch the same number.
 
     That is so where all forwards name one microbatch and an iteration has several of one chunk,
-    as ranges that name iterations tell, or else Optimizers.
+    by the ranges that name iterations, or else by Optimizers.
     """
     constant = np.zeros(len(order), bool)
     for rank in np.unique(order.rank):
         rows = np.flatnonzero(order.rank == rank)
-        own = order.take(rows)
-        marked = bool((own.mark >= 0).any())
-        forward = np.unique(own.microbatch[own.forward])
-        told = marked or bool(own.optimizer.any()) or forward.tolist() == [NONE]
-        if not told or len(forward) != 1:
+        ranges = order.take(rows)
+        marked = bool((ranges.mark >= 0).any())
+        named = np.unique(ranges.microbatch[ranges.forward])
+        divided = marked or bool(ranges.optimizer.any()) or named.tolist() == [NONE]
+        if not divided or len(named) != 1:
             continue
-        iteration = own.mark if marked else _segments(_after_optimizers(own), len(own))
-        one = own.forward & (own.mark >= 0) if marked else own.forward
-        constant[rows] = bool(occurrences((iteration[one], own.key[one])).any())
+        iteration = ranges.mark if marked else _segments(_after_optimizers(ranges), len(ranges))
+        forward = ranges.forward & (ranges.mark >= 0) if marked else ranges.forward
+        constant[rows] = bool(occurrences((iteration[forward], ranges.key[forward])).any())
     return constant
 
 
@@ -76,15 +76,15 @@ def _segments(bounds: Ints, count: int) -> Ints:
     return np.searchsorted(bounds, np.arange(count), side="right")
 
 
-def _continues(own: HostOrder) -> Bools:
+def _continues(ranges: HostOrder) -> Bools:
     """Tell for each range of a rank whether it is a further part of the operation before it.
 
     That is: it has the key of the last F, B or W before it, and no Optimizer lies between.
     """
-    result = np.zeros(len(own), bool)
-    at = np.flatnonzero(own.counted)
-    steps = np.cumsum(own.optimizer)[at]
-    same = own.whole_key[at][1:] == own.whole_key[at][:-1]
+    result = np.zeros(len(ranges), bool)
+    at = np.flatnonzero(ranges.counted)
+    steps = np.cumsum(ranges.optimizer)[at]
+    same = ranges.whole_key[at][1:] == ranges.whole_key[at][:-1]
     result[at[1:]] = same & (np.diff(steps) == 0)
     return result
 
@@ -98,17 +98,17 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
     iteration = np.full(len(order), NONE, np.int64)
     for rank in np.unique(order.rank):
         rows = np.flatnonzero(order.rank == rank)
-        own = order.take(rows)
-        index = _by_marks(own, bool(constant[rows[0]]))
-        late = np.flatnonzero(own.post_validation)
-        ends = np.flatnonzero(own.optimizer)
+        ranges = order.take(rows)
+        index = _by_marks(ranges, bool(constant[rows[0]]))
+        late = np.flatnonzero(ranges.post_validation)
+        ends = np.flatnonzero(ranges.optimizer)
         before = np.searchsorted(ends, late) - 1
         index[late] = np.where(before >= 0, index[ends[before]] if len(ends) else NONE, NONE)
         iteration[rows] = index
     return iteration
 
 
-def _by_marks(own: HostOrder, constant: bool) -> Ints:
+def _by_marks(ranges: HostOrder, constant: bool) -> Ints:
     """Return a rank's iterations: as ranges name them, and by repetition where none does.
 
     What no range names stands between the named ones, as an evaluation does::
@@ -117,37 +117,37 @@ def _by_marks(own: HostOrder, constant: bool) -> Ints:
         ranges   F0 F1 B0 B1 F0 F1 F0 F1 F0 F1 B0 B1
         gives    0  0  0  0  1  1  2  2  3  3  3  3
     """
-    marked = own.mark >= 0
-    row = np.arange(len(own))
+    marked = ranges.mark >= 0
+    row = np.arange(len(ranges))
     last = np.maximum.accumulate(np.where(marked, row, NONE))
-    number = np.where(last >= 0, own.mark[np.maximum(last, 0)], NONE)
-    place = np.zeros(len(own), np.int64)
+    number = np.where(last >= 0, ranges.mark[np.maximum(last, 0)], NONE)
+    place = np.zeros(len(ranges), np.int64)
     for start in np.unique(last[~marked]).tolist():
         rows = np.flatnonzero(~marked & (last == start))
-        loose = own.take(rows)
+        loose = ranges.take(rows)
         bounds = _after_optimizers(loose) if constant else _at_repetitions(loose)
         place[rows] = _segments(bounds, len(rows)) + 1
     return groups_of(number, place).of_row
 
 
-def _after_optimizers(own: HostOrder) -> Ints:
+def _after_optimizers(ranges: HostOrder) -> Ints:
     """Return where iterations begin: after the last Optimizer before a forward."""
-    forwards, ends = np.flatnonzero(own.forward), np.flatnonzero(own.optimizer)
+    forwards, ends = np.flatnonzero(ranges.forward), np.flatnonzero(ranges.optimizer)
     last = np.searchsorted(ends, forwards) - 1
     return np.unique(ends[last[last >= 0]]) + 1 if len(ends) else np.empty(0, np.int64)
 
 
-def _at_repetitions(own: HostOrder) -> Ints:
+def _at_repetitions(ranges: HostOrder) -> Ints:
     """Return where iterations begin, by the rule of the repeated forward.
 
     ``repeat[i]`` is the first forward from i on whose key some forward from i on already had;
     one step of the loop is one iteration.
     """
-    forwards = np.flatnonzero(own.forward & ~_continues(own))
-    ends = np.flatnonzero(own.optimizer)
+    forwards = np.flatnonzero(ranges.forward & ~_continues(ranges))
+    ends = np.flatnonzero(ranges.optimizer)
     if len(forwards) == 0:
         return np.empty(0, np.int64)
-    repeat = _first_repetitions(own.key[forwards])
+    repeat = _first_repetitions(ranges.key[forwards])
     bounds = []
     # A capture that begins after the last forward of an iteration: its rest is one of its own.
     leading = ends[ends < forwards[0]]

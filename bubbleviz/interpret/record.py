@@ -28,10 +28,10 @@ from bubbleviz.timing import Step, noting, step
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How profiles are to be read: the options that every one of them gets.
+    """How profiles are read.
 
     Attributes:
-        conventions: namings of ranges; empty to recognise them.
+        conventions: conventions of range names; empty to recognise them.
         cross_thread: whether a backward may be launched by another thread.
         keep_export: whether exports made of reports stay.
         jobs: how many threads read one file.
@@ -44,8 +44,8 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What a profile came to, and where the time for it went."""
+class TimedRecording:
+    """The recording of a profile, and the time that its steps took."""
 
     recording: Recording
     steps: tuple[Step, ...]
@@ -56,14 +56,14 @@ def record(
     how: ReadOptions,
     watch: Watch = unwatched,
     meanwhile: Callable[[], None] = lambda: None,
-) -> Recorded:
+) -> TimedRecording:
     """Read and interpret one profile; its kernels are dropped when this returns.
 
     Args:
         path: the profile.
-        how: options.
-        watch: takes how much of it has been read.
-        meanwhile: is done while threads begin to read.
+        how: how to read it.
+        watch: called with the share of it that has been read.
+        meanwhile: called while threads begin to read.
 
     Raises:
         ProfileError: it cannot be read, or holds nothing that can be analysed.
@@ -71,7 +71,7 @@ def record(
     watch(0.0)
     with noting() as steps, export_of(path, keep=how.keep_export) as file:
         recording = _record_export(file, how, watch, meanwhile)
-    return Recorded(renamed(recording, file, path), tuple(steps))
+    return TimedRecording(renamed(recording, file, path), tuple(steps))
 
 
 def renamed(recording: Recording, path: str, shown: str) -> Recording:
@@ -81,18 +81,20 @@ def renamed(recording: Recording, path: str, shown: str) -> Recording:
     return replace(
         recording,
         source=replace(recording.source, path=shown),
-        limitations=told_of(recording.limitations, path, shown),
+        limitations=renamed_limitations(recording.limitations, path, shown),
     )
 
 
-def told_of(notes: Iterable[Limitation], path: str, shown: str) -> tuple[Limitation, ...]:
+def renamed_limitations(
+    notes: Iterable[Limitation], path: str, shown: str
+) -> tuple[Limitation, ...]:
     """Return limitations of a file that goes by another path."""
     return tuple(replace(note, reason=note.reason.replace(path, shown)) for note in notes)
 
 
 @contextmanager
 def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
-    """Yield the export of a profile; what is wrong with a temporary one is said of its report."""
+    """Yield the export of a profile; errors of a temporary export name its report."""
     with exported(path, keep=keep) as file:
         try:
             yield file
@@ -124,13 +126,13 @@ def _record_export(
             if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
                 kinds, cross_thread = default_kinds(), how.cross_thread
                 return interpret(profile, last, names, kinds, cross_thread=cross_thread)
-        told = [note.reason for note in profile.limitations if note.what == WITHOUT_DEVICE]
-        why = f" ({told[0]})" if told else ""
+        reasons = [note.reason for note in profile.limitations if note.what == WITHOUT_DEVICE]
+        why = f" ({reasons[0]})" if reasons else ""
         raise NothingToAnalyseError(f"{path}: {_nothing_named(file, candidates)}{why}")
 
 
 def _nothing_named(file: OpenFile, candidates: Sequence[Convention]) -> str:
-    """Return why a profile gives nothing, and what to do."""
+    """Return the reason why nothing can be analysed, and a remedy."""
     shapes = folded(file.sample(("*",)), 5)
     frequent = ", ".join(f"{name[:60]!r} ({count})" for name, count in shapes)
     names = " or ".join(c.name for c in candidates or built_in().values())

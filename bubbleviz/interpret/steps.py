@@ -1,6 +1,6 @@
 """Steps: which ranges of a process are its iterations, pipeline or not.
 
-First that fits: what the user says; names that a convention knows to mark iterations
+First that fits: what the user gives; names that a convention knows to mark iterations
 (``ProfilerStep#3``, ``iter_0_7``, ``train#step_num=3#``); a family of names that count up, do not
 overlap and cover half of the device's time (``step 7``); one name that repeats and covers four
 fifths of it. Of families that cover about as much the one with most ranges is taken:
@@ -45,7 +45,7 @@ class Steps(Table):
         end_ns: when the host ended it.
         name_id: row of ``names``.
         names: distinct names.
-        by: how they were told, in half a sentence.
+        by: how they were found, in half a sentence.
     """
 
     start_ns: Ints
@@ -56,9 +56,10 @@ class Steps(Table):
 
     def numbers(self) -> tuple[str, ...]:
         """Return the number of each step: the last in its name, else its place, from 0."""
-        told = [_NUMBER.findall(self.names[name])[-1:] for name in self.name_id.tolist()]
+        last = [_NUMBER.findall(self.names[name])[-1:] for name in self.name_id.tolist()]
         return tuple(
-            str(int(own[0][:_DIGITS])) if own else str(place) for place, own in enumerate(told)
+            str(int(digits[0][:_DIGITS])) if digits else str(place)
+            for place, digits in enumerate(last)
         )
 
     def within(self, low_ns: int, high_ns: int) -> Steps:
@@ -67,7 +68,7 @@ class Steps(Table):
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Return what ``--step`` looks for: the name itself, or a regex on the whole name.
+    """Return the pattern of ``--step``: the name itself, or a regex on the whole name.
 
     Raises:
         UsageError: it is no regular expression.
@@ -89,7 +90,7 @@ def steps_of(
     lookup: ActivityLookup,
     pattern: re.Pattern[str] | None = None,
 ) -> Steps:
-    """Return the steps of a process; none where nothing tells them.
+    """Return the steps of a process; none where nothing marks them.
 
     Args:
         ranges: the longer ones of threads that launch, and of main threads.
@@ -97,18 +98,18 @@ def steps_of(
         start_ns: when its device's work began.
         end_ns: when that ended.
         lookup: of activities by name.
-        pattern: what the user says of names; None for nothing.
+        pattern: of the names that the user gives; None for none.
     """
-    own = ranges.take(process_of(ranges.thread) == process)
-    names = [bare_name(name) for name in own.names]
+    ranges = ranges.take(process_of(ranges.thread) == process)
+    names = [bare_name(name) for name in ranges.names]
     if pattern is not None:
-        said = np.array([pattern.fullmatch(name) is not None for name in names], bool)
-        return _steps(own.take(said[own.name_id]), "as --step says")
+        matching = np.array([pattern.fullmatch(name) is not None for name in names], bool)
+        return _steps(ranges.take(matching[ranges.name_id]), "as --step says")
     marks = understand(names, *with_iterations(()))
     marked = np.asarray((marks.iteration >= 0) & (marks.phase < 0), bool)
-    if marked[own.name_id].any():
-        return _steps(own.take(marked[own.name_id]), "ranges that name iterations")
-    best = _best(own, names, lookup, start_ns, end_ns)
+    if marked[ranges.name_id].any():
+        return _steps(ranges.take(marked[ranges.name_id]), "ranges that name iterations")
+    best = _best(ranges, names, lookup, start_ns, end_ns)
     by = "ranges that repeat over most of the time" if len(best) else "the whole capture"
     return _steps(best, by)
 
@@ -149,24 +150,24 @@ def _best(
     ranges: Ranges, names: Sequence[str], lookup: ActivityLookup, start_ns: int, end_ns: int
 ) -> Ranges:
     """Return the family that looks most like iterations; no ranges where none does."""
-    for found in (
+    for families in (
         list(_families(ranges, names, lookup, (start_ns, end_ns), counted=True)),
         list(_families(ranges, names, lookup, (start_ns, end_ns), counted=False)),
     ):
-        most = max((family.share for family in found), default=0.0)
-        alike = [family for family in found if family.share >= most - _ABOUT]
+        most = max((family.share for family in families), default=0.0)
+        alike = [family for family in families if family.share >= most - _ABOUT]
         if alike:
             return ranges.take(max(alike, key=lambda family: len(family.rows)).rows)
     return ranges.take(slice(0, 0))
 
 
 def _of_the_users(activity: str) -> bool:
-    """Tell whether a range is none of a framework, by the activity its name tells."""
+    """Tell whether a range is not a framework's, by the activity of its name."""
     return activity.startswith(HOST)
 
 
 def _by_order() -> tuple[Convention, ...]:
-    """Return of the conventions what marks iterations without a number."""
+    """Return the conventions reduced to patterns that mark iterations without a number."""
     cut = (
         replace(c, patterns=tuple(p for p in c.patterns if p.by_order)) for c in built_in().values()
     )

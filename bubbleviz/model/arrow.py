@@ -53,11 +53,11 @@ def numbers(column: Ints, known: Bools | None = None) -> Column:
     """
     from arro3.core import Array, ChunkedArray, DataType
 
-    own = Array.from_numpy(np.ascontiguousarray(column))
+    array = Array.from_numpy(np.ascontiguousarray(column))
     if known is None or known.all():
-        return own
+        return array
     # A null behind the last row is what all rows that are not known take.
-    with_null = ChunkedArray([own, Array([None], DataType.int64())]).combine_chunks()
+    with_null = ChunkedArray([array, Array([None], DataType.int64())]).combine_chunks()
     return with_null.take(Array.from_numpy(np.where(known, np.arange(len(column)), len(column))))
 
 

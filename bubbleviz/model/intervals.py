@@ -57,7 +57,7 @@ def _covered(intervals: Intervals, points: Ints) -> Bools:
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
-    """Return what ``a`` covers and ``b`` does not, by cutting time at every boundary."""
+    """Return the times that ``a`` covers and ``b`` does not, by cutting time at every boundary."""
     # Mostly a few intervals of many touch the others.
     near = np.searchsorted(a[1], b[0], side="right") < np.searchsorted(a[0], b[1], side="left")
     if not near.any():
@@ -69,7 +69,7 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
 
 
 def within(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
-    """Return what of a set lies in [low, high)."""
+    """Return the part of a set that lies in [low, high)."""
     start_ns, end_ns = (np.clip(column, low_ns, max(low_ns, high_ns)) for column in intervals)
     real = end_ns > start_ns
     return start_ns[real], end_ns[real]

@@ -182,7 +182,7 @@ class Operations(RankOperations, ArrowTable):
     def stage_of(self, rank: Ints) -> Ints:
         """Return the stage of each of these ranks (-1: no rank); -1 where it is not known."""
         stage = np.full(max(len(self.stages), int(rank.max(initial=NONE)) + 1) + 1, NONE, np.int64)
-        stage[: len(self.stages)] = [NONE if own is None else own for own in self.stages]
+        stage[: len(self.stages)] = [NONE if number is None else number for number in self.stages]
         return np.asarray(stage[rank], np.int64)
 
     def arrow_columns(self) -> Mapping[str, Column]:

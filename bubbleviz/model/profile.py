@@ -151,7 +151,7 @@ class CallLog(Protocol):
         """Return the calls of some rows (distinct, ascending)."""
 
     def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return what each call of some rows (distinct, ascending) is named; "" where unknown."""
+        """Return the name of each call of some rows (distinct, ascending); "" where unknown."""
 
 
 @dataclass(frozen=True)

@@ -52,20 +52,20 @@ class Window:
             end_ns: when each ended on all; not after its start where it has no work.
 
         Raises:
-            InputError: none does.
+            InputError: none is inside.
         """
         import numpy as np
 
         if self.iterations is not None:
             first, last = self.iterations
             number = [int(name) if name.isdecimal() else -1 for name in names]
-            held = np.array([first <= n <= last for n in number], bool)
+            inside = np.array([first <= n <= last for n in number], bool)
         else:
             since_ns, until_ns = self.times_ns or (0, _EVER)
-            held = (start_ns >= since_ns) & (end_ns <= until_ns) & (end_ns > start_ns)
-        if not held.any():
+            inside = (start_ns >= since_ns) & (end_ns <= until_ns) & (end_ns > start_ns)
+        if not inside.any():
             raise InputError(f"--window {self.text}: {self._nothing(names, start_ns, end_ns)}")
-        return np.asarray(held, bool)
+        return np.asarray(inside, bool)
 
     def touches(self, start_ns: Ints, end_ns: Ints) -> Bools:
         """Tell which iterations share time with a window of time; none with one of iterations."""
@@ -77,18 +77,18 @@ class Window:
         return np.asarray((end_ns > since_ns) & (start_ns < until_ns) & (end_ns > start_ns), bool)
 
     def _nothing(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> str:
-        """Return what is said where the window holds no iteration."""
+        """Return the reason why the window holds no iteration."""
         if not names:
             return "the capture holds no iteration"
-        held = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        captured = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         if self.iterations is not None:
-            return f"there is no such iteration; the capture holds {held}"
+            return f"there is no such iteration; the capture holds {captured}"
         worked = end_ns > start_ns
         low = int(start_ns[worked].min(initial=_EVER)) / 1e9
         high = int(end_ns[worked].max(initial=0)) / 1e9
         return (
             "no iteration begins and ends in it; the capture holds iteration "
-            f"{held}, from {low:.6f} s to {high:.6f} s"
+            f"{captured}, from {low:.6f} s to {high:.6f} s"
         )
 
 

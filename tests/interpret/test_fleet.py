@@ -24,7 +24,7 @@ from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.errors import InputError, ProfileError, UsageError
 from bubbleviz.interpret.fleet import dask_fleet, fleet, process_pool
 from bubbleviz.interpret.fleet.process_pool import BrokenPool, worker_pool
-from bubbleviz.interpret.record import ReadOptions, Recorded, record
+from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
 from bubbleviz.model.columns import Ints
 from bubbleviz.progress import Watch
 from bubbleviz.render.formats.csv import RENDERER as CSV
@@ -171,7 +171,7 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
     """Have the process that reads a file die so many times."""
     own = os.getpid()
 
-    def dies(one: str, how: ReadOptions, watch: Watch, _: Callable[[], None]) -> Recorded:
+    def dies(one: str, how: ReadOptions, watch: Watch, _: Callable[[], None]) -> TimedRecording:
         deaths = len(list(folder.glob("death*")))
         if os.getpid() != own and one == path and deaths < times:
             (folder / f"death{deaths}").touch()
@@ -277,7 +277,7 @@ def test_where_no_process_can_be_started_all_is_done_here(
 def test_what_a_process_cannot_open_is_the_same_error_everywhere(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> Recorded:
+    def full(*_: object) -> TimedRecording:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(fleet, "record", full)

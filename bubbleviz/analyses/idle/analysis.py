@@ -14,7 +14,7 @@ from bubbleviz.analyses.idle.report import ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions.host_activities import ActivityList, default_activities
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret.record import export_of, told_of
+from bubbleviz.interpret.record import export_of, renamed_limitations
 from bubbleviz.interpret.steps import pattern_of
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.operations import Limitation
@@ -90,7 +90,7 @@ def _of_profile(
     # A temporary export goes by its report's name.
     return (
         tuple(replace(rank, path=path) for rank in ranks),
-        told_of(lost, export, path),
+        renamed_limitations(lost, export, path),
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from bubbleviz.analyses.nccl.collectives import operations_of_pytorch, sizes_of
 from bubbleviz.analyses.nccl.communications import Communicator, KernelOperations
 from bubbleviz.interpret.linking.linker import link
-from bubbleviz.interpret.record import export_of, told_of
+from bubbleviz.interpret.record import export_of, renamed_limitations
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.model.operations import Limitation
@@ -117,7 +117,7 @@ def read_kernels(
     return replace(
         profile,
         source=replace(profile.source, path=path),
-        limitations=told_of(profile.limitations, export, path),
+        limitations=renamed_limitations(profile.limitations, export, path),
     )
 
 

@@ -22,7 +22,7 @@ from bubbleviz.analyses.pgle.instructions import LeftOut, ProfileSamples, Sample
 from bubbleviz.analyses.pgle.range_names import GLOBS, module_name
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.interpret.record import export_of, told_of
+from bubbleviz.interpret.record import export_of, renamed_limitations
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Progress, Unwatched, Watch
@@ -119,7 +119,7 @@ def _of_profile(
     ):
         measured = measure(file.read(GLOBS), default_kinds(), skip)
     # A temporary export goes by its report's name.
-    return replace(measured, limitations=told_of(measured.limitations, export, path))
+    return replace(measured, limitations=renamed_limitations(measured.limitations, export, path))
 
 
 def _modules(samples: Samples) -> tuple[ModuleTotal, ...]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How often to look whether something is done that nobody told of.
+#: How often to look whether something is done that was not reported.
 _LOOK_S = 1.0
 #: How long to wait for a scheduler, and for a worker to come back that alone sees a file.
 _PATIENCE_S = 30.0
@@ -68,7 +68,7 @@ def _client(address: str) -> Iterator[Client]:
             "--dask needs Dask, which is not installed; install it with: pip install "
             "'bubbleviz[dask]'"
         ) from error
-    # What it would log is told by the report or by an error.
+    # The report, or an error, has all that it would log.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     where = {"address": _address_in(address) if address.endswith(".json") else address}
     try:
@@ -91,8 +91,8 @@ def _address_in(file: str) -> str:
         InputError: it is none.
     """
     try:
-        held = json.loads(Path(file).read_text(encoding="utf-8"))
-        return str(held["address"])
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        return str(content["address"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"--dask {file}: is no scheduler file that can be read ({type(error).__name__}); give "
@@ -120,13 +120,13 @@ def _version() -> str:
 class _Sighting:
     """A file that one host sees, with what tells whether another one sees the same."""
 
-    found: InputFile
+    file: InputFile
     size: int
     changed_ns: int
 
 
 def _sightings(paths: Sequence[str]) -> list[list[_Sighting] | str]:
-    """Return what each path stands for on this host, or why for nothing."""
+    """Return the files of each path on this host, or why there are none."""
     return [_sightings_of(path) for path in paths]
 
 
@@ -171,7 +171,7 @@ class DaskFleet:
         # Workers run in directories of their own.
         there = [_absolute(path) for path in paths]
         answers = self._client.run(_sightings, there, workers=list(by_host.values()))
-        found: list[InputFile] = []
+        files: list[InputFile] = []
         for number, path in enumerate(paths):
             seen: dict[str, _Sighting] = {}
             why = ""
@@ -184,14 +184,14 @@ class DaskFleet:
                     self._see(host, sighting, seen)
             if not seen:
                 raise InputError(f"{why} (no worker sees it)" if why else f"{path}: not found")
-            found.extend(
-                replace(seen[name].found, path=_as_given(name, path))
+            files.extend(
+                replace(seen[name].file, path=_as_given(name, path))
                 for name in sorted(seen, key=natural_key)
             )
-        return tuple(found)
+        return tuple(files)
 
     def _see(self, host: str, sighting: _Sighting, seen: dict[str, _Sighting]) -> None:
-        path = sighting.found.path
+        path = sighting.file.path
         first = seen.setdefault(path, sighting)
         if (first.size, first.changed_ns) != (sighting.size, sighting.changed_ns):
             others = ", ".join(sorted(self._hosts[path]))
@@ -235,7 +235,7 @@ class DaskFleet:
             future = self._client.submit(
                 work,
                 _absolute(path),
-                *(one[number] for one in given),
+                *(arguments[number] for arguments in given),
                 workers=only,
                 pure=False,
                 priority=-number,
@@ -253,7 +253,7 @@ class DaskFleet:
                 yield from self._given_up(left, paths)
 
     def _finished(self, futures: list[Any]) -> set[Any]:
-        """Return what of it is done, after a little while at most."""
+        """Return those that are done, after a little while at most."""
         from distributed import wait
 
         try:
@@ -293,7 +293,7 @@ def _host_of(worker: str) -> str:
 
 
 def _result(future: Any, path: str) -> Any:
-    """Return what a worker returned; what it or its death raised as an error of the file."""
+    """Return the result of a worker; its error or its death as an error of the file."""
     try:
         return future.result()
     except ProfileError as error:

@@ -19,14 +19,14 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.fleet.process_pool import BrokenPool, Job, worker_pool
-from bubbleviz.interpret.record import ReadOptions, Recorded, record
+from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.paths import InputFile, find_profiles
 
 T = TypeVar("T")
 
 #: A profile's recording, or why there is none.
-Outcome: TypeAlias = "Recorded | ProfileError"
+Outcome: TypeAlias = "TimedRecording | ProfileError"
 #: How many processes may die over one file.
 _DEATHS = 3
 #: What a process reports of a file: its number, and how much of it has been read.
