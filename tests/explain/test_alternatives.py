@@ -150,7 +150,7 @@ def test_panels_without_a_known_schedule_show_the_measurement_and_say_so(tmp_pat
     assert texts[0] == "As measured"
     assert texts[1] == (
         "No schedule in theory is shown above it: the run does not show the times of its schedule: "
-        "its stages are not known; set --order."
+        "its stages are unknown; set --order."
     )
 
 
