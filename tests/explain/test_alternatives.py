@@ -46,7 +46,7 @@ def test_nothing_is_simulated_unless_asked_for(tmp_path: Path) -> None:
 
 
 def test_no_times_no_alternatives() -> None:
-    with pytest.raises(MismatchError, match="its stages are not known; say --order"):
+    with pytest.raises(MismatchError, match="its stages are unknown; set --order"):
         measured_times((), None, 8)
 
 
