@@ -70,7 +70,7 @@ def late_launches(
 def with_host_activities(
     operations: RankOperations, late: LateLaunches, long_calls: Calls | None, profile: Profile
 ) -> tuple[RankOperations, HostActivities]:
-    """Return what the host did before late launches, and operations that hold those names too.
+    """Return operations with more names, and the host's activities before late launches.
 
     Args:
         operations: of one profile.

@@ -18,7 +18,7 @@ INFERRED = "microbatch numbers are inferred"
 def limitations_of(
     profile: Profile, links: Links, operations: RankOperations, placed: OperationRanges
 ) -> tuple[Limitation, ...]:
-    """Return what could not be determined of this profile, and why.
+    """Return the limitations of one profile.
 
     Args:
         profile: the profile.

@@ -128,7 +128,7 @@ def record_ranks(
 
 
 def _rank_work(rank: int, profile: ProfileWork, receives: EnclosingRanges, first: int) -> RankWork:
-    """Return what ran on a rank, whose operations are numbered from ``first`` in the profile."""
+    """Return the work of a rank, whose operations are numbered from ``first`` in the profile."""
     rows = np.flatnonzero(profile.activities.rank == rank).astype(np.int32)
     work = profile.work.take(rows)
     operation_of = operations_of_ranges(profile.placed, rank, profile.ranges)
@@ -147,7 +147,7 @@ def _rank_work(rank: int, profile: ProfileWork, receives: EnclosingRanges, first
 def _record_rank(
     ran: RankWork, profile: ProfileWork, keys: OperationKeys, kernels: _KernelKinds
 ) -> RankRecording:
-    """Return what one rank did; tables count its own operations."""
+    """Return the recording of one rank; tables count its own operations."""
     work = ran.work
     spans, busy, begin = spans_of(keys, ran)
     loose = work.compute & ~owned_by(keys, ran.owner, COMPUTE)

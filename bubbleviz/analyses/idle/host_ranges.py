@@ -13,6 +13,7 @@ from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
     Profile,
@@ -73,14 +74,14 @@ def _merged(logs: Sequence[Ranges]) -> Ranges:
 def _renamed(ranges: Ranges, left_out: Set[str]) -> Ranges:
     """Return ranges without those of some names, and with names as conventions take them."""
     used, row = np.unique(ranges.name_id, return_inverse=True)
-    number: dict[str, int] = {}
+    distinct = Numbering[str]()
     texts = (bare_name(ranges.names[name]) for name in used.tolist())
     of_name = np.array(
-        [NONE if text in left_out else number.setdefault(text, len(number)) for text in texts],
+        [NONE if text in left_out else distinct.number(text) for text in texts],
         np.int64,
     )
     name_id = of_name[row]
-    return replace(ranges, name_id=name_id, names=tuple(number)).take(name_id != NONE)
+    return replace(ranges, name_id=name_id, names=distinct.values).take(name_id != NONE)
 
 
 def _on_device(ranges: Ranges, threads: Iterable[Thread]) -> Ranges:
