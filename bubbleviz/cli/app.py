@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _usage(error: Any) -> str:
-    """Return what is wrong with the command line, by the parameter where a minimum is missed."""
+    """Return the complaint about the command line, in our words where a minimum is missed."""
     message: str = error.format_message().rstrip(".")
     parameter = getattr(error, "param", None)
     least = getattr(getattr(parameter, "type", None), "min", None)
