@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.conventions.range_names import NameMeanings
+from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.coverage import measure_coverage
 from bubbleviz.interpret.device_work import work_of
 from bubbleviz.interpret.keys import keys_of
@@ -25,7 +27,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints, joined
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.model.profile import Profile, Ranges, impossible_times, pid_of, process_of
+from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 from bubbleviz.timing import step
 
 
@@ -45,6 +47,9 @@ def interpret(
         names: what they make of ``profile.ranges.names``.
         kinds: lists of what kernels and threads are.
         cross_thread: whether backward kernels may be launched from another thread.
+
+    Raises:
+        NothingToAnalyseError: no kernel has times that can be.
     """
     for convention in conventions:
         kinds = kinds.extended(convention.communication, convention.helper_threads)
@@ -59,8 +64,15 @@ def interpret(
             profile.threads,
             kinds.helper_threads,
             cross_thread=cross_thread,
+            launches_known=profile.launches_known,
         )
         rows.count = len(profile.activities)
+    if linked.activities.kernels == 0:
+        raise NothingToAnalyseError(
+            f"{profile.source.path}: the times of all kernels contradict the calls that launched "
+            "them, or lie outside the capture; export or record the profile again"
+        )
+    profile = replace(profile, activities=linked.activities)
     with step("attribute kernels") as rows:
         rows.count = len(profile.activities)
         return _recording(profile, conventions, names, kinds, named, linked)
@@ -118,7 +130,7 @@ def _recording(
         end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
         limitations=(
             *profile.limitations,
-            *impossible_times(profile.source.path, {"CUDA API calls": linked.impossible}),
+            *linked.limitations(profile.source.path),
             *homeless,
             *limitations_of(profile, links, operations, placed),
         ),

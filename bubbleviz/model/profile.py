@@ -8,7 +8,7 @@ Times are the profile's own nanoseconds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -72,6 +72,19 @@ def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation
     )
 
 
+def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
+    """Return the limitations for work of some kinds that has no timestamps, if any."""
+    reason = (
+        f"{path}: start and end are 0, which CUPTI writes where it could not collect them; they "
+        "are left out"
+    )
+    return tuple(
+        Limitation(f"{what} without timestamps", reason, count)
+        for what, count in left_out.items()
+        if count
+    )
+
+
 def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
     """Return correlation ids in 32 bits; what is none becomes ``UNCORRELATED``."""
     known = (ids >= 0) & (ids < UNCORRELATED)
@@ -103,6 +116,10 @@ class Activities(Table):
     kernels: int = field(metadata={"shared": True})
     names: tuple[str, ...] = field(metadata={"shared": True})
     ranks: Ints = field(metadata={"shared": True})
+
+    def chosen(self, rows: Bools) -> Activities:
+        """Return some of the rows, the kernels among them still first."""
+        return replace(self.take(rows), kernels=int(rows[: self.kernels].sum()))
 
 
 @dataclass(frozen=True)

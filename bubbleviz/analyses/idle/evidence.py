@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,10 +23,10 @@ from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.linking.linker import link
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import Profile, Ranges, impossible_times
+from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.model.window import Window
 from bubbleviz.sources.in_memory import no_ranges
 
@@ -76,22 +76,11 @@ class IdleEvidence:
     numbers: Numbering[str]
 
 
-def evidence_of(
-    profile: Profile,
-    devices: Sequence[DeviceTime],
-    options: IdleOptions,
-    whole: IdleEvidence | None = None,
-) -> tuple[IdleEvidence, tuple[Limitation, ...]]:
-    """Return the evidence for the idle time of devices, and its limitations.
+def linked_profile(profile: Profile) -> tuple[Profile, Codes, tuple[Limitation, ...]]:
+    """Return a profile with the work whose times can be, its launching calls, and what is lost.
 
-    Args:
-        profile: as read.
-        devices: of it, or parts of them.
-        options: of the analysis.
-        whole: where devices are parts, the evidence for the whole, with the steps of the parts.
-
-    Raises:
-        UsageError: no range has the name of a step that the user gave.
+    Returns:
+        The profile; the call of each kernel and copy, -1 unknown; limitations.
     """
     linked = link(
         profile.activities,
@@ -101,8 +90,32 @@ def evidence_of(
         profile.threads,
         (),
         cross_thread=False,
+        launches_known=profile.launches_known,
     )
-    call, idle = linked.links.call, idle_by_process(devices)
+    losses = tuple(linked.limitations(profile.source.path))
+    return replace(profile, activities=linked.activities), linked.links.call, losses
+
+
+def evidence_of(
+    profile: Profile,
+    call: Codes,
+    devices: Sequence[DeviceTime],
+    options: IdleOptions,
+    whole: IdleEvidence | None = None,
+) -> tuple[IdleEvidence, tuple[Limitation, ...]]:
+    """Return the evidence for the idle time of devices, and its limitations.
+
+    Args:
+        profile: with work whose times can be.
+        call: launching call of each kernel and copy; -1 unknown.
+        devices: of it, or parts of them.
+        options: of the analysis.
+        whole: where devices are parts, the evidence for the whole, with the steps of the parts.
+
+    Raises:
+        UsageError: no range has the name of a step that the user gave.
+    """
+    idle = idle_by_process(devices)
     launching = np.unique(
         np.concatenate([call[device.long_gaps.after].astype(np.int64) for device in devices])
     )
@@ -122,10 +135,9 @@ def evidence_of(
     ranges = host_ranges_of(profile, idle, threads, steps, options.shortest_ns)
     lookup.known[ON_DEVICE] = DEVICE, KNOWN
     host = host_record_of(ranges, gap_calls, profile.calls, lookup, numbers)
-    impossible = impossible_times(profile.source.path, {"CUDA API calls": linked.impossible})
     return (
         IdleEvidence(profile, launches, ranges, host, steps, lead, numbers),
-        (*impossible, *_short_calls(profile, gap_calls)),
+        _short_calls(profile, gap_calls),
     )
 
 

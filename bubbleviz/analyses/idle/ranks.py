@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle.attribution import AttributedIdle, attribute, host_of_rank
 from bubbleviz.analyses.idle.devices import DeviceTime, devices_of
-from bubbleviz.analyses.idle.evidence import IdleEvidence, IdleOptions, evidence_of
+from bubbleviz.analyses.idle.evidence import IdleEvidence, IdleOptions, evidence_of, linked_profile
 from bubbleviz.analyses.idle.examples import COPY, Examples
 from bubbleviz.analyses.idle.host_ranges import main_thread
 from bubbleviz.analyses.idle.report import Chunks, IdleGaps, RankIdle
@@ -34,8 +34,9 @@ def ranks_of(
         NothingToAnalyseError: no work took any time, or none of it is in the window.
         UsageError: no range has the name of a step that the user gave.
     """
+    profile, call, implausible = linked_profile(profile)
     devices = _devices(profile, options)
-    evidence, lost = evidence_of(profile, devices, options)
+    evidence, lost = evidence_of(profile, call, devices, options)
     if options.window is not None:
         low_ns, high_ns = _extent(profile, options.window, evidence.steps)
         parts = [device.within(low_ns, high_ns, options.shortest_ns) for device in devices]
@@ -48,9 +49,12 @@ def ranks_of(
         steps = {
             process: table.within(low_ns, high_ns) for process, table in evidence.steps.items()
         }
-        evidence, lost = evidence_of(profile, devices, options, replace(evidence, steps=steps))
+        evidence, lost = evidence_of(
+            profile, call, devices, options, replace(evidence, steps=steps)
+        )
     ranks = tuple(_rank(device, evidence, options.shortest_ns) for device in devices)
-    return ranks, (*profile.limitations, *lost, *_limitations(evidence, ranks))
+    losses = (*profile.limitations, *implausible, *lost, *_limitations(evidence, ranks))
+    return ranks, losses
 
 
 def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tuple[int, int]:
@@ -60,7 +64,8 @@ def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tup
         InputError: no step lies in it.
         NothingToAnalyseError: no work took any time.
     """
-    evidence, _ = evidence_of(profile, _devices(profile, options), options)
+    profile, call, _ = linked_profile(profile)
+    evidence, _ = evidence_of(profile, call, _devices(profile, options), options)
     return _extent(profile, window, evidence.steps)
 
 

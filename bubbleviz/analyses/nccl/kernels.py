@@ -23,7 +23,7 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.process_groups import Collectives
-from bubbleviz.model.profile import Profile, Ranges, Source, pid_of, process_of
+from bubbleviz.model.profile import Activities, Profile, Ranges, Source, pid_of, process_of
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.nccl_payloads import Payloads, read_payloads
 from bubbleviz.sources.readers import reader_of
@@ -135,32 +135,20 @@ def _of_export(path: str, jobs: int, watch: Watch) -> NcclProfile:
 def _nccl_profile(
     profile: Profile, payloads: Payloads | None, notes: tuple[Limitation, ...]
 ) -> NcclProfile:
-    activities = profile.activities
-    of_nccl = np.array([bool(_KERNEL.search(name)) for name in activities.names], bool)
-    rows = np.flatnonzero(of_nccl[activities.name_id[: activities.kernels]])
-    order = np.lexsort((activities.start_ns[rows], activities.rank[rows]))
-    rows = rows[order]
-    used, name = np.unique(activities.name_id[rows], return_inverse=True)
-    kernels = Kernels(
-        start_ns=activities.start_ns[rows],
-        end_ns=activities.end_ns[rows],
-        place=activities.rank[rows].astype(np.int64),
-        name=name.reshape(-1).astype(np.int64),
-        names=tuple(activities.names[number] for number in used.tolist()),
-        places=tuple((pid_of(process), device) for process, device in activities.ranks.tolist()),
-    )
     if profile.collectives is not None:
-        return _of_pytorch(profile, profile.collectives, kernels, rows)
+        return _of_pytorch(profile, profile.collectives, *_kernels_of(profile.activities))
     ranges = profile.ranges
     linked = link(
-        activities,
+        profile.activities,
         profile.calls,
         ranges,
         np.full(len(ranges), NONE, np.int64),
         profile.threads,
         (),
         cross_thread=False,
+        launches_known=profile.launches_known,
     )
+    kernels, rows = _kernels_of(linked.activities)
     range_of_kernel = linked.links.range[rows].astype(np.int64)
     operations, without = _operations(ranges, kernels, range_of_kernel, payloads)
     bare = int((range_of_kernel == NONE).sum())
@@ -170,14 +158,36 @@ def _nccl_profile(
         "with --cuda-graph-trace=node where CUDA graphs are used",
         bare,
     )
+    implausible = tuple(linked.times.limitations(profile.source.path))
     return NcclProfile(
         source=profile.source,
         kernels=kernels,
         operations=operations,
         ranks=_sizes(payloads),
         without_kernels=without,
-        limitations=(*(notes if len(rows) else ()), *([outside] if bare else [])),
+        limitations=(
+            *(notes if len(rows) else ()),
+            *([outside] if bare else []),
+            *implausible,
+        ),
     )
+
+
+def _kernels_of(activities: Activities) -> tuple[Kernels, Ints]:
+    """Return the kernels of NCCL by place and time, and their rows of the activities."""
+    of_nccl = np.array([bool(_KERNEL.search(name)) for name in activities.names], bool)
+    rows = np.flatnonzero(of_nccl[activities.name_id[: activities.kernels]])
+    rows = rows[np.lexsort((activities.start_ns[rows], activities.rank[rows]))]
+    used, name = np.unique(activities.name_id[rows], return_inverse=True)
+    kernels = Kernels(
+        start_ns=activities.start_ns[rows],
+        end_ns=activities.end_ns[rows],
+        place=activities.rank[rows].astype(np.int64),
+        name=name.reshape(-1).astype(np.int64),
+        names=tuple(activities.names[number] for number in used.tolist()),
+        places=tuple((pid_of(process), device) for process, device in activities.ranks.tolist()),
+    )
+    return kernels, rows
 
 
 def _of_pytorch(

@@ -6,7 +6,7 @@ A kernel or copy belongs to the innermost instruction around its launching call.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import Profile, Ranges, impossible_times
+from bubbleviz.model.profile import Profile, Ranges
 
 #: How the names of calls begin that launch CUDA graphs.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
@@ -114,7 +114,9 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
         profile.threads,
         (),
         cross_thread=False,
+        launches_known=profile.launches_known,
     )
+    profile = replace(profile, activities=linked.activities)
     thunks = thunks_of(profile.ranges, rows, names)
     work = _work(profile, linked.links, thunks, kinds)
     if len(work.groups_first) == 0:
@@ -125,7 +127,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     keep, left_out, once = _kept(work, thunks, profile.ranges, skip)
     notes = (
         *profile.limitations,
-        *impossible_times(path, {"CUDA API calls": linked.impossible}),
+        *linked.limitations(path),
         *_notes(profile, linked.links, thunks, work, keep),
     )
     if once:

@@ -18,6 +18,7 @@ from bubbleviz.interpret.linking.links import (
 )
 from bubbleviz.interpret.linking.long_calls import LongCalls
 from bubbleviz.interpret.linking.open_ranges import ThreadRanges
+from bubbleviz.interpret.linking.time_check import check_times
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, widened
 from bubbleviz.model.grouping import rows_by_value
 from bubbleviz.model.numbering import BlockNumbering
@@ -112,8 +113,12 @@ class _Linker:
         of_range[rest[~helper]] = backward[~helper]
         return of_range, rule
 
-    def result(self) -> LinkResult:
-        """Return the links, once all calls have come."""
+    def result(self, *, launches_known: bool) -> LinkResult:
+        """Return the links of work whose times can be, once all calls have come.
+
+        Args:
+            launches_known: whether the calls are a host's own.
+        """
         self._decide_by_device()
         # One place more for what no call launched (-1).
         launching = np.zeros(len(self._threads) + 1, bool)
@@ -127,8 +132,17 @@ class _Linker:
                 if launching[starts.owner]
             )
         )
+        bounded = launches_known and self._first_ns <= self._last_ns
+        capture_ns = (self._first_ns, self._last_ns) if bounded else None
+        times = check_times(self._activities, self._call, self._launched_ns, capture_ns)
+        links = Links(self._call, self._range, self._rule)
+        activities = self._activities
+        if times.sound is not None:
+            activities, links = activities.chosen(times.sound), links.take(times.sound)
         return LinkResult(
-            links=Links(self._call, self._range, self._rule),
+            activities=activities,
+            links=links,
+            times=times,
             workless=workless,
             start_ns=self._first_ns,
             end_ns=self._last_ns,
@@ -177,8 +191,11 @@ def link(
     helpers: Sequence[str],
     *,
     cross_thread: bool = True,
+    launches_known: bool = True,
 ) -> LinkResult:
     """Return each activity's call, range and rule, and which calls launched nothing.
+
+    Work whose times contradict its launch or the capture is left out.
 
     Args:
         activities: kernels and copies.
@@ -188,9 +205,10 @@ def link(
         threads: named threads.
         helpers: regexes of names of threads that never run backward.
         cross_thread: whether to apply rule 3.
+        launches_known: whether the calls are a host's own; else they stand for the work itself.
     """
     names = helper_threads(threads, helpers)
     linker = _Linker(activities, ranges, phase, names, cross_thread=cross_thread)
     for block in calls.blocks():
         linker.add(block)
-    return linker.result()
+    return linker.result(launches_known=launches_known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.interpret.linking.time_check import TimeCheck
 from bubbleviz.model.columns import NONE, Codes, Ints, Table
-from bubbleviz.model.profile import CallLog, Calls
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import Activities, CallLog, Calls, impossible_times
 
 
 class LinkRule(IntEnum):
@@ -103,7 +106,9 @@ class LinkResult:
     """What the calls of a profile give.
 
     Attributes:
-        links: of each activity.
+        activities: kernels, then copies, whose times can be.
+        links: of each of these.
+        times: what was left out for its times.
         workless: calls without work.
         start_ns: when the first call began.
         end_ns: when the last one ended.
@@ -111,9 +116,16 @@ class LinkResult:
         impossible: how many calls were left out for their times.
     """
 
+    activities: Activities
     links: Links
+    times: TimeCheck
     workless: WorklessCalls
     start_ns: int
     end_ns: int
     long_calls: Calls | None
     impossible: int
+
+    def limitations(self, path: str) -> Iterator[Limitation]:
+        """Yield what was left out of a profile for its times."""
+        yield from impossible_times(path, {"CUDA API calls": self.impossible})
+        yield from self.times.limitations(path)

@@ -13,7 +13,13 @@ from bubbleviz.model.columns import NONE, Codes, Ints, widened
 from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import Activities, correlations, impossible_times, possible
+from bubbleviz.model.profile import (
+    Activities,
+    correlations,
+    impossible_times,
+    possible,
+    untimed_work,
+)
 from bubbleviz.sources.nsys.export import GRAPH, Export
 from bubbleviz.sources.nsys.queries import tables_read
 from bubbleviz.sources.nsys.scan import Scan, Stretch
@@ -73,6 +79,7 @@ def activities_of(
         *_lost_process(export, orphans, processes),
         *_unrecorded_graphs(export, activities, call_names),
         *_lost_copies(export, {w for w, t in copies.items() if t.shape[1]}, call_names),
+        *untimed_work(export.path, builder.untimed),
         *impossible_times(export.path, builder.impossible),
     )
 
@@ -186,6 +193,7 @@ class ActivitiesBuilder:
         self._places, self._names = BlockNumbering(), BlockNumbering()
         self._count = self._kernels = 0
         self.impossible = {"kernels": 0, "copies": 0}
+        self.untimed = {"kernels": 0, "copies": 0}
 
     def add_kernels(self, block: Ints) -> None:
         """Add kernels: start_ns, end_ns, device, process, correlation id, number of the name.
@@ -201,10 +209,7 @@ class ActivitiesBuilder:
         self._add(block, "copies")
 
     def _add(self, block: Ints, what: str) -> None:
-        keep = possible(block[0], block[1])
-        if keep is not None:
-            self.impossible[what] += int((~keep).sum())
-            block = block[:, keep]
+        block = self._with_times(block, what)
         start_ns, end_ns, device_id, process, correlation_id, *name = block
         if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
             raise ValueError("no device has the number of one")
@@ -218,6 +223,18 @@ class ActivitiesBuilder:
         self._rank, self._name_id = widened(self._rank, place), widened(self._name_id, name_id)
         self._rank[rows], self._name_id[rows] = place, name_id
         self._correlation_id[rows] = correlations(correlation_id)
+
+    def _with_times(self, block: Ints, what: str) -> Ints:
+        """Return the columns of a block whose times can be."""
+        if not block[1].all():
+            timed = (block[0] != 0) | (block[1] != 0)
+            self.untimed[what] += int((~timed).sum())
+            block = block[:, timed]
+        keep = possible(block[0], block[1])
+        if keep is not None:
+            self.impossible[what] += int((~keep).sum())
+            block = block[:, keep]
+        return block
 
     def activities(
         self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (
     IMPOSSIBLE_NS,
     Contents,
@@ -83,7 +85,7 @@ class NsysFile:
             activities, notes = activities_of(export, scan, names.call_names)
             rows.count = len(activities)
         if not (len(activities) if partial else activities.kernels):
-            raise unrecorded(export, KERNEL)
+            raise _without_kernels(export, notes)
         calls = self._calls()
         if not partial:
             if calls is None:
@@ -164,6 +166,17 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
         # The names of ranges to read are known only after a while; kernels need none.
         scan.begin(kernel_stretches(export, scan))
         yield NsysFile(export, scan)
+
+
+def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
+    """Return the error of an export without kernels, or of which each was left out."""
+    left_out = [f"{note.count} {note.what}" for note in notes if note.what.startswith("kernels ")]
+    if not left_out:
+        return unrecorded(export, KERNEL)
+    return NothingToAnalyseError(
+        f"{export.path}: no kernel has times that can be ({', '.join(left_out)}); profile again "
+        "with: nsys profile -t cuda,nvtx"
+    )
 
 
 def _rows(export: Export) -> int:

@@ -1,0 +1,177 @@
+"""Time check: work whose times contradict its launching call, or the capture, is left out.
+
+::
+
+    calls          ├──────── capture ────────┤
+    launch         │     ▼                   │
+    sound          │      ████               │ ██     launched late in the capture, ended after it
+    left out       │ ██                      │        began before its own launch
+    left out   ██  │                         │    ███ lies outside the capture, and far from it
+
+The clocks of a GPU and its host differ by microseconds, and by milliseconds where the profiler
+corrects their drift badly. Such a difference shows in many kernels alike, and then nothing is left
+out; a damaged time is alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.profile import IMPOSSIBLE_NS, Activities
+
+#: Work may begin so much before its launching call, as clocks differ; ns.
+_CLOCK_GRAIN_NS = 100_000
+#: So much where many kernels do; ns.
+_CLOCK_DRIFT_NS = 10_000_000
+#: This share of kernels are many; and the first and the last so many do not bound a capture.
+_SHARE = 20
+#: Work may lie so far outside the capture, or as far as that is long; ns.
+_OUTSIDE_NS = 100_000_000
+#: The same where no calls bound the capture, and as many times its length.
+_UNBOUNDED_NS, _UNBOUNDED_LENGTHS = 1_000_000_000, 10
+#: Rows that are looked at together.
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True)
+class TimeCheck:
+    """Which work has times that can be.
+
+    Attributes:
+        sound: which kernels and copies are kept; None for all.
+        early: how many are left out, for they began before their launching call.
+        outside: how many more are left out, for they lie outside the capture.
+        skewed: how many are kept though they began before their launching call, as clocks differ.
+        skew_ns: how much before it at most.
+    """
+
+    sound: Bools | None
+    early: int
+    outside: int
+    skewed: int
+    skew_ns: int
+
+    def limitations(self, path: str) -> Iterator[Limitation]:
+        """Yield what was left out of a profile, and how far its clocks differ."""
+        if self.early:
+            reason = f"{path}: they start before the call that launched them; they are left out"
+            yield Limitation("kernels and copies before their launching call", reason, self.early)
+        if self.outside:
+            reason = f"{path}: they start or end far from everything else; they are left out"
+            yield Limitation("kernels and copies outside the capture", reason, self.outside)
+        if self.skewed:
+            reason = (
+                f"{path}: many start before the call that launched them, by up to "
+                f"{self.skew_ns / 1e6:,.3f} ms, so the clocks of GPU and host differ; they are "
+                "kept, and what the host did before them is uncertain by as much"
+            )
+            yield Limitation("the clock of the GPU", reason, self.skewed)
+
+
+def check_times(
+    activities: Activities, call: Codes, launched_ns: Ints, capture_ns: tuple[int, int] | None
+) -> TimeCheck:
+    """Hold the times of work against its launching call and the capture.
+
+    Args:
+        activities: kernels, then copies.
+        call: the launching call of each; -1 unknown.
+        launched_ns: when that began.
+        capture_ns: start of the first call and end of the last; None where no host made them.
+    """
+    early = np.zeros(0, bool)
+    skewed = skew_ns = 0
+    if _any_early(activities.start_ns, call, launched_ns):
+        early, skewed, skew_ns = _early(activities, call, launched_ns)
+    outside = _outside(activities.start_ns, activities.end_ns, capture_ns)
+    if not early.any() and outside is None:
+        return TimeCheck(None, 0, 0, skewed, skew_ns)
+    sound = np.ones(len(activities), bool)
+    sound[: len(early)] = ~early
+    beyond = 0
+    if outside is not None:
+        beyond = int((outside & sound).sum())
+        sound &= ~outside
+    return TimeCheck(sound, int(early.sum()), beyond, skewed, skew_ns)
+
+
+def _any_early(start_ns: Ints, call: Codes, launched_ns: Ints) -> bool:
+    """Tell whether any work begins before its call; in pieces, as memory is short."""
+    pieces = (slice(at, at + _PIECE) for at in range(0, len(call), _PIECE))
+    return any(
+        bool(((start_ns[p] < launched_ns[p] - _CLOCK_GRAIN_NS) & (call[p] != NONE)).any())
+        for p in pieces
+    )
+
+
+def _early(activities: Activities, call: Codes, launched_ns: Ints) -> tuple[Bools, int, int]:
+    """Return which work began before its call, what is kept of it, and by how much (ns).
+
+    The clock of each device is judged for itself.
+    """
+    early = np.zeros(len(activities), bool)
+    skewed = skew_ns = 0
+    for rank in range(len(activities.ranks)):
+        rows = np.flatnonzero((activities.rank == rank) & (call != NONE))
+        delay_ns = activities.start_ns[rows] - launched_ns[rows]
+        left_out = delay_ns < -_allowed(delay_ns)
+        kept = (delay_ns < -_CLOCK_GRAIN_NS) & ~left_out
+        if kept.any():
+            skewed += int(kept.sum())
+            skew_ns = max(skew_ns, int(-delay_ns[kept].min()))
+        early[rows[left_out]] = True
+    return early, skewed, skew_ns
+
+
+def _allowed(delay_ns: Ints) -> int:
+    """Return how long before its call work may begin (ns); for ever where most of it does."""
+    negative = int((delay_ns < 0).sum())
+    before = int((delay_ns < -_CLOCK_GRAIN_NS).sum())
+    if 2 * negative > len(delay_ns):
+        return IMPOSSIBLE_NS
+    many = before > max(1, len(delay_ns) // _SHARE) or negative >= 2 * before > 0
+    return _CLOCK_DRIFT_NS if many else _CLOCK_GRAIN_NS
+
+
+def _outside(start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None) -> Bools | None:
+    """Return which work lies outside the capture; None for none.
+
+    A capture may lack calls at its edges, so it lasts as long as most of the work, too.
+    """
+    count = len(start_ns)
+    if count == 0:
+        return None
+    least_ns, lengths = _OUTSIDE_NS, 1
+    if capture_ns is None:
+        least_ns, lengths = _UNBOUNDED_NS, _UNBOUNDED_LENGTHS
+    elif _inside(start_ns, end_ns, *_bounds(capture_ns, least_ns, lengths)):
+        return None
+    edge = count // _SHARE + 1
+    if 2 * edge < count:
+        middle = (
+            int(np.partition(start_ns, edge)[edge]),
+            int(np.partition(end_ns, count - 1 - edge)[count - 1 - edge]),
+        )
+        first_ns, last_ns = capture_ns or middle
+        capture_ns = min(first_ns, middle[0]), max(last_ns, middle[1])
+    if capture_ns is None:
+        return None
+    low_ns, high_ns = _bounds(capture_ns, least_ns, lengths)
+    if _inside(start_ns, end_ns, low_ns, high_ns):
+        return None
+    return np.asarray((start_ns < low_ns) | (end_ns > high_ns), bool)
+
+
+def _bounds(capture_ns: tuple[int, int], least_ns: int, lengths: int) -> tuple[int, int]:
+    """Return the first and the last time of work that belongs to a capture."""
+    room_ns = max(least_ns, lengths * (capture_ns[1] - capture_ns[0]))
+    return capture_ns[0] - room_ns, capture_ns[1] + room_ns
+
+
+def _inside(start_ns: Ints, end_ns: Ints, low_ns: int, high_ns: int) -> bool:
+    return bool(start_ns.min() >= low_ns and end_ns.max() <= high_ns)
