@@ -85,6 +85,12 @@ def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ..
     )
 
 
+def outside_limitation(what: str, path: str, count: int) -> Limitation:
+    """Return the limitation for rows of some kind that lie outside the capture."""
+    reason = f"{path}: they start or end far from everything else; they are left out"
+    return Limitation(f"{what} outside the capture", reason, count)
+
+
 def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
     """Return correlation ids in 32 bits; what is none becomes ``UNCORRELATED``."""
     known = (ids >= 0) & (ids < UNCORRELATED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 import sqlite3
 from contextlib import closing
@@ -12,10 +14,13 @@ import pytest
 
 from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
+from bubbleviz.count.ratios import Extents
+from bubbleviz.count.ratios.period import RATIO as PERIOD
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.linking.time_check import TimeCheck, check_times
 from bubbleviz.model.profile import Activities
 from bubbleviz.report.report import Report
+from tests.support.torch_traces import traces_of
 
 EXAMPLE = Path(__file__).parents[2] / "fixtures" / "1f1b" / "node0.sqlite"
 DAY_NS = 86_400_000_000_000
@@ -155,3 +160,44 @@ def test_a_drift_that_many_kernels_show_is_no_damage() -> None:
     assert check.sound is None
     assert check.skewed == 249
     assert check.skew_ns == 199_600
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"ts": 0, "dur": 0},
+        {"ts": -1_000_000},
+        {"dur": 86_400e6},
+        {"ts": 86_400e6},
+    ],
+    ids=["no timestamps", "before its launch", "ends a day late", "a day late"],
+)
+@pytest.mark.parametrize("row", [7, 300, 700])
+def test_traces_of_pytorch_leave_them_out_too(
+    damage: dict[str, float], row: int, tmp_path: Path
+) -> None:
+    traces = traces_of(EXAMPLE, tmp_path)
+    path = traces[0]
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+    kernel = kernels[row % len(kernels)]
+    for key, value in damage.items():
+        kernel[key] = value if damage == {"ts": 0, "dur": 0} else kernel[key] + value
+    path.write_bytes(gzip.compress(json.dumps(trace).encode()))
+    report = analyze(traces)
+    trace["traceEvents"].remove(kernel)
+    path.write_bytes(gzip.compress(json.dumps(trace).encode()))
+    true = analyze(traces)
+    counts = _counts(report)
+    impossible = "kernels and copies with impossible times"
+    assert counts.get(EARLY, 0) + counts.get(OUTSIDE, 0) + counts.get(impossible, 0) == 1
+    assert [i.ratios["schedule"].value for i in report.iterations] == [
+        i.ratios["schedule"].value for i in true.iterations
+    ]
+
+
+def test_an_iteration_that_starts_before_the_last_has_no_period() -> None:
+    first_ns = np.array([[100, 100], [50, 200], [300, 300]])
+    present = np.ones((3, 2), bool)
+    windows = PERIOD.windows(Extents(first_ns, first_ns + 10, first_ns + 10, present))
+    assert windows.known.tolist() == [False, True, False]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -441,3 +441,40 @@ def test_a_real_run_on_cpus() -> None:
 def test_a_run_on_cpus_reports_why_it_has_no_forward_and_backward() -> None:
     with pytest.raises(errors.NothingToAnalyseError, match=r"no range is named .* no device plane"):
         bubbleviz.analyze(DATA / "jax_cpu4.xplane.pb")
+
+
+@pytest.mark.parametrize("kind", [tpu, gpu], ids=["TPU", "GPU"])
+@pytest.mark.parametrize(
+    ("shift", "longer"),
+    [(10**14, 0), (-(10**14), 0), (0, 10**14), (9 * 10**15, 0), (-(10**10), 10**10)],
+    ids=["late", "early", "ends late", "months", "starts early"],
+)
+def test_events_with_bad_offsets_are_left_out_and_counted(
+    kind: Any, shift: int, longer: int, tmp_path: Path
+) -> None:
+    def damaged(events: Sequence[E]) -> list[E]:
+        event = events[5]
+        moved = replace(event, start=event.start + shift, end=event.end + shift + longer)
+        return [*events[:5], moved, *events[6:]]
+
+    def planes(change: Callable[[Sequence[E]], list[E]]) -> list[P]:
+        return [
+            replace(
+                plane,
+                lines=[
+                    replace(line, events=change(line.events))
+                    if line.name in {"XLA Ops", "Stream #7(Kernel)"} and plane.name.endswith(":1")
+                    else line
+                    for line in plane.lines
+                ],
+            )
+            for plane in kind()
+        ]
+
+    report = bubbleviz.analyze([written(tmp_path, planes(damaged))])
+    folder = tmp_path / "without"
+    folder.mkdir()
+    without = written(folder, planes(lambda events: [*events[:5], *events[6:]]))
+    assert ratios(report) == ratios(bubbleviz.analyze([without]))
+    counts = {note.what: note.count for note in report.limitations}
+    assert counts["events outside the capture"] == 1

@@ -20,20 +20,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bubbleviz.model.capture import outside_capture
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import IMPOSSIBLE_NS, Activities
+from bubbleviz.model.profile import IMPOSSIBLE_NS, Activities, outside_limitation
 
 #: Work may begin so much before its launching call, as clocks differ; ns.
 _CLOCK_GRAIN_NS = 100_000
 #: So much where many kernels do; ns.
 _CLOCK_DRIFT_NS = 10_000_000
-#: This share of kernels are many; and the first and the last so many do not bound a capture.
-_SHARE = 20
-#: Work may lie so far outside the capture, or as far as that is long; ns.
-_OUTSIDE_NS = 100_000_000
-#: The same where no calls bound the capture, and as many times its length.
-_UNBOUNDED_NS, _UNBOUNDED_LENGTHS = 1_000_000_000, 10
+#: Such a part of all kernels are many.
+_MANY = 20
 #: Rows that are looked at together.
 _PIECE = 1 << 16
 
@@ -62,8 +59,7 @@ class TimeCheck:
             reason = f"{path}: they start before the call that launched them; they are left out"
             yield Limitation("kernels and copies before their launching call", reason, self.early)
         if self.outside:
-            reason = f"{path}: they start or end far from everything else; they are left out"
-            yield Limitation("kernels and copies outside the capture", reason, self.outside)
+            yield outside_limitation("kernels and copies", path, self.outside)
         if self.skewed:
             reason = (
                 f"{path}: many start before the call that launched them, by up to "
@@ -88,7 +84,7 @@ def check_times(
     skewed = skew_ns = 0
     if _any_early(activities.start_ns, call, launched_ns):
         early, skewed, skew_ns = _early(activities, call, launched_ns)
-    outside = _outside(activities.start_ns, activities.end_ns, capture_ns)
+    outside = outside_capture(activities.start_ns, activities.end_ns, capture_ns)
     if not early.any() and outside is None:
         return TimeCheck(None, 0, 0, skewed, skew_ns)
     sound = np.ones(len(activities), bool)
@@ -134,44 +130,5 @@ def _allowed(delay_ns: Ints) -> int:
     before = int((delay_ns < -_CLOCK_GRAIN_NS).sum())
     if 2 * negative > len(delay_ns):
         return IMPOSSIBLE_NS
-    many = before > max(1, len(delay_ns) // _SHARE) or negative >= 2 * before > 0
+    many = before > max(1, len(delay_ns) // _MANY) or negative >= 2 * before > 0
     return _CLOCK_DRIFT_NS if many else _CLOCK_GRAIN_NS
-
-
-def _outside(start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None) -> Bools | None:
-    """Return which work lies outside the capture; None for none.
-
-    A capture may lack calls at its edges, so it lasts as long as most of the work, too.
-    """
-    count = len(start_ns)
-    if count == 0:
-        return None
-    least_ns, lengths = _OUTSIDE_NS, 1
-    if capture_ns is None:
-        least_ns, lengths = _UNBOUNDED_NS, _UNBOUNDED_LENGTHS
-    elif _inside(start_ns, end_ns, *_bounds(capture_ns, least_ns, lengths)):
-        return None
-    edge = count // _SHARE + 1
-    if 2 * edge < count:
-        middle = (
-            int(np.partition(start_ns, edge)[edge]),
-            int(np.partition(end_ns, count - 1 - edge)[count - 1 - edge]),
-        )
-        first_ns, last_ns = capture_ns or middle
-        capture_ns = min(first_ns, middle[0]), max(last_ns, middle[1])
-    if capture_ns is None:
-        return None
-    low_ns, high_ns = _bounds(capture_ns, least_ns, lengths)
-    if _inside(start_ns, end_ns, low_ns, high_ns):
-        return None
-    return np.asarray((start_ns < low_ns) | (end_ns > high_ns), bool)
-
-
-def _bounds(capture_ns: tuple[int, int], least_ns: int, lengths: int) -> tuple[int, int]:
-    """Return the first and the last time of work that belongs to a capture."""
-    room_ns = max(least_ns, lengths * (capture_ns[1] - capture_ns[0]))
-    return capture_ns[0] - room_ns, capture_ns[1] + room_ns
-
-
-def _inside(start_ns: Ints, end_ns: Ints, low_ns: int, high_ns: int) -> bool:
-    return bool(start_ns.min() >= low_ns and end_ns.max() <= high_ns)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.model.capture import beyond, capture_bounds
 from bubbleviz.model.columns import NONE, Codes, Ints, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.numbering import Numbering
@@ -122,6 +123,7 @@ class PlaneCollector:
         """Return the planes, once all lines have been added."""
         on_host = not any(self._events.get(role.name) for role in (Role.STREAM, Role.OPS))
         spans, self._spans = self._spans, []
+        outside = self._leave_out_strays()
         return Planes(
             texts=self.texts.values,
             labels=tuple(Label(*row) for row in self._labels.values),
@@ -136,7 +138,25 @@ class PlaneCollector:
             devices=tuple(sorted(self._devices.items())),
             on_host=on_host,
             impossible=self._impossible,
+            outside=outside,
         )
+
+    def _leave_out_strays(self) -> int:
+        """Leave out what lies far outside the capture of all devices; return how much that is."""
+        pieces = [piece for table in self._events.values() for piece in table]
+        if not pieces:
+            return 0
+        start_ns, end_ns = (
+            np.concatenate([getattr(piece, column) for piece in pieces])
+            for column in ("start_ns", "end_ns")
+        )
+        bounds_ns = capture_bounds(start_ns, end_ns)
+        if bounds_ns is None:
+            return 0
+        for key, table in self._events.items():
+            strays = [beyond(piece.start_ns, piece.end_ns, bounds_ns) for piece in table]
+            self._events[key] = [p.take(~stray) for p, stray in zip(table, strays, strict=True)]
+        return int(beyond(start_ns, end_ns, bounds_ns).sum())
 
     def _taken(self, *keys: str) -> PlaneEvents:
         pieces = [piece for key in keys for piece in self._events.pop(key, [])]

@@ -115,6 +115,8 @@ class Planes:
         devices: number and name of each device's plane.
         on_host: whether there is no device, so that instructions that the host ran are the work.
         impossible: how many events were left out for impossible times.
+        outside: how many events of devices, and launches, were left out for they lie far outside
+            the capture.
     """
 
     texts: tuple[str, ...]
@@ -130,3 +132,4 @@ class Planes:
     devices: tuple[tuple[int, str], ...]
     on_host: bool
     impossible: int
+    outside: int

@@ -25,6 +25,7 @@ from bubbleviz.model.profile import (
     TableCount,
     Thread,
     impossible_times,
+    outside_limitation,
 )
 from bubbleviz.sources.in_memory import InMemoryRanges
 from bubbleviz.sources.xla.device_work import XlaWork, work_of
@@ -253,6 +254,8 @@ def profile_of(
 
 def _limitations(path: str, planes: Planes, work: XlaWork) -> Iterator[Limitation]:
     yield from impossible_times(path, {"events": planes.impossible})
+    if planes.outside:
+        yield outside_limitation("events", path, planes.outside)
     if planes.on_host and work.activities.kernels:
         yield Limitation(
             WITHOUT_DEVICE,
