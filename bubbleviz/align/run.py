@@ -289,8 +289,8 @@ def _ranks(joined: Joined, place: Ints, staging: Staging) -> tuple[Rank, ...]:
 
 def _labels(ranks: Sequence[tuple[str, LocalRank]]) -> list[str]:
     """Return short unique names: host and GPU, with the pid where these are not enough."""
-    short = [f"{host} GPU {rank.device_id}" for host, rank in ranks]
-    with_pid = [f"{host} pid {pid_of(rank.process)} GPU {rank.device_id}" for host, rank in ranks]
+    short = [f"{host} {rank.place}" for host, rank in ranks]
+    with_pid = [f"{host} pid {pid_of(rank.process)} {rank.place}" for host, rank in ranks]
     longer = [a if short.count(a) == 1 else b for a, b in zip(short, with_pid, strict=True)]
     return [
         label if longer.count(label) == 1 else f"{label} #{i}" for i, label in enumerate(longer)

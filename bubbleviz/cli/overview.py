@@ -32,11 +32,12 @@ def inspection_parts(inspection: Inspection) -> Iterator[RenderableType]:
     pids = ", ".join(str(pid_of(p)) for p in contents.processes) or "none with kernels"
     head.append(f"\n  processes    {one_line(pids, 100)}", style="not bold")
     yield head
+    noun = "GPU" if source.on_host else source.device
     for device in contents.devices:
         seen_by = "" if device.pid is None else f" of process {device.pid}"
         uuid = f", {device.uuid}" if device.uuid else ""
         yield Text(
-            f"  GPU {device.device_id}{seen_by}: {one_line(device.name, 60)}{one_line(uuid, 60)}"
+            f"  {noun} {device.device_id}{seen_by}: {one_line(device.name, 60)}{one_line(uuid, 60)}"
         )
     yield Text("Rows", style="bold")
     for table in contents.tables:

@@ -162,6 +162,7 @@ def _local_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Lo
                 device_id=device,
                 device=devices.get((pid, device), devices.get((None, device))),
                 global_rank=int(numbers[0]) if len(numbers) == 1 else given,
+                place=profile.source.place(device),
             )
         )
     return tuple(local)

@@ -24,12 +24,13 @@ from bubbleviz.model.profile import Device, Source
 
 @dataclass(frozen=True)
 class LocalRank:
-    """A (process, device) of one profile."""
+    """A (process, device) of one profile; ``place`` is the device in words, ``GPU 0``."""
 
     process: int
     device_id: int
     device: Device | None
     global_rank: int | None
+    place: str
 
 
 @dataclass(frozen=True)

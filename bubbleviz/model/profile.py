@@ -228,6 +228,10 @@ class Device:
     pci: str | None = None
 
 
+#: What stands for the device where only a host's own operators were recorded.
+HOST = "host"
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a profile came from.
@@ -241,6 +245,7 @@ class Source:
         schema_version: version of the export's schema.
         session_utc_ns: host's UTC clock at the profile's time 0.
         session_clock_ns: host's steady clock at the profile's time 0.
+        device: what its devices are: ``GPU``, another accelerator's name, or :data:`HOST`.
     """
 
     path: str
@@ -251,6 +256,16 @@ class Source:
     schema_version: str | None
     session_utc_ns: int | None
     session_clock_ns: int | None
+    device: str = "GPU"
+
+    @property
+    def on_host(self) -> bool:
+        """Whether operators of the host stand for the work of devices."""
+        return self.device == HOST
+
+    def place(self, device_id: int) -> str:
+        """Return a device in words: ``GPU 0``, or ``host``."""
+        return HOST if self.on_host and device_id == 0 else f"{self.device} {device_id}"
 
 
 @dataclass(frozen=True)

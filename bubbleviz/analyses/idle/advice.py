@@ -1,4 +1,4 @@
-"""Advice: what to look at first, in a sentence."""
+"""Advice: how idle devices are, and what to look at first, in a sentence each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bubbleviz.analyses.idle.report import IdleReport
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import percent
+from bubbleviz.render.text.cells import counted, percent
 
 #: Characters of an activity's name.
 _NAME = 40
@@ -16,8 +16,25 @@ _LITTLE = 0.01
 _SHARE = 0.1
 
 
+def title_of(report: IdleReport) -> str:
+    """Return how many devices were idle for how long, in one line; hosts are no devices."""
+    hosts = len(report.ranks) - len(report.devices)
+    beside = f"{counted(hosts, 'host')} without a device" if hosts else ""
+    window = "" if report.window is None else f", in {report.window} alone"
+    if not report.devices:
+        return f"{beside}: operators, and no work of any device{window}"
+    idle = report.idle_ns / report.span_ns if report.span_ns else None
+    devices = f"{counted(len(report.devices), 'device')}, idle for {percent(idle)} of the time"
+    return f"{devices}{window}" + (f"; {beside}" if beside else "")
+
+
 def advice(report: IdleReport) -> str:
     """Return the first thing to look at."""
+    if not report.devices:
+        return (
+            "no work of any device was recorded: how long devices were idle is unknown; record "
+            "their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
+        )
     if not report.span_ns or report.idle_ns < _LITTLE * report.span_ns:
         return "devices are idle for less than 1 % of the time: there is little to win here"
     longest = report.activities[0]
@@ -32,7 +49,7 @@ def advice(report: IdleReport) -> str:
 
 def communication_advice(report: IdleReport) -> Iterator[str]:
     """Yield that communication may be waiting, where much of the time is exposed communication."""
-    exposed_ns = sum(rank.breakdown.exposed_communication_ns for rank in report.ranks)
+    exposed_ns = sum(rank.breakdown.exposed_communication_ns for rank in report.devices)
     if report.span_ns and exposed_ns >= _SHARE * report.span_ns:
         share = percent(exposed_ns / report.span_ns)
         yield (

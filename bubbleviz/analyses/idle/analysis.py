@@ -97,10 +97,10 @@ def _of_profile(
 def _labelled(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
     """Return ranks with the shortest labels that differ."""
     candidates = [
-        [f"{rank.host} GPU {rank.device_id}" for rank in ranks],
-        [f"{rank.host} pid {rank.pid} GPU {rank.device_id}" for rank in ranks],
-        [f"{Path(rank.path).name} pid {rank.pid} GPU {rank.device_id}" for rank in ranks],
-        [f"{rank.path} pid {rank.pid} GPU {rank.device_id}" for rank in ranks],
+        [f"{rank.host} {rank.place}" for rank in ranks],
+        [f"{rank.host} pid {rank.pid} {rank.place}" for rank in ranks],
+        [f"{Path(rank.path).name} pid {rank.pid} {rank.place}" for rank in ranks],
+        [f"{rank.path} pid {rank.pid} {rank.place}" for rank in ranks],
     ]
     labels = next((texts for texts in candidates if len(set(texts)) == len(texts)), candidates[-1])
     return tuple(replace(rank, label=label) for rank, label in zip(ranks, labels, strict=True))
@@ -129,10 +129,10 @@ def _report(
 
 
 def _summed(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
-    """Return the idle time of all ranks by activity, the longest first."""
+    """Return the idle time of all devices by activity, the longest first."""
     by_activity: dict[str, list[ActivityIdle]] = defaultdict(list)
     for index, rank in enumerate(ranks):
-        for total in rank.activities:
+        for total in () if rank.on_host else rank.activities:
             by_activity[total.activity].append(replace(total, rank=index))
     summed = (
         replace(

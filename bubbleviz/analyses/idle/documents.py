@@ -69,11 +69,14 @@ def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
         "host": rank.host,
         "pid": rank.pid,
         "device_id": rank.device_id,
+        "device": rank.place,
         "gpu": rank.gpu,
         **_breakdown(rank.breakdown),
+        "duty_cycle": rank.duty_cycle,
+        "compute_duty": rank.compute_duty,
         "activities": [_activity(total, rank.breakdown.idle_ns) for total in rank.activities],
         "steps_by": rank.steps_by,
-        "steps": [_step(step) for step in rank.steps],
+        "steps": [_step(step, rank) for step in rank.steps],
         "gaps": len(rank.gaps),
         "longest_gaps": _longest_gaps(rank, top),
     }
@@ -86,9 +89,7 @@ def _breakdown(breakdown: Breakdown) -> dict[str, Any]:
         "span_ns": breakdown.span_ns,
         "busy_ns": breakdown.busy_ns,
         "idle_ns": breakdown.idle_ns,
-        "duty_cycle": breakdown.duty_cycle,
         "compute_ns": breakdown.compute_ns,
-        "compute_duty": breakdown.compute_duty,
         "communication_ns": breakdown.communication_ns,
         "copy_ns": breakdown.copy_ns,
         "exposed_communication_ns": breakdown.exposed_communication_ns,
@@ -118,7 +119,7 @@ def _activity(total: ActivityIdle, idle_ns: int, *, with_rank: bool = False) -> 
     }
 
 
-def _step(step: StepIdle) -> dict[str, Any]:
+def _step(step: StepIdle, rank: RankIdle) -> dict[str, Any]:
     inside = step.name is not None
     return {
         "name": step.name,
@@ -127,7 +128,7 @@ def _step(step: StepIdle) -> dict[str, Any]:
         "length_ns": step.length_ns,
         "busy_ns": step.busy_ns,
         "idle_ns": step.idle_ns,
-        "duty_cycle": step.duty_cycle,
+        "duty_cycle": None if rank.on_host else step.duty_cycle,
         "activities": dict(step.activities),
     }
 

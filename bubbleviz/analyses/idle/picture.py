@@ -15,6 +15,7 @@ import drawsvg
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.report import BUSY, IdleReport, RankIdle
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.page import (
@@ -29,7 +30,6 @@ from bubbleviz.render.picture.page import (
     ticks,
 )
 from bubbleviz.render.picture.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
-from bubbleviz.render.text.cells import counted
 
 Edges = npt.NDArray[np.floating[Any]]
 #: More strips than this are not drawn.
@@ -48,9 +48,7 @@ def draw_idle(report: IdleReport) -> str:
     """Return the SVG document of a report."""
     page = Page("bvg-")
     count = len(report.ranks)
-    idle = percent(report.idle_ns / report.span_ns if report.span_ns else None)
-    window = "" if report.window is None else f", in {report.window} alone"
-    page.title = f"{counted(count, 'device')}, idle for {idle} of the time{window}"
+    page.title = title_of(report)
     page.description = "A strip a device; each slice is filled by the shares of its time."
     page.y += 14
     page.text(page.title, MARGIN, page.y, 16, font_weight="bold")
@@ -81,7 +79,7 @@ def draw_idle(report: IdleReport) -> str:
         _draw_strip(page, rank, start, rank.breakdown.span_ns * scale, height, colours)
         middle = page.y + height / 2 + 4
         page.text(fitted(label, size, room - 8), MARGIN, middle, size)
-        page.text(percent(rank.breakdown.duty_cycle), right + 10, middle, size)
+        page.text(percent(rank.duty_cycle), right + 10, middle, size)
         page.y += height
         if any(step.name is not None for step in rank.steps):
             _draw_steps(page, rank, left, origin[rank.path], scale)
@@ -99,7 +97,9 @@ def _colours(report: IdleReport) -> dict[str, str]:
     names = [*BUSY, *(total.activity for total in report.activities[:_COLOURED])]
     others = iter(MORE_ACTIVITIES * _COLOURED)
     colours = {name: ACTIVITIES[name] if name in ACTIVITIES else next(others) for name in names}
-    return {**colours, _REST: _REST_COLOUR} if len(report.activities) > _COLOURED else colours
+    # Activities of hosts without a device are not in the report's list.
+    others_shown = len(report.activities) > _COLOURED or len(report.devices) < len(report.ranks)
+    return {**colours, _REST: _REST_COLOUR} if others_shown else colours
 
 
 def _draw_strip(

@@ -116,11 +116,13 @@ def _rank(device: DeviceTime, evidence: IdleEvidence, shortest_ns: int) -> RankI
     # A device is described for a process, or for all of them.
     models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
     return RankIdle(
-        label=f"{profile.source.host} pid {pid} GPU {device_id}",
+        label=f"{profile.source.host} pid {pid} {profile.source.place(device_id)}",
         path=profile.source.path,
         host=profile.source.host,
         pid=pid,
         device_id=device_id,
+        place=profile.source.place(device_id),
+        on_host=profile.source.on_host,
         gpu=models[0] if models and models[0] else None,
         breakdown=device.breakdown(),
         activities=activities,

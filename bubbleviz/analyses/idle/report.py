@@ -229,6 +229,9 @@ class RankIdle:
         host: on which it was recorded.
         pid: process.
         device_id: device as the process numbers it.
+        place: the device in words, ``GPU 0``.
+        on_host: whether it is a host, whose operators stand for the work of a device: it has no
+            duty cycle, and its idle time counts in no sum.
         gpu: model of the device; None unknown.
         breakdown: how it spent its time.
         activities: its idle time by activity, the longest first; they add up to it.
@@ -244,6 +247,8 @@ class RankIdle:
     host: str
     pid: int
     device_id: int
+    place: str
+    on_host: bool
     gpu: str | None
     breakdown: Breakdown
     activities: tuple[ActivityIdle, ...]
@@ -253,6 +258,16 @@ class RankIdle:
     chunks: Chunks
     strip: Strip
 
+    @property
+    def duty_cycle(self) -> float | None:
+        """Busy time over the span; None for an empty span, and for a host."""
+        return None if self.on_host else self.breakdown.duty_cycle
+
+    @property
+    def compute_duty(self) -> float | None:
+        """Compute time over the span; None for an empty span, and for a host."""
+        return None if self.on_host else self.breakdown.compute_duty
+
 
 @dataclass(frozen=True)
 class IdleReport:
@@ -260,7 +275,7 @@ class IdleReport:
 
     Attributes:
         ranks: in the order of the profiles, then processes and devices.
-        activities: idle time of all ranks by activity, the longest first.
+        activities: idle time of all devices by activity, the longest first.
         shortest_ns: shorter gaps are kernel-to-kernel gaps.
         advice: what may help, by activity.
         meaning: of activities.
@@ -277,11 +292,16 @@ class IdleReport:
     window: str | None = None
 
     @property
+    def devices(self) -> tuple[RankIdle, ...]:
+        """The ranks that are devices, not hosts."""
+        return tuple(rank for rank in self.ranks if not rank.on_host)
+
+    @property
     def idle_ns(self) -> int:
-        """Idle time of all ranks."""
-        return sum(rank.breakdown.idle_ns for rank in self.ranks)
+        """Idle time of all devices."""
+        return sum(rank.breakdown.idle_ns for rank in self.devices)
 
     @property
     def span_ns(self) -> int:
-        """Spans of all ranks."""
-        return sum(rank.breakdown.span_ns for rank in self.ranks)
+        """Spans of all devices."""
+        return sum(rank.breakdown.span_ns for rank in self.devices)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from bubbleviz.analyses.idle.advice import advice, communication_advice
+from bubbleviz.analyses.idle.advice import advice, communication_advice, title_of
 from bubbleviz.analyses.idle.report import (
     DEFINITIONS,
     ActivityIdle,
@@ -18,11 +18,9 @@ from bubbleviz.analyses.idle.report import (
 from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import (
-    counted,
     in_percent,
     listed,
     milliseconds,
-    percent,
     ruled,
     shortened,
     titled,
@@ -44,11 +42,11 @@ def sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
         top: rows of a table, at most.
     """
     yield Text(_headline(report))
-    yield from titled("Devices", _devices(report.ranks[:top]))
+    yield from titled("Devices" if report.devices else "Hosts", _devices(report.ranks[:top]))
     yield from _more(len(report.ranks), top)
     if report.activities:
         yield from _activity_sections(report, top)
-    steps = [(rank, step) for rank in report.ranks for step in rank.steps]
+    steps = [(rank, step) for rank in report.devices for step in rank.steps]
     if any(step.name is not None for _, step in steps):
         by = ", ".join(dict.fromkeys(rank.steps_by for rank in report.ranks))
         yield from titled(f"Steps ({by}), most idle ones", _steps(_most_idle(steps, top)))
@@ -57,10 +55,7 @@ def sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
 
 
 def _headline(report: IdleReport) -> str:
-    idle = report.idle_ns / report.span_ns if report.span_ns else None
-    window = "" if report.window is None else f", in {report.window} alone"
-    return (
-        f"{counted(len(report.ranks), 'device')}, idle for {percent(idle)} of the time{window}\n"
+    return f"{title_of(report)}\n" + (
         f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\nspan: {DEFINITIONS['span']}.\n"
         "span = compute + exposed communication + exposed copies + idle."
     )
@@ -91,12 +86,12 @@ def _devices(ranks: Sequence[RankIdle]) -> Table:
         table.add_row(
             _short_name(rank.label),
             milliseconds(time.span_ns),
-            in_percent(time.duty_cycle),
+            in_percent(rank.duty_cycle),
             *(
-                in_percent(part_ns / time.span_ns if time.span_ns else None)
+                in_percent(part_ns / time.span_ns if time.span_ns and not rank.on_host else None)
                 for part_ns in (*parts_ns, time.idle_ns)
             ),
-            milliseconds(time.idle_ns),
+            milliseconds(None if rank.on_host else time.idle_ns),
             milliseconds(time.communication_ns),
             in_percent(time.overlap),
         )

@@ -16,6 +16,7 @@ from bubbleviz.sources.kineto.events import (
     KERNEL,
     LASTING,
     OPERATOR,
+    SAME_AS,
     CollectiveArgs,
     CollectiveEvent,
     ExactKinetoEvent,
@@ -108,8 +109,8 @@ class EventCollector:
         for kind, events_of_kind in by_kind.items():
             columns = self._columns(events_of_kind)
             self._blocks[kind].append(columns)
-            if kind in (KERNEL, OPERATOR):
-                self._add_collectives(kind, events_of_kind, columns)
+            if SAME_AS.get(kind, kind) in (KERNEL, OPERATOR):
+                self._add_collectives(SAME_AS.get(kind, kind), events_of_kind, columns)
 
     def _add_collectives(
         self, kind: int, events: Sequence[KinetoEvent | ExactKinetoEvent], columns: Ints
@@ -146,10 +147,14 @@ class EventCollector:
         return int(start_ns[near].min(initial=middle))
 
     def take(self, base_ns: int, *kinds: int) -> EventRows:
-        """Return the events of some categories, each in the order of the file, and forget them."""
+        """Return the events of some categories, each in the order of the file, and forget them.
+
+        Those of other accelerators become what they are the same as.
+        """
         tables = [np.empty((7, 0), np.int64)]
         tables += [block for kind in kinds for block in self._blocks[kind]]
-        kind = np.repeat(np.array(kinds, np.int64), [self.count(kind) for kind in kinds])
+        become = np.array([SAME_AS.get(kind, kind) for kind in kinds], np.int64)
+        kind = np.repeat(become, [self.count(kind) for kind in kinds])
         columns = np.concatenate(tables, axis=1)
         for taken in kinds:
             del self._blocks[taken]

@@ -11,9 +11,17 @@ from bubbleviz.model.texts import encodable
 from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = range(7)
+#: Work and calls of accelerators that are named otherwise.
+MTIA_WORK, XPU_CALL, OTHER_CALL = range(7, 10)
+#: What these are the same as.
+SAME_AS = {MTIA_WORK: KERNEL, XPU_CALL: CALL, OTHER_CALL: CALL}
+#: What devices are called in traces with such events; the first that occurs decides.
+DEVICES = {MTIA_WORK: "MTIA", XPU_CALL: "XPU", OTHER_CALL: "accelerator"}
+KINDS = range(10)
 #: Their events have a duration.
-LASTING = frozenset((KERNEL, COPY, CALL, ANNOTATION, OPERATOR))
-#: By the category of the event in lower case; some are those of older versions.
+LASTING = frozenset((KERNEL, COPY, CALL, ANNOTATION, OPERATOR, *SAME_AS))
+#: By the category of the event in lower case; some are those of older versions, or of the forks of
+#: Kineto for other accelerators (libkineto/include/ActivityType.h).
 CATEGORIES = {
     "kernel": KERNEL,
     "gpu_memcpy": COPY,
@@ -24,6 +32,22 @@ CATEGORIES = {
     "cuda_driver": CALL,
     "runtime": CALL,
     "driver": CALL,
+    "hip_runtime": CALL,
+    "hip_driver": CALL,
+    "mtia_runtime": CALL,
+    "mtia_ccp_events": MTIA_WORK,
+    "xpu_runtime": XPU_CALL,
+    "xpu_driver": XPU_CALL,
+    "hpu_op": OTHER_CALL,
+    "glow_runtime": OTHER_CALL,
+    "privateuse1_runtime": OTHER_CALL,
+    "privateuse1_driver": OTHER_CALL,
+    "gcu_runtime": OTHER_CALL,
+    "gcu_driver": OTHER_CALL,
+    "gcu_memcpy": COPY,
+    "gcu_memset": COPY,
+    "musa_runtime": OTHER_CALL,
+    "musa_driver": OTHER_CALL,
     "user_annotation": ANNOTATION,
     "cpu_op": OPERATOR,
     "operator": OPERATOR,

@@ -6,14 +6,15 @@ categories with capitals and other names):
 =================================================== ==============================================
 category                                            becomes
 =================================================== ==============================================
-kernel, gpu_memcpy, gpu_memset                      activities, on ``args.device``
-cuda_runtime, cuda_driver                           calls, by ``args.correlation``
+kernel, gpu_memcpy, gpu_memset, mtia_ccp_events     activities, on ``args.device``
+cuda_runtime, cuda_driver, mtia_runtime, xpu_...    calls, by ``args.correlation``
 user_annotation, cpu_op, python_function            ranges (``record_function``, operators, Python)
 overhead                                            times when the profiler held the process up
 =================================================== ==============================================
 
 ``distributedInfo.rank`` is the rank, and times count from ``baseTimeNanoseconds``. In a trace
-without any GPU work the outermost operators of each thread stand for kernels.
+without any work of devices the outermost operators of each thread stand for kernels, and the host
+for the device.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (
+    HOST,
     Device,
     Overheads,
     Profile,
@@ -52,10 +54,16 @@ from bubbleviz.sources.kineto.events import (
     ANNOTATION,
     CALL,
     COPY,
+    DEVICES,
     KERNEL,
+    KINDS,
+    MTIA_WORK,
     OPERATOR,
+    OTHER_CALL,
     OVERHEAD,
     PYTHON,
+    SAME_AS,
+    XPU_CALL,
     ExactKinetoEvent,
     KinetoEvent,
 )
@@ -65,6 +73,7 @@ from bubbleviz.sources.kineto.tables import (
     operators_as_work,
     processes_of,
     ranges_of,
+    with_devices,
     with_operators,
 )
 from bubbleviz.sources.trace_events.columns import global_threads
@@ -106,12 +115,13 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         for events in file.blocks():
             collector.add(events)
             rows.count = (rows.count or 0) + len(events)
-    counts = {kind: collector.count(kind) for kind in range(7)}
+    counts = _counts(collector)
+    device = next((name for kind, name in DEVICES.items() if collector.count(kind)), "GPU")
     base_ns, metadata = collector.base_ns(), file.metadata()
     threads = global_threads(collector.threads)
     names = tuple(map(encodable, collector.names.values))
-    work = collector.take(base_ns, KERNEL, COPY)
-    calls = collector.take(base_ns, CALL)
+    work = collector.take(base_ns, KERNEL, MTIA_WORK, COPY)
+    calls = collector.take(base_ns, CALL, XPU_CALL, OTHER_CALL)
     ranges = collector.take(base_ns, ANNOTATION, OPERATOR, PYTHON)
     overheads = collector.take(base_ns, OVERHEAD)
     workless = _launches_without_work(calls, work, names)
@@ -129,14 +139,16 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
     ]
     collectives = collectives_of(work, calls, collector, base_ns, metadata)
     if len(work):
+        work, lacking = with_devices(work, threads, file.path)
         calls, replaced = with_operators(work, calls, ranges, file.path)
-        limitations.extend(replaced)
+        limitations.extend((*lacking, *replaced))
     elif not loss:
+        device = HOST
         work, calls = operators_as_work(ranges, threads)
         limitations.append(_without_gpu(file.path))
     every_range = ranges_of(ranges, threads, names)
     profile = Profile(
-        source=_source(file.path, metadata, base_ns),
+        source=_source(file.path, metadata, base_ns, device),
         activities=activities_of(work, processes_of(work, calls, threads), names),
         calls=calls_of(calls, threads, names),
         ranges=every_range,
@@ -152,6 +164,14 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         collectives=collectives,
     )
     return KinetoProfile(profile, ranges.kind, counts, loss)
+
+
+def _counts(collector: EventCollector) -> dict[int, int]:
+    """Return how many events each category has, with those that are the same as it."""
+    counts = dict.fromkeys(KINDS, 0)
+    for kind in KINDS:
+        counts[SAME_AS.get(kind, kind)] += collector.count(kind)
+    return counts
 
 
 def _launches_without_work(calls: EventRows, work: EventRows, names: Sequence[str]) -> int:
@@ -193,7 +213,10 @@ def _untimed(path: str, untimed: int, endless: int) -> Iterator[Limitation]:
 
 
 def _without_gpu(path: str) -> Limitation:
-    reason = f"{path}: no GPU work, so the outermost operators of each thread stand for kernels"
+    reason = (
+        f"{path}: no device recorded any, so the outermost operators of each thread stand for "
+        "kernels, and the host for the device"
+    )
     return Limitation("GPU work", reason)
 
 
@@ -204,7 +227,7 @@ def _named_threads(names: Mapping[int, str], threads: Ints) -> Iterator[Thread]:
             yield Thread(thread, encodable(name))
 
 
-def _source(path: str, metadata: Mapping[str, object], base_ns: int) -> Source:
+def _source(path: str, metadata: Mapping[str, object], base_ns: int, device: str) -> Source:
     host, schema = metadata.get("host_name"), metadata.get("schemaVersion")
     zero_ns = metadata.get("baseTimeNanoseconds")
     utc_ns = base_ns + (zero_ns if isinstance(zero_ns, int) else 0)
@@ -218,6 +241,7 @@ def _source(path: str, metadata: Mapping[str, object], base_ns: int) -> Source:
         schema_version=None if schema is None else str(schema),
         session_utc_ns=utc_ns if utc_ns > _OLDEST_UTC_NS else None,
         session_clock_ns=None,
+        device=device,
     )
 
 

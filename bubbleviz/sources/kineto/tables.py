@@ -26,6 +26,24 @@ from bubbleviz.sources.kineto.event_columns import (
 )
 from bubbleviz.sources.kineto.events import ANNOTATION, CALL, KERNEL, OPERATOR
 
+#: Processes with lower numbers are devices: Kineto gives their work the device as its process.
+_MOST_DEVICES = 4096
+
+
+def with_devices(
+    work: EventRows, threads: Ints, path: str
+) -> tuple[EventRows, tuple[Limitation, ...]]:
+    """Return work that names no device on the one that stands for its process, else on device 0."""
+    lacking = np.flatnonzero(work[DEVICE] < 0)
+    if len(lacking) == 0:
+        return work, ()
+    columns = work.columns.copy()
+    process = process_of(threads[work[THREAD][lacking]])
+    columns[DEVICE, lacking] = np.where(process < _MOST_DEVICES, process, 0)
+    reason = f"{path}: they count as those of the device that their process (pid) names, else of 0"
+    note = Limitation("devices of some kernels and copies", reason, len(lacking))
+    return EventRows(columns, work.kind, work.impossible), (note,)
+
 
 def with_operators(
     work: EventRows, calls: EventRows, ranges: EventRows, path: str

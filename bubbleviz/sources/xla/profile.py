@@ -14,6 +14,7 @@ from bubbleviz.model.columns import Bools, Ints, joined
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
+    HOST,
     WITHOUT_DEVICE,
     Contents,
     Device,
@@ -241,7 +242,7 @@ def profile_of(
     if not work.launched:
         named += [Thread(t, f"{DEVICE_THREAD} {d}") for d, t in threads.of_device.items()]
     return XlaProfile(
-        source=source,
+        source=replace(source, device=HOST) if planes.on_host else source,
         work=work,
         ranges=XlaRanges(work.ranges, planes.spans, threads.of_line),
         threads=tuple(dict.fromkeys(named)),
