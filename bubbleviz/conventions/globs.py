@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
+#: What stands for other characters in a pattern; a set that is not closed ends it.
+_WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
 _SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 
 
@@ -14,18 +17,43 @@ def binds_of(globs: Sequence[str]) -> Mapping[str, str | int | None]:
     """Return the parameters that pass patterns to queries.
 
     Patterns that begin with a letter, or a set of letters, stand behind one pattern for all of
-    these letters: the first letter of most names is enough to leave them out.
+    these letters: the first letter of most names is enough to leave them out. Of the others two
+    stand for themselves, and the rest behind one pattern for the text that all of them contain.
     """
     letters = {glob: _first_letters(glob) for glob in globs}
     any_letter = "".join(sorted({letter for firsts in letters.values() for letter in firsts}))
-    floating = [glob for glob, firsts in letters.items() if not firsts]
+    first, second, *rest = _in_front([glob for glob, firsts in letters.items() if not firsts])
     return {
         "first_letters": f"[{any_letter}]*",
         "anchored": json.dumps([glob for glob, firsts in letters.items() if firsts]),
-        "floating_first": floating[0] if floating else None,
-        "floating_more": len(floating) > 1,
-        "floating": json.dumps(floating[1:]),
+        "floating_first": first,
+        "floating_second": second,
+        "floating_guard": f"*{_shared_literal(rest)}*" if rest else None,
+        "floating": json.dumps(rest),
     }
+
+
+def _in_front(floating: Sequence[str]) -> Sequence[str | None]:
+    """Return patterns so that those behind the first two share the longest text; None fills up."""
+    if len(floating) <= 2:
+        return [*floating, None, None][:2]
+    orders = (
+        [*pair, *(glob for glob in floating if glob not in pair)]
+        for pair in itertools.combinations(floating, 2)
+    )
+    return max(orders, key=lambda order: len(_shared_literal(order[2:])))
+
+
+def _shared_literal(globs: Sequence[str]) -> str:
+    """Return the longest text that every name contains which any of the patterns matches."""
+    first, *others = ([part for part in _WILDCARD.split(glob) if part] for glob in globs)
+    literals = {
+        part[start:end]
+        for part in first
+        for start, end in itertools.combinations(range(len(part) + 1), 2)
+    }
+    shared = (t for t in literals if all(any(t in part for part in parts) for parts in others))
+    return max(shared, key=lambda text: (len(text), text), default="")
 
 
 def _first_letters(glob: str) -> str:

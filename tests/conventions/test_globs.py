@@ -8,6 +8,7 @@ import pytest
 
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
+from bubbleviz.conventions.globs import lets_through
 from bubbleviz.sources.readers.nsys import open_file
 from tests.support.nsys_exports import C, K, R, profile
 
@@ -55,3 +56,29 @@ def test_a_pattern_is_taken_as_it_is_written(tmp_path: Path) -> None:
 
     with open_file(path, 1) as file:
         assert list(file.read(globs).ranges.names) == names[:-1]
+
+
+@pytest.mark.parametrize("registered", [False, True])
+@pytest.mark.parametrize(
+    "globs",
+    [
+        ["*step_num=*"],
+        ["*pre_*", "*#*step_num=[0-9]*"],
+        ["*Engine.forward*", "*Engine.step*", "*#*step_num=[0-9]*", "*pre_*"],
+        ["*Engine.f*", "*Engine.s*", "*Engine.b?ck*", "*", "*#step*"],
+        ["*a*", "*b*", "*c*", "*d*", "F*"],
+        ["?bc*", "[^x]b*", "*[0-9]c", "[]z]*", "*[^]]"],
+    ],
+)
+def test_patterns_that_begin_with_anything(
+    globs: list[str], registered: bool, tmp_path: Path
+) -> None:
+    names = ["Engine.forward 1", "an Engine.step", "Engine.back", "x#step_num=3", "#step_num=x"]
+    names += ["pre_forward", "abc", "xbc", "x0c", "]", "zebra", "F1", "Ünï", "d", "#step"]
+    path = named(tmp_path, names, registered=registered, without=())
+
+    with open_file(path, 1) as file:
+        ranges = file.read(globs).ranges
+
+    expected = [name for name in names if any(lets_through(glob, name) for glob in globs)]
+    assert [ranges.names[i] for i in ranges.name_id] == expected

@@ -2,9 +2,9 @@
 --
 -- Names are filtered here, in C, so that a deeply annotated export costs only its scan: by GLOB
 -- patterns, given as JSON arrays, which DISTINCT has SQLite parse once, not at every row. Those that
--- begin with a letter stand behind one pattern for all their first letters; of the others the first
--- stands for itself, as most often it is the only one. A name is given as
--- text, or as a registered string, of which strings/matching.sql gives the wanted ones.
+-- begin with a letter stand behind one pattern for all their first letters; of the others two stand
+-- for themselves, and the rest behind one for the text that they share. A name is given as text, or
+-- as a registered string, of which strings/matching.sql gives the wanted ones.
 --
 -- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
 -- requires: strings(id)
@@ -28,7 +28,8 @@ WHERE
     AND (
         named.text GLOB :first_letters
         OR named.text GLOB :floating_first
-        OR :floating_more
+        OR named.text GLOB :floating_second
+        OR named.text GLOB :floating_guard
         OR (named.text IS NULL AND :some_strings)
     )
     AND named.event_type IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)
@@ -44,7 +45,8 @@ WHERE
                     )
                 )
                 OR named.text GLOB :floating_first
-                OR (:floating_more AND EXISTS (
+                OR named.text GLOB :floating_second
+                OR (named.text GLOB :floating_guard AND EXISTS (
                     SELECT 1 FROM floating
                     WHERE named.text GLOB floating.pattern
                 ))

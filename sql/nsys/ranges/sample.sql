@@ -22,7 +22,8 @@ WHERE
             )
         )
         OR COALESCE(named.text, name.value) GLOB :floating_first
-        OR (:floating_more AND EXISTS (
+        OR COALESCE(named.text, name.value) GLOB :floating_second
+        OR (COALESCE(named.text, name.value) GLOB :floating_guard AND EXISTS (
             SELECT 1 FROM floating
             WHERE COALESCE(named.text, name.value) GLOB floating.pattern
         ))

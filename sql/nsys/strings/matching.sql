@@ -19,7 +19,8 @@ WHERE
         )
     )
     OR string.value GLOB :floating_first
-    OR (:floating_more AND EXISTS (
+    OR string.value GLOB :floating_second
+    OR (string.value GLOB :floating_guard AND EXISTS (
         SELECT 1 FROM floating
         WHERE string.value GLOB floating.pattern
     ))
