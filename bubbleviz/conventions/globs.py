@@ -22,7 +22,7 @@ def binds_of(globs: Sequence[str]) -> Mapping[str, str | int | None]:
     """
     letters = {glob: _first_letters(glob) for glob in globs}
     any_letter = "".join(sorted({letter for firsts in letters.values() for letter in firsts}))
-    first, second, *rest = _in_front([glob for glob, firsts in letters.items() if not firsts])
+    (first, second), rest = _in_front([glob for glob, firsts in letters.items() if not firsts])
     return {
         "first_letters": f"[{any_letter}]*",
         "anchored": json.dumps([glob for glob, firsts in letters.items() if firsts]),
@@ -33,15 +33,19 @@ def binds_of(globs: Sequence[str]) -> Mapping[str, str | int | None]:
     }
 
 
-def _in_front(floating: Sequence[str]) -> Sequence[str | None]:
-    """Return patterns so that those behind the first two share the longest text; None fills up."""
+def _in_front(floating: Sequence[str]) -> tuple[tuple[str | None, str | None], Sequence[str]]:
+    """Return two patterns, None where there are less, and the rest, which share a text.
+
+    The two are chosen so that this text is the longest.
+    """
     if len(floating) <= 2:
-        return [*floating, None, None][:2]
-    orders = (
-        [*pair, *(glob for glob in floating if glob not in pair)]
+        first, second = [*floating, None, None][:2]
+        return (first, second), ()
+    orders = [
+        (pair, [glob for glob in floating if glob not in pair])
         for pair in itertools.combinations(floating, 2)
-    )
-    return max(orders, key=lambda order: len(_shared_literal(order[2:])))
+    ]
+    return max(orders, key=lambda order: len(_shared_literal(order[1])))
 
 
 def _shared_literal(globs: Sequence[str]) -> str:

@@ -19,6 +19,8 @@ _PACKED = 1 << 16
 _PLAIN = 1 << 20
 #: The first bytes of gzip data.
 GZIP = b"\x1f\x8b"
+#: Editors of other systems put this in front of UTF-8.
+BOM = b"\xef\xbb\xbf"
 #: Has zlib look for gzip's header.
 _BITS = zlib.MAX_WBITS | 16
 
@@ -40,6 +42,11 @@ def head_of(path: str) -> bytes:
         return zlib.decompressobj(wbits=_BITS).decompress(packed, HEAD)
     except zlib.error as error:
         raise ProfileError(f"{path}: gzip data is damaged ({error}); copy it again") from error
+
+
+def is_json(head: bytes) -> bool:
+    """Return whether a file begins as JSON does."""
+    return head.removeprefix(BOM).lstrip()[:1] in (b"{", b"[")
 
 
 @contextmanager

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.progress import Watch
 from bubbleviz.registry import discover
-from bubbleviz.sources.gzip_files import head_of
-from bubbleviz.sources.nccl.formats import format_of
+from bubbleviz.sources.gzip_files import head_of, is_json
 
 if TYPE_CHECKING:
     from bubbleviz.model.profile import Contents, Profile
@@ -103,14 +102,18 @@ def reader_of(path: str) -> Reader:
             f"{path}: a report of bubbleviz, not a profile; give the profiles, or give the report "
             "to bubbleviz compare, gate or view"
         )
+    recognised = next((reader for reader in readers() if reader.recognises(head)), None)
+    if recognised is not None and not is_json(head):
+        return recognised
+    from bubbleviz.sources.nccl.formats import format_of
+
     if format_of(head) is not None:
         raise ProfileError(
             f"{path}: events of NCCL's profiler, not a profile; give them to bubbleviz nccl, alone "
             "or together with profiles"
         )
-    for reader in readers():
-        if reader.recognises(head):
-            return reader
+    if recognised is not None:
+        return recognised
     for reader in readers():
         if reader.is_possible(head):
             return reader

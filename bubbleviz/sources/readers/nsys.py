@@ -7,187 +7,24 @@ or an error names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 
-import numpy as np
-
-from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import (
-    IMPOSSIBLE_NS,
-    Contents,
-    NameCount,
-    Profile,
-    impossible_times,
-)
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.in_memory import no_calls, no_ranges
-from bubbleviz.sources.nsys.call_log import ExportedCalls
-from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, Export, opened
-from bubbleviz.sources.nsys.gpu_work import activities_of, kernel_stretches, processes_of
-from bubbleviz.sources.nsys.range_log import ExportedRanges, SystemCalls
-from bubbleviz.sources.nsys.ranges import name_filter, read_ranges, sample_names
-from bubbleviz.sources.nsys.requirements import (
-    check_ranges,
-    check_recorded,
-    missing_data,
-    name_limitations,
-    range_limitations,
-    table_counts,
-    unrecorded,
-)
-from bubbleviz.sources.nsys.scan import Scan, scan_of
-from bubbleviz.sources.nsys.target import (
-    devices_of,
-    overheads_of,
-    source_of,
-    target_limitations,
-    threads_of,
-)
-from bubbleviz.sources.readers import Reader
-from bubbleviz.timing import step
-
-#: The queries for the first and last row of the large tables.
-_BOUNDS = ("gpu_work/kernel_bounds", "ranges/bounds", "calls/bounds")
+from bubbleviz.sources.readers import OpenFile, Reader
 
 
-@dataclass(frozen=True)
-class NsysFile:
-    """An open export; see :class:`~bubbleviz.sources.readers.OpenFile`."""
+def _open_file(
+    path: str, jobs: int = 1, watch: Watch = unwatched
+) -> AbstractContextManager[OpenFile]:
+    """Open a file; its package is imported only now, so that other formats start faster."""
+    from bubbleviz.sources.nsys.export_file import open_file
 
-    export: Export
-    scan: Scan
-
-    def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
-        """Return how often names occur in a sample of the ranges, spread over the capture."""
-        return sample_names(self.export, globs)
-
-    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
-        """Return the profile.
-
-        Args:
-            globs: prefilters of the names of ranges.
-            partial: read it all the same where it holds no calls, no ranges, or copies alone.
-
-        Raises:
-            ProfileError: it cannot be read.
-            SchemaError: it lacks a column that is needed.
-            NothingToAnalyseError: kernels, calls or ranges were not recorded.
-        """
-        export, scan = self.export, self.scan
-        if not partial:
-            check_recorded(export)
-        with step("look up strings"):
-            names = name_filter(export, globs)
-        with step("read kernels") as rows:
-            activities, notes = activities_of(export, scan, names.call_names)
-            rows.count = len(activities)
-        if not (len(activities) if partial else activities.kernels):
-            raise _without_kernels(export, notes)
-        calls = self._calls()
-        if not partial:
-            if calls is None:
-                raise unrecorded(export, RUNTIME)
-            scan.begin(calls.stretches())
-
-        def last_ns() -> int:
-            latest = 0 if partial else self._latest_call_ns()
-            return max(int(activities.end_ns.max(initial=0)), latest)
-
-        ranges, impossible = no_ranges(), 0
-        if globs and export.has("ranges/named"):
-            with step("read ranges") as rows:
-                ranges, impossible = read_ranges(export, scan, names, last_ns)
-                rows.count = len(ranges)
-        if not partial:
-            if not len(ranges):
-                check_ranges(export)
-            notes = (
-                *range_limitations(export, ranges),
-                *target_limitations(export),
-                *name_limitations(export, activities.names),
-                *notes,
-            )
-        return Profile(
-            source=source_of(export),
-            activities=activities,
-            calls=calls or no_calls(),
-            ranges=ranges,
-            every_range=ExportedRanges(export, scan),
-            overheads=overheads_of(export),
-            threads=threads_of(export),
-            devices=devices_of(export),
-            limitations=(*notes, *impossible_times(export.path, {"ranges": impossible})),
-            system_calls=SystemCalls(export) if export.has("calls/system") else None,
-        )
-
-    def _calls(self) -> ExportedCalls | None:
-        """Return the calls, if any can have launched something."""
-        if not self.export.has("calls/all") or not self.export.rows("calls/any"):
-            return None
-        return ExportedCalls(self.export, self.scan)
-
-    def _latest_call_ns(self) -> int:
-        rows = self.export.rows("calls/latest_end", {"latest": IMPOSSIBLE_NS - 1})
-        return self.export.number(rows[0][0]) if rows else 0
-
-    def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return what the export holds, ranges of these names among it."""
-        export = self.export
-        candidates: list[NameCount] = []
-        if export.has("ranges/named"):
-            ranges, _ = read_ranges(export, self.scan, name_filter(export, globs), lambda: 0)
-            counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
-            candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
-        tables = table_counts(export)
-        missing, readable = missing_data(export, tables)
-        return Contents(
-            source=source_of(export),
-            tables=tables,
-            processes=processes_of(export, self.scan),
-            devices=devices_of(export),
-            candidates=tuple(candidates),
-            ranges=next(table.rows or 0 for table in tables if table.table == NVTX),
-            missing=missing,
-            readable=readable,
-        )
-
-
-@contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
-    """Open an export, to be read by so many threads.
-
-    Raises:
-        ProfileError: it is being written, damaged, or no export.
-    """
-    with opened(path) as export, scan_of(export.database, jobs, _rows(export), watch) as scan:
-        # The names of ranges to read are known only after a while; kernels need none.
-        scan.begin(kernel_stretches(export, scan))
-        yield NsysFile(export, scan)
-
-
-def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
-    """Return the error of an export without kernels, or of which each was left out."""
-    left_out = [f"{note.count} {note.what}" for note in notes if note.what.startswith("kernels ")]
-    if not left_out:
-        return unrecorded(export, KERNEL)
-    return NothingToAnalyseError(
-        f"{export.path}: no kernel has times that can be ({', '.join(left_out)}); profile again "
-        "with: nsys profile -t cuda,nvtx"
-    )
-
-
-def _rows(export: Export) -> int:
-    """Return the number of rows that an analysis reads."""
-    bounds = (export.bounds(name) for name in _BOUNDS if export.has(name))
-    return sum(last - first + 1 for first, last in bounds)
+    return open_file(path, jobs, watch)
 
 
 READER = Reader(
     name="nsys",
     suffixes=(".sqlite",),
     recognises=lambda head: head.startswith(b"SQLite format 3\0"),
-    open_file=open_file,
+    open_file=_open_file,
 )

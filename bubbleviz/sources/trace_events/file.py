@@ -26,7 +26,7 @@ import msgspec
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.gzip_files import Unpacked, unpacked
+from bubbleviz.sources.gzip_files import BOM, Unpacked, unpacked
 from bubbleviz.sources.trace_events.damaged import decode_one_by_one
 from bubbleviz.sources.trace_events.events import EventT, ExactT, may_be_rounded
 
@@ -37,8 +37,6 @@ _LONGEST = 1 << 27
 #: A boundary is looked for so near the end of the bytes read.
 _NEAR = 1 << 20
 
-#: Editors of other systems put this in front of UTF-8.
-BOM = b"\xef\xbb\xbf"
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
@@ -216,11 +214,6 @@ class TraceFile(Generic[EventT, ExactT]):
         elif self._ended:
             self.cut, self._rest = True, b""
         return block.events, block.list_ended
-
-
-def is_json(head: bytes) -> bool:
-    """Tell whether a file begins as JSON does."""
-    return head.removeprefix(BOM).lstrip()[:1] in (b"{", b"[")
 
 
 @contextmanager
