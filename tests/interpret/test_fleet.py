@@ -5,11 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -21,8 +22,8 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.cli.selection import PictureOptions
-from bubbleviz.errors import InputError, ProfileError, UsageError
-from bubbleviz.interpret.fleet import dask_fleet, fleet, process_pool
+from bubbleviz.errors import InputError, MismatchError, ProfileError, UsageError
+from bubbleviz.interpret.fleet import dask_cluster, fleet, process_pool
 from bubbleviz.interpret.fleet.process_pool import BrokenPool, worker_pool
 from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
 from bubbleviz.model.columns import Ints
@@ -443,18 +444,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @contextmanager
-def running_scheduler(file: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running_scheduler(file: Path, first: str = "") -> Iterator[subprocess.Popen[bytes]]:
     options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file")
-    with dask("scheduler", *options, str(file)) as process:
+    with dask("scheduler", *options, str(file), first=first) as process:
         _until(lambda: file.exists() and file.stat().st_size > 0)
         yield process
 
 
 @contextmanager
-def dask(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def dask(*arguments: str, first: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command of Dask in a process that does something else first."""
     module = f"distributed.cli.dask_{arguments[0]}"
+    program = f"{first}\nimport runpy\nrunpy.run_module({module!r}, run_name='__main__')"
     with subprocess.Popen(
-        [sys.executable, "-m", module, *arguments[1:]],
+        [sys.executable, "-c", program, *arguments[1:]],
         cwd=CHECKOUT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -490,6 +493,16 @@ def workers(scheduler: Path, count: int) -> Iterator[list[subprocess.Popen[bytes
         yield running
     with _client(scheduler) as client:
         _until(lambda: not client.nthreads())
+
+
+@contextmanager
+def dask_worker(scheduler: Path) -> Iterator[None]:
+    """Run a worker whose scheduler may go first."""
+    options = ("--scheduler-file", str(scheduler), "--nthreads", "1", "--no-nanny")
+    with dask("worker", *options, "--no-dashboard"):
+        with _client(scheduler) as client:
+            client.wait_for_workers(1, timeout=60)
+        yield
 
 
 def test_a_cluster_gives_the_same(cluster: Path, many: Path) -> None:
@@ -569,12 +582,275 @@ def test_a_cluster_without_workers_is_an_error(scheduler: Path, many: Path) -> N
         bubbleviz.analyze(many, dask=str(scheduler))
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "garbage",
+        "",
+        " ",
+        "tcp://",
+        "tcp://127.0.0.1",
+        "tcp://127.0.0.1:0",
+        "tcp://127.0.0.1:99999",
+        "tcp://127.0.0.1:eight",
+        "tcp://:8786",
+        "tcp://a..b:8786",
+        "tcp://a\0b:8786",
+        "tcp://::1:8786",
+        "unix:///tmp/socket",
+        "inproc://127.0.0.1/4/1",
+        "http://127.0.0.1:8786",
+        "a\nb:1",
+    ],
+)
+def test_what_is_no_address_is_an_error(address: str, many: Path) -> None:
+    with pytest.raises(InputError, match="no address of a Dask scheduler; give"):
+        bubbleviz.analyze(many, dask=address)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no scheduler file"),
+        ("[" * 100_000, "no scheduler file"),
+        ("[]", "no scheduler file"),
+        ('{"address": null}', "its address 'None' is no address"),
+        ('{"address": "inproc://1.2.3.4/5/6"}', "its address 'inproc:.*' is no address"),
+    ],
+)
+def test_a_scheduler_file_without_an_address_is_an_error(
+    content: str, message: str, many: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "scheduler.json"
+    file.write_text(content)
+    with pytest.raises(InputError, match=message):
+        bubbleviz.analyze(many, dask=str(file))
+
+
+def _server(answer: bytes | None) -> tuple[socket.socket, threading.Thread]:
+    """Return a socket that listens, and a thread that answers who connects; None says nothing."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connections = []
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                connections.append(connection)
+                if answer is not None:
+                    connection.sendall(answer)
+        for connection in connections:
+            connection.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return listening, thread
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        bytes(64),
+        b"\x08" + bytes(7) + b"\xff" * 8,
+        b"\x00\x00\x00\x40" + bytes(4) + b"half a gigabyte",
+    ],
+    ids=["silent", "empty", "http", "ssh", "zeros", "ones", "promises"],
+)
+def test_a_port_of_something_else_is_an_error_within_seconds(
+    answer: bytes | None,
+    many: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(dask_cluster, "PATIENCE_S", 1.5)
+    listening, thread = _server(answer)
+    address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+    assert main(["analyze", str(many), "--dask", address]) == 1
+    # An accept that is waited for goes on when its socket is closed.
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    thread.join(60)
+    out, err = capfd.readouterr()
+
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "no scheduler answers there" in err
+
+
 def test_a_cluster_that_is_not_there_is_an_error(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_fleet, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(dask_cluster, "PATIENCE_S", 0.5)
+    for address in ("tcp://127.0.0.1:9", "127.0.0.1:9", "tcp://[::1]:9"):
+        with pytest.raises(InputError, match="no scheduler answers"):
+            bubbleviz.analyze(many, dask=address)
+
+
+def test_a_worker_is_no_scheduler(cluster: Path, many: Path) -> None:
+    with _client(cluster) as client:
+        worker = min(client.nthreads())
     with pytest.raises(InputError, match="no scheduler answers"):
-        bubbleviz.analyze(many, dask="tcp://127.0.0.1:9")
+        bubbleviz.analyze(many, dask=worker)
+
+
+#: What a worker runs first, and what is said of it.
+UNFIT = {
+    "absent": (
+        "import sys\n"
+        "class Without:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'bubbleviz':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Without())\n",
+        "has no bubbleviz",
+    ),
+    "older": (
+        "import sys; sys.modules['bubbleviz.interpret.fleet.dask_cluster'] = None",
+        "cannot load its bubbleviz",
+    ),
+    "old": ("import bubbleviz._version as v; v.__version__ = '0.0.1'", "has bubbleviz 0.0.1"),
+    "broken": ("import sys; sys.modules['numpy'] = None", "cannot load its bubbleviz"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_worker_with_another_bubbleviz_is_an_error(
+    name: str, scheduler: Path, many: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, message = UNFIT[name]
+    options = ("--scheduler-file", str(scheduler), "--nthreads", "1", "--no-nanny")
+    with workers(scheduler, 1), dask("worker", *options, "--no-dashboard", first=first):
+        with _client(scheduler) as client:
+            client.wait_for_workers(2, timeout=60)
+        capfd.readouterr()
+        assert main(["analyze", str(many), "--dask", str(scheduler)]) == 1
+        out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
+    assert "install the same version everywhere" in err
+    with _client(scheduler) as client:
+        _until(lambda: not client.nthreads())
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_scheduler_with_another_bubbleviz_is_an_error(
+    name: str, many: Path, tmp_path: Path
+) -> None:
+    first, message = UNFIT[name]
+    file = tmp_path / "scheduler.json"
+    refusal = pytest.raises(MismatchError, match=f"the scheduler {message}")
+    with running_scheduler(file, first), workers(file, 1), refusal:
+        bubbleviz.analyze(many, dask=str(file))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Freeze a process, and wait until it is."""
+    process.send_signal(signal.SIGSTOP)
+    _until(lambda: os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None)
+
+
+needs_stopping = pytest.mark.skipif(
+    not hasattr(signal, "SIGSTOP"), reason="processes cannot be frozen here"
+)
+
+
+@needs_stopping
+def test_a_worker_frozen_before_the_run_costs_nothing(scheduler: Path, many: Path) -> None:
+    whole = written(bubbleviz.analyze(many))
+    with workers(scheduler, 2) as running:
+        _stop(running[0])
+        assert written(bubbleviz.analyze(many, dask=str(scheduler))) == whole
+
+
+class Freezer(Noted):
+    """Freezes processes as soon as a number of files is done."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], after: int) -> None:
+        super().__init__()
+        self._processes, self._after = processes, after
+
+    def files(self, sizes: Mapping[str, int]) -> None:
+        super().files(sizes)
+        self._freeze()
+
+    def read(self, path: str, share: float) -> None:
+        super().read(path, share)
+        self._freeze()
+
+    def _freeze(self) -> None:
+        if len(self.shares) == self._after:
+            for process in self._processes:
+                _stop(process)
+
+
+@needs_stopping
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_worker_frozen_during_the_run_costs_nothing(
+    after: int, scheduler: Path, many: Path
+) -> None:
+    whole = written(bubbleviz.analyze(many))
+    with workers(scheduler, 2) as running:
+        noted = Freezer(running[1:], after)
+        report = bubbleviz.analyze(many, dask=str(scheduler), progress=noted)
+    assert len(noted.shares) == 4
+    assert written(report) == whole
+
+
+@needs_stopping
+def test_frozen_workers_alone_are_an_error(scheduler: Path, many: Path) -> None:
+    with workers(scheduler, 2) as running:
+        with pytest.raises(ProfileError, match="no worker that sees it is left, or answers"):
+            bubbleviz.analyze(many, dask=str(scheduler), progress=Freezer(running, 0))
+        with pytest.raises(InputError, match="no worker of 2 answers; restart"):
+            bubbleviz.analyze(many, dask=str(scheduler))
+
+
+@needs_stopping
+def test_a_frozen_scheduler_is_an_error(many: Path, tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    with running_scheduler(file) as process, dask_worker(file):
+        with pytest.raises(InputError, match="the scheduler has gone or no longer answers"):
+            bubbleviz.analyze(many, dask=str(file), progress=Freezer([process], 0))
+        with pytest.raises(InputError, match="no scheduler answers there"):
+            bubbleviz.analyze(many, dask=str(file))
+
+
+@pytest.mark.parametrize("moment", ["_task", "_result"])
+def test_a_scheduler_that_dies_prints_one_sentence(moment: str, many: Path, tmp_path: Path) -> None:
+    """In a process of its own, as what Dask logs may come as late as at its end."""
+    file, output = tmp_path / "scheduler.json", tmp_path / "r.json"
+    with running_scheduler(file) as process, dask_worker(file):
+        program = (
+            "import os, sys\n"
+            "from bubbleviz.interpret.fleet import dask_fleet\n"
+            f"name = {moment!r}\n"
+            "before = getattr(dask_fleet.DaskFleet, name)\n"
+            "def kill(*given):\n"
+            f"    os.system('kill -9 {process.pid} 2>/dev/null')\n"
+            "    return before(*given)\n"
+            "setattr(dask_fleet.DaskFleet, name, kill)\n"
+            "from bubbleviz.cli.app import main\n"
+            "sys.exit(main(sys.argv[1:]))\n"
+        )
+        arguments = ["analyze", str(many), "--json", str(output), "--dask", str(file)]
+        run = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert run.stderr.count("\n") == 1
+    assert "the scheduler has gone" in run.stderr
+    assert not output.exists()
 
 
 def test_the_command_line_hands_on_the_cluster(cluster: Path, many: Path, tmp_path: Path) -> None:

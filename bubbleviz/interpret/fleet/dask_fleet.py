@@ -1,38 +1,43 @@
 """A fleet of Dask workers: profiles are read where they are, also beyond this machine.
 
-``bubbleviz[dask]`` installs what this needs; nothing else loads it. Every worker needs the same
-version of bubbleviz. A worker that dies has its files done again by another one that sees them.
+``bubbleviz[dask]`` installs what this needs; nothing else loads it. Scheduler and workers need the
+same version of bubbleviz. What a worker was to do that dies, or no longer answers, is done again by
+another one that sees the files.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
-from collections.abc import Callable, Iterator, Sequence
+import platform
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from time import monotonic
+from typing import Any, TypeVar
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
+from bubbleviz.interpret.fleet.dask_cluster import Attempt, Cluster, connected
 from bubbleviz.interpret.fleet.fleet import Glance, Outcome, digest, glance, outcome_of
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.progress import Progress
 from bubbleviz.sources.paths import InputFile, find_profiles
 
-if TYPE_CHECKING:
-    from distributed import Client
-
 T = TypeVar("T")
 
-#: How often to look whether something is done that was not reported.
+#: How often to look which workers are alive, seconds.
 _LOOK_S = 1.0
-#: How long to wait for a scheduler, and for a worker to come back that alone sees a file.
-_PATIENCE_S = 30.0
+#: A worker without a heartbeat for so long does nothing any more; Dask asks for two a second.
+_SILENCE_S = 7.0
+#: Workers that Dask allows a second of heartbeats each, in clusters of thousands.
+_HEARTBEATS_PER_S = 200
+#: How long a worker may take to answer at all, and to load bubbleviz, seconds.
+_ANSWER_S, _LOADING_S = 5.0, 60.0
+#: How often a task is submitted again because the workers that had it are silent or left.
+_ATTEMPTS = 5
+_NEWCOMER = "a worker that joined during the run"
 
 
 @contextmanager
@@ -43,77 +48,67 @@ def dask_fleet(address: str) -> Iterator[DaskFleet]:
         address: of the scheduler, or the path of its scheduler file.
 
     Raises:
-        InputError: there is no scheduler, no worker, or no Dask here.
-        MismatchError: a worker has another version of bubbleviz.
+        InputError: there is no scheduler, no worker that answers, or no Dask here.
+        MismatchError: the scheduler or a worker has another version of bubbleviz, or none.
     """
-    with _client(address) as client, _in_touch(address):
-        versions = client.run(_version)
-        if not versions:
-            raise InputError(f"--dask {address}: the cluster has no worker; start some first")
-        for worker, version in sorted(versions.items()):
-            if version != __version__:
-                raise MismatchError(
-                    f"--dask {address}: worker {worker} has bubbleviz {version}, not "
-                    f"{__version__}; install the same version everywhere"
-                )
-        yield DaskFleet(client)
+    with connected(address) as cluster:
+        yield DaskFleet(cluster, _answering(cluster))
 
 
-@contextmanager
-def _client(address: str) -> Iterator[Client]:
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise InputError(
-            "--dask needs Dask, which is not installed; install it with: pip install "
-            "'bubbleviz[dask]'"
-        ) from error
-    # The report, or an error, has all that it would log.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    where = {"address": _address_in(address) if address.endswith(".json") else address}
-    try:
-        client = Client(  # type: ignore[no-untyped-call]  # distributed annotates little
-            timeout=_PATIENCE_S, set_as_default=False, **where
-        )
-    except Exception as error:  # what Dask raises for an address depends on what is wrong with it
-        raise InputError(
-            f"--dask {address}: no scheduler answers there ({error}); give the address or the "
-            "scheduler file (.json) of one that runs"
-        ) from error
-    with client:
-        yield client
-
-
-def _address_in(file: str) -> str:
-    """Return the address that a scheduler file holds.
+def _answering(cluster: Cluster) -> set[str]:
+    """Return the workers that answer.
 
     Raises:
-        InputError: it is none.
+        InputError: there is none.
+        MismatchError: the scheduler or a worker has another version of bubbleviz, or none.
     """
-    try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
-        return str(content["address"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    workers = cluster.pulses()
+    if not workers:
+        raise InputError(f"--dask {cluster.address}: the cluster has no worker; start some first")
+    # A worker that answers at once may yet need a while to load bubbleviz for the first time.
+    alive = cluster.answers(platform.python_version, workers, _ANSWER_S)
+    versions = cluster.answers(_version, alive, _LOADING_S) if alive else {}
+    if not versions:
         raise InputError(
-            f"--dask {file}: is no scheduler file that can be read ({type(error).__name__}); give "
-            "the one that dask scheduler --scheduler-file wrote"
-        ) from error
-
-
-@contextmanager
-def _in_touch(address: str) -> Iterator[None]:
-    """Turn what is raised where the scheduler goes away into one sentence."""
-    try:
-        yield
-    except (OSError, CancelledError, TimeoutError, asyncio.TimeoutError) as error:
-        raise InputError(
-            f"--dask {address}: the scheduler has gone ({type(error).__name__}); start it and run "
+            f"--dask {cluster.address}: no worker of {len(workers)} answers; restart them and run "
             "again"
-        ) from error
+        )
+    for worker, version in sorted(versions.items()):
+        _check_version(f"--dask {cluster.address}: worker {worker}", version)
+    _check_version(f"--dask {cluster.address}: the scheduler", cluster.scheduler_answer(_version))
+    return set(versions)
 
 
 def _version() -> str:
     return __version__
+
+
+def _check_version(who: str, answer: object) -> None:
+    """Raise MismatchError unless the answer is the version that runs here."""
+    if answer == __version__:
+        return
+    if isinstance(answer, BaseException):
+        reason = " ".join(str(answer).split())[:200]
+        missing = _lacks_bubbleviz(answer)
+        has = "has no bubbleviz" if missing else f"cannot load its bubbleviz ({reason})"
+    else:
+        has = f"has bubbleviz {answer}"
+    raise MismatchError(f"{who} {has}, not {__version__}; install the same version everywhere")
+
+
+def _lacks_bubbleviz(error: BaseException) -> bool:
+    # Dask quotes the error of an import in the text of its own.
+    return "No module named 'bubbleviz'" in str(error)
+
+
+def _same_version(version: str, work: Callable[..., T], *arguments: object) -> T:
+    """Do some work, on a worker that may have joined after all versions were compared."""
+    if version != __version__:
+        raise MismatchError(
+            f"--dask: {_NEWCOMER} has bubbleviz {__version__}, not {version}; install the same "
+            "version everywhere"
+        )
+    return work(*arguments)
 
 
 @dataclass(frozen=True)
@@ -146,19 +141,82 @@ def _outcome(path: str, shown: str, how: ReadOptions) -> Outcome:
     return replace(outcome, recording=renamed(outcome.recording, path, shown))
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What a worker is to do.
+
+    Attributes:
+        place: what it is about, for messages.
+        work: what to do.
+        arguments: of the work.
+        hosts: where it can be done; None for anywhere.
+        attempts: its submissions that are under way; the first result counts.
+    """
+
+    place: str
+    work: Callable[..., Any]
+    arguments: tuple[object, ...]
+    hosts: frozenset[str] | None
+    attempts: list[Attempt] = field(default_factory=list)
+
+
+class _Pulses:
+    """When each worker's heartbeat was last seen to change, by the clock here."""
+
+    def __init__(self, cluster: Cluster, answering: set[str]) -> None:
+        self._cluster = cluster
+        self._looked = monotonic()
+        self._beats = cluster.pulses()
+        self._changed = dict.fromkeys(answering, self._looked)
+
+    def look(self) -> bool:
+        """Look again, unless that was a moment ago; tell whether it was done."""
+        now = monotonic()
+        if now - self._looked < self._spacing(_LOOK_S):
+            return False
+        beats = self._cluster.pulses()
+        self._looked = now = monotonic()
+        for worker, beat in beats.items():
+            if beat != self._beats.get(worker):
+                self._changed[worker] = now
+        self._beats = beats
+        return True
+
+    def living(self) -> set[str]:
+        """Return the workers that are there and have been heard of lately."""
+        return {worker for worker in self._beats if self._is_recent(worker)}
+
+    def silent(self) -> set[str]:
+        """Return the workers that are there and have not been heard of lately."""
+        return set(self._beats) - self.living()
+
+    def have_left(self, where: Collection[str] | None) -> bool:
+        """Tell whether none of some workers or hosts is there any more; None is anywhere."""
+        return where is not None and not any(
+            worker in where or _host_of(worker) in where for worker in self._beats
+        )
+
+    def hosts(self) -> set[str]:
+        """Return the hosts of which a worker has been heard of lately, if it has left since."""
+        return {_host_of(worker) for worker in self._changed if self._is_recent(worker)}
+
+    def _is_recent(self, worker: str) -> bool:
+        silence = self._looked - self._changed.get(worker, float("-inf"))
+        return silence <= self._spacing(_SILENCE_S)
+
+    def _spacing(self, least_s: float) -> float:
+        return max(least_s, least_s * len(self._beats) / _HEARTBEATS_PER_S)
+
+
 class DaskFleet:
     """The workers of a cluster; each file is read on a host that sees it."""
 
     strict = False
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, cluster: Cluster, answering: set[str]) -> None:
+        self._cluster = cluster
+        self._pulses = _Pulses(cluster, answering)
         self._hosts: dict[str, set[str]] = {}
-
-    def _workers(self) -> dict[str, str]:
-        """Return a worker of each host that is there."""
-        workers = sorted(self._client.nthreads())  # type: ignore[no-untyped-call]  # as above
-        return {_host_of(worker): worker for worker in workers}
 
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
         """Return the files that paths stand for on the hosts of the workers.
@@ -167,20 +225,21 @@ class DaskFleet:
             InputError: a path leads to no profile on any of them.
             MismatchError: two hosts have different files under one path.
         """
-        by_host = self._workers()
+        hosts = sorted(self._pulses.hosts())
         # Workers run in directories of their own.
         there = [_absolute(path) for path in paths]
-        answers = self._client.run(_sightings, there, workers=list(by_host.values()))
+        tasks = [_Task(host, _sightings, (there,), frozenset([host])) for host in hosts]
+        answers = dict(self._done(tasks))
         files: list[InputFile] = []
         for number, path in enumerate(paths):
             seen: dict[str, _Sighting] = {}
             why = ""
-            for host, worker in sorted(by_host.items()):
-                answer = answers[worker][number]
-                if isinstance(answer, str):
-                    why = answer
+            for place, host in enumerate(hosts):
+                answer = answers[place]
+                if isinstance(answer, ProfileError) or isinstance(answer[number], str):
+                    why = str(answer if isinstance(answer, ProfileError) else answer[number])
                     continue
-                for sighting in answer:
+                for sighting in answer[number]:
                     self._see(host, sighting, seen)
             if not seen:
                 raise InputError(f"{why} (no worker sees it)" if why else f"{path}: not found")
@@ -210,72 +269,100 @@ class DaskFleet:
         return self._all(digest, paths)
 
     def _all(self, work: Callable[[str], T], paths: Sequence[str]) -> list[T | ProfileError]:
-        results: dict[int, T | ProfileError] = dict(self._done(work, paths))
+        tasks = [self._task(path, work) for path in paths]
+        results: dict[int, T | ProfileError] = dict(self._done(tasks))
         return [results[number] for number in range(len(paths))]
 
     def record(
         self, paths: Sequence[str], how: ReadOptions, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (number of the path, outcome), in the order in which they are done."""
-        for number, outcome in self._done(
-            _outcome, paths, paths, [replace(how, jobs=1)] * len(paths)
-        ):
+        each = replace(how, jobs=1)
+        tasks = [self._task(path, _outcome, path, each) for path in paths]
+        for number, outcome in self._done(tasks):
             progress.read(paths[number], 1.0)
             yield number, outcome
 
-    def _done(
-        self, work: Callable[..., Any], paths: Sequence[str], *given: Sequence[object]
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield (number, result) of work on each path, and what is given for each beside it."""
-        hosts = set(self._workers())
-        left = {}
-        for number, path in enumerate(paths):
-            where = self._hosts.get(_absolute(path), hosts)
-            only = None if where >= hosts else sorted(where)
-            future = self._client.submit(
-                work,
-                _absolute(path),
-                *(arguments[number] for arguments in given),
-                workers=only,
-                pure=False,
-                priority=-number,
-            )
-            left[future] = number
-        waited = 0.0
+    def _task(self, path: str, work: Callable[..., Any], *more: object) -> _Task:
+        """Return the task of some work on a file, where that is seen."""
+        seen = self._hosts.get(_absolute(path))
+        hosts = None if seen is None or seen >= self._pulses.hosts() else frozenset(seen)
+        return _Task(path, work, (_absolute(path), *more), hosts)
+
+    def _done(self, tasks: Sequence[_Task]) -> Iterator[tuple[int, Any]]:
+        """Yield (number, result or ProfileError) of each task, in the order that they are done."""
+        left = dict(enumerate(tasks))
+        for number, task in left.items():
+            self._submit(number, task, task.hosts)
         while left:
-            done = self._finished(list(left))
-            waited = 0.0 if done else waited + _LOOK_S
-            for future in sorted(done, key=lambda f: left[f]):
-                number = left.pop(future)
-                yield number, _result(future, paths[number])
-                future.release()
-            if waited >= _PATIENCE_S:
-                yield from self._given_up(left, paths)
+            numbers = {attempt: n for n, task in left.items() for attempt in task.attempts}
+            done = self._cluster.finished(list(numbers), _LOOK_S) if numbers else []
+            for attempt in sorted(done, key=lambda a: numbers[a]):
+                number = numbers[attempt]
+                if number not in left:
+                    continue
+                task = left[number]
+                if attempt.error is not None and len(task.attempts) > 1:
+                    task.attempts.remove(attempt)
+                    continue
+                result = self._result(attempt, task.place)
+                self._cluster.forget(task.attempts)
+                del left[number]
+                yield number, result
+            if left and self._pulses.look():
+                yield from self._looked_after(left)
 
-    def _finished(self, futures: list[Any]) -> set[Any]:
-        """Return those that are done, after a little while at most."""
-        from distributed import wait
+    def _submit(self, number: int, task: _Task, where: Collection[str] | None) -> None:
+        arguments = (__version__, task.work, *task.arguments)
+        task.attempts.append(
+            self._cluster.submit(_same_version, arguments, where, priority=-number)
+        )
 
-        try:
-            with self._client.as_current():
-                finished: set[Any] = wait(  # type: ignore[no-untyped-call]  # as above
-                    futures, timeout=_LOOK_S, return_when="FIRST_COMPLETED"
-                ).done
-        except (TimeoutError, asyncio.TimeoutError):  # two classes until Python 3.11
-            return set()
-        return finished
+    def _looked_after(self, left: dict[int, _Task]) -> Iterator[tuple[int, ProfileError]]:
+        """Have done elsewhere what a silent worker has, and give up what nobody is left for."""
+        living, silent, hosts = self._pulses.living(), self._pulses.silent(), self._pulses.hosts()
+        stuck = self._cluster.keys_on(silent) if silent else set()
+        for number, task in list(left.items()):
+            able = {w for w in living if task.hosts is None or _host_of(w) in task.hosts}
+            lost = all(
+                attempt.key in stuck or self._pulses.have_left(attempt.where)
+                for attempt in task.attempts
+            )
+            recent = hosts if task.hosts is None else hosts & task.hosts
+            if lost and able and len(task.attempts) < _ATTEMPTS:
+                self._submit(number, task, able)
+            elif (lost and able) or not recent:
+                self._cluster.forget(task.attempts)
+                del left[number]
+                yield (
+                    number,
+                    ProfileError(
+                        f"{task.place}: no worker that sees it is left, or answers; restart it and "
+                        "run again"
+                    ),
+                )
 
-    def _given_up(
-        self, left: dict[Any, int], paths: Sequence[str]
-    ) -> Iterator[tuple[int, ProfileError]]:
-        """Yield and forget what no worker is left for."""
-        there = set(self._workers())
-        for future, number in list(left.items()):
-            where = self._hosts.get(_absolute(paths[number]), there)
-            if not where & there:
-                del left[future]
-                future.cancel()
-                yield number, ProfileError(f"{paths[number]}: no worker that sees it is left")
+    def _result(self, attempt: Attempt, place: str) -> Any:
+        """Return the result of an attempt; the death of workers as an error of the file."""
+        error = attempt.error
+        if error is None:
+            return attempt.result
+        if isinstance(error, ProfileError):
+            return error
+        if isinstance(error, BubblevizError):
+            raise error
+        if isinstance(error, CancelledError) or not self._cluster.connected:
+            raise self._cluster.gone(error) from error
+        if _lacks_bubbleviz(error):
+            _check_version(f"--dask: {_NEWCOMER}", error)
+        if type(error).__name__ == "KilledWorker":
+            return ProfileError(
+                f"{place}: every worker that read it died; if there was too little memory, start "
+                "workers with more"
+            )
+        # Whatever else a worker raises must not lose the other files.
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return ProfileError(f"{place}: no worker could read it ({what})")
 
 
 def _absolute(path: str) -> str:
@@ -290,16 +377,3 @@ def _as_given(found: str, given: str) -> str:
 def _host_of(worker: str) -> str:
     """Return the host in a worker's address (``tcp://10.0.0.1:40000``, ``tcp://[::1]:40000``)."""
     return worker.partition("://")[2].rpartition(":")[0].strip("[]")
-
-
-def _result(future: Any, path: str) -> Any:
-    """Return the result of a worker; its error or its death as an error of the file."""
-    try:
-        return future.result()
-    except ProfileError as error:
-        return error
-    except CancelledError:
-        raise
-    except Exception as error:  # whatever a worker raises must not lose the other files
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        return ProfileError(f"{path}: no worker could read it ({what})")

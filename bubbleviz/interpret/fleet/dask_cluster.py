@@ -1,0 +1,367 @@
+"""A Dask cluster as a connection on which nothing waits for ever.
+
+The client of Dask runs in an event loop of its own thread, where every question to the scheduler
+has its limit of time: a scheduler that dies, stops or never was one is one sentence, soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from bubbleviz.bounded_files import read_bounded
+from bubbleviz.errors import InputError
+
+#: ``distributed.Client``, which annotates little, and some of that for other uses.
+Client: TypeAlias = Any
+T = TypeVar("T")
+
+#: How long a scheduler may take for an answer, seconds.
+PATIENCE_S = 7.0
+#: How long the connection may take to close, seconds.
+_CLOSING_S = 1.0
+#: Loggers that would print tracebacks of what becomes one sentence here.
+_LOGGERS = ("distributed", "tornado")
+#: A scheduler file holds an address and what the workers are; any is smaller.
+_MOST_BYTES = 64 << 20
+_GIVE = "give the address of a scheduler, such as tcp://HOST:8786, or its scheduler file (.json)"
+
+
+@dataclass(frozen=True, eq=False)
+class Attempt:
+    """One submission of a task: its key on the cluster, and the result as it comes in.
+
+    Attributes:
+        key: of the task on the cluster.
+        where: workers or hosts of which one is to do it; None for any.
+        future: of Dask.
+        arrival: ends when the result is here.
+    """
+
+    key: str
+    where: Collection[str] | None
+    future: Any
+    arrival: asyncio.Task[Any]
+
+    @property
+    def error(self) -> BaseException | None:
+        """What a finished attempt raised; None where it has a result."""
+        if self.arrival.cancelled():
+            return CancelledError()
+        return self.arrival.exception()
+
+    @property
+    def result(self) -> Any:
+        """The result of a finished attempt."""
+        return self.arrival.result()
+
+
+class Cluster:
+    """The scheduler and workers at an address; :func:`connected` yields one."""
+
+    def __init__(self, address: str, loop: asyncio.AbstractEventLoop, client: Client) -> None:
+        self.address = address
+        self._loop, self._client = loop, client
+
+    @property
+    def connected(self) -> bool:
+        """Whether the scheduler is there, as far as is known."""
+        return bool(self._client.status == "running")
+
+    def gone(self, error: BaseException) -> InputError:
+        """Return the error of a scheduler that was there."""
+        what = f"{type(error).__name__}"
+        return InputError(
+            f"--dask {self.address}: the scheduler has gone or no longer answers ({what}); start "
+            "it and run again"
+        )
+
+    def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine in the loop.
+
+        Raises:
+            InputError: the scheduler does not answer.
+        """
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        except Exception as error:  # a lost connection shows in many ways, none of them ours
+            raise self.gone(error) from error
+
+    def pulses(self) -> dict[str, float]:
+        """Return when each worker's heartbeat last reached the scheduler, by the latter's clock."""
+
+        async def ask() -> Mapping[str, Any]:
+            identity = await _within(PATIENCE_S, self._client.scheduler.identity())
+            workers: Mapping[str, Any] = identity["workers"]
+            return workers
+
+        workers = self._do(ask())
+        return {worker: float(state.get("last_seen", 0)) for worker, state in workers.items()}
+
+    def answers(
+        self, function: Callable[[], object], workers: Iterable[str], patience_s: float
+    ) -> dict[str, object]:
+        """Return what each worker answers, an error included; those that do not are left out."""
+
+        async def ask() -> dict[str, object]:
+            asked = {
+                asyncio.ensure_future(
+                    self._client.run(function, workers=[worker], on_error="return")
+                ): worker
+                for worker in workers
+            }
+            done, silent = await asyncio.wait(asked, timeout=patience_s)
+            for question in silent:
+                question.cancel()
+            answered: dict[str, object] = {}
+            for question in done:
+                with suppress(OSError):  # of a worker that has left
+                    answered.update(question.result())
+            return {
+                worker: answer
+                for worker, answer in answered.items()
+                if not isinstance(answer, OSError)
+            }
+
+        return self._do(ask())
+
+    def scheduler_answer(self, function: Callable[[], object]) -> object:
+        """Return what the scheduler itself answers, an error included."""
+
+        async def ask() -> object:
+            try:
+                return await self._client.run_on_scheduler(function)
+            except (ImportError, AttributeError) as error:
+                return error
+
+        return self._do(_within(4 * PATIENCE_S, ask()))
+
+    def keys_on(self, workers: Collection[str]) -> set[str]:
+        """Return the keys of what some workers are doing, or have done and hold."""
+
+        async def ask() -> set[str]:
+            doing = await _within(PATIENCE_S, self._client.processing(list(workers)))
+            holding = await _within(PATIENCE_S, self._client.has_what(list(workers)))
+            return {str(key) for each in (doing, holding) for keys in each.values() for key in keys}
+
+        return self._do(ask())
+
+    def submit(
+        self,
+        work: Callable[..., Any],
+        arguments: tuple[object, ...],
+        where: Collection[str] | None,
+        priority: int,
+    ) -> Attempt:
+        """Have a worker do something.
+
+        Args:
+            work: what to do; its result travels here as soon as it is done.
+            arguments: of the work.
+            where: workers or hosts of which one is to do it; None for any.
+            priority: what has more is done first.
+        """
+
+        async def begin() -> Attempt:
+            future = self._client.submit(
+                work,
+                *arguments,
+                workers=None if where is None else sorted(where),
+                pure=False,
+                priority=priority,
+            )
+            return Attempt(str(future.key), where, future, asyncio.ensure_future(_arrival(future)))
+
+        return self._do(begin())
+
+    def finished(self, attempts: Collection[Attempt], patience_s: float) -> list[Attempt]:
+        """Return the attempts that are finished, as soon as there is one, within a time."""
+
+        async def wait() -> list[Attempt]:
+            arrivals = [attempt.arrival for attempt in attempts]
+            await asyncio.wait(arrivals, timeout=patience_s, return_when="FIRST_COMPLETED")
+            return [attempt for attempt in attempts if attempt.arrival.done()]
+
+        return self._do(wait())
+
+    def forget(self, attempts: Collection[Attempt]) -> None:
+        """Give up attempts, and let the cluster drop their results."""
+
+        async def release() -> None:
+            for attempt in attempts:
+                attempt.arrival.cancel()
+                attempt.future.release()
+
+        self._do(release())
+
+
+async def _arrival(future: Any) -> Any:
+    return await future.result()
+
+
+async def _within(patience_s: float, answer: Awaitable[T]) -> T:
+    """Wait for an answer, within a time.
+
+    Raises:
+        TimeoutError: there is none.
+    """
+    question = asyncio.ensure_future(answer)
+    done, _ = await asyncio.wait({question}, timeout=patience_s)
+    if not done:
+        question.cancel()
+        raise TimeoutError(f"no answer within {patience_s:g} s")
+    return question.result()
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """Yield the cluster at an address.
+
+    Args:
+        address: of the scheduler, or the path of its scheduler file.
+
+    Raises:
+        InputError: there is no scheduler, or no Dask here.
+    """
+    try:
+        import distributed  # noqa: F401  # all that it shows is whether it is there
+    except ImportError as error:
+        raise InputError(
+            "--dask needs Dask, which is not installed; install it with: pip install "
+            "'bubbleviz[dask]'"
+        ) from error
+    place = _address_in(address) if address.endswith(".json") else address
+    _check_address(address, place)
+    with _quiet_loggers(), _loop() as loop:
+        try:
+            connection = asyncio.run_coroutine_threadsafe(_client_of(place), loop)
+            client = connection.result()
+        except Exception as error:  # what Dask raises depends on what answers there
+            raise InputError(
+                f"--dask {address}: no scheduler answers there ({_reason(error)}); {_GIVE} of one "
+                "that runs"
+            ) from error
+        try:
+            yield Cluster(address, loop, client)
+        finally:
+            with suppress(Exception):  # of a connection that is lost already
+                closing = _within(_CLOSING_S, client.close(timeout=_CLOSING_S))
+                asyncio.run_coroutine_threadsafe(closing, loop).result()
+
+
+async def _client_of(place: str) -> Client:
+    """Return a client of the scheduler at an address.
+
+    Raises:
+        Exception: none answers.
+    """
+    import distributed
+
+    client: Client = distributed.Client(  # type: ignore[no-untyped-call]  # as said above
+        place, timeout=PATIENCE_S, set_as_default=False, asynchronous=True
+    )
+    try:
+        started: Client = await _within(PATIENCE_S, client)
+        identity = await _within(PATIENCE_S, started.scheduler.identity())
+        if "workers" not in identity:
+            raise ValueError(f"a {identity.get('type', 'server')} of Dask does")
+    except BaseException:
+        with suppress(Exception):
+            await _within(_CLOSING_S, client.close(timeout=_CLOSING_S))
+        raise
+    return started
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _check_address(address: str, place: str) -> None:
+    """Raise InputError unless an address names a host and a port of a known protocol."""
+    from distributed.comm.addressing import get_address_host_port, parse_address
+
+    try:
+        scheme, _ = parse_address(place)
+        host, port = get_address_host_port(place)
+        sound = scheme != "inproc" and bool(host.strip()) and 0 < port < 1 << 16
+        # What no resolver takes: labels that are empty or too long, and characters out of place.
+        sound = sound and host.isprintable() and bool(host.encode("idna"))
+    except Exception:  # protocols refuse what they do not understand in ways of their own
+        sound = False
+    if not sound:
+        source = "" if place == address else f"its address {place!r} "
+        raise InputError(
+            f"--dask {address}: {source}is no address of a Dask scheduler; {_GIVE}"
+        ) from None
+
+
+def _address_in(file: str) -> str:
+    """Return the address that a scheduler file holds.
+
+    Raises:
+        InputError: it is none.
+    """
+    hint = "give the one that dask scheduler --scheduler-file wrote"
+    content = read_bounded(file, _MOST_BYTES, "a scheduler file", hint)
+    try:
+        return str(json.loads(content)["address"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(
+            f"--dask {file}: is no scheduler file that can be read ({type(error).__name__}); {hint}"
+        ) from error
+
+
+@contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """Silence what would be logged; the report, or an error, has all of it.
+
+    Dask itself stays silent, as it logs what the garbage collector does afterwards.
+    """
+    # Dask gives loggers below these levels of their own.
+    names = [
+        n for n in (*_LOGGERS, *logging.root.manager.loggerDict) if n.split(".")[0] in _LOGGERS
+    ]
+    before = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            if not name.startswith("distributed"):
+                logging.getLogger(name).setLevel(level)
+
+
+@contextmanager
+def _loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """Yield an event loop that runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    # It would print the errors of what nobody waits for any more.
+    loop.set_exception_handler(lambda *_: None)
+    thread = threading.Thread(target=loop.run_forever, name="bubbleviz-dask", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        with suppress(Exception):
+            asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result(2 * _CLOSING_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_CLOSING_S)
+        if not thread.is_alive():
+            loop.close()
+
+
+async def _end_tasks() -> None:
+    """Cancel all that the loop still does, as what is pending when it closes is logged."""
+    pending = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending, timeout=_CLOSING_S)
