@@ -103,7 +103,7 @@ def processes_of(export: Export, scan: Scan) -> tuple[int, ...]:
 def _names(export: Export, ids: Ints) -> tuple[str, ...]:
     """Return the text of each string id; a made-up one where the export has none."""
     rows = export.rows("strings/by_id", {"ids": json.dumps(ids.tolist())})
-    known = {_WHOLE_GRAPH: "CUDA graph, traced as a whole"}
+    known = {_WHOLE_GRAPH: "CUDA graph, traced as a whole", NONE: "<string NULL>"}
     known |= {export.number(row[0]): str(row[1]) for row in rows}
     return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
 

@@ -58,7 +58,8 @@ def devices_of(export: Export) -> tuple[Device, ...]:
     """Return the GPUs by the numbers that processes give them.
 
     ``TARGET_INFO_CUDA_DEVICE`` gives each process's number of a GPU; without it, the CUDA driver's
-    own number (``cuDevice``) is taken, which may differ from ``id``.
+    own number (``cuDevice``) is taken, which may differ from ``id``. Where none has one (reports of
+    2020 that a newer nsys exported), ``id`` is that number.
     """
     rows = export.rows(_GPUS) if export.has(_GPUS) else []
     gpus = {
@@ -67,7 +68,11 @@ def devices_of(export: Export) -> tuple[Device, ...]:
         )
         for gpu, device, name, uuid, pci in rows
     }
-    by_number = tuple(sorted(gpus.values(), key=lambda d: d.device_id))
+    if all(gpu.device_id == NONE for gpu in gpus.values()):
+        gpus = {number: replace(gpu, device_id=number) for number, gpu in gpus.items()}
+    # A GPU without a number beside others that have one is none of CUDA's.
+    numbered = (gpu for gpu in gpus.values() if gpu.device_id != NONE)
+    by_number = tuple(sorted(numbered, key=lambda d: d.device_id))
     if not export.has(_CUDA_DEVICES):
         return by_number
     unknown = Device(None, NONE, "", None)

@@ -8,4 +8,5 @@ SELECT
 FROM JSON_EACH(:rows) AS wanted
 INNER JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call ON wanted.value = call.rowid
 INNER JOIN strings AS string ON call.nameId = string.id
+WHERE string.value IS NOT NULL
 ORDER BY call.rowid

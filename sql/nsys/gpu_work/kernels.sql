@@ -7,7 +7,7 @@ SELECT
     kernel.device_id AS device_id,  -- device number as the process sees it
     COALESCE(kernel.process, -1) AS process,  -- host id and process id
     COALESCE(kernel.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
-    kernel.name_id AS name_id  -- StringIds.id of the full name
+    COALESCE(kernel.name_id, -1) AS name_id  -- StringIds.id of the full name
 FROM kernels AS kernel
 WHERE kernel.row_number BETWEEN :first AND :last
 ORDER BY kernel.row_number

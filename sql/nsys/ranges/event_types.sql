@@ -6,7 +6,8 @@ SELECT
     kind.id AS id  -- NVTX_EVENTS.eventType
 FROM ENUM_NSYS_EVENT_TYPE AS kind
 WHERE
-    kind.name IN (
+    kind.id IS NOT NULL
+    AND kind.name IN (
         'NvtxPushPopRange', 'NvtxStartEndRange', 'NvtxtPushPopRange', 'NvtxtStartEndRange'
     )
 ORDER BY kind.id

@@ -5,5 +5,7 @@ SELECT
     string.id AS id,  -- what other tables refer to
     string.value AS value  -- its text
 FROM strings AS string
-WHERE string.id IN (SELECT wanted.value FROM JSON_EACH(:ids) AS wanted)
+WHERE
+    string.id IN (SELECT wanted.value FROM JSON_EACH(:ids) AS wanted)
+    AND string.value IS NOT NULL
 ORDER BY string.id

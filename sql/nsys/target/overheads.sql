@@ -6,4 +6,5 @@ SELECT
     overhead.end_ns AS end_ns,  -- when it was over
     COALESCE(overhead.process, -1) AS process  -- host id and process id
 FROM overheads AS overhead
+WHERE overhead.start_ns IS NOT NULL AND overhead.end_ns IS NOT NULL
 ORDER BY overhead.source, overhead.row_number

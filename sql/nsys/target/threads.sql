@@ -7,5 +7,5 @@ SELECT
     string.value AS name  -- its name
 FROM ThreadNames AS named
 INNER JOIN strings AS string ON named.nameId = string.id
-WHERE named.globalTid IS NOT NULL
+WHERE named.globalTid IS NOT NULL AND string.value IS NOT NULL
 ORDER BY named.rowid
