@@ -11,21 +11,23 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.run import RunHints, merge_recordings
 from bubbleviz.align.staging_limitations import MAYBE_MISSING
 from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import built_in, find_convention
+from bubbleviz.conventions.convention_file import built_in, convention_of, find_convention
+from bubbleviz.conventions.draft import drafts
 from bubbleviz.conventions.recognition import recognise
 from bubbleviz.count.count import count
 from bubbleviz.count.summary import prepare
-from bubbleviz.errors import MismatchError, ProfileError, UsageError
+from bubbleviz.errors import BubblevizError, MismatchError, ProfileError, UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared, schedule_of
 from bubbleviz.explain.windowed import windowed
 from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
-from bubbleviz.interpret.inspection import Inspection, look_over
+from bubbleviz.interpret.inspection import Inspection, Trial, look_over
 from bubbleviz.interpret.limitations import INFERRED
-from bubbleviz.interpret.record import ReadOptions, export_of
+from bubbleviz.interpret.record import ReadOptions, export_of, record
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.operations import Limitation
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.window import Window, window_of
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.render.documents.notebook import NotebookReport
@@ -194,7 +196,36 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
             contents = opened.inspect(globs_of(known))
             sample = opened.sample(("*",))
         contents = replace(contents, source=replace(contents.source, path=file))
-        return look_over(contents, known, sample, chosen or recognise(sample))
+        inspection = look_over(contents, known, sample, chosen or recognise(sample))
+        if inspection.suggestion is None:
+            return inspection
+        trials = {draft: _trial(export, draft) for draft in drafts(sample)}
+        return inspection.tried({d: t for d, t in trials.items() if t is not None})
+
+
+def _trial(path: str, draft: str) -> Trial | None:
+    """Return what a drafted convention makes of a profile; None where it names no work."""
+    try:
+        options = ReadOptions((convention_of(draft, "the draft"),))
+        recording = record(path, options).recording
+        counts = count(merge_recordings([recording], RunHints()))
+    except BubblevizError:
+        return None
+    operations = recording.operations
+    phases = [(p, int(((operations.phase == p) & (operations.has_span == 1)).sum())) for p in Phase]
+    named = {phase for phase, number in phases if number}
+    backward = {Phase.B, Phase.BW, Phase.W}
+    if Phase.FB not in named and not (Phase.F in named and named & backward):
+        return None
+    ranks = recording.coverage.ranks
+    compute_ns = sum(rank.gpu_ns for rank in ranks)
+    attributed_ns = sum(rank.attributed_gpu_ns for rank in ranks)
+    return Trial(
+        operations=tuple((phase.label, number) for phase, number in phases if number),
+        attributed=attributed_ns / compute_ns if compute_ns else 0.0,
+        ratio=counts.headline,
+        bubble=counts.summary.bubble_ratio[counts.headline].mean,
+    )
 
 
 def _refuse_twins(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]:

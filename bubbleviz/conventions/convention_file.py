@@ -114,6 +114,15 @@ def load_convention(path: str | Path) -> Convention:
     return convention
 
 
+def convention_of(text: str, where: str) -> Convention:
+    """Return the convention that a TOML text holds.
+
+    Raises:
+        UsageError: it holds none; the message names the key.
+    """
+    return _from_text(text, where)
+
+
 def _refuse_wrong_examples(convention: Convention, where: str) -> None:
     """Raise UsageError where a convention does not read its examples as it should.
 

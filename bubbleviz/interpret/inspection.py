@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +39,23 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """What a drafted convention makes of the profile that it was drafted from.
+
+    Attributes:
+        operations: operations of each phase with GPU work, by printed name; only those that occur.
+        attributed: share of compute-kernel time attributed to operations.
+        ratio: name of the primary ratio.
+        bubble: mean of that over the iterations; None where there is none.
+    """
+
+    operations: tuple[tuple[str, int], ...]
+    attributed: float
+    ratio: str
+    bubble: float | None
+
+
+@dataclass(frozen=True)
 class Inspection:
     """What a profile holds and what can be made of it.
 
@@ -47,7 +65,9 @@ class Inspection:
         analysable: whether ``analyze`` can give ratios.
         missing: what stands in the way or would add to it, with what would record it.
         shapes: the most frequent names in a sample of its ranges, numbers folded, and how often.
-        suggestion: a draft of a naming convention (TOML), where no known one names the work.
+        suggestion: a draft of a naming convention (TOML), where no known one names the work and
+            the draft does.
+        trial: what the draft makes of this profile; None without one.
     """
 
     contents: Contents
@@ -56,6 +76,26 @@ class Inspection:
     missing: tuple[str, ...]
     shapes: tuple[tuple[str, int], ...]
     suggestion: str | None
+    trial: Trial | None = None
+
+    def tried(self, trials: Mapping[str, Trial]) -> Inspection:
+        """Return the inspection with the best draft, or without one where none works.
+
+        Args:
+            trials: what each draft that works makes of the profile.
+        """
+        if trials:
+            draft = max(trials, key=lambda draft: trials[draft].bubble is not None)
+            return replace(self, suggestion=draft, trial=trials[draft])
+        return replace(self, suggestion=None, missing=(*self.missing, _no_draft(self.contents)))
+
+
+def _no_draft(contents: Contents) -> str:
+    path = shlex.quote(contents.source.path)
+    return (
+        "the names of its ranges give no draft of a convention that names forward and backward; "
+        f"bubbleviz idle {path} breaks down idle time without one"
+    )
 
 
 def look_over(
@@ -85,13 +125,16 @@ def look_over(
         )
     if contents.source.session_utc_ns is None:
         missing.append("no session start time: the clocks of several profiles cannot be compared")
+    suggestion = None if named or not contents.readable else suggest(sample)
+    if contents.readable and contents.ranges and not named and suggestion is None:
+        missing.append(_no_draft(contents))
     return Inspection(
         contents,
         evidence,
         contents.readable and named,
         tuple(missing),
         folded(sample, _SHAPES),
-        None if named else suggest(sample),
+        suggestion,
     )
 
 

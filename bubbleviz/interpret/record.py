@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ import numpy as np
 
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.draft import folded
+from bubbleviz.conventions.draft import folded, suggest
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
@@ -128,16 +129,37 @@ def _record_export(
                 return interpret(profile, last, names, kinds, cross_thread=cross_thread)
         reasons = [note.reason for note in profile.limitations if note.what == WITHOUT_DEVICE]
         why = f" ({reasons[0]})" if reasons else ""
-        raise NothingToAnalyseError(f"{path}: {_nothing_named(file, candidates)}{why}")
+        reason = _nothing_named(file, candidates, path, given=bool(chosen))
+        raise NothingToAnalyseError(f"{path}: {reason}{why}")
 
 
-def _nothing_named(file: OpenFile, candidates: Sequence[Convention]) -> str:
-    """Return the reason why nothing can be analysed, and a remedy."""
-    shapes = folded(file.sample(("*",)), 5)
+def _nothing_named(
+    file: OpenFile, candidates: Sequence[Convention], path: str, *, given: bool
+) -> str:
+    """Return the reason why nothing can be analysed, and a remedy.
+
+    Args:
+        file: the open profile.
+        candidates: conventions that were tried.
+        path: of the profile.
+        given: whether the user chose these.
+    """
+    sample = file.sample(("*",))
+    shapes = folded(sample, 5)
+    idle = f"bubbleviz idle {shlex.quote(path)} breaks down idle time without any"
+    if given:
+        remedy = f"change the patterns of the convention, or leave it: {idle}"
+    elif suggest(sample) is None:
+        remedy = f"name them in the training script (bubbleviz guide annotate); {idle}"
+    else:
+        remedy = (
+            "give your own naming with --convention FILE.toml, which bubbleviz inspect drafts "
+            f"where it can; {idle}"
+        )
     frequent = ", ".join(f"{name[:60]!r} ({count})" for name, count in shapes)
     names = " or ".join(c.name for c in candidates or built_in().values())
     return (
         f"no range is named as {names} would name forward and backward; the most frequent names "
         f"(# for numbers) are {frequent or 'none at all'}; "
-        "give your own naming with --convention FILE.toml, which bubbleviz inspect drafts"
+        f"{remedy}"
     )

@@ -119,3 +119,139 @@ def test_a_draft_is_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
     assert [line.rstrip() for line in plain.splitlines() if line] == [
         line for line in draft.splitlines() if line
     ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train.py(120): forward",
+        "aten::conv2d_forward",
+        "autograd::engine::evaluate_function: AddmmBackward0, seq = 3",
+        "MmBackward0, op_id = 17",
+        "cudnnConvolutionForward 3",
+        "cub::DeviceReduce::Forward 2",
+        "FeedForward 3",
+    ],
+)
+def test_operators_and_lines_of_source_code_are_no_operations(name: str) -> None:
+    assert suggest({name: 3}) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "forward (model.cu:12)",
+        "layer 3 forward",
+        "transformer.h.7.forward",
+        "forward block_5",
+        "expert7 backward",
+        "fwd on gpu 2",
+        "backward fp16",
+        "forward of line 30",
+    ],
+)
+def test_numbers_that_count_something_else_are_no_microbatches(name: str, tmp_path: Path) -> None:
+    draft = suggest({name: 3})
+    assert draft is not None
+    file = tmp_path / "mine.toml"
+    file.write_text(draft, encoding="utf-8")
+    names = understand([name], load_convention(file))
+    assert names.phase.tolist() != [-1]
+    assert names.microbatch.tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    "name", ["fwd mb=3, op_id = 12", "fwd mb=3, seq = 5", "fwd mb=3, seq = 7, op_id = 9"]
+)
+def test_what_emit_nvtx_writes_behind_a_name_is_no_part_of_a_draft(
+    name: str, tmp_path: Path
+) -> None:
+    draft = suggest({name: 3})
+    assert draft is not None
+    file = tmp_path / "mine.toml"
+    file.write_text(draft, encoding="utf-8")
+    convention = load_convention(file)
+    names = understand([name, "fwd mb=4"], convention)
+    assert names.microbatch.tolist() == [3, 4]
+    with closing(sqlite3.connect(":memory:")) as database:
+        (passes,) = database.execute("SELECT ? GLOB ?", (name, convention.globs[0])).fetchone()
+    assert passes
+
+
+def _renamed(folder: Path, **names: str) -> Path:
+    """Return the example with other names of F and B; ``#`` stands for the microbatch."""
+    run = folder / "run.sqlite"
+    run.write_bytes(FIXTURE.read_bytes())
+    with closing(sqlite3.connect(run)) as database, database:
+        rows = database.execute("SELECT rowid, text FROM NVTX_EVENTS WHERE text GLOB '[FB][0-9]*'")
+        for rowid, text in rows.fetchall():
+            microbatch = text[1:].partition(".")[0]
+            name = names[text[0]].replace("#", microbatch)
+            database.execute("UPDATE NVTX_EVENTS SET text = ? WHERE rowid = ?", (name, rowid))
+    return run
+
+
+def test_a_draft_is_tried_before_it_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = _renamed(tmp_path, F="forward pass #, seq = 5", B="backward pass #, op_id = 7")
+    inspection = bubbleviz.inspect(run)
+    assert inspection.suggestion is not None
+    assert inspection.trial is not None
+    operations = dict(inspection.trial.operations)
+    assert (operations["F"], operations["BW"]) == (96, 96)
+    assert inspection.trial.attributed > 0.9
+    assert inspection.trial.bubble == pytest.approx(3 / 11)
+    assert main(["inspect", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert "tried on this profile: 96 F, 96 BW" in shown
+    assert "bubble ratio (schedule): 27.27 %" in shown
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"F": "work #", "B": "work #"},
+        {"F": "aten::forward, seq = #", "B": "AddmmBackward0, seq = #"},
+        {"F": "forward #", "B": "work #"},
+        {"F": "step #", "B": "step #"},
+    ],
+    ids=["no words", "operators", "forward only", "steps only"],
+)
+def test_without_a_draft_that_works_the_command_that_does_is_named(
+    names: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = _renamed(tmp_path, **names)
+    inspection = bubbleviz.inspect(run)
+    assert inspection.suggestion is None
+    assert inspection.trial is None
+    assert main(["inspect", str(run)]) == 0
+    assert f"bubbleviz idle {run}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_convention_that_fails_is_not_sent_back_to_inspect(tmp_path: Path) -> None:
+    run = _renamed(tmp_path, F="work #", B="work #")
+    mine = tmp_path / "mine.toml"
+    mine.write_text(suggest({"fwd mb=3": 1}) or "", encoding="utf-8")
+    with pytest.raises(bubbleviz.BubblevizError, match="bubbleviz idle") as caught:
+        bubbleviz.analyze([run], convention=[str(mine)])
+    assert "inspect" not in str(caught.value)
+
+
+def test_of_ranges_in_each_other_one_shape_a_phase_is_drafted(tmp_path: Path) -> None:
+    run = _renamed(tmp_path, F="forward #", B="backward #")
+    with closing(sqlite3.connect(run)) as database, database:
+        # A library names every other forward once more, inside, and counts otherwise.
+        columns = [row[1] for row in database.execute("PRAGMA TABLE_INFO(NVTX_EVENTS)")]
+        copied = ["start" if c == "start" else '"end"' if c == "end" else c for c in columns]
+        values = ", ".join(
+            {"start": "start + 1", '"end"': '"end" - 1', "text": "'model forward 0'"}.get(c, c)
+            for c in copied
+        )
+        database.execute(
+            f"INSERT INTO NVTX_EVENTS ({', '.join(copied)}) SELECT {values} "
+            "FROM NVTX_EVENTS WHERE text GLOB 'forward [02468]'"
+        )
+    inspection = bubbleviz.inspect(run)
+    assert inspection.trial is not None
+    assert inspection.trial.bubble == pytest.approx(3 / 11)
