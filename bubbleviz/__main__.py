@@ -8,17 +8,39 @@ from __future__ import annotations
 import os
 import sys
 
+#: What numpy and scipy take before anything is read, in MiB, by limit and by option of ulimit.
+_LEAST_MIB = (("RLIMIT_AS", "-v", 512), ("RLIMIT_DATA", "-d", 256))
+
 
 def main() -> int:
     """Run the command line and return its exit code."""
     # No code here multiplies matrices, and every thread of OpenBLAS takes memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if complaint := _too_little_memory():
+        sys.stderr.write(f"bubbleviz: {complaint}\n")
+        return 1
     try:
         from bubbleviz.cli.app import main as run
     except KeyboardInterrupt:
         sys.stderr.write("bubbleviz: interrupted before the start\n")
         return 130
     return run()
+
+
+def _too_little_memory() -> str:
+    """Return the complaint about a limit of memory in which numpy hangs or dies; "" for none."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return ""
+    for name, option, least in _LEAST_MIB:
+        allowed, _ = resource.getrlimit(getattr(resource, name))
+        if allowed != resource.RLIM_INFINITY and allowed < least << 20:
+            return (
+                f"ulimit {option} allows {allowed >> 20} MiB, and {least} are needed; raise it to "
+                f"{least << 10} or more"
+            )
+    return ""
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class AnalysisOptions:
         typer.Option(
             metavar="ADDRESS|FILE",
             help="Read profiles on the workers of a Dask cluster: its scheduler's address, or its "
-            "scheduler file.",
+            "scheduler file; its messages are pickles, which run code: trusted networks only.",
         ),
     ] = None
 

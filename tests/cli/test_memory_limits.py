@@ -1,0 +1,48 @@
+"""A limit of memory in which numpy cannot start is refused; what is enough for it is enough."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.places import CHECKOUT, FIXTURES
+
+pytest.importorskip("resource", reason="no limits of memory here")
+
+EXAMPLE = str(FIXTURES / "1f1b")
+
+
+def run(limit: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command under a limit that a shell sets."""
+    return subprocess.run(
+        ["sh", "-c", f'ulimit {limit}; exec "$0" -m bubbleviz "$@"', sys.executable, *arguments],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("limit", ["-v 100000", "-v 200000", "-v 300000", "-v 524287", "-d 100000"])
+@pytest.mark.parametrize("command", ["analyze", "idle"])
+def test_too_little_memory_is_a_sentence(limit: str, command: str) -> None:
+    done = run(limit, command, EXAMPLE)
+
+    option, kibibytes = limit.split()
+    least = {"-v": 512, "-d": 256}[option]
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"bubbleviz: ulimit {option} allows {int(kibibytes) >> 10} MiB, and {least} are needed; "
+        f"raise it to {least << 10} or more\n"
+    )
+
+
+@pytest.mark.parametrize("limit", ["-v 524288", "-d 262144", "-v unlimited"])
+def test_enough_memory_is_enough(limit: str) -> None:
+    done = run(limit, "analyze", EXAMPLE, "--jobs", "2")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "27.27 %" in done.stdout
