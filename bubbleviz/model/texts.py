@@ -36,6 +36,11 @@ def one_line(text: str, longest: int | None = None) -> str:
     return flat[: longest - 1].rstrip() + "…"
 
 
+def unmarked(text: str) -> str:
+    """Return a text with a blank for each control character and line or direction mark."""
+    return _CONTROL.sub(" ", text)
+
+
 def encodable(text: str) -> str:
     """Return a text that UTF-8 can hold: halves of surrogate pairs become question marks."""
     return text.encode("utf-8", "replace").decode()
@@ -43,7 +48,7 @@ def encodable(text: str) -> str:
 
 def inert(text: str) -> str:
     """Return a text on one line that no spreadsheet takes for a formula."""
-    flat = _AFTER_SEMICOLON.sub(r"\1'", _CONTROL.sub(" ", text))
+    flat = _AFTER_SEMICOLON.sub(r"\1'", unmarked(text))
     return f"'{flat}" if flat.lstrip().startswith(_FORMULA) else flat
 
 

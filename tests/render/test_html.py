@@ -295,3 +295,25 @@ def test_a_timeline_that_contradicts_itself_is_refused(
 
     with pytest.raises(InputError, match=r"its timeline .*; write the report again with"):
         restored(path, replace(found, timeline=timeline))
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "Copyright (c) 2015-2023, University of Washington Interactive Data Lab",
+        "Neither the name of the copyright holder nor the names of its contributors",
+        "vega-lite (BSD-3-Clause)",
+        "vega-embed (BSD-3-Clause)",
+        "topojson-client (ISC)",
+        "Mike Bostock",
+        "Permission to use, copy, modify, and/or distribute this software for any purpose",
+        "Permission is hereby granted, free of charge, to any person obtaining a copy",
+        "semver (ISC)",
+        "Simon Lydell",
+    ],
+)
+def test_the_page_carries_the_licences_of_its_libraries(notice: str) -> None:
+    whole = web_page.page("", "", "title")
+
+    assert notice in whole
+    assert whole.index(notice) < whole.index("vegaEmbed")

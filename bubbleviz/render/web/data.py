@@ -25,6 +25,7 @@ from bubbleviz.explain.causes.cause import MEANINGS, Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.texts import unmarked
 from bubbleviz.render.picture.palette import (
     CAUSES,
     COMMUNICATION,
@@ -90,7 +91,8 @@ def packed(
         ],
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Packed(_deflated(text.encode("utf-8", "surrogatepass")), _deflated(columns))
+    # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
+    return Packed(_deflated(unmarked(text).encode("utf-8")), _deflated(columns))
 
 
 def _deflated(data: bytes) -> str:

@@ -34,13 +34,6 @@ _FALLBACK = (
     "This report is drawn by a script, which this browser does not run. "
     "bubbleviz analyze --text FILE writes its tables, and --svg FILE its picture."
 )
-#: Whose libraries a page carries, as their licence (BSD 3-Clause) asks.
-_NOTICE = (
-    "/* Vega, Vega-Lite and Vega-Embed: copyright University of Washington Interactive Data Lab "
-    "and contributors, BSD-3-Clause, https://vega.github.io */\n"
-)
-
-
 def check() -> None:
     """Check that the page can be written.
 
@@ -91,7 +84,7 @@ def _style() -> str:
 
 @cache
 def _charting() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script.
+    """Return Vega, Vega-Lite, Vega-Embed and what they import as one script, with its licences.
 
     Raises:
         OutputError: they are not installed.
@@ -101,4 +94,4 @@ def _charting() -> str:
 
     bundle: str = javascript_bundle("window.vegaEmbed = vegaEmbed;")
     # Nothing in it may end the element that holds it.
-    return _NOTICE + bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return f"/*\n{_part('licences.txt')}*/\n" + bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")

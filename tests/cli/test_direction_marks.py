@@ -1,0 +1,82 @@
+"""Marks that reverse what people read are in no output, whatever the names of a profile hold."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import sqlite3
+import zlib
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli.app import main
+from tests.support.places import FIXTURES
+
+MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+MARK = re.compile(f"[{MARKS}]")
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Path:
+    """Return a profile whose file, host, ranges and kernels have direction marks in their names."""
+    path = tmp_path / "no\u202ede\u2067.sqlite"
+    shutil.copy(FIXTURES / "1f1b" / "node0.sqlite", path)
+    connection = sqlite3.connect(path)
+    for table in ("StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_GPU"):
+        column = "name" if table == "TARGET_INFO_GPU" else "value"
+        connection.execute(f"UPDATE {table} SET {column} = {column} || ?", (f" {MARKS}",))
+    connection.commit()
+    connection.close()
+    return path
+
+
+def data_of(page: str) -> str:
+    """Return the data in a page."""
+    packed = re.search(r'id="document">([^<]+)<', page)
+    assert packed is not None
+    return zlib.decompress(base64.b64decode(packed[1])).decode()
+
+
+@pytest.mark.parametrize("output", ["svg", "text", "latex", "csv", "bubbles", "html", "json"])
+def test_no_mark_in_reports(output: str, marked: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out"
+
+    assert main(["analyze", str(marked), f"--{output}", str(file)]) == 0
+
+    written = file.read_text()
+    assert not MARK.search(written + (data_of(written) if output == "html" else ""))
+
+
+@pytest.mark.parametrize("command", ["analyze", "idle", "inspect", "nccl", "pgle"])
+def test_no_mark_in_the_terminal(
+    command: str, marked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([command, str(marked)])
+
+    printed, complained = capsys.readouterr()
+    assert not MARK.search(printed + complained)
+
+
+@pytest.mark.parametrize("place", ["headline", "version", "key", "name"])
+def test_no_mark_in_the_page_of_a_saved_report(place: str, marked: Path, tmp_path: Path) -> None:
+    from bubbleviz.render.formats.html import page_of_saved
+    from bubbleviz.report.saved import read_document
+
+    file = tmp_path / "report.json"
+    assert main(["analyze", str(marked), "--json", str(file)]) == 0
+    document = json.loads(file.read_text())
+    if place in ("headline", "key"):
+        for means in (document["summary"]["bubble_ratio"], document["summary"]["window_ns"]):
+            means[f"x{MARKS}"] = means[document["headline"]]
+    if place == "headline":
+        document["headline"] = f"x{MARKS}"
+    elif place == "version":
+        document["version"] += MARKS
+    elif place == "name":
+        document["convention"] += MARKS
+    file.write_text(json.dumps(document))
+
+    assert not MARK.search(data_of(page_of_saved(str(file), read_document(str(file)))))
