@@ -34,6 +34,8 @@ _FALLBACK = (
     "This report is drawn by a script, which this browser does not run. "
     "bubbleviz analyze --text FILE writes its tables, and --svg FILE its picture."
 )
+
+
 def check() -> None:
     """Check that the page can be written.
 
@@ -94,4 +96,6 @@ def _charting() -> str:
 
     bundle: str = javascript_bundle("window.vegaEmbed = vegaEmbed;")
     # Nothing in it may end the element that holds it.
-    return f"/*\n{_part('licences.txt')}*/\n" + bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return f"/*\n{_part('licences.txt')}*/\n" + bundle.replace("</script", "<\\/script").replace(
+        "<!--", "<\\!--"
+    )
