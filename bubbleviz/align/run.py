@@ -52,6 +52,8 @@ class Run:
         communication_ns: length of the union of the communication kernels that ran between the
             first start and the last end of the iteration's work on a rank; the same shape.
         overlapped_ns: how much of that time compute kernels ran as well.
+        kernel_ns: how long any kernel ran between these two instants; the same shape.
+        gap_ns: how long none ran while work kept the rank busy: launch gaps; the same shape.
         unattributed: compute outside every compute operation.
         exposed: when a rank ran no operation, and communication that is not between two ranks.
         overheads: when the profiler held a rank's process up.
@@ -71,6 +73,8 @@ class Run:
     active_ns: Ints
     communication_ns: Ints
     overlapped_ns: Ints
+    kernel_ns: Ints
+    gap_ns: Ints
     unattributed: RankIntervals
     exposed: RankIntervals
     overheads: RankIntervals
@@ -148,6 +152,8 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
         active_ns=_active(joined, place, staging, joined.active.active_ns),
         communication_ns=_active(joined, place, staging, joined.active.communication_ns),
         overlapped_ns=_active(joined, place, staging, joined.active.overlapped_ns),
+        kernel_ns=_active(joined, place, staging, joined.active.kernel_ns),
+        gap_ns=_active(joined, place, staging, joined.active.gap_ns),
         unattributed=_moved(joined.unattributed, place),
         exposed=_moved(joined.exposed, place),
         overheads=_moved(joined.overheads, place),

@@ -33,6 +33,7 @@ from bubbleviz.align.staging_limitations import (
     STAGES_MISSING,
     UNPAIRED,
     ranks_missing,
+    world_size,
     reaches_beyond,
     stages_far_apart,
     stages_unknown,
@@ -140,7 +141,7 @@ def _noted(
     stages_missing = stages_missing or (reaches_beyond(operations, virtual_stage) and not doubtful)
     if stages_missing:
         notes = (*notes, STAGES_MISSING)
-    absent = ranks_missing(inputs.numbers, inputs.parallel)
+    absent = ranks_missing(inputs.numbers, inputs.parallel, world_size(inputs.joined.ranks))
     notes = (*notes, *absent)
     if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
         notes = (*notes, REPLICAS)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from bubbleviz.align.merge import JoinedRank
 from bubbleviz.align.pipelines import Parallel, RankNumbers
 from bubbleviz.align.stage_checks import slacks
 from bubbleviz.model.columns import NONE, Ints
@@ -62,8 +65,23 @@ def stages_unknown(operations: RankOperations, stage_of_rank: Ints) -> tuple[Lim
     return (note,) if unknown else ()
 
 
-def ranks_missing(numbers: RankNumbers, parallel: Parallel | None) -> tuple[Limitation, ...]:
-    """Return a limitation for ranks of the run that are known to be in no profile."""
+def world_size(ranks: Sequence[JoinedRank]) -> int:
+    """Return how many ranks the run has, as its profiles say; 0 unknown."""
+    return max((rank.local.world_size or 0 for rank in ranks), default=0)
+
+
+def ranks_missing(
+    numbers: RankNumbers, parallel: Parallel | None, world: int
+) -> tuple[Limitation, ...]:
+    """Return a limitation for ranks of the run that are known to be in no profile.
+
+    Args:
+        numbers: of the ranks that have one.
+        parallel: sizes of the run, as the user gives them.
+        world: number of ranks of the run, as profiles say; 0 unknown.
+    """
+    if parallel is None and world > len(numbers.number):
+        return _of_world(numbers, world)
     absent = _absent_ranks(numbers, parallel)
     if len(absent) == 0:
         return ()
@@ -71,6 +89,20 @@ def ranks_missing(numbers: RankNumbers, parallel: Parallel | None) -> tuple[Limi
     listed += ", …" if len(absent) > _LISTED else ""
     reason = f"no profile holds ranks {listed}; ratios are incomplete"
     return (Limitation("ranks without a profile", reason, len(absent)),)
+
+
+def _of_world(numbers: RankNumbers, world: int) -> tuple[Limitation, ...]:
+    """Return the limitation where a run has more ranks than its profiles hold."""
+    count = len(numbers.number)
+    which = ""
+    if numbers.named and int(numbers.number.max(initial=0)) < world:
+        held = ", ".join(map(str, np.sort(numbers.number)[:_LISTED].tolist()))
+        which = f" (rank{'' if count == 1 else 's'} {held}{', …' if count > _LISTED else ''})"
+    reason = (
+        f"the profiles hold {count:,}{which} of the {world:,} ranks of the run; ratios are "
+        "incomplete"
+    )
+    return (Limitation("ranks without a profile", reason, world - count),)
 
 
 def _absent_ranks(numbers: RankNumbers, parallel: Parallel | None) -> Ints:

@@ -282,6 +282,8 @@ def _rank_iteration(measurements: _Measurements, k: int, rank: int) -> RankItera
         bubble_ratio=ratios,
         bubble_interval=ratio_intervals,
         missing=missing,
+        kernel_ns=int(run.kernel_ns[k, rank]),
+        gap_ns=int(run.gap_ns[k, rank]),
     )
 
 

@@ -116,6 +116,8 @@ def _run(run: Run, selection: _Selection, extent_ns: tuple[int, int]) -> Run:
         active_ns=run.active_ns[selection.iterations],
         communication_ns=run.communication_ns[selection.iterations],
         overlapped_ns=run.overlapped_ns[selection.iterations],
+        kernel_ns=run.kernel_ns[selection.iterations],
+        gap_ns=run.gap_ns[selection.iterations],
         unattributed=_clipped(run.unattributed, extent_ns),
         exposed=_clipped(run.exposed, extent_ns),
         overheads=_clipped(run.overheads, extent_ns),

@@ -163,6 +163,7 @@ def _local_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Lo
                 device=devices.get((pid, device), devices.get((None, device))),
                 global_rank=int(numbers[0]) if len(numbers) == 1 else given,
                 place=profile.source.place(device),
+                world_size=profile.world_size,
             )
         )
     return tuple(local)

@@ -164,7 +164,7 @@ def _record_rank(
     return RankRecording(
         operations=operations,
         busy=busy,
-        active=active_time(operations, ran),
+        active=active_time(operations, ran, busy),
         unattributed=_of_rank(ran.rank, unattributed),
         exposed=_of_rank(ran.rank, _exposed(ran, keys, kernels.point_to_point, computed)),
         late=late_launches(operations, thread, computed),

@@ -24,13 +24,23 @@ from bubbleviz.model.profile import Device, Source
 
 @dataclass(frozen=True)
 class LocalRank:
-    """A (process, device) of one profile; ``place`` is the device in words, ``GPU 0``."""
+    """A (process, device) of one profile.
+
+    Attributes:
+        process: of the rank.
+        device_id: device as the process numbers it.
+        device: what the profile says of it.
+        global_rank: number in the run; None unknown.
+        place: the device in words, ``GPU 0``.
+        world_size: how many ranks the run has; None unknown.
+    """
 
     process: int
     device_id: int
     device: Device | None
     global_rank: int | None
     place: str
+    world_size: int | None
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ class ActiveTime(Table):
         active_ns: how long compute kernels of its work ran.
         communication_ns: how long communication kernels ran between its first start and last end.
         overlapped_ns: how long compute kernels of any kind ran beside these.
+        kernel_ns: how long any kernel ran in the same time.
+        gap_ns: how long none ran while its work kept the GPU busy: launch gaps.
     """
 
     rank: Ints
@@ -39,6 +41,8 @@ class ActiveTime(Table):
     active_ns: Ints
     communication_ns: Ints
     overlapped_ns: Ints
+    kernel_ns: Ints
+    gap_ns: Ints
 
 
 def owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
@@ -137,8 +141,16 @@ def _near(work: DeviceWork, times: intervals.Intervals) -> Bools:
     return np.asarray(np.cumsum(change[:-1]) > 0, bool)
 
 
-def active_time(operations: RankOperations, ran: RankWork) -> ActiveTime:
-    """Return how long compute and communication kernels ran in each iteration of a rank."""
+def active_time(
+    operations: RankOperations, ran: RankWork, busy: BusyIntervals
+) -> ActiveTime:
+    """Return how long compute and communication kernels ran in each iteration of a rank.
+
+    Args:
+        operations: of the rank.
+        ran: all that ran on it.
+        busy: when each operation kept the GPU busy.
+    """
     work, owner = ran.work, ran.owner
     rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
     of = owner[rows]
@@ -160,4 +172,18 @@ def active_time(operations: RankOperations, ran: RankWork) -> ActiveTime:
     overlapped_ns = communication_ns - intervals.measure_within(alone, low_ns, high_ns)
     of = of[groups.first]
     rank, iteration = operations.rank[of], operations.iteration[of]
-    return ActiveTime(rank, iteration, active_ns, communication_ns, overlapped_ns)
+    kernels = work.compute | work.communication
+    running = intervals.union(work.start_ns[kernels], work.end_ns[kernels])
+    of_work = np.isin(operations.phase[busy.operation], WORK)
+    occupied = intervals.union(busy.start_ns[of_work], busy.end_ns[of_work])
+    return ActiveTime(
+        rank=rank,
+        iteration=iteration,
+        active_ns=active_ns,
+        communication_ns=communication_ns,
+        overlapped_ns=overlapped_ns,
+        kernel_ns=intervals.measure_within(running, low_ns, high_ns),
+        gap_ns=intervals.measure_within(
+            intervals.difference(occupied, running), low_ns, high_ns
+        ),
+    )

@@ -274,6 +274,7 @@ class Profile:
 
     Attributes:
         global_rank: number of the rank in the run, where the file says so and holds one rank.
+        world_size: how many ranks the run has, where the file says so.
         system_calls: calls of the operating system, as ranges; None where they are not recorded.
         launches_known: whether the calls are a host's own; else they stand for the work itself,
             and say nothing of when it was launched.
@@ -290,6 +291,7 @@ class Profile:
     devices: tuple[Device, ...]
     limitations: tuple[Limitation, ...]
     global_rank: int | None = None
+    world_size: int | None = None
     system_calls: RangeLog | None = None
     launches_known: bool = True
     collectives: Collectives | None = None

@@ -13,10 +13,13 @@ from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
+from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report
 
 #: A change that saves less of an iteration than this is not worth a sentence.
 _WORTH = 0.005
+#: A run that is idle for this share of its periods is not to be called one without a bubble.
+_BETWEEN = 0.01
 #: Changes that are for comparison only.
 _NOT_ADVICE = frozenset({"measured", "no-delay"})
 #: Characters of a range's name in a sentence.
@@ -28,6 +31,17 @@ _ADVICE = {
     "no-profiler": "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs",
     "no-latency": "Launch fewer, larger kernels: kernels start late after their launch",
 }
+#: What may take more time than the bubble, and what to do about it.
+_GAPS = (
+    "Launch gaps inside operations, in which no kernel runs, take",
+    "launch fewer, larger kernels (fused, or as CUDA graphs); bubbleviz idle attributes the gaps to "
+    "what the host did",
+)
+_UNATTRIBUTED = (
+    "Compute outside every operation takes",
+    "name it in ranges, or with --convention, for a ratio that counts it; the largest kernels are "
+    "listed",
+)
 #: Causes that come with the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 
@@ -149,7 +163,38 @@ def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
 
 
 def first_thing(report: Report) -> str | None:
-    """Return the change to make first and its saving, as a sentence; None where it is unknown."""
+    """Return what to do first, in sentences; None where it is unknown.
+
+    What outweighs the bubble comes first: no change of the pipeline removes that.
+    """
+    heavier, change = _heavier_than_bubble(report), _best_change(report)
+    if heavier is None:
+        return change or _schedule_bound(report)
+    return f"{heavier}. {change}" if change else heavier
+
+
+def _heavier_than_bubble(report: Report) -> str | None:
+    """Return the sentence on launch gaps, or compute outside operations, that outweigh bubbles."""
+    time = kernel_time_of(report)
+    outweighing = [
+        (time_ns, sentence)
+        for time_ns, outweighs, sentence in (
+            (time.gap_ns, time.gaps_outweigh, _GAPS),
+            (time.unattributed_ns, time.unattributed_outweighs, _UNATTRIBUTED),
+        )
+        if outweighs
+    ]
+    if not outweighing:
+        return None
+    time_ns, (subject, remedy) = max(outweighing, key=lambda pair: pair[0])
+    return (
+        f"{subject} {_percent(time_ns / time.window_ns)} of the window, more than the bubble "
+        f"({_percent(time.bubble_ns / time.window_ns)}): {remedy}"
+    )
+
+
+def _best_change(report: Report) -> str | None:
+    """Return the change of the pipeline that saves most; None where none saves enough."""
     changes = {change.name: change for change in report.explanation.what_if}
     measured = changes.get("measured")
     if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
@@ -158,19 +203,40 @@ def first_thing(report: Report) -> str | None:
     best = min(candidates, key=lambda c: c.makespan_ns, default=measured)
     saved = 1 - best.makespan_ns / measured.makespan_ns
     if saved < _WORTH:
-        no_delay = changes["no-delay"]
-        if 1 - no_delay.makespan_ns / measured.makespan_ns >= _WORTH:
-            return (
-                "No single delay stands out; without any delay the schedule ratio would be "
-                f"{_percent(no_delay.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
-            )
-        return _only_schedule(measured, report.summary.bubble_ratio[report.headline].mean)
+        return None
     return (
         f"{_action(report, best)}: iteration {_typical_name(report)} would take "
         f"{_ms(best.makespan_ns)} instead of {_ms(measured.makespan_ns)} ({-100 * saved:.1f} %) "
         "from its first F to its last backward, with a schedule ratio of "
         f"{_percent(best.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
     )
+
+
+def _schedule_bound(report: Report) -> str | None:
+    """Return the advice where no single change saves enough; None where changes are unknown."""
+    changes = {change.name: change for change in report.explanation.what_if}
+    measured = changes.get("measured")
+    if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
+        return None
+    no_delay = changes["no-delay"]
+    if 1 - no_delay.makespan_ns / measured.makespan_ns >= _WORTH:
+        return (
+            "No single delay stands out; without any delay the schedule ratio would be "
+            f"{_percent(no_delay.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
+        )
+    ratios = report.summary.bubble_ratio
+    if report.single_stage and (measured.bubble_ratio or 0.0) >= _WORTH:
+        return (
+            "One stage is no pipeline, and no schedule makes it idle; bubbleviz idle attributes "
+            "its idle time to what its host did"
+        )
+    between = ratios["period"].mean if "period" in ratios else None
+    if (measured.bubble_ratio or 0.0) < _WORTH and (between or 0.0) >= _BETWEEN:
+        return (
+            f"Almost no idle time lies inside iterations, but {_percent(between)} of the time from "
+            "one to the next does (period); bubbleviz idle attributes it to what hosts did"
+        )
+    return _only_schedule(measured, ratios[report.headline].mean)
 
 
 def _typical_name(report: Report) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.summary import Spread
 from bubbleviz.model.grouping import groups_of
@@ -30,6 +31,8 @@ def methods(report: Report) -> str:
             f"No bubble ratio could be measured with {tool} on {_ranks(report)}: "
             f"{report.headline_reason.rstrip('.')}."
         )
+    if report.single_stage:
+        return f"No pipeline was measured with {tool} on {_ranks(report)}: {SINGLE_STAGE}."
     definition = next(
         (s.definition for s in ratio_definitions() if s.name == report.headline), None
     )

@@ -14,7 +14,7 @@ from bubbleviz.count.iterations import Iteration, Iterations, typical
 from bubbleviz.count.summary import Summary
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.explain.recognition.recognition import SINGLE_STAGE, Recognition
 from bubbleviz.model.operations import (
     BusyIntervals,
     Limitation,
@@ -91,6 +91,11 @@ class Report:
     def bubbles(self) -> Bubbles:
         """The idle intervals in the headline's windows, with their causes."""
         return self.explanation.bubbles
+
+    @property
+    def single_stage(self) -> bool:
+        """Whether the ranks that work form no pipeline, so that no schedule applies."""
+        return self.schedule is not None and self.schedule.reason == SINGLE_STAGE
 
     def clock_uncertainty_ns(self, rank: Rank) -> int | None:
         """Return how far the clock of a rank's host can be off, in ns; None if unbounded."""

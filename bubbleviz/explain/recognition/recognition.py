@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import MismatchError
 from bubbleviz.explain.recognition.candidates import Verdict
@@ -24,10 +26,13 @@ from bubbleviz.explain.recognition.pipeline_orders import (
 )
 from bubbleviz.explain.recognition.plans import Plans
 from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phases import COUNTED
 from bubbleviz.schedules.plan import Plan
 
 #: Deviations that are listed; all are counted.
 LISTED = 1000
+#: Why replicas of one stage, and a rank alone, ran no schedule.
+SINGLE_STAGE = "one stage is no pipeline"
 #: Added to the reason where range names hold no microbatches.
 _INFERRED = "microbatches are counted by order, which may make one schedule look like another"
 
@@ -104,6 +109,8 @@ def schedule_of(
         iterations: of the report.
         inferred: whether their microbatches are counted by order, since names do not hold them.
     """
+    if _is_single_stage(ranks, operations):
+        return Recognition(None, reason=SINGLE_STAGE)
     plans = Plans()
     result = _recognise(ranks, operations, iterations, lambda ran: verdict(ran, plans))
     if result.name is None:
@@ -112,6 +119,12 @@ def schedule_of(
         reason = "by its structure" if result.distance is None else ""
     reasons = (reason, _INFERRED if inferred else "")
     return replace(result, reason="; ".join(filter(None, reasons)), inferred=inferred)
+
+
+def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
+    """Tell whether the ranks that work form no pipeline: one of them, or replicas of one stage."""
+    working = np.unique(operations.rank[np.isin(operations.phase, COUNTED)]).tolist()
+    return len(working) == 1 or (bool(working) and all(ranks[r].stage == 0 for r in working))
 
 
 def compared(

@@ -51,6 +51,7 @@ def _text(value: Any) -> str:
 def document(report: Report) -> dict[str, Any]:
     """Return the report as nested JSON values, keys as in the documented schema."""
     from bubbleviz.report.advice import first_thing
+    from bubbleviz.report.kernel_time import kernel_time_of
     from bubbleviz.report.methods import methods
     from bubbleviz.report.report import SCHEMA
 
@@ -89,6 +90,7 @@ def document(report: Report) -> dict[str, Any]:
             "bubble_overhead": _spreads(summary.bubble_overhead),
             "window_ns": _spreads(summary.window_ns),
             "cause_ns": _summed_causes(report),
+            "kernel_time": asdict(kernel_time_of(report)),
         },
         "schedule": _recognition(report.schedule),
         "plan": _recognition(report.plan),
@@ -273,6 +275,8 @@ def _rank(rank: RankIteration) -> dict[str, Any]:
         "busy_ns": dict(rank.busy_ns),
         "compute_ns": rank.compute_ns,
         "active_ns": rank.active_ns,
+        "kernel_ns": rank.kernel_ns,
+        "gap_ns": rank.gap_ns,
         "unattributed_ns": schedule.unattributed_ns if schedule else None,
         "overlap_ns": schedule.overlap_ns if schedule else None,
         "bubble_ns": {name: account.bubble_ns for name, account in rank.accounts.items()},

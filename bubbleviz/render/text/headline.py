@@ -43,8 +43,19 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
         bounds += " ! (clocks contradict each other)"
     if interval is not None and interval[0] < interval[1]:
         bounds += f", clock bounds {between(interval)} %"
+    bounds += _kernel_share(report)
     why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
     return f"bubble ratio ({report.headline}): {percent(spread.mean)}", bounds, run, why
+
+
+def _kernel_share(report: Report) -> str:
+    """Return the share of time in which any kernel ran, where more than the bubble is lost."""
+    from bubbleviz.report.kernel_time import kernel_time_of
+
+    time = kernel_time_of(report)
+    if not (time.gaps_outweigh or time.unattributed_outweighs):
+        return ""
+    return f"; any kernel ran for {percent(time.share)} of the time"
 
 
 def advice(report: Report) -> Iterator[RenderableType]:

@@ -67,6 +67,7 @@ from bubbleviz.sources.kineto.events import (
     ExactKinetoEvent,
     KinetoEvent,
 )
+from bubbleviz.sources.kineto.process_groups import world_of
 from bubbleviz.sources.kineto.tables import (
     activities_of,
     calls_of,
@@ -160,6 +161,7 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         devices=_devices(metadata),
         limitations=tuple(limitations),
         global_rank=_global_rank(metadata),
+        world_size=_world_size(metadata),
         launches_known=counts[KERNEL] + counts[COPY] > 0,
         collectives=collectives,
     )
@@ -259,3 +261,8 @@ def _global_rank(metadata: Mapping[str, object]) -> int | None:
     info = metadata.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and rank >= 0 else None
+
+
+def _world_size(metadata: Mapping[str, object]) -> int | None:
+    size = world_of(metadata).size
+    return size if size > 0 else None

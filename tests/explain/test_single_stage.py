@@ -1,0 +1,123 @@
+"""One stage is no pipeline: no schedule is named, and ranks that no profile holds are counted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from bubbleviz.model.operations import Limitation
+from bubbleviz.render.text.report import sections
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.methods import methods
+from bubbleviz.report.report import Report, View
+from tests.planting import Planting, plant
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.torch_traces import traces_of
+
+
+def _text(report: Report) -> str:
+    from io import StringIO
+
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=160)
+    for section in sections(report, View()):
+        console.print(section)
+    return console.file.getvalue()  # type: ignore[attr-defined] # it is the StringIO above
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stages": 1},
+        {"stages": 1, "schedule": "zb-h1"},
+        {"stages": 1, "schedule": "zb-h2", "microbatches": 4},
+        {"stages": 1, "schedule": "interleaved-1f1b", "chunks": 2},
+        {"stages": 1, "replicas": 2},
+        {"stages": 1, "replicas": 2, "names": "constant"},
+    ],
+)
+def test_one_stage_ran_no_schedule(tmp_path: Path, options: dict[str, Any]) -> None:
+    plant(Planting(**options), tmp_path)
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.schedule is not None
+    assert (report.schedule.name, report.schedule.also) == (None, ())
+    assert report.single_stage
+    text = _text(report)
+    assert "no schedule: one stage is no pipeline" in text
+    assert "Methods" not in text
+    assert "The schedule itself" not in text
+    assert methods(report).startswith("No pipeline was measured with bubbleviz ")
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_pipeline_keeps_its_schedule(tmp_path: Path, stages: int) -> None:
+    plant(Planting(stages=stages), tmp_path)
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert report.schedule is not None
+    assert report.schedule.name == "1f1b"
+    assert not report.single_stage
+    assert "ready to paste" in _text(report)
+
+
+def _with_world(folder: Path, traces: list[Path], world: object) -> list[Path]:
+    """Return the traces with the numbers of their ranks in a world of that size."""
+    for rank, trace in enumerate(traces):
+        document = json.loads(gzip.decompress(trace.read_bytes()))
+        document["distributedInfo"] = {"rank": rank, "world_size": world, "backend": "nccl"}
+        trace.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
+    return traces
+
+
+@pytest.mark.parametrize(
+    ("stages", "world", "missing"),
+    [(1, 64, 63), (1, 2, 1), (1, 1, 0), (2, 64, 62), (4, 4, 0), (4, 3, 0), (1, None, 0)],
+)
+def test_ranks_of_the_run_without_a_profile_are_counted(
+    tmp_path: Path, stages: int, world: int | None, missing: int
+) -> None:
+    plant(Planting(stages=stages, files="rank"), tmp_path / "exports")
+    exports = sorted((tmp_path / "exports").glob("*.sqlite"))
+    traces = [trace for export in exports for trace in traces_of(export, tmp_path)]
+
+    report = bubbleviz.analyze(_with_world(tmp_path, traces, world))
+
+    notes = [note for note in report.limitations if note.what == "ranks without a profile"]
+    assert [note.count for note in notes] == ([missing] if missing else [])
+    assert {r.incomplete for i in report.iterations for r in i.ratios.values()} == {missing > 0}
+    if (stages, world) == (1, 64):
+        assert notes == [
+            Limitation(
+                "ranks without a profile",
+                "the profiles hold 1 (rank 0) of the 64 ranks of the run; ratios are incomplete",
+                63,
+            )
+        ]
+
+
+def test_idle_time_between_iterations_is_not_no_bubble(tmp_path: Path) -> None:
+    kernels, calls, ranges = [], [], []
+    for iteration in range(3):
+        at = 1000 * iteration
+        for number, name in enumerate(("F0.0.0", "B0.0.0", "Optimizer")):
+            start, key = at + 100 * number, 3 * iteration + number
+            kernels.append(K(start + 10, start + 110, key))
+            calls.append(C(start + 2, start + 3, key))
+            ranges.append(R(start, start + 5, name))
+
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+
+    assert report.summary.bubble_ratio["schedule"].mean == 0
+    assert first_thing(report) == (
+        "Almost no idle time lies inside iterations, but 70.00 % of the time from one to the next "
+        "does (period); bubbleviz idle attributes it to what hosts did"
+    )

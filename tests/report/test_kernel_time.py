@@ -1,0 +1,98 @@
+"""Kernel time: runs that lose more inside operations, or beside them, than in bubbles."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from bubbleviz.render.formats.json import RENDERER as JSON
+from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
+from bubbleviz.report.report import Report, View
+from tests.planting import Planting, Truth, plant
+from tests.support.nsys_exports import C, K, R, profile
+
+BASE: dict[str, Any] = {"communication": False, "optimizer_ns": 0, "iterations": 2}
+#: Nine tenths of an operation are gaps between its kernels.
+GAPPED: dict[str, Any] = {**BASE, "kernels": 10, "kernel_gap_ns": 100_000}
+
+
+def _planted(folder: Path, **options: Any) -> tuple[Truth, Report]:
+    truth = plant(Planting(**options), folder)
+    return truth, bubbleviz.analyze(folder)
+
+
+@pytest.mark.parametrize(
+    ("stages", "replicas", "microbatches"), [(1, 1, 4), (1, 2, 1), (2, 1, 32)]
+)
+def test_launch_gaps_that_outweigh_the_bubble_come_first(
+    tmp_path: Path, stages: int, replicas: int, microbatches: int
+) -> None:
+    run = {"stages": stages, "replicas": replicas, "microbatches": microbatches}
+    truth, report = _planted(tmp_path, **GAPPED, **run)
+
+    time = kernel_time_of(report)
+    work = [o for o in truth.operations if o.phase not in {"Optimizer"} and o.busy_intervals]
+    spans = sum(end - start for o in work for start, end in o.busy_intervals)
+    active = sum(o.active_ns for o in work)
+    assert time.gap_ns == spans - active > 0
+    assert time.kernel_ns == active
+    assert time.share == pytest.approx(active / time.extent_ns)
+    sentence = first_thing(report) or ""
+    assert sentence.startswith("Launch gaps inside operations, in which no kernel runs, take ")
+    assert f"take {100 * time.gap_ns / time.window_ns:.2f} % of the window" in sentence
+    assert "no bubble to remove" not in sentence
+    assert f"any kernel ran for {100 * (time.share or 0):.2f} % of the time" in headline_lines(
+        report
+    )[1]
+
+
+@pytest.mark.parametrize("kernel_gap_ns", [0, 1_000])
+def test_healthy_runs_say_nothing_of_gaps(tmp_path: Path, kernel_gap_ns: int) -> None:
+    _, report = _planted(tmp_path, kernels=4, kernel_gap_ns=kernel_gap_ns)
+
+    time = kernel_time_of(report)
+    assert not (time.gaps_outweigh or time.unattributed_outweighs)
+    assert "any kernel" not in headline_lines(report)[1]
+    assert not re.match("Launch gaps|Compute outside", first_thing(report) or "")
+
+
+def test_a_collective_inside_an_operation_is_no_launch_gap(tmp_path: Path) -> None:
+    kernels = [K(0, 10, 1), K(10, 90, 2, "ncclDevKernel_AllGather"), K(90, 100, 3), K(100, 200, 4)]
+    calls = [C(at, at + 1, at) for at in (1, 2, 3)] + [C(51, 52, 4)]
+    ranges = [R(0, 50, "F0.0.0"), R(50, 99, "B0.0.0")]
+
+    time = kernel_time_of(bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges)))
+
+    assert (time.gap_ns, time.kernel_ns, time.extent_ns) == (0, 200, 200)
+
+
+def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_path: Path) -> None:
+    kernels = [K(0, 10, 1), K(12, 190, 2, "loss"), K(190, 200, 3)]
+    calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
+    ranges = [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]
+
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+
+    time = kernel_time_of(report)
+    assert (time.unattributed_ns, time.bubble_ns, time.window_ns) == (178, 2, 200)
+    assert (first_thing(report) or "").startswith(
+        "Compute outside every operation takes 89.00 % of the window, more than the bubble "
+    )
+    document = json.loads(JSON.render(report, View()))
+    assert document["summary"]["kernel_time"]["unattributed_ns"] == 178
+    assert document["iterations"][0]["ranks"][0]["kernel_ns"] == 198
+
+
+def test_what_is_as_large_as_the_bubble_does_not_outweigh_it() -> None:
+    even = KernelTime(100, 90, 100, 5, 5, 5)
+    nothing = KernelTime(0, 0, 0, 0, 0, 0)
+
+    assert (even.gaps_outweigh, even.unattributed_outweighs) == (False, False)
+    assert (nothing.gaps_outweigh, nothing.share) == (False, None)
