@@ -189,7 +189,7 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
         BubblevizError: it cannot be read at all.
     """
     file = find_profiles([str(path)])[0].path
-    chosen = _conventions(convention)
+    chosen = tuple(each for each in _conventions(convention) if each.patterns)
     known = chosen or tuple(built_in().values())
     with export_of(file) as export:
         with reader_of(export).open_file(export, 1, unwatched) as opened:

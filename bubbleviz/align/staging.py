@@ -33,10 +33,10 @@ from bubbleviz.align.staging_limitations import (
     STAGES_MISSING,
     UNPAIRED,
     ranks_missing,
-    world_size,
     reaches_beyond,
     stages_far_apart,
     stages_unknown,
+    world_size,
 )
 from bubbleviz.align.virtual_stages import (
     VirtualStages,

@@ -28,6 +28,10 @@ of its ranges that hold both forward and backward, counted on their thread).
 - ``part = true`` names a part of an operation: ranges that follow under the same phase belong to
   the same operation.
 
+``communication`` and ``helper_threads`` at the top level list regexes of further kernels and
+threads. A file that holds nothing else adds these, and leaves the naming of ranges to be
+recognised.
+
 ``explicit = true`` at the top level marks names written for bubbleviz: where they name forward or
 backward, no other recognised convention counts.
 
@@ -38,7 +42,7 @@ PyTorch's ``emit_nvtx`` behind (``, op_id = 3``) are taken off; a ``glob`` must 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -46,6 +50,7 @@ from pathlib import Path
 from bubbleviz.conventions._toml import load_toml, read_toml_text, regex_of, regexes_of
 from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
 from bubbleviz.conventions.globs import lets_through
+from bubbleviz.conventions.kinds import Kinds, default_kinds
 from bubbleviz.conventions.range_names import match_of, understand
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase, phase_of_label
@@ -98,6 +103,14 @@ def find_convention(name_or_path: str) -> Convention:
             f"{', '.join(sorted(built_in()))})"
         )
     return load_convention(name_or_path)
+
+
+def extended_kinds(conventions: Sequence[Convention]) -> Kinds:
+    """Return the lists of what kernels and threads are, with the additions of some conventions."""
+    kinds = default_kinds()
+    for convention in conventions:
+        kinds = kinds.extended(convention.communication, convention.helper_threads)
+    return kinds
 
 
 def load_convention(path: str | Path) -> Convention:
@@ -164,9 +177,13 @@ def _from_text(text: str, where: str) -> Convention:
         raise UsageError(
             f"{where}: unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_KEYS))}"
         )
-    patterns = data.get("pattern")
-    if not isinstance(patterns, list) or not patterns:
-        raise UsageError(f"{where}: needs at least one [[pattern]] with glob and match")
+    additions = data.get("communication") or data.get("helper_threads")
+    patterns = data.get("pattern", [] if additions else None)
+    if not isinstance(patterns, list) or not (patterns or additions):
+        raise UsageError(
+            f"{where}: needs at least one [[pattern]] with glob and match, or names under "
+            "communication or helper_threads"
+        )
     return Convention(
         name=_text(data, "name", where, Path(where).stem),
         summary=_text(data, "summary", where, ""),

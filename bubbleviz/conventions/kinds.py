@@ -13,6 +13,10 @@ import numpy as np
 from bubbleviz.conventions._toml import load_toml
 from bubbleviz.model.columns import Bools
 
+#: What stands before the name of a kernel, and where its arguments begin.
+_RETURNED = re.compile(r"^(?:static |void |int )+")
+_ARGUMENTS = re.compile(r"[<(]")
+
 
 @dataclass(frozen=True)
 class Kinds:
@@ -20,6 +24,7 @@ class Kinds:
 
     Attributes:
         communication: of communication kernels, on the demangled name.
+        candidates: of kernels that look like communication, on the name without its arguments.
         receives: of those among them that wait for one peer's data.
         point_to_point: of those among them that pass data from one rank to another.
         collectives: of those among them that no member leaves before all have entered.
@@ -27,6 +32,7 @@ class Kinds:
     """
 
     communication: tuple[str, ...]
+    candidates: tuple[str, ...]
     receives: tuple[str, ...]
     point_to_point: tuple[str, ...]
     collectives: tuple[str, ...]
@@ -36,6 +42,7 @@ class Kinds:
         """Return the lists with a user's additions."""
         return Kinds(
             (*self.communication, *communication),
+            self.candidates,
             self.receives,
             self.point_to_point,
             self.collectives,
@@ -56,3 +63,15 @@ def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
     """Return for each name whether any of the regexes is found in it."""
     any_of = re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
     return np.array([any_of.search(name) is not None for name in names], bool)
+
+
+def communication_candidates(names: Sequence[str], kinds: Kinds) -> Bools:
+    """Tell which names are no communication by the lists, and look like it.
+
+    Args:
+        names: of kernels, demangled.
+        kinds: the lists.
+    """
+    plain = [_ARGUMENTS.split(_RETURNED.sub("", name), maxsplit=1)[0] for name in names]
+    known = matching(names, kinds.communication)
+    return np.asarray(matching(plain, kinds.candidates) & ~known, bool)

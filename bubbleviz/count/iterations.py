@@ -46,7 +46,7 @@ class RankIteration:
         bubble_ratio: the rank's own ratio in the same window; None where it is unknown.
         bubble_interval: bounds of it that the clocks of several hosts allow.
         missing: what the rank lacks to have a ratio, or None.
-        kernel_ns: how long any kernel ran, communication included, from ``first_ns`` to ``last_ns``.
+        kernel_ns: how long any kernel ran between these, communication included.
         gap_ns: how long none ran while F, B, W, BW, R or FB kept the GPU busy: launch gaps.
     """
 

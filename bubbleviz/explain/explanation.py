@@ -10,6 +10,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.critical_path import CriticalPath, critical_path
@@ -73,7 +74,13 @@ def explain(run: Run, counts: Counts) -> Explanation:
         causes,
         bubbles,
         receives,
-        communication_of(operations, receives, run.communication_ns, run.overlapped_ns),
+        communication_of(
+            operations,
+            receives,
+            causes.idle_ns[bubbles.ratio][:, :, Cause.COLLECTIVE],
+            run.communication_ns,
+            run.overlapped_ns,
+        ),
         phase_times_of(operations, stage, averaged, receives),
         path,
         changes,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, arrivals
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
@@ -32,7 +33,8 @@ class Receives(Table):
         start_ns: start of the receive's kernel.
         ready_ns: when the peer had finished the input.
         end_ns: end of the receive's kernel.
-        exposed_ns: how much of the time from ready to the end the rank was idle.
+        exposed_ns: how much of the time from ready to the end the rank was idle, and no collective
+            ran.
     """
 
     operation: Ints
@@ -59,7 +61,8 @@ class CommunicationTimes:
     Attributes:
         wait_ns: receives, before their input was ready.
         transfer_ns: receives, once their input was ready.
-        exposed_ns: the part of the transfers in which the rank was idle.
+        exposed_ns: the part of the transfers in which the rank was idle, and exposed collectives:
+            time in which only a collective ran.
         communication_ns: union of all communication kernels in the rank's own window.
         overlapped_ns: the part of it in which compute kernels ran as well.
     """
@@ -89,23 +92,30 @@ def receives_of(operations: Operations, inputs: Inputs, idle: Sequence[IdleInter
     rows = np.flatnonzero((known.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
     start_ns, end_ns, ready_ns = start_ns[rows], known.exact_ns[rows], inputs.ready_ns[rows]
     exposed_ns = np.zeros(len(rows), np.int64)
+    uncollected = tuple(cause for cause in Cause if cause is not Cause.COLLECTIVE)
     moving_ns = np.clip(ready_ns, start_ns, end_ns)
     bounds = np.searchsorted(operations.rank[rows], np.arange(len(idle) + 1)).tolist()
     for idle_of_rank, low, high in zip(idle, bounds[:-1], bounds[1:], strict=True):
         at = slice(low, high)
-        times = idle_of_rank.start_ns, idle_of_rank.end_ns
+        times = idle_of_rank.of(uncollected)
         exposed_ns[at] = intervals.measure_within(times, moving_ns[at], end_ns[at])
     return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)
 
 
 def communication_of(
-    operations: Operations, receives: Receives, communication_ns: Ints, overlapped_ns: Ints
+    operations: Operations,
+    receives: Receives,
+    collective_ns: Ints,
+    communication_ns: Ints,
+    overlapped_ns: Ints,
 ) -> CommunicationTimes:
     """Return how long ranks communicated in each iteration.
 
     Args:
         operations: of all ranks.
         receives: of these.
+        collective_ns: idle time of each rank in each iteration in which only a collective ran,
+            shape (iterations, ranks).
         communication_ns: of each rank in each iteration, shape (iterations, ranks).
         overlapped_ns: likewise.
     """
@@ -120,7 +130,7 @@ def communication_of(
     return CommunicationTimes(
         wait_ns=summed(receives.wait_ns),
         transfer_ns=summed(receives.transfer_ns),
-        exposed_ns=summed(receives.exposed_ns),
+        exposed_ns=summed(receives.exposed_ns) + collective_ns,
         communication_ns=communication_ns,
         overlapped_ns=overlapped_ns,
     )

@@ -11,6 +11,7 @@ from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret.communication_candidates import candidates_of
 from bubbleviz.interpret.coverage import measure_coverage
 from bubbleviz.interpret.device_work import work_of
 from bubbleviz.interpret.keys import keys_of
@@ -131,6 +132,7 @@ def _recording(
         limitations=(
             *profile.limitations,
             *linked.limitations(profile.source.path),
+            *candidates_of(profile.source.path, activities, kinds),
             *homeless,
             *limitations_of(profile, links, operations, placed),
         ),

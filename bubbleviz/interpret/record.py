@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import built_in
+from bubbleviz.conventions.convention_file import built_in, extended_kinds
 from bubbleviz.conventions.draft import folded, suggest
-from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
@@ -113,7 +112,8 @@ def _record_export(
     Raises:
         NothingToAnalyseError: no range follows a convention that names forward or backward.
     """
-    chosen = how.conventions
+    kinds = extended_kinds(how.conventions)
+    chosen = tuple(convention for convention in how.conventions if convention.patterns)
     with reader_of(path).open_file(path, how.jobs, watch) as file:
         meanwhile()
         with step("recognise names"):
@@ -125,8 +125,7 @@ def _record_export(
                 names = understand(profile.ranges.names, *last)
                 rows.count = len(profile.ranges.names)
             if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
-                kinds, cross_thread = default_kinds(), how.cross_thread
-                return interpret(profile, last, names, kinds, cross_thread=cross_thread)
+                return interpret(profile, last, names, kinds, cross_thread=how.cross_thread)
         reasons = [note.reason for note in profile.limitations if note.what == WITHOUT_DEVICE]
         why = f" ({reasons[0]})" if reasons else ""
         reason = _nothing_named(file, candidates, path, given=bool(chosen))

@@ -141,9 +141,7 @@ def _near(work: DeviceWork, times: intervals.Intervals) -> Bools:
     return np.asarray(np.cumsum(change[:-1]) > 0, bool)
 
 
-def active_time(
-    operations: RankOperations, ran: RankWork, busy: BusyIntervals
-) -> ActiveTime:
+def active_time(operations: RankOperations, ran: RankWork, busy: BusyIntervals) -> ActiveTime:
     """Return how long compute and communication kernels ran in each iteration of a rank.
 
     Args:
@@ -183,7 +181,5 @@ def active_time(
         communication_ns=communication_ns,
         overlapped_ns=overlapped_ns,
         kernel_ns=intervals.measure_within(running, low_ns, high_ns),
-        gap_ns=intervals.measure_within(
-            intervals.difference(occupied, running), low_ns, high_ns
-        ),
+        gap_ns=intervals.measure_within(intervals.difference(occupied, running), low_ns, high_ns),
     )

@@ -34,8 +34,8 @@ _ADVICE = {
 #: What may take more time than the bubble, and what to do about it.
 _GAPS = (
     "Launch gaps inside operations, in which no kernel runs, take",
-    "launch fewer, larger kernels (fused, or as CUDA graphs); bubbleviz idle attributes the gaps to "
-    "what the host did",
+    "launch fewer, larger kernels (fused, or as CUDA graphs); bubbleviz idle attributes the gaps "
+    "to what the host did",
 )
 _UNATTRIBUTED = (
     "Compute outside every operation takes",

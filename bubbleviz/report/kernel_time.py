@@ -1,7 +1,7 @@
 """Kernel time: how much of the averaged iterations kernels ran, beside the bubble.
 
-A bubble is time in which no operation keeps a rank busy. What else may be lost lies inside operations
-(launch gaps), or is compute that no operation holds::
+A bubble is time in which no operation keeps a rank busy. What else may be lost lies inside
+operations (launch gaps), or is compute that no operation holds::
 
     operation    ├──── F0 ────┤        ├──── F1 ────┤
     kernels      ██  ██  ██  ██   ████ ██  ██  ██  ██
@@ -61,7 +61,9 @@ class KernelTime:
 def kernel_time_of(report: Report) -> KernelTime:
     """Return how long kernels ran in the averaged iterations of a report."""
     ranks = [rank for i in report.iterations if i.averaged for rank in i.ranks]
-    accounts = [rank.accounts[report.headline] for rank in ranks if report.headline in rank.accounts]
+    accounts = [
+        rank.accounts[report.headline] for rank in ranks if report.headline in rank.accounts
+    ]
     return KernelTime(
         extent_ns=sum(rank.last_ns - rank.first_ns for rank in ranks),
         kernel_ns=sum(rank.kernel_ns for rank in ranks),

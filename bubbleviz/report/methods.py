@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.summary import Spread
+from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report, distinct_percents

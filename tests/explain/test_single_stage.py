@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import bubbleviz
 from bubbleviz.model.operations import Limitation
@@ -21,14 +23,11 @@ from tests.support.torch_traces import traces_of
 
 
 def _text(report: Report) -> str:
-    from io import StringIO
-
-    from rich.console import Console
-
-    console = Console(file=StringIO(), width=160)
+    text = StringIO()
+    console = Console(file=text, width=160)
     for section in sections(report, View()):
         console.print(section)
-    return console.file.getvalue()  # type: ignore[attr-defined] # it is the StringIO above
+    return text.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_a_pipeline_keeps_its_schedule(tmp_path: Path, stages: int) -> None:
     assert "ready to paste" in _text(report)
 
 
-def _with_world(folder: Path, traces: list[Path], world: object) -> list[Path]:
+def _with_world(traces: list[Path], world: object) -> list[Path]:
     """Return the traces with the numbers of their ranks in a world of that size."""
     for rank, trace in enumerate(traces):
         document = json.loads(gzip.decompress(trace.read_bytes()))
@@ -89,7 +88,7 @@ def test_ranks_of_the_run_without_a_profile_are_counted(
     exports = sorted((tmp_path / "exports").glob("*.sqlite"))
     traces = [trace for export in exports for trace in traces_of(export, tmp_path)]
 
-    report = bubbleviz.analyze(_with_world(tmp_path, traces, world))
+    report = bubbleviz.analyze(_with_world(traces, world))
 
     notes = [note for note in report.limitations if note.what == "ranks without a profile"]
     assert [note.count for note in notes] == ([missing] if missing else [])

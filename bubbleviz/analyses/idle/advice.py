@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bubbleviz.analyses.idle.report import IdleReport
 from bubbleviz.model.texts import one_line
@@ -16,15 +16,20 @@ _LITTLE = 0.01
 _SHARE = 0.1
 
 
-def title_of(report: IdleReport) -> str:
-    """Return how many devices were idle for how long, in one line; hosts are no devices."""
+def title_of(report: IdleReport, written: Callable[[float | None], str] = percent) -> str:
+    """Return how many devices were idle for how long, in one line; hosts are no devices.
+
+    Args:
+        report: of some profiles.
+        written: writes a share in percent.
+    """
     hosts = len(report.ranks) - len(report.devices)
     beside = f"{counted(hosts, 'host')} without a device" if hosts else ""
     window = "" if report.window is None else f", in {report.window} alone"
     if not report.devices:
         return f"{beside}: operators, and no work of any device{window}"
     idle = report.idle_ns / report.span_ns if report.span_ns else None
-    devices = f"{counted(len(report.devices), 'device')}, idle for {percent(idle)} of the time"
+    devices = f"{counted(len(report.devices), 'device')}, idle for {written(idle)} of the time"
     return f"{devices}{window}" + (f"; {beside}" if beside else "")
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from bubbleviz.analyses.idle.evidence import IdleOptions
 from bubbleviz.analyses.idle.ranks import ranks_of
 from bubbleviz.analyses.idle.report import ActivityIdle, IdleReport, RankIdle
+from bubbleviz.conventions.convention_file import extended_kinds, find_convention
 from bubbleviz.conventions.host_activities import ActivityList, default_activities
-from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.record import export_of, renamed_limitations
 from bubbleviz.interpret.steps import pattern_of
@@ -30,6 +30,7 @@ def idle(
     step: str | None = None,
     shortest_us: float = SHORTEST_US,
     activities: str | Path | None = None,
+    convention: str | Path | Sequence[str | Path] = (),
     window: Window | None = None,
     keep_export: bool = False,
     jobs: int = 1,
@@ -43,6 +44,8 @@ def idle(
             given.
         shortest_us: shorter gaps are kernel-to-kernel gaps, and are not attributed.
         activities: a TOML file of host activities, matched before the built-in ones.
+        convention: conventions whose lists of communication kernels extend the built-in one: names,
+            or paths of TOML files.
         window: the part of the run to analyse, of steps by their numbers, or of time on each
             profile's own clock; None for all.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
@@ -59,10 +62,10 @@ def idle(
         shortest_ns=round(shortest_us * 1000),
         step=None if step is None else pattern_of(step),
         activities=known if activities is None else known.extended(activities),
-        kinds=default_kinds(),
+        kinds=extended_kinds([find_convention(str(name)) for name in _several(convention)]),
         window=window,
     )
-    inputs = [paths] if isinstance(paths, (str, Path)) else paths
+    inputs = _several(paths)
     files = [file.path for file in find_profiles([str(path) for path in inputs])]
     refuse_twins(files)
     progress = progress or Unwatched()
@@ -77,6 +80,10 @@ def idle(
         watch(1.0)
     report = _report(_labelled(ranks), options.activities, options.shortest_ns, limitations)
     return replace(report, window=None if window is None else window.text)
+
+
+def _several(given: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [given] if isinstance(given, (str, Path)) else given
 
 
 def _of_profile(

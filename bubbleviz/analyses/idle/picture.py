@@ -48,7 +48,7 @@ def draw_idle(report: IdleReport) -> str:
     """Return the SVG document of a report."""
     page = Page("bvg-")
     count = len(report.ranks)
-    page.title = title_of(report)
+    page.title = title_of(report, percent)
     page.description = "A strip a device; each slice is filled by the shares of its time."
     page.y += 14
     page.text(page.title, MARGIN, page.y, 16, font_weight="bold")

@@ -16,6 +16,7 @@ from bubbleviz.analyses.idle.report import Chunks, IdleGaps, RankIdle
 from bubbleviz.analyses.idle.totals import by_activity, by_step, main_activity, step_at, strip_of
 from bubbleviz.conventions.host_activities import UNLINKED, UNTRACED
 from bubbleviz.errors import InputError, NothingToAnalyseError
+from bubbleviz.interpret.communication_candidates import candidates_of
 from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE
@@ -53,8 +54,9 @@ def ranks_of(
             profile, call, devices, options, replace(evidence, steps=steps)
         )
     ranks = tuple(_rank(device, evidence, options.shortest_ns) for device in devices)
-    losses = (*profile.limitations, *implausible, *lost, *_limitations(evidence, ranks))
-    return ranks, losses
+    candidates = candidates_of(profile.source.path, profile.activities, options.kinds)
+    losses = (*profile.limitations, *implausible, *candidates, *lost)
+    return ranks, (*losses, *_limitations(evidence, ranks))
 
 
 def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tuple[int, int]:

@@ -41,6 +41,13 @@ class AttributionOptions:
             metavar=FILE, help="TOML file of host activities, matched before the built-in ones."
         ),
     ] = None
+    convention: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Convention whose list of communication kernels extends the built-in one.",
+        ),
+    ] = None
     top: Annotated[
         int, typer.Option(min=1, metavar="N", help="Rows of tables, and gaps listed in the JSON.")
     ] = 12
@@ -73,6 +80,7 @@ def idle(
     window = reading.run_window()
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if attribution.activities is None else [attribution.activities]
+    inputs += attribution.convention or []
     check_outputs([file for file in (json, csv, svg) if file is not None], inputs, force=force)
     from bubbleviz.analyses.idle import idle as measure_idle_time
     from bubbleviz.analyses.idle.text import sections
@@ -83,6 +91,7 @@ def idle(
             step=attribution.step,
             shortest_us=attribution.shortest,
             activities=attribution.activities,
+            convention=attribution.convention or (),
             window=window,
             keep_export=reading.keep_export,
             jobs=reading.job_count(),

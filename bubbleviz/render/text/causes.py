@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: The columns of communication.
 _COMMUNICATION = (
     "wait: a receive runs, its input is not ready on the peer; transfer: from then to its end; "
-    "exposed: transfer while the rank runs nothing; overlap: share of communication kernels' time "
-    "in which compute kernels run"
+    "exposed: transfer while the rank runs nothing, and time in which only a collective runs; "
+    "overlap: share of communication kernels' time in which compute kernels run"
 )
 
 
