@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,10 @@ from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import is_main
+from bubbleviz.sources.xla.file_content import FileContent
 from bubbleviz.sources.xla.names import device_of
 from bubbleviz.sources.xla.wire import Walk
+from bubbleviz.sources.xla.xplane_file import open_file
 from bubbleviz.sources.xla.xspace import planes_of
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P, space, space_type
@@ -337,6 +341,47 @@ def test_a_file_cut_anywhere_is_read_as_far_as_it_is_whole(tmp_path: Path) -> No
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (0, 2)
     assert 1 in counts
+
+
+#: More events than are read at once.
+LONG = [P("/device:TPU:0", [L("XLA Ops", [E(f"op.{n}", n, n + 1) for n in range(30_000)])])]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_a_file_cut_while_it_is_read_is_one_sentence(share: float, tmp_path: Path) -> None:
+    path = tmp_path / "shrinking.xplane.pb"
+    path.write_bytes(space(LONG, ["h"]))
+    size = path.stat().st_size
+    assert size > 4 << 16
+    with open_file(str(path)) as file:
+        os.truncate(path, int(share * size))
+        with pytest.raises(errors.ProfileError, match=r"became shorter than .* run again"):
+            file.read(GLOBS)
+
+
+@pytest.mark.parametrize("size", [1, 1000, 1 << 16])
+def test_the_bytes_of_a_file_are_those_of_its_slices(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(range(256)) * (size // 256 + 1))
+    with path.open("rb", buffering=0) as file:
+        content, whole = FileContent(file), path.read_bytes()
+        assert len(content) == len(whole)
+        for at in (0, size // 2, len(whole) - 1, 1, 0):
+            assert content[at] == whole[at]
+            for end in (at, at + 1, at + size, 10 * size):
+                assert content[at:end] == whole[at:end]
+
+
+def test_a_file_cut_or_written_over_while_it_is_walked_ends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "small.xplane.pb"
+    whole = space(SMALL, ["h"])
+    for length in range(len(whole)):
+        for rest in (b"", b"\xff" * (len(whole) - length)):
+            path.write_bytes(whole)
+            with open_file(str(path)) as file:
+                path.write_bytes(whole[:length] + rest)
+                with suppress(errors.ProfileError):
+                    file.read(GLOBS)
 
 
 @settings(max_examples=200)

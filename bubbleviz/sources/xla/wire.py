@@ -14,7 +14,6 @@ A file was cut short where its last field reaches beyond the file's end.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.sources.xla.file_content import FileContent
 
 #: Bytes of a number of 64 bits, at most.
 _LONGEST = 10
@@ -32,7 +32,7 @@ _FIXED = {1: 8, 5: 4}
 #: Bytes of repeated messages that are one stretch.
 _STRETCH = 4 << 20
 
-Content: TypeAlias = mmap.mmap | bytes
+Content: TypeAlias = FileContent | bytes
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
@@ -102,12 +102,12 @@ class Walk:
         return self.content[field.begin : field.end].decode("utf-8", errors="replace")
 
     def _field(self, at: int, end: int) -> Field:
-        tag, begin = self._number(at, end)
+        tag, begin = number_at(self.content, at, end)
         kind, value = tag & 7, 0
         if kind == _NUMBER:
-            value, stop = self._number(begin, end)
+            value, stop = number_at(self.content, begin, end)
         elif kind == _LENGTH:
-            length, begin = self._number(begin, end)
+            length, begin = number_at(self.content, begin, end)
             stop = begin + length
         elif kind in _FIXED:
             stop = begin + _FIXED[kind]
@@ -123,18 +123,6 @@ class Walk:
             raise MalformedError(f"a field reaches beyond byte {end}, where its message ends")
         self.cut = True
 
-    def _number(self, at: int, end: int) -> tuple[int, int]:
-        """Return the number at a place, and the place behind it."""
-        number = 0
-        for place in range(_LONGEST):
-            if at + place >= end:
-                raise _ShortError
-            byte = self.content[at + place]
-            number |= (byte & 0x7F) << 7 * place
-            if byte < 1 << 7:
-                return number, at + place + 1
-        raise MalformedError(f"the number at byte {at} has no end")
-
     def stretches(self, at: int, end: int, number: int) -> Iterator[Field]:
         """Yield fields, and of each stretch of repeated whole messages one that spans them all.
 
@@ -148,7 +136,6 @@ class Walk:
             stop = self._over(tag, at, end)
             if stop > at:
                 yield Field(tag, 0, at, stop, whole=True)
-                self.release(at, stop)
             else:
                 field = next(self.fields(at, end), None)
                 if field is None or not field.whole:
@@ -162,37 +149,51 @@ class Walk:
 
         Only its length shows where the next message begins, so that each is looked at.
         """
-        content, until = self.content, min(at + _STRETCH, end)
+        until = min(at + _STRETCH, end)
+        # Where the file goes on behind the last of them, so does its length.
+        content = self.content[at : min(until + 1 + _LONGEST, end)]
+        first, last = at, end - at
+        at, until = 0, until - first
         while at < until and content[at] == tag:
             # Most are short: their length is one byte.
-            length = content[at + 1] if at + 1 < end else 0x80
+            length = content[at + 1] if at + 1 < last else 0x80
             begin = at + 2
             if length >= 0x80:
                 try:
-                    length, begin = self._number(at + 1, end)
+                    length, begin = number_at(content, at + 1, last)
                 except _ShortError:
-                    return at
-            if begin + length > end:
-                return at
+                    break
+            if begin + length > last:
+                break
             at = begin + length
             if begins is not None:
-                begins.extend((begin, at))
-        return at
+                begins.extend((first + begin, first + at))
+        return first + at
 
     def messages(self, stretch: Field) -> Messages:
         """Return the messages of a stretch, to be decoded."""
         content = self.content[stretch.begin : stretch.end]
-        self.release(stretch.begin, stretch.end)
         places: list[int] = []
         Walk(content)._over(stretch.tag, 0, len(content), places)
         begin, end = np.array(places, np.int64).reshape(-1, 2).T
         return Messages(np.frombuffer(content, np.uint8), begin, end)
 
-    def release(self, begin: int, end: int) -> None:
-        """Let a stretch that has been read leave memory."""
-        if isinstance(self.content, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            first = begin - begin % mmap.PAGESIZE
-            self.content.madvise(mmap.MADV_DONTNEED, first, end - first)
+
+def number_at(content: Content, at: int, end: int) -> tuple[int, int]:
+    """Return the number at a place, and the place behind it.
+
+    Raises:
+        MalformedError: it has no end.
+    """
+    number = 0
+    for place in range(_LONGEST):
+        if at + place >= end:
+            raise _ShortError
+        byte = content[at + place]
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 1 << 7:
+            return number, at + place + 1
+    raise MalformedError(f"the number at byte {at} has no end")
 
 
 def signed(number: int) -> int:

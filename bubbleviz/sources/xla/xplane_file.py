@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +13,7 @@ from bubbleviz.model.profile import Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import GZIP
 from bubbleviz.sources.xla.collector import PlaneCollector
+from bubbleviz.sources.xla.file_content import FileContent, ShortenedError
 from bubbleviz.sources.xla.profile import XlaFile, XlaProfile, profile_of
 from bubbleviz.sources.xla.wire import MalformedError, Walk
 from bubbleviz.sources.xla.xspace import planes_of
@@ -35,6 +35,10 @@ def _load(path: str, walk: Walk, watch: Watch) -> XlaProfile:
         for number, plane in enumerate(planes):
             collect(walk, plane, clock.base_ns, collector)
             watch((number + 1) / len(planes))
+    except ShortenedError as error:
+        raise ProfileError(f"{path}: {error}; wait until it is written, and run again") from error
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from error
     except MalformedError as error:
         raise ProfileError(
             f"{path}: damaged, or not a profile of XLA ({error}); {_AGAIN}"
@@ -73,11 +77,11 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Xl
     """
     del jobs
     try:
-        with Path(path).open("rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed below, as its errors differ
     except OSError as error:
         raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
-    with content:
+    with file:
+        content = FileContent(file)
         if content[:2] == GZIP:
             raise ProfileError(f"{path}: gzipped xplane files cannot be read; unpack it (gunzip)")
         yield XlaFile(partial(_load, path, Walk(content), watch))
