@@ -89,10 +89,10 @@ def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
         (0, 500_000, 40_000, 460_000, Split.MEMBERS),
         (1, 460_000, 0, 460_000, Split.MEMBERS),
     }
-    assert {own.by for own in found.clocks} == {"reference", "operations"}
+    assert {own.aligned_by.value for own in found.clocks} == {"reference", "operations"}
     assert found.clocks[1].matched == 12
     # The last channel ends 100 ns before the first.
-    assert found.clocks[1].worst_ns == 0
+    assert found.clocks[1].largest_ns == 0
 
 
 def test_bytes_and_bandwidths_are_those_of_nccl_tests(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
     found = measure_communication(paths)
 
     # The threads of one process share its clock, so that nothing need be placed.
-    assert [own.by for own in found.clocks] == ["reference"]
+    assert [own.aligned_by.value for own in found.clocks] == ["reference"]
     assert columns(found, "rank", "peer", "waiting_ns") == [
         *((0, 1, 5_000), (0, 1, 9_000), (1, 0, 0), (1, 7, -1), (1, 0, 0), (1, 7, -1))
     ]

@@ -90,11 +90,11 @@ def test_the_offset_of_planted_clocks_is_found(tmp_path: Path, jitter: int, lost
     both = set(range(150)) - missing - unseen
     clock = found.clocks[-1]
 
-    assert (clock.by, clock.matched, clock.of) == ("kernels", len(both), 150 - lost)
+    assert (clock.aligned_by.value, clock.matched, clock.of) == ("kernels", len(both), 150 - lost)
     assert clock.median_ns is not None
-    assert clock.worst_ns is not None
+    assert clock.largest_ns is not None
     assert clock.median_ns <= jitter
-    assert clock.worst_ns <= 2 * jitter
+    assert clock.largest_ns <= 2 * jitter
     own = found.operations.start_ns[: 150 - lost]
     true = np.array([start - 77_000_000 for n, start in enumerate(starts) if n not in missing])
     assert np.abs(own - true).max() <= jitter + 1
@@ -115,7 +115,7 @@ def test_without_the_gpus_clock_the_host_tells(tmp_path: Path) -> None:
     paths = recorded(tmp_path, uneven(40), ahead=9_000_000, gpu_clock=False)
     found = measure_communication([str(path) for path in paths])
 
-    assert (found.clocks[-1].by, found.clocks[-1].matched) == ("kernels", 40)
+    assert (found.clocks[-1].aligned_by.value, found.clocks[-1].matched) == ("kernels", 40)
     assert {Timing(own) for (own,) in columns(found, "timing")} == {Timing.HOST}
 
 
@@ -126,7 +126,7 @@ def test_evenly_spaced_operations_match_at_several_offsets(tmp_path: Path) -> No
     found = measure_communication([trace, str(path)])
 
     assert "operations that kernels match at several offsets" in notes(found)
-    assert found.clocks[-1].by == "own"
+    assert found.clocks[-1].aligned_by.value == "unaligned"
     assert len(found.operations) == 20 + 40
 
 
@@ -136,11 +136,11 @@ def test_an_anchor_states_what_cannot_be_told(tmp_path: Path) -> None:
     event = starts[20] + Plugin().gpu
     found = measure_communication([trace, str(path)], anchors=[f"{event}={starts[20] - 1_000}"])
 
-    assert found.clocks[-1].by == "anchor"
+    assert found.clocks[-1].aligned_by.value == "anchor"
     # The host saw the second channel 300 - 10 ns after it began.
     assert found.operations.start_ns[:20].tolist() == [start - 1_000 for start in starts[20:]]
     # The kernels beside them are theirs: what is left between both is told, and none counts twice.
-    assert (found.clocks[-1].matched, found.clocks[-1].worst_ns) == (20, 0)
+    assert (found.clocks[-1].matched, found.clocks[-1].largest_ns) == (20, 0)
     assert len(found.operations) == 40
 
 
@@ -189,7 +189,7 @@ def test_the_proxy_profiler_is_matched_by_the_begin_of_its_transfers(tmp_path: P
     path = profile(tmp_path, kernels, calls, [R(0, 1, "F0")])
     found = measure_communication([trace, str(path)])
 
-    assert (found.clocks[-1].by, found.clocks[-1].matched) == ("kernels", 60)
+    assert (found.clocks[-1].aligned_by.value, found.clocks[-1].matched) == ("kernels", 60)
     assert found.operations.start_ns[:60].tolist() == [s + 50_000_000 for s in starts]
     # What a proxy tells of is no kernel: the profile's stay.
     assert len(found.operations) == 120
@@ -215,11 +215,11 @@ def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) 
 
     # Kernels of the first profile, which is host b's, come first.
     assert first == {0}
-    assert [own.matched for own in found.clocks if own.by == "kernels"] == [30, 30]
+    assert [own.matched for own in found.clocks if own.aligned_by.value == "kernels"] == [30, 30]
 
 
 @pytest.mark.parametrize(
-    ("host", "second", "placed_by", "starts_ns"),
+    ("host", "second", "aligned_by", "starts_ns"),
     [
         # Another session of one machine: its steady clock tells, whatever NTP did to UTC.
         ("a", (2_500_000_000, 3_000_000_000), "reference", 2_000_000_000),
@@ -227,16 +227,16 @@ def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) 
         ("a", (2_000_000_000, 900_000_000_000_000), "utc", 1_000_000_000),
         ("b", (2_000_000_000, 3_000_000_000), "utc", 1_000_000_000),
         ("a", (None, 900_000_000_000_000), "reference", 899_999_000_000_000),
-        ("b", (None, 3_000_000_000), "own", 0),
+        ("b", (None, 3_000_000_000), "unaligned", 0),
         ("a", (2_000_000_000, None), "reference", 1_000_000_000),
-        ("a", (None, None), "own", 0),
+        ("a", (None, None), "unaligned", 0),
     ],
 )
 def test_profiles_share_a_clock_as_they_do_elsewhere(
     tmp_path: Path,
     host: str,
     second: tuple[int | None, int | None],
-    placed_by: str,
+    aligned_by: str,
     starts_ns: int,
 ) -> None:
     """Of one hostname, but switched on at other times, are two machines."""
@@ -259,7 +259,7 @@ def test_profiles_share_a_clock_as_they_do_elsewhere(
         paths.append(str(path))
     found = measure_communication(paths)
 
-    assert [clock.by for clock in found.clocks] == ["reference", placed_by]
+    assert [clock.aligned_by.value for clock in found.clocks] == ["reference", aligned_by]
     assert columns(found, "start_ns") == [(1_000,), (1_000 + starts_ns,)]
 
 
@@ -328,7 +328,7 @@ def test_matching_recovers_an_offset(data: st.DataObject) -> None:
     assert found is not None
     assert found.offset_ns == offset
     assert found.kernel.tolist() == list(range(count))
-    assert (found.matched, found.worst_ns) == (count, 0)
+    assert (found.matched, found.largest_ns) == (count, 0)
 
 
 @settings(max_examples=150)

@@ -62,7 +62,7 @@ def test_json_is_whole_and_the_same_each_time(
     assert told["operations"] == 24
     assert told["totals"][0]["waiting_ns"] == 12 * 40_000
     assert told["communicators"] == [{"id": "0xfeedfacecafebeef", "ranks": 2}]
-    assert told["clocks"][1]["placed_by"] == "operations"
+    assert told["clocks"][1]["aligned_by"] == "operations"
 
 
 def test_outputs_are_replaced_with_force_alone(

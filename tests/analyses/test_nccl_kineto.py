@@ -330,7 +330,7 @@ def test_without_a_host_ends_of_operations_place_the_clocks(tmp_path: Path) -> N
         for rank in range(2)
     ]
     found = measure_communication(paths)
-    assert [clock.by for clock in found.clocks] == ["reference", "operations"]
+    assert [clock.aligned_by.value for clock in found.clocks] == ["reference", "operations"]
 
 
 # Ranks of groups

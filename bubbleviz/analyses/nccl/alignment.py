@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.analyses.nccl.anchors import Anchor, by_file
-from bubbleviz.analyses.nccl.communications import RecordingClock, Timing
+from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock, Timing
 from bubbleviz.analyses.nccl.event_gpus import (
     EventGpu,
     LocalTimes,
@@ -123,7 +123,9 @@ def align_events(
             process = str(path.with_name(_THREAD.sub("", path.name))), gpu.pid
             if process not in process_clocks:
                 process_clocks[process] = len(clocks)
-                clocks.append(RecordingClock(f"{path.name} {process_label(gpu.pid)}", "own"))
+                clocks.append(
+                    RecordingClock(f"{path.name} {process_label(gpu.pid)}", Alignment.UNALIGNED)
+                )
             number = process_clocks[process]
         columns["start_ns"][at], columns["end_ns"][at] = start_ns, end_ns
         columns["duration_ns"][at] = durations(file.events, gpu.rows, start_ns, end_ns)
@@ -202,11 +204,11 @@ def _moved(
     kernel[rows] = np.where(matched.kernel == NONE, NONE, matched.kernel + first)
     clock = RecordingClock(
         label=gpu.label,
-        by="kernels",
+        aligned_by=Alignment.KERNELS,
         matched=matched.matched,
         of=len(rows),
         median_ns=matched.median_ns,
-        worst_ns=matched.worst_ns,
+        largest_ns=matched.largest_ns,
         drift_ppm=1e6 * matched.drift if matched.drift else None,
     )
     return _AlignedGpu(clock, start_ns, end_ns, kernel)
@@ -240,9 +242,9 @@ def _by_anchors(
             best = int(hit.sum())
             kernel[rows] = np.where(hit, nearest + pool.places[at][1], NONE)
             far_ns = np.abs(distance_ns[hit])
-            median_ns, worst_ns = round(float(np.median(far_ns))), int(far_ns.max())
+            median_ns, largest_ns = round(float(np.median(far_ns))), int(far_ns.max())
             clock = replace(
-                clock, matched=best, of=len(rows), median_ns=median_ns, worst_ns=worst_ns
+                clock, matched=best, of=len(rows), median_ns=median_ns, largest_ns=largest_ns
             )
     return _AlignedGpu(clock, start_ns, end_ns, kernel)
 
@@ -258,7 +260,7 @@ def _anchored_clock(
         from_ns.append(anchor.event_ns + (local.bridge_ns or 0 if anchor.gpu else 0))
         to_ns.append(anchor.profile_ns)
     if not from_ns:
-        return RecordingClock(gpu.label, "own"), None
+        return RecordingClock(gpu.label, Alignment.UNALIGNED), None
     apart = np.array(to_ns) - np.array(from_ns)
     drift = 0.0
     if len(apart) > 1 and len(set(from_ns)) > 1:
@@ -271,17 +273,17 @@ def _anchored_clock(
         kernel=np.empty(0, np.int64),
         matched=0,
         median_ns=0,
-        worst_ns=0,
+        largest_ns=0,
         clear=True,
     )
     far_ns = np.abs(moved.of(np.array(from_ns)) - np.array(to_ns))
     clock = RecordingClock(
         label=gpu.label,
-        by="anchor",
+        aligned_by=Alignment.ANCHOR,
         matched=len(apart),
         of=len(apart),
         median_ns=round(float(np.median(far_ns))),
-        worst_ns=int(far_ns.max()),
+        largest_ns=int(far_ns.max()),
         drift_ppm=1e6 * drift if drift else None,
     )
     return clock, moved

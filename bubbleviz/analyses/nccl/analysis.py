@@ -15,7 +15,7 @@ from bubbleviz.analyses.idle.ranks import window_extent
 from bubbleviz.analyses.nccl.alignment import align_events
 from bubbleviz.analyses.nccl.anchors import Anchor, anchor_of
 from bubbleviz.analyses.nccl.clocks import clocks_and_bases, profile_clocks
-from bubbleviz.analyses.nccl.communications import Communications, RecordingClock, Split
+from bubbleviz.analyses.nccl.communications import Alignment, Communications, RecordingClock, Split
 from bubbleviz.analyses.nccl.kernel_pool import KernelPool, pool_of
 from bubbleviz.analyses.nccl.kernels import NcclProfile, read_kernels
 from bubbleviz.analyses.nccl.members import (
@@ -299,25 +299,25 @@ def _clock_limitations(ambiguous: int, clocks: Sequence[RecordingClock]) -> Iter
             "they come too evenly, or are too few; give an instant with --anchor",
             ambiguous,
         )
-    by = [clock.by for clock in clocks]
-    if "own" in by and len(clocks) > 1:
+    alignments = [clock.aligned_by for clock in clocks]
+    if Alignment.UNALIGNED in alignments and len(clocks) > 1:
         yield Limitation(
             "clocks that could not be aligned",
             "no kernel and no common operation ties them to another, so their times stand alone; "
             "give an instant with --anchor",
-            by.count("own"),
+            alignments.count(Alignment.UNALIGNED),
         )
-    if "utc" in by:
+    if Alignment.UTC in alignments:
         yield Limitation(
             "hosts aligned by UTC alone",
             "waiting between them is known to milliseconds at best",
-            by.count("utc"),
+            alignments.count(Alignment.UTC),
         )
-    if "operations" in by:
+    if Alignment.OPERATIONS in alignments:
         yield Limitation(
             "clocks aligned by the ends of operations",
             "the members of an operation are taken to end together",
-            by.count("operations"),
+            alignments.count(Alignment.OPERATIONS),
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bubbleviz.align.bounds.clocks import machines_of, session_clocks
 from bubbleviz.analyses.nccl.alignment import EventTimes
-from bubbleviz.analyses.nccl.communications import RecordingClock
+from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock
 from bubbleviz.analyses.nccl.kernels import NcclProfile
 from bubbleviz.model.columns import NONE
 
@@ -40,8 +40,11 @@ def profile_clocks(profiles: Sequence[NcclProfile]) -> ProfileClocks:
     for source, machine in zip(sources, machines, strict=True):
         first = sources[machines.index(machine)]
         timed = None not in (first.session_utc_ns, sources[0].session_utc_ns)
-        by = "reference" if machine == machines[0] else "utc" if timed else "own"
-        clocks.append(RecordingClock(Path(source.path).name, by))
+        if machine == machines[0]:
+            aligned_by = Alignment.REFERENCE
+        else:
+            aligned_by = Alignment.UTC if timed else Alignment.UNALIGNED
+        clocks.append(RecordingClock(Path(source.path).name, aligned_by))
     numbers = {machine: number for number, machine in enumerate(dict.fromkeys(machines))}
     return ProfileClocks(
         clocks=tuple(clocks),
@@ -62,15 +65,15 @@ def clocks_and_bases(
     bases = list(machines)
     free = itertools.count(max(machines, default=0) + 1)
     clocks = list(of_profiles.clocks)
-    anchored = any(clock.by == "anchor" for clock in times.clocks)
+    anchored = any(clock.aligned_by is Alignment.ANCHOR for clock in times.clocks)
     for number, clock in enumerate(times.clocks):
         kernels = times.kernel[(times.clock == number) & (times.kernel != NONE)]
-        if clock.by == "anchor":
+        if clock.aligned_by is Alignment.ANCHOR:
             bases.append(0)
         elif len(kernels):
             bases.append(machines[int(np.searchsorted(ends, kernels[0], side="right"))])
         elif not clocks and not anchored:
-            clock = replace(clock, by="reference")  # noqa: PLW2901 - as it is kept
+            clock = replace(clock, aligned_by=Alignment.REFERENCE)  # noqa: PLW2901 - as it is kept
             bases.append(0)
         else:
             bases.append(next(free))

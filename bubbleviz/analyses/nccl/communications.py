@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.process_groups import Group
@@ -75,33 +75,49 @@ class Split(IntEnum):
     ORDER = 3
 
 
+class Alignment(Enum):
+    """What aligned a clock to the report's; the values stand in JSON."""
+
+    #: It is the report's own clock, or ticks with it.
+    REFERENCE = "reference"
+    #: Its operations were matched with a profile's kernels.
+    KERNELS = "kernels"
+    #: Instants from the user.
+    ANCHOR = "anchor"
+    #: UTC, as the profile's host recorded it.
+    UTC = "utc"
+    #: The ends of operations in common with aligned clocks.
+    OPERATIONS = "operations"
+    #: Nothing: its times stand alone.
+    UNALIGNED = "unaligned"
+
+
 @dataclass(frozen=True)
 class RecordingClock:
     """A clock that recorded operations, and how it was aligned to the report's.
 
     Attributes:
         label: for people.
-        by: ``reference``, ``kernels`` (matched with a profile's), ``anchor``, ``utc`` (of the
-            profile's host), ``operations`` (ends of common ones), or ``own``: it is not aligned.
+        aligned_by: what aligned it.
         matched: operations, or kernels, by which it is aligned.
         of: how many there could be.
         median_ns: median distance between pairs after that; None where there is no pair.
-        worst_ns: the largest distance.
+        largest_ns: the largest distance.
         drift_ppm: its drift; None where none was fitted.
     """
 
     label: str
-    by: str
+    aligned_by: Alignment
     matched: int = 0
     of: int = 0
     median_ns: int | None = None
-    worst_ns: int | None = None
+    largest_ns: int | None = None
     drift_ppm: float | None = None
 
     @property
     def aligned(self) -> bool:
         """Whether its times are on the report's clock."""
-        return self.by != "own"
+        return self.aligned_by is not Alignment.UNALIGNED
 
 
 @dataclass(frozen=True)

@@ -86,11 +86,11 @@ def _file(file: FileRead) -> dict[str, object]:
 def _clock(clock: RecordingClock) -> dict[str, object]:
     return {
         "label": clock.label,
-        "placed_by": clock.by,
+        "aligned_by": clock.aligned_by.value,
         "matched": clock.matched,
         "of": clock.of,
-        "residual_median_ns": clock.median_ns,
-        "residual_max_ns": clock.worst_ns,
+        "median_ns": clock.median_ns,
+        "largest_ns": clock.largest_ns,
         "drift_ppm": clock.drift_ppm,
     }
 

@@ -61,7 +61,7 @@ class Match:
         kernel: the kernel of each operation; -1 none.
         matched: operations that have one.
         median_ns: median distance between operations and their kernels, after that.
-        worst_ns: the largest one.
+        largest_ns: the largest one.
         clear: whether no other offset does nearly as well, or none is left over on either side.
     """
 
@@ -71,7 +71,7 @@ class Match:
     kernel: Ints
     matched: int
     median_ns: int
-    worst_ns: int
+    largest_ns: int
     clear: bool
 
     def of(self, time_ns: Ints) -> Ints:
@@ -113,7 +113,7 @@ def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | Non
         kernel=kernel,
         matched=len(far_ns),
         median_ns=round(float(np.median(far_ns))) if len(far_ns) else 0,
-        worst_ns=int(far_ns.max(initial=0)),
+        largest_ns=int(far_ns.max(initial=0)),
         clear=_is_clear(operations, kernels, best, line, kernel, tolerance_ns),
     )
 

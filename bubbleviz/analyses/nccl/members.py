@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.analyses.nccl.communications import (
+    Alignment,
     Communications,
     RecordingClock,
     Split,
@@ -156,15 +157,15 @@ def aligned_by_ends(
         end_ns = np.where(mine & (end_ns != UNKNOWN), end_ns + move, end_ns)
         far_ns = np.abs(apart - move)
         for place in np.flatnonzero(of_clock == number).tolist():
-            if clocks[place].by not in {"own", "utc"}:
+            if clocks[place].aligned_by not in {Alignment.UNALIGNED, Alignment.UTC}:
                 continue
             result[place] = replace(
                 clocks[place],
-                by="operations",
+                aligned_by=Alignment.OPERATIONS,
                 matched=len(apart),
                 of=int((group == number).sum()),
                 median_ns=round(float(np.median(far_ns))),
-                worst_ns=int(far_ns.max()),
+                largest_ns=int(far_ns.max()),
             )
         rest.remove(number)
     return replace(table, start_ns=start_ns, end_ns=end_ns), tuple(result)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from bubbleviz.analyses.nccl.communications import RecordingClock, communicator_text
+from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock, communicator_text
 from bubbleviz.analyses.nccl.totals import (
     DEFINITIONS,
     Communication,
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 #: Rows of a table, and characters of a name in it.
 _ROWS, _NAME = 40, 40
 #: How clocks are aligned, in words.
-_BY = {
-    "reference": "the report's clock",
-    "kernels": "matched with kernels",
-    "anchor": "anchors",
-    "utc": "UTC of its host",
-    "operations": "ends of common operations",
-    "own": "not aligned",
+_ALIGNMENTS = {
+    Alignment.REFERENCE: "the report's clock",
+    Alignment.KERNELS: "matched with kernels",
+    Alignment.ANCHOR: "anchors",
+    Alignment.UTC: "UTC of its host",
+    Alignment.OPERATIONS: "ends of common operations",
+    Alignment.UNALIGNED: "not aligned",
 }
 
 
@@ -96,7 +96,7 @@ def _cells(total: Total) -> tuple[str, ...]:
 
 
 def _clock_sections(clocks: Sequence[RecordingClock]) -> Iterator[RenderableType]:
-    if len(clocks) < 2 and all(clock.by == "reference" for clock in clocks):
+    if len(clocks) < 2 and all(clock.aligned_by is Alignment.REFERENCE for clock in clocks):
         return
     table = ruled(
         "clock",
@@ -109,10 +109,10 @@ def _clock_sections(clocks: Sequence[RecordingClock]) -> Iterator[RenderableType
         left=("clock", "aligned by"),
     )
     for clock in clocks[:_ROWS]:
-        residuals = (clock.median_ns, clock.worst_ns)
+        residuals = (clock.median_ns, clock.largest_ns)
         table.add_row(
             shortened(one_line(clock.label, None), _NAME),
-            _BY[clock.by],
+            _ALIGNMENTS[clock.aligned_by],
             f"{clock.matched:,}" if clock.of else "-",
             f"{clock.of:,}" if clock.of else "-",
             *("-" if value is None else f"{value / 1e3:,.3f}" for value in residuals),

@@ -37,7 +37,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
             {
                 "title": run.title,
                 "path": run.path,
-                "bubbleviz": run.saved.version,
+                "version": run.saved.version,
                 "headline": run.saved.headline,
                 "ranks": run.saved.ranks,
                 "iterations": run.saved.iterations,

@@ -68,7 +68,7 @@ class Trace:
         """Return the properties of the trace as a whole."""
         report = self.report
         return {
-            "bubbleviz": report.version,
+            "version": report.version,
             "headline": report.headline,
             "headline_reason": _named(report.headline_reason),
             "ratio": self.ratio,
