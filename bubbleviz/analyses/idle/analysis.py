@@ -20,6 +20,7 @@ from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Unwatched, Watch
+from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.paths import find_profiles, refuse_twins
 from bubbleviz.sources.readers import reader_of
 
@@ -66,18 +67,21 @@ def idle(
         window=window,
     )
     inputs = _several(paths)
-    files = [file.path for file in find_profiles([str(path) for path in inputs])]
-    refuse_twins(files)
+    files = find_profiles([str(path) for path in inputs])
+    refuse_twins([file.path for file in files])
     progress = progress or Unwatched()
-    progress.files({path: Path(path).stat().st_size for path in files})
-    ranks: list[RankIdle] = []
-    limitations: list[Limitation] = []
-    for path in files:
+    progress.files({file.path: Path(file.path).stat().st_size for file in files})
+
+    def read(path: str) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
         watch = partial(progress.read, path)
-        of_profile, lost = _of_profile(path, options, jobs, watch, keep_export=keep_export)
-        ranks.extend(of_profile)
-        limitations.extend(lost)
-        watch(1.0)
+        try:
+            return _of_profile(path, options, jobs, watch, keep_export=keep_export)
+        finally:
+            watch(1.0)
+
+    profiles, unreadable = read_each(files, read)
+    ranks = [rank for of_profile, _ in profiles for rank in of_profile]
+    limitations = [*unreadable, *(note for _, lost in profiles for note in lost)]
     report = _report(_labelled(ranks), options.activities, options.shortest_ns, limitations)
     return replace(report, window=None if window is None else window.text)
 

@@ -28,17 +28,18 @@ from bubbleviz.analyses.nccl.rows import operations_of, with_shared
 from bubbleviz.analyses.nccl.totals import Communication, FileRead
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import default_kinds
-from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
+from bubbleviz.errors import InputError, NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.record import export_of
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Unwatched, unwatched
+from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile
 from bubbleviz.sources.nccl.formats import EventFileFormat, format_of, read_events
-from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
+from bubbleviz.sources.paths import CompanionFormat, InputFile, find_profiles, refuse_twins
 from bubbleviz.sources.readers import reader_of
 
 
@@ -72,16 +73,22 @@ def measure_communication(
     files = find_inputs([str(path) for path in inputs])
     progress = progress or Unwatched()
     progress.files({file.path: Path(file.path).stat().st_size for file in files})
-    recorded: list[EventFile] = []
-    profiles: list[NcclProfile] = []
-    for file in files:
-        watch = partial(progress.read, file.path)
-        if file.format is not None:
-            recorded.append(read_events(file.path, watch, file.format))
-        else:
-            profiles.append(read_kernels(file.path, jobs, watch, keep_export=keep_export))
-        watch(1.0)
+    formats = {file.path: file.format for file in files}
+
+    def read(path: str) -> EventFile | NcclProfile:
+        watch, events = partial(progress.read, path), formats[path]
+        try:
+            if events is not None:
+                return read_events(path, watch, events)
+            return read_kernels(path, jobs, watch, keep_export=keep_export)
+        finally:
+            watch(1.0)
+
+    contents, unreadable = read_each([InputFile(file.path, file.named) for file in files], read)
+    recorded = [content for content in contents if isinstance(content, EventFile)]
+    profiles = [content for content in contents if isinstance(content, NcclProfile)]
     communication = merge_recordings(recorded, profiles, known_instants)
+    communication = replace(communication, limitations=(*unreadable, *communication.limitations))
     if window is None:
         return communication
     extent_ns = _extent_of(window, [profile.source.path for profile in profiles])
@@ -90,9 +97,10 @@ def measure_communication(
 
 @dataclass(frozen=True)
 class Input:
-    """A file to read, and the format of its NCCL events; None of a profile."""
+    """A file to read, ``named`` or not, and the format of its NCCL events; None of a profile."""
 
     path: str
+    named: bool
     format: EventFileFormat[Any] | None
 
 
@@ -110,15 +118,19 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
 
     def recognises(path: str) -> bool:
         if path not in formats:
-            formats[path] = format_of(head_of(path))
+            try:
+                formats[path] = format_of(head_of(path))
+            except ProfileError:
+                # As a profile, it is refused, or left out of a directory, for the same reason.
+                formats[path] = None
         return formats[path] is not None
 
-    files = [
-        file.path
-        for file in find_profiles(paths, CompanionFormat("an event file of NCCL", recognises))
-    ]
-    refuse_twins(files, "file")
-    return tuple(Input(path, formats[path] if recognises(path) else None) for path in files)
+    files = find_profiles(paths, CompanionFormat("an event file of NCCL", recognises))
+    refuse_twins([file.path for file in files], "file")
+    return tuple(
+        Input(file.path, file.named, formats[file.path] if recognises(file.path) else None)
+        for file in files
+    )
 
 
 def merge_recordings(

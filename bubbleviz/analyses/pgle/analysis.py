@@ -26,7 +26,8 @@ from bubbleviz.interpret.record import export_of, renamed_limitations
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Progress, Unwatched, Watch
-from bubbleviz.sources.paths import find_profiles, refuse_twins
+from bubbleviz.sources.directories import read_each
+from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
 from bubbleviz.sources.readers import reader_of
 
 #: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.
@@ -69,9 +70,9 @@ def measure_costs(
     if skip < 0:
         raise UsageError(f"--skip {skip}: must be 0 or more")
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
-    files = [file.path for file in find_profiles([str(path) for path in inputs])]
-    refuse_twins(files)
-    measured = list(_of_profiles(files, skip, jobs, progress, keep_export=keep_export))
+    files = find_profiles([str(path) for path in inputs])
+    refuse_twins([file.path for file in files])
+    measured, unreadable = _of_profiles(files, skip, jobs, progress, keep_export=keep_export)
     samples = merge_samples([of_profile.samples for of_profile in measured])
     totals = _modules(samples)
     if modules:
@@ -80,8 +81,8 @@ def measure_costs(
     left_out = _sum([of_profile.left_out for of_profile in measured])
     if not instructions:
         raise NothingToAnalyseError(
-            f"{files[0]}: no execution of an instruction is whole, after warm-up and compilation; "
-            "record more steps, or give --skip 0"
+            f"{files[0].path}: no execution of an instruction is whole, after warm-up and "
+            "compilation; record more steps, or give --skip 0"
         )
     return Costs(
         instructions=instructions,
@@ -92,6 +93,7 @@ def measure_costs(
         aggregate=compute.text,
         aggregate_collectives=collective.text,
         limitations=(
+            *unreadable,
             *(limitation for of_profile in measured for limitation in of_profile.limitations),
             *([] if apart else _shared_names(samples)),
         ),
@@ -99,15 +101,25 @@ def measure_costs(
 
 
 def _of_profiles(
-    files: Sequence[str], skip: int, jobs: int, progress: Progress | None, *, keep_export: bool
-) -> Iterator[ProfileSamples]:
-    """Yield the executions in each profile, one profile after the other."""
-    progress = progress or Unwatched()
-    progress.files({path: Path(path).stat().st_size for path in files})
-    for path in files:
-        watch = partial(progress.read, path)
-        yield _of_profile(path, skip, jobs, watch, keep_export=keep_export)
-        watch(1.0)
+    files: Sequence[InputFile],
+    skip: int,
+    jobs: int,
+    progress: Progress | None,
+    *,
+    keep_export: bool,
+) -> tuple[list[ProfileSamples], tuple[Limitation, ...]]:
+    """Return the executions in each profile, and limitations for those that cannot be read."""
+    watched = progress or Unwatched()
+    watched.files({file.path: Path(file.path).stat().st_size for file in files})
+
+    def read(path: str) -> ProfileSamples:
+        watch = partial(watched.read, path)
+        try:
+            return _of_profile(path, skip, jobs, watch, keep_export=keep_export)
+        finally:
+            watch(1.0)
+
+    return read_each(files, read)
 
 
 def _of_profile(

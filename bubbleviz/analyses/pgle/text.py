@@ -14,6 +14,7 @@ from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import counted, ruled, shortened, titled
+from bubbleviz.sources.directories import UNREADABLE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,7 +42,7 @@ USE_FLAGS = (
 
 def warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
     """Return a sentence for each limitation of costs, those that make them wrong first."""
-    words = (*_WRONG, *_OF_COSTS)
+    words = (*_WRONG, *_OF_COSTS, UNREADABLE)
     of_costs = [note for note in limitations if any(word in note.what for word in words)]
     of_costs.sort(key=lambda note: note.what not in _WRONG)
     return tuple(note.sentence for note in of_costs)

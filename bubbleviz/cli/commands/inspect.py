@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bubbleviz.cli.options import Conventions
-from bubbleviz.cli.terminal import show
+from bubbleviz.cli.terminal import complain, show
 
 
 def inspect(
@@ -15,11 +15,26 @@ def inspect(
     convention: Conventions = None,
 ) -> None:
     """Show what a profile holds, which NVTX convention it follows, and what is missing."""
+    from bubbleviz.errors import InputError, ProfileError
+    from bubbleviz.model.operations import Limitation
+    from bubbleviz.sources.directories import UNREADABLE
     from bubbleviz.sources.paths import find_profiles
 
     files = find_profiles(profiles)
     from bubbleviz.api import inspect as inspect_profile
     from bubbleviz.cli.overview import inspection_parts
 
+    unreadable: list[InputError | ProfileError] = []
     for file in files:
-        show(inspection_parts(inspect_profile(file.path, convention=convention or ())))
+        try:
+            inspection = inspect_profile(file.path, convention=convention or ())
+        except (InputError, ProfileError) as error:
+            if file.named:
+                raise
+            unreadable.append(error)
+        else:
+            show(inspection_parts(inspection))
+    if len(unreadable) == len(files):
+        raise unreadable[0]
+    for reason in map(str, unreadable):
+        complain(Limitation(UNREADABLE, reason).sentence, 0)

@@ -1,0 +1,41 @@
+"""Files of a directory, of which some may be no profiles that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from bubbleviz.errors import ProfileError
+from bubbleviz.model.operations import Limitation
+from bubbleviz.sources.paths import InputFile
+
+T = TypeVar("T")
+
+#: What is left out where a file of a directory cannot be read.
+UNREADABLE = "a profile of the directory"
+
+
+def read_each(
+    files: Sequence[InputFile], read: Callable[[str], T]
+) -> tuple[list[T], tuple[Limitation, ...]]:
+    """Return what is read of each file, and limitations for files of directories without any.
+
+    Args:
+        files: named, or found in directories.
+        read: a file by its path.
+
+    Raises:
+        ProfileError: a file that was named cannot be read, or none of the others can.
+    """
+    contents: list[T] = []
+    errors: list[ProfileError] = []
+    for file in files:
+        try:
+            contents.append(read(file.path))
+        except ProfileError as error:
+            if file.named:
+                raise
+            errors.append(error)
+    if errors and not contents:
+        raise errors[0]
+    return contents, tuple(Limitation(UNREADABLE, str(error)) for error in errors)

@@ -1,0 +1,107 @@
+"""Files of a directory that cannot be read are reported, and end no command; named ones do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from shutil import copy
+from typing import Any
+
+import pytest
+
+from bubbleviz.cli.app import main
+from tests.support.places import CHECKOUT
+from tests.support.xla_profiles import tpu, written
+
+#: Commands that read any profile, with the option for a document.
+COMMANDS = {"analyze": "--json", "idle": "--json", "nccl": "--json", "pgle": "--output"}
+EMPTY: Mapping[str, bytes] = {"a.sqlite": b"", "z.sqlite": b""}
+BAD: Mapping[str, Mapping[str, bytes]] = {
+    "empty": EMPTY,
+    "one empty": {"a.sqlite": b""},
+    "blank": {"a.sqlite": b" \n", "z.sqlite": b"\n\n"},
+    "not alike": {"a.sqlite": b"", "b.xplane.pb": b"", "z.pt.trace.json": b""},
+    "damaged": {
+        "a.sqlite": b"SQLite format 3\0" + bytes(200),
+        "z.trace.json.gz": b"\x1f\x8b" + bytes(20),
+        "y.xplane.pb": gzip.compress(b"x"),
+    },
+}
+
+
+def _fixture(command: str, folder: Path) -> Path:
+    """Put a profile that a command can read into a folder, and return it."""
+    if command == "pgle":
+        return written(folder, tpu())
+    if command == "nccl":
+        return Path(copy(CHECKOUT / "fixtures" / "zb-v" / "rank0.sqlite", folder / "m.sqlite"))
+    return Path(copy(CHECKOUT / "fixtures" / "1f1b" / "node0.sqlite", folder / "m.sqlite"))
+
+
+def _put(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def _document(text: str) -> Any:
+    """Return a document without its limitations and their words."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return text
+    return {key: value for key, value in content.items() if key not in {"limitations", "methods"}}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
+def test_what_cannot_be_read_of_a_directory_is_a_warning(
+    command: str, bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = tmp_path / "run", tmp_path / "document"
+    folder.mkdir()
+    profile = _fixture(command, folder)
+    arguments = [COMMANDS[command], str(output)] if command in COMMANDS else []
+    if main([command, str(profile), *arguments]) != 0:
+        pytest.skip(f"the fixture holds nothing for {command}: {capsys.readouterr().err}")
+    alone = capsys.readouterr().out, output.read_text() if output.exists() else ""
+    _put(BAD[bad], folder)
+    assert main([command, str(folder), *arguments, *(["--force"] if arguments else [])]) == 0
+    out, err = capsys.readouterr()
+
+    if output.exists():
+        assert _document(output.read_text()) == _document(alone[1])
+    else:
+        assert out == alone[0]
+    if command == "analyze":
+        # Its limitations are part of what it prints.
+        notes = json.loads(output.read_text())["limitations"]
+        err = "".join(f"bubbleviz: warning: {n['what']}: {n['reason']}\n" for n in notes)
+    for name in BAD[bad]:
+        lines = [line for line in err.splitlines() if f"{folder / name}: " in line]
+        assert len(lines) == 1
+        assert lines[0].startswith("bubbleviz: warning: a profile of the directory: ")
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
+def test_a_directory_of_nothing_that_can_be_read_is_an_error(
+    command: str, bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _put(BAD[bad], tmp_path)
+    assert main([command, str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"bubbleviz: {tmp_path / min(BAD[bad])}: ")
+
+
+@pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
+def test_a_named_file_that_cannot_be_read_ends_the_command(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = _fixture(command, tmp_path)
+    _put(EMPTY, tmp_path)
+    assert main([command, str(profile), str(tmp_path / "a.sqlite")]) == 1
+    assert "a.sqlite: is empty" in capsys.readouterr().err
