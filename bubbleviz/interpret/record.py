@@ -149,7 +149,10 @@ def _nothing_named(
     if given:
         remedy = f"change the patterns of the convention, or leave it: {idle}"
     elif suggest(sample) is None:
-        remedy = f"name them in the training script (bubbleviz guide annotate); {idle}"
+        remedy = (
+            "give your own naming with --convention FILE.toml, or name operations in the training "
+            f"script (bubbleviz guide annotate); {idle}"
+        )
     else:
         remedy = (
             "give your own naming with --convention FILE.toml, which bubbleviz inspect drafts "

@@ -5,6 +5,7 @@ A kernel or copy belongs to the innermost instruction around its launching call.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -101,10 +102,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     names = parse_range_names(profile.ranges.names)
     rows = np.flatnonzero(names.kind[profile.ranges.name_id] == RangeKind.INSTRUCTION)
     if len(rows) == 0:
-        raise NothingToAnalyseError(
-            f"{path}: no range is named as JAX names instructions (TSL:Thunk:#...hlo_op=...); "
-            "give a JAX run on GPUs, recorded with nsys profile -t cuda,nvtx"
-        )
+        raise _without_instructions(profile)
     ranges = profile.ranges.take(rows)
     linked = link(
         profile.activities,
@@ -137,6 +135,25 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
         )
         notes = (*notes, Limitation("modules whose warm-up counts", reason, once))
     return ProfileSamples(_samples(work, thunks, names).take(keep), left_out, notes)
+
+
+def _without_instructions(profile: Profile) -> NothingToAnalyseError:
+    """Return the error of a profile that names no instruction, with the file that would."""
+    path = profile.source.path
+    if profile.source.format == "kineto":
+        return NothingToAnalyseError(
+            f"{path}: a trace of PyTorch, which names no instructions of XLA; give the .xplane.pb "
+            f"of a JAX run, or break down this trace with: bubbleviz idle {shlex.quote(path)}"
+        )
+    if profile.source.format.startswith("x"):
+        return NothingToAnalyseError(
+            f"{path}: it names no instructions of XLA; give the .xplane.pb of a JAX run that "
+            "computes on a device while it is recorded"
+        )
+    return NothingToAnalyseError(
+        f"{path}: no range is named as JAX names instructions (TSL:Thunk:#...hlo_op=...); "
+        "give a JAX run on GPUs, recorded with nsys profile -t cuda,nvtx, or its .xplane.pb"
+    )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.texts import one_line
+from bubbleviz.sources.pointers import refuse_pointer
 
 #: Of a reason that nsys gives, characters.
 _LONGEST = 200
@@ -76,6 +77,7 @@ def _unwind(number: int, _: FrameType | None) -> NoReturn:
 
 
 def _export(path: str, target: Path) -> None:
+    refuse_pointer(path)
     nsys = shutil.which("nsys")
     source = _no_option(path)
     arguments = ["export", "--type", "sqlite", "--output"]

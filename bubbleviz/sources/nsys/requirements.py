@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
@@ -19,6 +20,10 @@ _RECORD_AGAIN = {
     NVTX: "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx, "
     "with ranges switched on in the training framework",
 }
+#: Words of warnings of nsys: plain ones, numbers of versions, CUPTI's error codes.
+_PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
+#: Longer texts are no warning of nsys about CUDA.
+_LONGEST_WARNING = 300
 #: The queries without which there is no analysis.
 _NEEDED = ("gpu_work/kernels", "calls/all", "ranges/named")
 #: What the tables that are counted hold.
@@ -34,7 +39,38 @@ _COUNTED = {
 
 def unrecorded(export: Export, table: str) -> NothingToAnalyseError:
     """Return the error of an export in which a table of kernels, calls or ranges is empty."""
+    if table != NVTX and (reason := _traced_without_kernels(export)):
+        return NothingToAnalyseError(f"{export.path}: {reason}")
     return NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[table]}")
+
+
+def _traced_without_kernels(export: Export) -> str:
+    """Return why CUDA was traced and no kernel recorded; "" where it was not, or there are some."""
+    if any(export.catalogue.count(table) for table in (KERNEL, GRAPH) if table in export.schema):
+        return ""
+    calls = export.catalogue.count(RUNTIME) if RUNTIME in export.schema else 0
+    rows = export.rows("target/diagnostics") if export.has("target/diagnostics") else []
+    warnings = list(dict.fromkeys(str(text) for (text,) in rows if _is_of_cuda(str(text))))[:3]
+    if not calls and not warnings:
+        return ""
+    called = f", but {calls:,} CUDA API call{'s' * (calls != 1)}" if calls else ""
+    reported = f" (nsys reported: {' '.join(warnings)})" if warnings else ""
+    version = ", of a version that supports the driver" if "driver" in reported else ""
+    return (
+        f"no CUDA kernels were recorded{called}{reported}; profile a part of the run that launches "
+        "some with: nsys profile -t cuda,nvtx (and --cuda-graph-trace=node where CUDA graphs are "
+        f"used){version}"
+    )
+
+
+def _is_of_cuda(text: str) -> bool:
+    """Tell whether a text is a warning about CUDA in nsys' own words.
+
+    Others may repeat what the recorded program printed.
+    """
+    words = text.split() if len(text) <= _LONGEST_WARNING else []
+    named = any(word.startswith(("CUDA", "CUPTI")) for word in words[:4])
+    return named and all(_PLAIN_WORD.fullmatch(word) for word in words)
 
 
 def check_recorded(export: Export) -> None:
@@ -115,21 +151,25 @@ def missing_data(export: Export, tables: Sequence[TableCount]) -> tuple[tuple[st
         lacks.extend(export.lacks("gpu_work/graphs"))
     rows = {table.table: table.rows or 0 for table in tables}
     graphs_readable = not any(lack.split(".")[0] == GRAPH for lack in lacks)
-    losses = _unrecorded_tables(rows, graphs_readable=graphs_readable)
+    traced = "" if rows[KERNEL] or rows[GRAPH] else _traced_without_kernels(export)
+    losses = _unrecorded_tables(rows, traced, graphs_readable=graphs_readable)
     readable = all(map(export.has, _needed(export))) and not losses
     return (*losses, *_missing_columns(export, lacks)), readable
 
 
-def _unrecorded_tables(rows: Mapping[str, int], *, graphs_readable: bool) -> tuple[str, ...]:
+def _unrecorded_tables(
+    rows: Mapping[str, int], traced: str, *, graphs_readable: bool
+) -> tuple[str, ...]:
     """Return which recordings are missing.
 
     Args:
         rows: how many there are in each table.
+        traced: why CUDA was traced and no kernel recorded; "" where it was not traced.
         graphs_readable: whether CUDA graphs count as work in place of kernels.
     """
     losses = []
     if not rows[KERNEL] and not (rows[GRAPH] and graphs_readable):
-        losses.append("no CUDA kernels: profile with nsys profile -t cuda,nvtx")
+        losses.append(traced or "no CUDA kernels: profile with nsys profile -t cuda,nvtx")
         if rows[GRAPH]:
             losses.append("CUDA graphs were traced as a whole: add --cuda-graph-trace=node")
     if not rows[RUNTIME]:

@@ -16,6 +16,7 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.progress import Watch
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, is_json
+from bubbleviz.sources.pointers import refuse_pointer
 
 if TYPE_CHECKING:
     from bubbleviz.model.profile import Contents, Profile
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The beginning of a report of this program.
 _REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.')
+#: The beginning of a file of costs, as XLA's latency-hiding scheduler reads it.
+_COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 
 
 class OpenFile(Protocol):
@@ -97,6 +100,12 @@ def reader_of(path: str) -> Reader:
     head = head_of(path)
     if not head.strip():
         raise ProfileError(f"{path}: the file is empty; {_again(path)}")
+    refuse_pointer(path, head)
+    if path.endswith(".pbtxt") or _COSTS.match(head):
+        raise ProfileError(
+            f"{path}: costs of XLA's instructions, not a profile; give them to bubbleviz pgle "
+            "with --against, beside the profile of a JAX run"
+        )
     if _REPORT.search(head):
         raise ProfileError(
             f"{path}: a report of bubbleviz, not a profile; give the profiles, or give the report "

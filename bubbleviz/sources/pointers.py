@@ -1,0 +1,37 @@
+"""Pointers: small texts that stand for files which Git LFS or git-annex did not fetch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bubbleviz.errors import ProfileError
+
+#: How pointers begin, and what keeps the file and fetches it.
+_KEEPERS = {
+    b"version https://git-lfs.github.com/spec/": ("Git LFS", "git lfs pull"),
+    b"/annex/objects/": ("git-annex", "git annex get"),
+}
+_LONGEST = max(map(len, _KEEPERS))
+
+
+def refuse_pointer(path: str, head: bytes | None = None) -> None:
+    """Raise where a file is a pointer.
+
+    Args:
+        path: of the file.
+        head: its first bytes; None to read them.
+
+    Raises:
+        ProfileError: it is one.
+    """
+    if head is None:
+        try:
+            with Path(path).open("rb") as file:
+                head = file.read(_LONGEST)
+        except OSError:
+            return
+    for beginning, (keeper, command) in _KEEPERS.items():
+        if head.startswith(beginning):
+            raise ProfileError(
+                f"{path}: a pointer of {keeper}, not the file itself; fetch that with: {command}"
+            )

@@ -1,0 +1,7 @@
+-- Warnings and errors of nsys and of what it injects, in the order the export holds them.
+--
+-- requires: DIAGNOSTIC_EVENT(severity, text)
+SELECT event.text AS text  -- what went wrong
+FROM DIAGNOSTIC_EVENT AS event
+WHERE event.severity >= 2 AND event.text IS NOT NULL
+ORDER BY event.severity DESC, event.rowid

@@ -1,0 +1,147 @@
+"""What a file without a profile, or without kernels, is refused with: its reason and the way on."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.idle.analysis import idle
+from bubbleviz.analyses.nccl import measure_communication
+from bubbleviz.analyses.pgle import measure_costs
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.xla_profiles import tpu, written
+
+COMMANDS = {
+    "analyze": bubbleviz.analyze,
+    "idle": idle,
+    "nccl": measure_communication,
+    "pgle": measure_costs,
+    "inspect": lambda paths: bubbleviz.inspect(paths[0]),
+}
+LFS = (
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4665a5ea423c2713d436b5ee50593a9640e0018c1550b5a0002f74190d6caea8\nsize 12345\n"
+)
+
+
+def _refusal(command: Any, path: Path) -> str:
+    with pytest.raises(bubbleviz.BubblevizError) as caught:
+        command([path])
+    sentence = str(caught.value)
+    assert sentence.startswith(str(path))
+    assert "\n" not in sentence
+    return sentence
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "name", ["run.sqlite", "run.nsys-rep", "run.qdrep", "run.json.gz", "run.xplane.pb", "run"]
+)
+def test_pointers_of_git_lfs_are_named(command: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(LFS)
+    assert "git lfs pull" in _refusal(COMMANDS[command], path)
+
+
+def test_pointers_of_git_annex_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    path.write_text("/annex/objects/SHA256E-s1--6b86.sqlite\n")
+    assert "git annex get" in _refusal(bubbleviz.analyze, path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("costs.pbtxt", 'costs { name: "fusion.1" cost_us: 3.0 }\n'),
+        ("costs.txt", '# proto\ncosts: {\n  name: "fusion.1"\n  cost_us: 3.0 }\n'),
+        ("other.pbtxt", "something { else: 1 }\n"),
+    ],
+)
+def test_costs_are_no_profile(command: str, name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert "bubbleviz pgle with --against" in _refusal(COMMANDS[command], path)
+
+
+def test_a_trace_of_pytorch_has_no_costs(tmp_path: Path) -> None:
+    path = tmp_path / "run.pt.trace.json"
+    event = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 5.0, "dur": 1.0, "pid": 0, "tid": 7}
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1.0, "dur": 1.0}
+    args = {"args": {"correlation": 1, "device": 0}}
+    events = [{**event, **args}, {**call, **args, "pid": 1, "tid": 1}]
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    sentence = _refusal(measure_costs, path)
+    assert "a trace of PyTorch" in sentence
+    assert ".xplane.pb" in sentence
+    assert "bubbleviz idle" in sentence
+
+
+def test_an_xplane_without_instructions_is_not_sent_to_nsys(tmp_path: Path) -> None:
+    planes = [plane for plane in tpu(1) if plane.name.startswith("/host")]
+    sentence = _refusal(measure_costs, written(tmp_path, planes))
+    assert "nsys" not in sentence
+
+
+def _without_kernels(folder: Path, calls: int, *warnings: tuple[int, str | None]) -> Path:
+    path = profile(folder, [], [C(10 * i, 10 * i + 5, i) for i in range(calls)], [R(0, 99, "F0")])
+    with closing(sqlite3.connect(path)) as database, database:
+        if not calls:
+            database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
+        database.execute("CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)")
+        database.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (?, ?)", warnings)
+    return path
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "No CUDA events collected. Does the process use CUDA?",
+        "CUDA profiling might have not been started correctly.",
+        "Installed CUDA driver version (13.2) is not supported by this build of Nsight Systems.",
+        "Failed to initialize CUPTI: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES",
+    ],
+)
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_the_reason_of_nsys_is_given(warning: str, calls: int, tmp_path: Path) -> None:
+    path = _without_kernels(tmp_path, calls, (1, "CUDA is fine."), (2, warning), (2, None))
+    for command in (bubbleviz.analyze, idle):
+        sentence = _refusal(command, path)
+        assert f"nsys reported: {warning})" in sentence
+        assert "fine" not in sentence
+        assert ("supports the driver" in sentence) == ("driver" in warning)
+    assert any(warning in missing for missing in bubbleviz.inspect(path).missing)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA hunter2-0123456789abcdef",
+        "CUDA_TOKEN=abc CUDA failed",
+        "No CUDA in /home/alice/run.sh",
+        "CUDA " + "very " * 10_000,
+        "",
+    ],
+)
+def test_what_a_program_printed_is_never_repeated(text: str, tmp_path: Path) -> None:
+    sentence = _refusal(bubbleviz.analyze, _without_kernels(tmp_path, 2, (3, text)))
+    assert "no CUDA kernels were recorded, but 2 CUDA API calls;" in sentence
+    assert text == "" or text not in sentence
+
+
+def test_without_any_trace_of_cuda_the_option_is_named(tmp_path: Path) -> None:
+    assert "-t cuda,nvtx" in _refusal(bubbleviz.analyze, _without_kernels(tmp_path, 0))
+
+
+def test_kernels_are_read_whatever_nsys_warned_of(tmp_path: Path) -> None:
+    path = profile(tmp_path, [K(10, 20, 0)], [C(0, 5, 0)], [R(0, 9, "F0.0.0")])
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)")
+        database.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (2, 'No CUDA events collected.')")
+    assert len(idle([path]).ranks) == 1
