@@ -11,6 +11,7 @@ from bubbleviz.count.summary import Spread
 from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
+from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.schedules.known import schedules
 
@@ -119,6 +120,9 @@ def _caveats(report: Report, mean: float) -> Iterator[str]:
         yield f"; clock uncertainty leaves it between {ends} %"
     if report.contradicted(report.headline):
         yield "; it needs clocks that contradict each other"
+    time = kernel_time_of(report)
+    if time.gaps_outweigh and time.share is not None:
+        yield f"; any kernel ran for {100 * time.share:.2f} % of the time"
     low = report.summary.bubble_low.get(report.headline)
     if low is not None and low.mean is not None and mean - low.mean > _UNATTRIBUTED_MATTERS:
         yield f"; with compute outside every operation counted as work it is {100 * low.mean:.2f} %"

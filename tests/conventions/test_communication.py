@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.conventions.kinds import communication_candidates, default_kinds, matching
 from bubbleviz.errors import UsageError
 from bubbleviz.render.text.report import sections
@@ -88,6 +89,10 @@ def test_exposed_communication_under_another_name_is_measured(tmp_path: Path) ->
     report = bubbleviz.idle(profile(tmp_path, kernels, [c(0, 1, 1), c(1, 2, 2), c(2, 3, 3)]))
 
     assert only(report).breakdown.exposed_communication_ns == 4_190_000
+    assert advice(report) == (
+        "devices are idle for less than 1 % of the time, and only communicate for 69.83 % of it: "
+        "overlap communication with compute"
+    )
     assert not [note for note in report.limitations if "look like" in note.what]
 
 

@@ -86,7 +86,7 @@ def test_searched_schedules_are_recognised_by_their_structure(
 )
 def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
     sizes = 0
-    for p in (1, 2, 4, 8):
+    for p in (2, 4, 8):
         for m in (1, p, 2 * p, 4 * p, 5 * p + 1):
             for chunks in {rule.chunks, 2 * rule.chunks}:
                 try:
@@ -102,7 +102,7 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
                 assert (found.exact, found.distance, found.deviations) == (True, 0.0, ())
                 assert [i.exact for i in found.iterations] == [True, True]
                 sizes += 1
-    assert sizes >= 4
+    assert sizes >= 3
 
 
 def test_equal_orders_have_all_their_names() -> None:
@@ -110,8 +110,7 @@ def test_equal_orders_have_all_their_names() -> None:
     assert (one.name, one.also, one.exact) == ("1f1b", ("gpipe",), True)
 
     alone = named(of_orders(devices_of(planned("zb-h2", 1, 4))))
-    assert alone.name == "zb-h1"
-    assert "zb-h2" in alone.also
+    assert (alone.name, alone.also, alone.reason) == (None, (), "one stage is no pipeline")
 
 
 def test_orders_of_the_authors_schedulers_are_named() -> None:
@@ -604,10 +603,9 @@ def test_where_microbatches_are_counted_by_order_no_name_is_certain(
     assert (found.name, found.inferred) == (name, True)
     assert "which may make one schedule look like another" in found.reason
     if name is not None:
-        assert (
-            "microbatches are numbered by order, so another schedule may look the same"
-            in render(report, View())
-        )
+        # The line may be wrapped.
+        text = " ".join(render(report, View()).split())
+        assert "numbered by order, so another schedule may look the same" in text
         assert f"of what looks like the schedule {name}" in methods(report)
 
 

@@ -41,6 +41,12 @@ def advice(report: IdleReport) -> str:
             "their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
         )
     if not report.span_ns or report.idle_ns < _LITTLE * report.span_ns:
+        if _exposed_ns(report) >= _LITTLE * max(report.span_ns, 1):
+            share = percent(_exposed_ns(report) / report.span_ns)
+            return (
+                "devices are idle for less than 1 % of the time, and only communicate for "
+                f"{share} of it: overlap communication with compute"
+            )
         return "devices are idle for less than 1 % of the time: there is little to win here"
     longest = report.activities[0]
     share = longest.idle_ns / report.idle_ns
@@ -52,9 +58,13 @@ def advice(report: IdleReport) -> str:
     return f'{percent(share)} of the idle time ({of_span} of all) goes to "{name}": {hint}'
 
 
+def _exposed_ns(report: IdleReport) -> int:
+    return sum(rank.breakdown.exposed_communication_ns for rank in report.devices)
+
+
 def communication_advice(report: IdleReport) -> Iterator[str]:
     """Yield that communication may be waiting, where much of the time is exposed communication."""
-    exposed_ns = sum(rank.breakdown.exposed_communication_ns for rank in report.devices)
+    exposed_ns = _exposed_ns(report)
     if report.span_ns and exposed_ns >= _SHARE * report.span_ns:
         share = percent(exposed_ns / report.span_ns)
         yield (

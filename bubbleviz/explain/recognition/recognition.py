@@ -109,7 +109,8 @@ def schedule_of(
         iterations: of the report.
         inferred: whether their microbatches are counted by order, since names do not hold them.
     """
-    if _is_single_stage(ranks, operations):
+    trains = any(iteration.kind == "training" for iteration in iterations)
+    if trains and _is_single_stage(ranks, operations):
         return Recognition(None, reason=SINGLE_STAGE)
     plans = Plans()
     result = _recognise(ranks, operations, iterations, lambda ran: verdict(ran, plans))
