@@ -41,11 +41,11 @@ def advice(report: IdleReport) -> str:
             "their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
         )
     if not report.span_ns or report.idle_ns < _LITTLE * report.span_ns:
-        if _exposed_ns(report) >= _LITTLE * max(report.span_ns, 1):
-            share = percent(_exposed_ns(report) / report.span_ns)
+        exposed_ns = _exposed_ns(report)
+        if exposed_ns and exposed_ns >= _LITTLE * report.span_ns:
             return (
                 "devices are idle for less than 1 % of the time, and only communicate for "
-                f"{share} of it: overlap communication with compute"
+                f"{percent(exposed_ns / report.span_ns)} of it: overlap communication with compute"
             )
         return "devices are idle for less than 1 % of the time: there is little to win here"
     longest = report.activities[0]
