@@ -11,6 +11,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.render.formats.json import RENDERER as JSON
+from bubbleviz.render.formats.svg import RENDERER as SVG
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
@@ -47,6 +48,7 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
     assert sentence.startswith("Launch gaps inside operations, in which no kernel runs, take ")
     assert f"take {100 * time.gap_ns / time.window_ns:.2f} % of the window" in sentence
     assert "no bubble to remove" not in sentence
+    assert "any kernel ran for " in SVG.render(report, View())
     assert (stages == 1) == ("; any kernel ran for" not in methods(report))
     assert (
         f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"

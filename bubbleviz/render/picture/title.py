@@ -15,6 +15,7 @@ from bubbleviz.render.picture.page import (
 )
 from bubbleviz.render.picture.ratios import iteration_ratio
 from bubbleviz.render.picture.selection import Selection
+from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report
 
 
@@ -36,6 +37,9 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
             parts = [f"mean over {over}", *(f"drawn: {part}" for part in parts)]
         elif spread.n > 1:
             parts.append(f"mean {percent(spread.mean)}{bounds} over {over}")
+    time = kernel_time_of(report)
+    if (time.gaps_outweigh or time.unattributed_outweighs) and time.share is not None:
+        parts.append(f"any kernel ran for {percent(time.share)} of the time")
     head += "unknown" if value == UNKNOWN else value
     return head, " · ".join(parts)
 
