@@ -21,7 +21,7 @@ from bubbleviz.analyses.idle.host_ranges import ON_DEVICE, host_ranges_of, main_
 from bubbleviz.conventions.host_activities import DEVICE, KNOWN, ActivityList, ActivityLookup
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret.linking.linker import link
+from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.numbering import Numbering
@@ -82,16 +82,7 @@ def linked_profile(profile: Profile) -> tuple[Profile, Codes, tuple[Limitation, 
     Returns:
         The profile; the call of each kernel and copy, -1 unknown; limitations.
     """
-    linked = link(
-        profile.activities,
-        profile.calls,
-        no_ranges(),
-        np.empty(0, np.int64),
-        profile.threads,
-        (),
-        cross_thread=False,
-        launches_known=profile.launches_known,
-    )
+    linked = link_by_thread(profile, no_ranges())
     losses = tuple(linked.limitations(profile.source.path))
     return replace(profile, activities=linked.activities), linked.links.call, losses
 

@@ -21,6 +21,7 @@ from bubbleviz.render.text.cells import (
     in_percent,
     listed,
     milliseconds,
+    omitted,
     ruled,
     shortened,
     titled,
@@ -43,14 +44,14 @@ def sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
     """
     yield Text(_headline(report))
     yield from titled("Devices" if report.devices else "Hosts", _devices(report.ranks[:top]))
-    yield from _more(len(report.ranks), top)
+    yield from _omitted(len(report.ranks), top)
     if report.activities:
         yield from _activity_sections(report, top)
     steps = [(rank, step) for rank in report.devices for step in rank.steps]
     if any(step.name is not None for _, step in steps):
         by = ", ".join(dict.fromkeys(rank.steps_by for rank in report.ranks))
         yield from titled(f"Steps ({by}), most idle ones", _steps(_most_idle(steps, top)))
-        yield from _more(len(steps), top)
+        yield from _omitted(len(steps), top)
     yield Text("\n" + "\n".join((advice(report), *communication_advice(report))) + "\n")
 
 
@@ -61,9 +62,8 @@ def _headline(report: IdleReport) -> str:
     )
 
 
-def _more(count: int, top: int) -> Iterator[RenderableType]:
-    if count > top:
-        yield Text(f"and {count - top:,} more (--top {count}, --json)")
+def _omitted(count: int, top: int) -> Iterator[RenderableType]:
+    return omitted(count, top, f" (--top {count}, --json)")
 
 
 def _devices(ranks: Sequence[RankIdle]) -> Table:
@@ -105,7 +105,7 @@ def _short_name(name: str, width: int = _NAME) -> str:
 def _activity_sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
     """Yield idle time by activity, what activities mean, and the longest gap of each."""
     yield from titled("What hosts did while devices were idle", _activities(report, top))
-    yield from _more(len(report.activities), top)
+    yield from _omitted(len(report.activities), top)
     shown = report.activities[:top]
     if meanings := [text for total in shown if (text := _meaning(report, total))]:
         yield Text("")

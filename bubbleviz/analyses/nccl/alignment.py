@@ -138,8 +138,8 @@ def _places(gpu: EventGpu, pool: KernelPool, taken: set[int]) -> list[int]:
 
     Of several hosts' equal processes, that of the host that the file is named after.
     """
-    same = [at for at, place in enumerate(pool.places) if place[0] == gpu.pid]
-    same = [at for at in same if f"-{pool.places[at][3]}-" in gpu.label] or same
+    same = [at for at, place in enumerate(pool.places) if place.pid == gpu.pid]
+    same = [at for at in same if f"-{pool.places[at].host}-" in gpu.label] or same
     return [at for at in same or range(len(pool.places)) if at not in taken]
 
 
@@ -169,7 +169,7 @@ def _by_kernels(
     best: tuple[Match, int] | None = None
     several = False
     for at in _places(gpu, pool, taken):
-        candidate = match(starts, pool.starts_of(at), tolerance_ns)
+        candidate = match(starts, pool.starts_of(pool.places[at]), tolerance_ns)
         if candidate is not None and not candidate.clear:
             several = True
         elif candidate is not None and (
@@ -181,9 +181,9 @@ def _by_kernels(
         return None, several
     matched, at = best
     # The threads of a process with one GPU write files of their own.
-    if sum(place[0] == gpu.pid for place in pool.places) != 1:
+    if sum(place.pid == gpu.pid for place in pool.places) != 1:
         taken.add(at)
-    return _moved(gpu, local, matched, rows, pool.places[at][1], use_gpu=use_gpu), False
+    return _moved(gpu, local, matched, rows, pool.places[at].first, use_gpu=use_gpu), False
 
 
 def _moved(
@@ -236,11 +236,11 @@ def _by_anchors(
     rows, starts = _starts(events, gpu, local, pool, start_ns)
     best = 0
     for at in _places(gpu, pool, taken):
-        nearest, distance_ns = beside(starts, pool.starts_of(at), HOST_TOLERANCE_NS)
+        nearest, distance_ns = beside(starts, pool.starts_of(pool.places[at]), HOST_TOLERANCE_NS)
         hit = nearest != NONE
         if int(hit.sum()) > best:
             best = int(hit.sum())
-            kernel[rows] = np.where(hit, nearest + pool.places[at][1], NONE)
+            kernel[rows] = np.where(hit, nearest + pool.places[at].first, NONE)
             far_ns = np.abs(distance_ns[hit])
             median_ns, largest_ns = round(float(np.median(far_ns))), int(far_ns.max())
             clock = replace(

@@ -171,8 +171,8 @@ def merge_recordings(
 def _gpus(table: Communications, pool: KernelPool) -> tuple[Ints, Ints]:
     """Return the GPU of each operation's kernel, and the family of that kernel; -1 none."""
     place_of = np.full(len(pool.start_ns) + 1, NONE, np.int64)
-    for number, (_, first, last, _) in enumerate(pool.places):
-        place_of[first:last] = number
+    for number, place in enumerate(pool.places):
+        place_of[place.first : place.end] = number
     return place_of[table.kernel], np.append(pool.family, NONE)[table.kernel]
 
 

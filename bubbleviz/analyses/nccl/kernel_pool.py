@@ -13,26 +13,43 @@ from bubbleviz.model.columns import NONE, Ints
 
 
 @dataclass(frozen=True)
+class Place:
+    """A GPU as a process of a profile sees it, and its kernels in the pool.
+
+    Attributes:
+        pid: the process.
+        first: its first kernel's row of the pool.
+        end: the row after its last kernel.
+        host: name of the host that the profile was recorded on.
+    """
+
+    pid: int
+    first: int
+    end: int
+    host: str
+
+
+@dataclass(frozen=True)
 class KernelPool:
     """Kernels of all profiles, on the report's clock.
 
     Attributes:
         start_ns: start, in the order of the profiles.
         end_ns: end.
-        places: by profile and device: process id, first kernel, the one after the last, host.
+        places: by profile and device.
         family: number of what each does; -1 anything.
         families: these by name.
     """
 
     start_ns: Ints
     end_ns: Ints
-    places: tuple[tuple[int, int, int, str], ...]
+    places: tuple[Place, ...]
     family: Ints
     families: Mapping[str, int]
 
-    def starts_of(self, place: int) -> Starts:
+    def starts_of(self, place: Place) -> Starts:
         """Return the kernels of a place."""
-        rows = slice(*self.places[place][1:3])
+        rows = slice(place.first, place.end)
         length_ns = self.end_ns[rows] - self.start_ns[rows]
         return Starts(self.start_ns[rows], self.family[rows], length_ns)
 
@@ -55,9 +72,9 @@ def pool_of(profiles: Sequence[NcclProfile], offsets_ns: Sequence[int]) -> Kerne
         names = [family_of(parse_kernel_name(name)[0]) for name in kernels.names]
         numbers = [families.setdefault(n, len(families)) if n else NONE for n in names]
         family.append(np.array(numbers, np.int64)[kernels.name])
-        for place, (pid, _) in enumerate(kernels.places):
-            first, last = np.searchsorted(kernels.place, [place, place + 1]).tolist()
-            places.append((pid, at + first, at + last, profile.source.host))
+        for number, (pid, _) in enumerate(kernels.places):
+            first, after = np.searchsorted(kernels.place, [number, number + 1]).tolist()
+            places.append(Place(pid, at + first, at + after, profile.source.host))
         at += len(kernels)
     return KernelPool(
         start_ns=np.concatenate(start),

@@ -17,7 +17,7 @@ import numpy as np
 
 from bubbleviz.analyses.nccl.collectives import operations_of_pytorch, sizes_of
 from bubbleviz.analyses.nccl.communications import Communicator, KernelOperations
-from bubbleviz.interpret.linking.linker import link
+from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.record import export_of, renamed_limitations
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import groups_of, looked_up
@@ -138,16 +138,7 @@ def _nccl_profile(
     if profile.collectives is not None:
         return _of_pytorch(profile, profile.collectives, *_kernels_of(profile.activities))
     ranges = profile.ranges
-    linked = link(
-        profile.activities,
-        profile.calls,
-        ranges,
-        np.full(len(ranges), NONE, np.int64),
-        profile.threads,
-        (),
-        cross_thread=False,
-        launches_known=profile.launches_known,
-    )
+    linked = link_by_thread(profile, ranges)
     kernels, rows = _kernels_of(linked.activities)
     range_of_kernel = linked.links.range[rows].astype(np.int64)
     operations, without = _operations(ranges, kernels, range_of_kernel, payloads)

@@ -17,7 +17,7 @@ from bubbleviz.analyses.nccl.totals import (
 )
 from bubbleviz.model.process_groups import stretches
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import counted, milliseconds, ruled, shortened, titled
+from bubbleviz.render.text.cells import counted, milliseconds, omitted, ruled, shortened, titled
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,7 +47,7 @@ def sections(communication: Communication) -> Iterator[RenderableType]:
     for total in totals[:_ROWS]:
         table.add_row(*_cells(total))
     yield from titled("Communication, longest first (ms over all ranks)", table)
-    yield from _more(len(totals))
+    yield from omitted(len(totals), _ROWS)
     yield from _clock_sections(communication.clocks)
     yield Text("\n" + "".join(f"{line}\n" for line in DEFINITIONS))
 
@@ -68,11 +68,6 @@ def summary(communication: Communication) -> str:
         f"{counted(len(communication.ranks), 'communicator')}, {size}; "
         f"{busy_ns(communication) / 1e6:,.3f} ms in all, operations of one kernel counted once\n"
     )
-
-
-def _more(count: int) -> Iterator[RenderableType]:
-    if count > _ROWS:
-        yield Text(f"and {count - _ROWS:,} more")
 
 
 def _cells(total: Total) -> tuple[str, ...]:
@@ -119,4 +114,4 @@ def _clock_sections(clocks: Sequence[RecordingClock]) -> Iterator[RenderableType
             "-" if clock.drift_ppm is None else f"{clock.drift_ppm:,.3f}",
         )
     yield from titled("Clocks, with the distances between matched pairs", table)
-    yield from _more(len(clocks))
+    yield from omitted(len(clocks), _ROWS)

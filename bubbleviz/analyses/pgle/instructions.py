@@ -15,7 +15,7 @@ from bubbleviz.analyses.pgle.executions import Thunks, thunks_of
 from bubbleviz.analyses.pgle.range_names import RangeKind, XlaNames, parse_range_names
 from bubbleviz.conventions.kinds import Kinds, default_kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.interpret.linking.linker import link
+from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
@@ -104,16 +104,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     if len(rows) == 0:
         raise _without_instructions(profile)
     ranges = profile.ranges.take(rows)
-    linked = link(
-        profile.activities,
-        profile.calls,
-        ranges,
-        np.full(len(ranges), NONE, np.int64),
-        profile.threads,
-        (),
-        cross_thread=False,
-        launches_known=profile.launches_known,
-    )
+    linked = link_by_thread(profile, ranges)
     profile = replace(profile, activities=linked.activities)
     thunks = thunks_of(profile.ranges, rows, names)
     work = _work(profile, linked.links, thunks, kinds)

@@ -13,7 +13,7 @@ from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import counted, ruled, shortened, titled
+from bubbleviz.render.text.cells import counted, omitted, ruled, shortened, titled
 from bubbleviz.sources.directories import UNREADABLE
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def sections(costs: Costs) -> Iterator[RenderableType]:
         modules.add_row(label, f"{module.instructions:,}", f"{module.gpu_ns / 1e6:,.3f}")
     if costs.modules:
         yield modules
-        yield from _more(len(costs.modules))
+        yield from omitted(len(costs.modules), _ROWS)
     table = ruled("instruction", "us", "executions", "kind", left=("instruction", "kind"))
     longest = sorted(costs.instructions, key=lambda c: (-c.cost_us, c.name, c.module or ""))
     for cost in longest[:_ROWS]:
@@ -110,7 +110,7 @@ def sections(costs: Costs) -> Iterator[RenderableType]:
             "collective" if cost.collective else "compute",
         )
     yield from titled("Instructions, longest first", table)
-    yield from _more(len(costs.instructions))
+    yield from omitted(len(costs.instructions), _ROWS)
 
 
 def comparison_sections(comparison: CostComparison) -> Iterator[RenderableType]:
@@ -146,7 +146,7 @@ def comparison_sections(comparison: CostComparison) -> Iterator[RenderableType]:
             f"{sum(cost.executions for cost in both):,}",
         )
     yield from titled("Estimates, largest error first (ratio: measured / estimated)", table)
-    yield from _more(len(both))
+    yield from omitted(len(both), _ROWS)
     yield Text(
         f"\nsum of absolute errors: {comparison.off_us:,.3f} us\n"
         f"estimated, not in the profile: {len(comparison.unmeasured):,} instructions, "
@@ -160,8 +160,3 @@ def _examples(names: Sequence[str]) -> str:
     shown = ", ".join(shortened(one_line(name, None), _NAME) for name in names[:3])
     more = ", ..." if len(names) > 3 else ""
     return f" ({shown}{more})" if names else ""
-
-
-def _more(count: int) -> Iterator[RenderableType]:
-    if count > _ROWS:
-        yield Text(f"and {count - _ROWS:,} more")

@@ -23,7 +23,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, widened
 from bubbleviz.model.grouping import rows_by_value
 from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.profile import Activities, CallLog, Calls, Ranges, Thread, process_of
+from bubbleviz.model.profile import Activities, CallLog, Calls, Profile, Ranges, Thread, process_of
 
 
 class _Linker:
@@ -212,3 +212,22 @@ def link(
     for block in calls.blocks():
         linker.add(block)
     return linker.result(launches_known=launches_known)
+
+
+def link_by_thread(profile: Profile, ranges: Ranges) -> LinkResult:
+    """Link a profile's work to ranges of the threads that launched it, without a convention.
+
+    Args:
+        profile: as read.
+        ranges: any of its ranges; they have no phases, so no rule looks at other threads.
+    """
+    return link(
+        profile.activities,
+        profile.calls,
+        ranges,
+        np.full(len(ranges), NONE, np.int64),
+        profile.threads,
+        (),
+        cross_thread=False,
+        launches_known=profile.launches_known,
+    )

@@ -63,6 +63,20 @@ def ruled(*columns: str, left: tuple[str, ...] = ()) -> Table:
     return table
 
 
+def omitted(count: int, shown: int, hint: str = "") -> Iterator[RenderableType]:
+    """Yield the number of rows that a table leaves out, if any.
+
+    Args:
+        count: rows that there are.
+        shown: rows of the table, at most.
+        hint: where to find the others.
+    """
+    from rich.text import Text
+
+    if count > shown:
+        yield Text(f"and {count - shown:,} more{hint}")
+
+
 def listed(lines: Iterable[str]) -> Table:
     """Return lines as a bulleted list whose continuations are indented."""
     from rich.table import Table
