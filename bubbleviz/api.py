@@ -28,7 +28,7 @@ from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.window import Window, window_of
+from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.report.assembly import assemble
@@ -89,7 +89,7 @@ def analyze(
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
     one_of(align, ALIGNMENTS, "--align")
-    part = window_of(window) if isinstance(window, str) else window
+    part = parse_window(window) if isinstance(window, str) else window
     planned = None if plan is None else read_plan(str(plan))
     names = [paths] if isinstance(paths, (str, Path)) else paths
     with _fleet(jobs, dask) as fleet:

@@ -132,7 +132,7 @@ def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Prece
     do not, iteration after iteration, it is no collective of theirs.
 
     Args:
-        collectives: at most one a rank and iteration, counted over all ranks.
+        collectives: at most one per rank and iteration, counted over all ranks.
         group: of each rank, those that reduce together; -1 for none.
         clock: of each rank.
     """

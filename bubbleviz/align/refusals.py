@@ -35,7 +35,7 @@ def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
     Counted are a rank's iterations in which every forward has its backward.
     """
     shapes = [(r.source.path, _usual_shape(r.operations)) for r in recordings]
-    for place, what in enumerate(("microbatches an iteration", "model chunks a rank")):
+    for place, what in enumerate(("microbatches an iteration", "model chunks per rank")):
         first: dict[int, str] = {}
         for path, shape in shapes:
             if shape is not None:

@@ -91,9 +91,9 @@ class ReadingOptions:
         Raises:
             UsageError: the option is not of its form.
         """
-        from bubbleviz.model.window import window_of
+        from bubbleviz.model.window import parse_window
 
-        return None if self.window is None else window_of(self.window)
+        return None if self.window is None else parse_window(self.window)
 
     def job_count(self) -> int:
         """Return the number of jobs: that given, or as many as there are cores."""

@@ -93,7 +93,7 @@ class PictureOptions:
         str | None,
         typer.Option(
             metavar="rank|stage",
-            help="Show a row a rank, or a row a stage with all its replicas; by stage above 64 "
+            help="Show a row per rank, or a row per stage with all its replicas; by stage above 64 "
             "ranks.",
         ),
     ] = None

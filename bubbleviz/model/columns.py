@@ -2,7 +2,7 @@
 
 Times are integer nanoseconds, identifiers are integers, and ``-1`` stands for "none" in every
 identifier column. Columns are made read-only, so that a table can be shared freely. Where there is
-one row a kernel, identifiers take 16 or 32 bits: such tables are what memory goes to.
+one row per kernel, identifiers take 16 or 32 bits: such tables are what memory goes to.
 """
 
 from __future__ import annotations

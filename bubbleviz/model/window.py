@@ -92,7 +92,7 @@ class Window:
         )
 
 
-def window_of(text: str) -> Window:
+def parse_window(text: str) -> Window:
     """Return the window of ``iteration:5-8``, ``iteration:5`` or ``time:1.5s-3s``.
 
     Either end of a time may be left out (``time:2s-``).

@@ -12,7 +12,7 @@ from bubbleviz.model.choices import ROWS, one_of
 from bubbleviz.model.operations import Rank
 from bubbleviz.report.report import Report, View
 
-#: More ranks than this have a row a stage, unless the view says otherwise.
+#: More ranks than this have a row per stage, unless the view says otherwise.
 MOST_RANKS = 64
 
 

@@ -133,7 +133,7 @@ def ideal(
         stages: number of devices, p.
         microbatches: number of microbatches, m.
         times: of the stages.
-        chunks: model chunks a device, v; None for the schedule's usual number.
+        chunks: model chunks per device, v; None for the schedule's usual number.
         memory: what activations take; a searched schedule keeps within the limit.
         of_makespan: whether a search is for the shortest makespan, rather than the shortest cost.
         watch: called with the share of a search that is done.
@@ -203,7 +203,7 @@ def estimate(
         stages: number of devices, p.
         microbatches: number of microbatches, m.
         times: of the stages, which are all alike.
-        chunks: model chunks a device, v; None for the usual number.
+        chunks: model chunks per device, v; None for the usual number.
 
     Raises:
         UsageError: there is no such formula, it does not allow these sizes, the stages differ, or

@@ -38,7 +38,7 @@ class MeasuredTimes:
     Attributes:
         stages: number of stages, p.
         microbatches: number of microbatches, m.
-        chunks: model chunks a stage, v.
+        chunks: model chunks per stage, v.
         times: of the stages; those of a stage's chunks added up.
         split: whether both halves of the backward were measured; else each takes half of it.
     """

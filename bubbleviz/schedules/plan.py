@@ -43,9 +43,9 @@ class Plan:
         name: name of the schedule.
         stages: number of devices, p.
         microbatches: number of microbatches, m.
-        chunks: model chunks a device, v.
+        chunks: model chunks per device, v.
         placement: device of each of the p v virtual stages.
-        orders: one order a device.
+        orders: one order per device.
         replicas: how many pipelines with all this the plan holds, one after the other.
         together: forwards that run beside the backward that follows them in the order: both
             begin when the inputs of both are there, and both results are there when both ended.
@@ -186,7 +186,7 @@ class Schedule:
         name: what users call it, for example ``"1f1b"``.
         summary: one sentence for people.
         source: paper and section that define it.
-        chunks: model chunks a device by default.
+        chunks: model chunks per device by default.
         plan: plan for (stages p, microbatches m, chunks v), of a searched schedule the one at
             equal times. It raises :class:`bubbleviz.errors.UsageError` for sizes that the
             schedule does not allow.

@@ -16,7 +16,7 @@ _MOST_TICKS = 1 << 62
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Milliseconds for one microbatch: one value for all stages, or one a stage.
+    """Milliseconds for one microbatch: one value for all stages, or one per stage.
 
     A model chunk takes its share of its stage's time, 1/v. Where a schedule does not split the
     backward, it takes ``backward_ms`` and ``weight_ms`` together.
@@ -48,7 +48,7 @@ def ticks_of(
         chunks: v.
 
     Raises:
-        UsageError: there are neither one value nor one a stage, a value cannot be a time, or they
+        UsageError: there are neither one value nor one per stage, a value cannot be a time, or they
             are too long in sum.
     """
     forward = _of_stages("--tf", times.forward_ms, stages)

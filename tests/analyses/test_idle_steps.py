@@ -18,7 +18,7 @@ from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.documents import json_text
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
-from bubbleviz.model.window import window_of
+from bubbleviz.model.window import parse_window
 from tests.support.idle_runs import (
     US,
     World,
@@ -271,7 +271,7 @@ def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -
     file = profile(tmp_path, kernels, calls, ranges)
     whole = only(bubbleviz.idle(file))
 
-    report = bubbleviz.idle(file, window=window_of("iteration:4-5"))
+    report = bubbleviz.idle(file, window=parse_window("iteration:4-5"))
 
     rank = only(report)
     assert rank.steps == whole.steps[1:3]
@@ -285,9 +285,9 @@ def test_a_window_without_anything_is_refused(tmp_path: Path) -> None:
     file = profile(tmp_path, kernels, calls, ranges)
 
     with pytest.raises(InputError, match=r"iteration:7: .* the capture holds 1 to 2"):
-        bubbleviz.idle(file, window=window_of("iteration:7"))
+        bubbleviz.idle(file, window=parse_window("iteration:7"))
     with pytest.raises(NothingToAnalyseError, match="no device has any work in --window time:1s-"):
-        bubbleviz.idle(file, window=window_of("time:1s-"))
+        bubbleviz.idle(file, window=parse_window("time:1s-"))
 
 
 @settings(max_examples=60)
@@ -302,7 +302,7 @@ def test_two_windows_make_the_whole(world: World, cut: int) -> None:
         halves = []
         for text in (f"time:-{cut}us", f"time:{cut}us-"):
             with contextlib.suppress(NothingToAnalyseError):
-                halves.append(bubbleviz.idle(file, shortest_us=0, window=window_of(text)))
+                halves.append(bubbleviz.idle(file, shortest_us=0, window=parse_window(text)))
 
     assert sum(half.idle_ns for half in halves) == whole.idle_ns
     assert sum(half.span_ns for half in halves) == whole.span_ns

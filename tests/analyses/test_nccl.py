@@ -14,7 +14,7 @@ from bubbleviz.analyses.nccl.documents import json_text
 from bubbleviz.analyses.nccl.text import summary
 from bubbleviz.analyses.nccl.totals import totals_of
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError, UsageError
-from bubbleviz.model.window import window_of
+from bubbleviz.model.window import parse_window
 from tests.support.nccl_event_files import Op, Plugin, Step, line
 from tests.support.nccl_runs import ALLREDUCE, EXACT, columns, notes, put, ring
 from tests.support.nsys_exports import C, K, R, profile
@@ -127,7 +127,7 @@ def test_windows_of_time_make_the_whole(tmp_path: Path) -> None:
     whole = columns(measure_communication(file), "start_ns", "end_ns")
 
     parts = [
-        columns(measure_communication(file, window=window_of(text)), "start_ns", "end_ns")
+        columns(measure_communication(file, window=parse_window(text)), "start_ns", "end_ns")
         for text in ("time:-2.5ms", "time:2.5ms-3500001ns", "time:3500001ns-")
     ]
 
@@ -136,7 +136,7 @@ def test_windows_of_time_make_the_whole(tmp_path: Path) -> None:
 
 
 def test_a_window_of_iterations_is_that_of_the_profile(tmp_path: Path) -> None:
-    found = measure_communication(steps(tmp_path), window=window_of("iteration:4-5"))
+    found = measure_communication(steps(tmp_path), window=parse_window("iteration:4-5"))
 
     assert columns(found, "start_ns") == [(1_500_000,), (2_500_000,)]
     assert summary(found).splitlines()[-1].startswith("iteration:4-5 alone: 2 oper")
@@ -145,11 +145,11 @@ def test_a_window_of_iterations_is_that_of_the_profile(tmp_path: Path) -> None:
 
 def test_windows_that_hold_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"iteration:9: .* the capture holds 3 to 7"):
-        measure_communication(steps(tmp_path), window=window_of("iteration:9"))
+        measure_communication(steps(tmp_path), window=parse_window("iteration:9"))
     with pytest.raises(NothingToAnalyseError, match=r"begins in it; .* from 0.000500 s"):
-        measure_communication(tmp_path, window=window_of("time:9s-"))
+        measure_communication(tmp_path, window=parse_window("time:9s-"))
     with pytest.raises(UsageError, match="event files hold no iterations"):
-        measure_communication(ring(tmp_path)[0], window=window_of("iteration:1"))
+        measure_communication(ring(tmp_path)[0], window=parse_window("iteration:1"))
 
 
 @pytest.mark.parametrize(

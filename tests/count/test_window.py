@@ -18,7 +18,7 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.windowed import OUTSIDE
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.model.window import Window, window_of
+from bubbleviz.model.window import Window, parse_window
 from bubbleviz.render.formats import renderers
 from bubbleviz.report.report import Report, View
 from tests.planting import plant
@@ -85,7 +85,7 @@ def analysed(folder: Path, window: str | None = None) -> Report:
 def test_windows_are_written(
     text: str, iterations: tuple[int, int] | None, times_ns: tuple[int, int] | None
 ) -> None:
-    assert window_of(text) == Window(text, iterations, times_ns)
+    assert parse_window(text) == Window(text, iterations, times_ns)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_windows_are_written(
 )
 def test_no_window_is_refused(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match=r"--window ") as error:
-        window_of(text)
+        parse_window(text)
     assert said in str(error.value)
     assert main(["analyze", "fixtures/1f1b", "--window", text]) == 2
     assert said in capsys.readouterr().err
@@ -121,7 +121,7 @@ NOTHING: Ints = np.zeros(0, np.int64)
 def test_an_empty_run_lies_in_no_window() -> None:
     for text in ("iteration:0", "time:0s-"):
         with pytest.raises(InputError, match="the capture holds no iteration"):
-            window_of(text).holds([], NOTHING, NOTHING)
+            parse_window(text).holds([], NOTHING, NOTHING)
 
 
 @given(
@@ -134,7 +134,7 @@ def test_a_window_of_time_holds_what_begins_and_ends_in_it(
     starts: list[int], lengths: list[int], since: int, length: int
 ) -> None:
     times = [(start, start + own) for start, own in zip(starts, lengths, strict=False)]
-    window = window_of(f"time:{since}ns-{since + length}ns")
+    window = parse_window(f"time:{since}ns-{since + length}ns")
     inside = set(range(since, since + length))
     expected = [bool(set(range(a, b))) and set(range(a, b)) <= inside for a, b in times]
     touched = [bool(set(range(a, b)) & inside) for a, b in times]
@@ -176,7 +176,7 @@ def test_a_window_of_everything_is_no_window(profiles: Path) -> None:
 @pytest.mark.parametrize("text", ["iteration:8-9", "iteration:7", "iteration:12", "iteration:9-99"])
 def test_numbers_of_a_window_are_those_of_the_whole(profiles: Path, text: str) -> None:
     whole, part = analysed(profiles), analysed(profiles, text)
-    first, last = window_of(text).iterations or (0, 0)
+    first, last = parse_window(text).iterations or (0, 0)
     kept = [i.index for i in whole.iterations if first <= int(i.name) <= last]
 
     assert [i.index for i in part.iterations] == list(range(len(kept)))
@@ -201,7 +201,7 @@ def test_numbers_of_a_window_are_those_of_the_whole(profiles: Path, text: str) -
 @pytest.mark.parametrize("text", ["iteration:8-9", "iteration:12"])
 def test_tables_of_a_window_are_rows_of_those_of_the_whole(profiles: Path, text: str) -> None:
     whole, part = analysed(profiles), analysed(profiles, text)
-    first, last = window_of(text).iterations or (0, 0)
+    first, last = parse_window(text).iterations or (0, 0)
     kept = [i.index for i in whole.iterations if first <= int(i.name) <= last]
     rows = np.flatnonzero(np.isin(whole.operations.iteration, kept))
 

@@ -15,7 +15,7 @@ class Planting:
         microbatches: m.
         replicas: data-parallel pipelines, with durations of their own.
         tensor: tensor-parallel copies of each device, which do the same at the same time.
-        chunks: model chunks a device; 0 for the schedule's own number.
+        chunks: model chunks per device; 0 for the schedule's own number.
         iterations: training iterations, back to back.
         forward_ns: T_F of a whole stage; a chunk takes its share.
         backward_ns: T_B, for the input alone.

@@ -49,7 +49,7 @@ def us(ticks: int) -> float:
 def test_an_empty_plan_takes_no_time() -> None:
     for schedule in schedules():
         if schedule.name.startswith("dualpipe"):
-            continue  # they need two microbatches a stage
+            continue  # they need two microbatches per stage
         simulation = simulate(schedule.plan(2, 0, schedule.chunks), stage_durations(1, 1, 1))
 
         assert len(simulation) == 0

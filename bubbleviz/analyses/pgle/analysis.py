@@ -186,7 +186,7 @@ def _shared_names(samples: Samples) -> Iterator[Limitation]:
 
 
 def contents_of(costs: Costs, path: str) -> Mapping[str, bytes]:
-    """Return the content of cost files by path: one file, or one a module where these are apart.
+    """Return the content of cost files by path: one file, or one per module where these are apart.
 
     Args:
         costs: of a run.

@@ -26,7 +26,7 @@ class TimeOptions:
         str | None,
         typer.Option(
             metavar="MS[,MS...]",
-            help="Forward time of a microbatch, one for all stages or one a stage.",
+            help="Forward time of a microbatch, one for all stages or one per stage.",
         ),
     ] = None
     tb: Annotated[
@@ -71,7 +71,7 @@ class ScheduleOptions:
     ] = None
     stages: Annotated[
         int | None,
-        typer.Option("--stages", "-p", metavar="P", help="Number of stages, one a device."),
+        typer.Option("--stages", "-p", metavar="P", help="Number of stages, one per device."),
     ] = None
     microbatches: Annotated[
         int | None,
@@ -80,7 +80,7 @@ class ScheduleOptions:
     chunks: Annotated[
         int | None,
         typer.Option(
-            metavar="V", help="Model chunks a stage; the schedule's default if not given."
+            metavar="V", help="Model chunks per stage; the schedule's default if not given."
         ),
     ] = None
     memory_limit: Annotated[
@@ -229,5 +229,5 @@ def _milliseconds(option: str, text: str) -> tuple[float, ...]:
         return tuple(map(float, text.split(",")))
     except ValueError:
         raise UsageError(
-            f"{option} {text}: not milliseconds; give one number, or one a stage with commas"
+            f"{option} {text}: not milliseconds; give one number, or one per stage with commas"
         ) from None

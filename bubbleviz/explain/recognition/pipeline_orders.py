@@ -37,7 +37,7 @@ class PipelineOrders:
 
     @property
     def chunks(self) -> int:
-        """Number of model chunks a device: that of most devices."""
+        """Number of model chunks per device: that of most devices."""
         return _usual([int(chunk_of(order).max(initial=0)) + 1 for order in self.orders])
 
     @property

@@ -41,7 +41,7 @@ class Family:
 
     Attributes:
         name: of the schedule.
-        chunks: model chunks a device; two are placed in a V.
+        chunks: model chunks per device; two are placed in a V.
         limit: microbatches that a device holds at most, given p.
     """
 

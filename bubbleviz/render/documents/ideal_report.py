@@ -145,7 +145,7 @@ def sections(result: Ideal | Estimate) -> Iterator[RenderableType]:
 
     sizes = _sizes(result)
     name = sizes["schedule"]
-    chunks = f", {sizes['chunks']} model chunks a stage" if sizes["chunks"] > 1 else ""
+    chunks = f", {sizes['chunks']} model chunks per stage" if sizes["chunks"] > 1 else ""
     yield Text(f"{name}: {_description(name)}", style="bold")
     yield Text(f"  {sizes['stages']} stages, {sizes['microbatches']} microbatches{chunks}\n")
     rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]

@@ -1,4 +1,4 @@
-"""A picture: one row a GPU, its operations to scale, and the bubbles between them."""
+"""A picture: one row per GPU, its operations to scale, and the bubbles between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def render(report: Report, view: View) -> str:
 
 RENDERER = Renderer(
     name="svg",
-    summary="picture of one row a GPU: its operations and the bubbles between them",
+    summary="picture of one row per GPU: its operations and the bubbles between them",
     render=render,
     order=30,
     draws=DRAWN,

@@ -1,4 +1,4 @@
-"""The picture: a title, one row a rank with its operations to scale, a time axis and a legend.
+"""The picture: a title, one row per rank with its operations to scale, a time axis and a legend.
 
 Laid out from the top down on a page of fixed width, as high as its rows need.
 """

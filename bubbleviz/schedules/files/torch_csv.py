@@ -1,4 +1,4 @@
-"""PyTorch's CSV: one row a rank, one cell an operation, no header, an empty cell is idle.
+"""PyTorch's CSV: one row per rank, one cell an operation, no header, an empty cell is idle.
 
 ::
 
@@ -75,7 +75,7 @@ def read(text: str, name: str) -> Plan:
     """
     rows = [list(_cells(number, row)) for number, row in enumerate(_rows(text), 1)]
     if not any(rows):
-        raise InputError("no operation is in it; write one row a rank, as PyTorch does")
+        raise InputError("no operation is in it; write one row per rank, as PyTorch does")
     old = any("BW" in cell.text for row in rows for cell in row)
     rows = [_split(row, old=old) for row in rows]
     _refuse_repetition(rows)
@@ -129,7 +129,7 @@ def _rows(text: str) -> list[list[str]]:
         rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
     except csv.Error as error:
         raise InputError(
-            f"not CSV ({error}); write one row a rank, cells with commas between"
+            f"not CSV ({error}); write one row per rank, cells with commas between"
         ) from error
     if sum(len(row) for row in rows) > _MOST_CELLS:
         raise InputError(f"more than {_MOST_CELLS:,} cells; give the order of one iteration")
@@ -141,7 +141,7 @@ def _rows(text: str) -> list[list[str]]:
 def _cells(number: int, row: list[str]) -> Iterator[_Cell]:
     """Yield the operations of a row."""
     if not any(row):
-        raise InputError(f"row {number} is empty; write one row a rank, each with its operations")
+        raise InputError(f"row {number} is empty; write one row per rank, each with its operations")
     for place, text in enumerate(row, 1):
         pair = _OVERLAP.fullmatch(text)
         if pair:
@@ -290,7 +290,7 @@ def _refuse_disorder(row: list[_Cell]) -> None:
 FORMAT = PlanFormat(
     name="torch-csv",
     suffix=".csv",
-    summary="One row a rank, one cell an operation.",
+    summary="One row per rank, one cell an operation.",
     source="torch.distributed.pipelining.schedules, _dump_csv and _load_csv",
     read=read,
     write=write,

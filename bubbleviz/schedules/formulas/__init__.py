@@ -38,7 +38,7 @@ class Formula:
         name: what users call it.
         summary: one sentence for people.
         source: paper and section that define it.
-        chunks: default number of model chunks a device.
+        chunks: default number of model chunks per device.
         cost: the cost, in the unit of the times. It raises
             :class:`bubbleviz.errors.UsageError` for sizes that the formula does not allow.
         text: the same, as people write it.

@@ -1,4 +1,4 @@
-"""DualPipeV: DualPipe cut in half; two chunks a device in a V, forwards run beside backwards."""
+"""DualPipeV: DualPipe cut in half; two chunks per device in a V, forwards run beside backwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
         UsageError: the chunks are not two, or there are fewer than 2p microbatches.
     """
     if chunks != 2:
-        raise UsageError(f"dualpipev has two chunks a device, not {chunks}")
+        raise UsageError(f"dualpipev has two chunks per device, not {chunks}")
     enough("dualpipev", stages, microbatches)
     written = [
         TwoWays((device, 2 * stages - 1 - device), microbatches).written(
@@ -36,10 +36,10 @@ def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
 
 
 def enough(name: str, stages: int, microbatches: int) -> None:
-    """Raise UsageError where there are fewer than two microbatches a stage."""
+    """Raise UsageError where there are fewer than two microbatches per stage."""
     if microbatches < 2 * stages:
         raise UsageError(
-            f"{name} needs two microbatches a stage, {2 * stages} or more, not {microbatches}"
+            f"{name} needs two microbatches per stage, {2 * stages} or more, not {microbatches}"
         )
 
 
@@ -124,7 +124,7 @@ class TwoWays:
 
 SCHEDULE = Schedule(
     name="dualpipev",
-    summary="Two chunks a device in a V; in the steady state forwards run beside backwards.",
+    summary="Two chunks per device in a V; in the steady state forwards run beside backwards.",
     source="DeepSeek-AI, DualPipe repository; DeepSeek-V3, arXiv 2412.19437, section 3.2.1",
     chunks=2,
     plan=plan,

@@ -1,4 +1,4 @@
-"""Interleaved 1F1B: several model chunks a device, microbatches in groups of p."""
+"""Interleaved 1F1B: several model chunks per device, microbatches in groups of p."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def nth(stages: int, chunks: int, device: int, n: int, phase: Phase) -> PlannedO
 
 SCHEDULE = Schedule(
     name="interleaved-1f1b",
-    summary="1F1B over v chunks a device; bubble (p-1)/(v m+p-1).",
+    summary="1F1B over v chunks per device; bubble (p-1)/(v m+p-1).",
     source="Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters "
     "Using Megatron-LM, arXiv 2104.04473, section 2.2",
     chunks=2,

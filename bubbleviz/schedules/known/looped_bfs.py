@@ -25,7 +25,7 @@ def plan(stages: int, microbatches: int, chunks: int) -> Plan:
 
 SCHEDULE = Schedule(
     name="looped-bfs",
-    summary="GPipe over v chunks a device, one chunk after the other.",
+    summary="GPipe over v chunks per device, one chunk after the other.",
     source="Lamy-Poirier, Breadth-First Pipeline Parallelism, arXiv 2211.05953, section 4",
     chunks=2,
     plan=plan,

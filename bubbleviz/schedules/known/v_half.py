@@ -1,4 +1,4 @@
-"""V-Half: two chunks a device in a V, with half of the memory of 1F1B."""
+"""V-Half: two chunks per device in a V, with half of the memory of 1F1B."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""V-Min: two chunks a device in a V, with a third of the memory of 1F1B."""
+"""V-Min: two chunks per device in a V, with a third of the memory of 1F1B."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ZB-V: two chunks a device placed in a V, no bubble at 1F1B's memory."""
+"""ZB-V: two chunks per device placed in a V, no bubble at 1F1B's memory."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
         UsageError: the chunks are not two.
     """
     if chunks != 2:
-        raise UsageError(f"zb-v has two chunks a device, not {chunks}")
+        raise UsageError(f"zb-v has two chunks per device, not {chunks}")
     orders = tuple(_order(stages, microbatches, device) for device in range(stages))
     return Plan("zb-v", stages, microbatches, 2, v_placement(stages), orders)
 
 
 def searched(name: str, setting: Setting, watch: Watch) -> Plan:
-    """Return the plan with two chunks a device in a V that was found for a setting.
+    """Return the plan with two chunks per device in a V that was found for a setting.
 
     Raises:
         UsageError: the chunks are not two, or there is memory for less than one microbatch.
     """
     if setting.chunks != 2:
-        raise UsageError(f"{name} has two chunks a device, not {setting.chunks}")
+        raise UsageError(f"{name} has two chunks per device, not {setting.chunks}")
     placement = v_placement(setting.stages)
     return search(name, setting, placement, partial(known_plans, placement), watch)
 
@@ -83,7 +83,7 @@ def _order(stages: int, microbatches: int, device: int) -> Order:
 
 SCHEDULE = Schedule(
     name="zb-v",
-    summary="Two chunks a device in a V; no bubble at equal times, with 1F1B's memory; "
+    summary="Two chunks per device in a V; no bubble at equal times, with 1F1B's memory; "
     "searched for the times given where there is a --memory-limit.",
     source="Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6",
     chunks=2,

@@ -116,7 +116,7 @@ class NcclEvents(Table):
 
 @dataclass(frozen=True)
 class Bridges(Table):
-    """Instants on both a GPU's clock and a host's: one row a kernel on a channel.
+    """Instants on both a GPU's clock and a host's: one row per kernel on a channel.
 
     Attributes:
         row: the operation.

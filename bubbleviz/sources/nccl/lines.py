@@ -1,6 +1,6 @@
 """Events in the lines of NCCL's files, which need not be JSON as a whole.
 
-NCCL prints its events one a line, with ``fprintf``, into an array that it may never close::
+NCCL prints its events one per line, with ``fprintf``, into an array that it may never close::
 
     [
     {"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, ..., "args": {"Count": 262144}},
