@@ -90,7 +90,7 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
 
     foreign, ours = done.stdout.splitlines()
@@ -765,7 +765,7 @@ def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
         cwd=CHECKOUT,
     )
 
@@ -795,7 +795,7 @@ def test_other_frameworks_run_in_the_order_of_their_schedule(name: str, tmp_path
         [python, "-c", f"import {'megatron.core' if framework == 'megatron' else framework}"],
         capture_output=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     if there.returncode:
         pytest.skip(f"{python} has no {framework}")

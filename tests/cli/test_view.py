@@ -32,7 +32,7 @@ def asked(url: str, host: str | None = None) -> tuple[int, bytes]:
     """Return the status and the content of an answer."""
     request = urllib.request.Request(url, headers={} if host is None else {"Host": host})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, b""
@@ -80,7 +80,7 @@ def test_a_page_is_served_until_it_is_interrupted(source: str, saved: Path) -> N
         url = running.stdout.readline().strip()
         status, page = asked(url)
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=20)
+        out, err = running.communicate(timeout=300)
 
     assert (status, page[:15]) == (200, b"<!doctype html>")
     assert (running.returncode, out, err) == (0, "", "")

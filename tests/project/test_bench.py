@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from scripts.benchmark import processes
 from scripts.benchmark.__main__ import kernels_of, main
 from scripts.benchmark.failures import BenchmarkError
 from scripts.benchmark.limits import peak_limit, ratio_limit
@@ -133,11 +134,37 @@ def test_a_peer_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert right.wall_s is not None
 
 
-def test_memory_is_that_of_all_processes() -> None:
-    hold = "import time; block = bytearray(60_000_000); time.sleep(0.5)"
+def test_memory_is_that_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes hold their memory until it has been looked at, however long that takes."""
+    looked, tree = tmp_path / "looked", processes._tree
+    hold = (
+        "import os, pathlib, time; block = bytearray(60_000_000); "
+        f"pathlib.Path({str(tmp_path)!r}, 'held' + str(os.getpid())).touch(); "
+        f"looked = pathlib.Path({str(looked)!r})\n"
+        "while not looked.exists(): time.sleep(0.01)"
+    )
+    looks: list[int] = []
 
-    one = sampled([sys.executable, "-c", hold]).peak_bytes
-    two = sampled([sys.executable, "-c", f"import os; os.fork(); {hold}"]).peak_bytes
+    def look(pid: int) -> list[int]:
+        # What is held now is seen in this look, which has ended when the next one begins.
+        if looks and looks[-1] == expected:
+            looked.touch()
+        looks.append(len(list(tmp_path.glob("held*"))))
+        return tree(pid)
+
+    def peak_of(command: str) -> int:
+        for file in tmp_path.iterdir():
+            file.unlink()
+        looks.clear()
+        if not processes._samples():
+            looked.touch()
+        return sampled([sys.executable, "-c", command]).peak_bytes
+
+    monkeypatch.setattr(processes, "_tree", look)
+    expected = 1
+    one = peak_of(hold)
+    expected = 2
+    two = peak_of(f"import os; os.fork(); {hold}")
 
     assert 60e6 < one < 110e6
     if Path("/proc/self/smaps_rollup").exists():

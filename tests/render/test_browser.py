@@ -590,7 +590,7 @@ def test_a_page_that_is_damaged_says_so(browser: Browser, tmp_path: Path) -> Non
     file.write_text(text[:start] + "AAAA" + text[start + 40 :], encoding="utf-8")
     page = browser.new_page()
     page.goto(file.as_uri())
-    page.locator("#failed").wait_for(state="visible", timeout=20_000)
+    page.locator("#failed").wait_for(state="visible", timeout=60_000)
 
     assert "cannot be shown" in page.locator("#failed").inner_text()
     page.close()

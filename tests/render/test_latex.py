@@ -97,7 +97,7 @@ def compiled(folder: Path, body: str, options: str = "") -> None:
         capture_output=True,
         check=False,
         cwd=folder,
-        timeout=60,
+        timeout=300,
     )
     said = done.stdout.decode("utf-8", "replace")
     assert done.returncode == 0, said[-2000:]

@@ -195,13 +195,13 @@ def ended_by(
         text=True,
         env=environment,
     ) as process:
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 300
         while not begun.exists() and process.poll() is None and time.monotonic() < limit:
             time.sleep(0.02)
         assert begun.exists()
         assert list(temporary.iterdir())
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 
