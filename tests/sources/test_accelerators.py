@@ -14,7 +14,9 @@ from bubbleviz.analyses.idle.advice import advice, title_of
 from bubbleviz.analyses.idle.documents import json_text
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.text import sections
+from bubbleviz.cli.app import main
 from tests.planting import Planting, plant
+from tests.support import xla_profiles
 from tests.support.torch_traces import traces_of
 from tests.support.xla_files import E, L, P, space
 
@@ -175,3 +177,17 @@ def test_a_run_of_xla_without_a_device_is_one_of_a_host(tmp_path: Path) -> None:
     assert [rank.place for rank in report.ranks] == ["host", "host 1"]
     assert [rank.duty_cycle for rank in report.ranks] == [None, None]
     assert report.devices == ()
+
+
+@pytest.mark.parametrize("kind", ["tpu", "gpu"])
+def test_devices_of_xla_are_named_by_what_they_are(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(xla_profiles.written(tmp_path, getattr(xla_profiles, kind)()))
+    for command in ("analyze", "idle", "inspect"):
+        assert main([command, path]) == 0
+        shown = capsys.readouterr().out.replace(path, "")
+        assert f"{kind.upper()} 3" in shown
+        assert ("GPU 3" in shown) == (kind == "gpu")
+    main(["pgle", path])
+    assert ("--xla_gpu" in capsys.readouterr().out) == (kind == "gpu")

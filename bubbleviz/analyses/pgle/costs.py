@@ -116,6 +116,7 @@ class Costs:
         aggregate: the statistic for compute.
         aggregate_collectives: the statistic for collectives.
         limitations: what could not be measured, and what makes costs wrong.
+        on_gpus: whether any device is a GPU, or a host stands for one.
     """
 
     instructions: tuple[InstructionCost, ...]
@@ -126,6 +127,7 @@ class Costs:
     aggregate: str
     aggregate_collectives: str
     limitations: tuple[Limitation, ...]
+    on_gpus: bool = True
 
 
 def merge_samples(samples: Sequence[Samples]) -> Samples:

@@ -79,11 +79,13 @@ class ProfileSamples:
         samples: executions that count.
         left_out: executions that do not.
         limitations: what could not be measured, and why.
+        device: what ran them: ``GPU``, or another accelerator's name.
     """
 
     samples: Samples
     left_out: LeftOut
     limitations: tuple[Limitation, ...]
+    device: str = "GPU"
 
 
 def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
@@ -125,7 +127,8 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
             "warm-up is in their costs"
         )
         notes = (*notes, Limitation("modules whose warm-up counts", reason, once))
-    return ProfileSamples(_samples(work, thunks, names).take(keep), left_out, notes)
+    samples = _samples(work, thunks, names).take(keep)
+    return ProfileSamples(samples, left_out, notes, profile.source.device)
 
 
 def _without_instructions(profile: Profile) -> NothingToAnalyseError:

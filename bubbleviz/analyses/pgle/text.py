@@ -59,12 +59,15 @@ def unread(paths: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def flags(paths: Sequence[str]) -> str:
+def flags(paths: Sequence[str], *, on_gpus: bool = True) -> str:
     """Return the flags of the two runs.
 
     Args:
         paths: of the costs.
+        on_gpus: whether the run was one on GPUs; the flags are of XLA for these.
     """
+    if not on_gpus:
+        return "\nThe run used TPUs; XLA reads costs from a file (PGLE) for GPUs only.\n"
     file = one_line(paths[0], None) if len(paths) == 1 else "FILE"
     return (
         "\nXLA_FLAGS of the run to profile:\n  "

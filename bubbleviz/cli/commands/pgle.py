@@ -182,4 +182,4 @@ def _print_result(
         pass_on(text.summary(costs))
     else:
         show(text.sections(costs))
-    pass_on(text.flags(cost_files or ["costs.pbtxt"]))
+    pass_on(text.flags(cost_files or ["costs.pbtxt"], on_gpus=costs.on_gpus))

@@ -13,7 +13,7 @@ from bubbleviz.model.columns import NONE, Codes, Ints, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import possible
-from bubbleviz.sources.xla.names import Role, device_of
+from bubbleviz.sources.xla.names import Role, accelerator_of, device_of
 from bubbleviz.sources.xla.planes import (
     HostLine,
     HostSpans,
@@ -42,10 +42,12 @@ class PlaneCollector:
         self._spans: list[HostSpans] = []
         self._lines: list[HostLine] = []
         self._devices: dict[int, str] = {}
+        self._accelerator = "GPU"
         self._impossible = 0
 
-    def add_device(self, number: int, name: str) -> None:
+    def add_device(self, plane: str, number: int, name: str) -> None:
         """Add a device that has a plane, and its name; "" unknown."""
+        self._accelerator = accelerator_of(plane)
         self._devices[number] = name or self._devices.get(number, "")
 
     def add_line(self, number: int, name: str) -> int:
@@ -136,6 +138,7 @@ class PlaneCollector:
             spans=joined([_no_spans(), *spans]),
             lines=tuple(self._lines),
             devices=tuple(sorted(self._devices.items())),
+            accelerator=self._accelerator,
             on_host=on_host,
             impossible=self._impossible,
             outside=outside,

@@ -25,7 +25,7 @@ from bubbleviz.model.columns import Bools
 
 #: Where JAX and TensorBoard put profiles, below the directory that they are given.
 FOLDER = "plugins/profile"
-_DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
+_DEVICE = re.compile(r"/device:(GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
 _STREAM = re.compile(r"Stream #")
 #: Lines of a device; all others there are derived from these.
 _LINES = {"XLA Ops": "OPS", "Async XLA Ops": "ASYNC", "XLA Modules": "MODULES", "Steps": "STEPS"}
@@ -54,7 +54,13 @@ class Role(Enum):
 def device_of(plane: str) -> int | None:
     """Return the number of a device's plane; None for others."""
     match = _DEVICE.match(plane)
-    return None if match is None else int(match[1])
+    return None if match is None else int(match[2])
+
+
+def accelerator_of(plane: str) -> str:
+    """Return what a device's plane is of: ``GPU`` or ``TPU``."""
+    match = _DEVICE.match(plane)
+    return "GPU" if match is None else match[1]
 
 
 def roles_of(plane: str, lines: Sequence[str]) -> tuple[Role, ...]:

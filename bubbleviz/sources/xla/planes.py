@@ -113,6 +113,7 @@ class Planes:
         spans: events of the host's threads.
         lines: threads of the host.
         devices: number and name of each device's plane.
+        accelerator: what the devices are: ``GPU`` or ``TPU``.
         on_host: whether there is no device, so that instructions that the host ran are the work.
         impossible: how many events were left out for impossible times.
         outside: how many events of devices, and launches, were left out for they lie far outside
@@ -130,6 +131,7 @@ class Planes:
     spans: HostSpans
     lines: tuple[HostLine, ...]
     devices: tuple[tuple[int, str], ...]
+    accelerator: str
     on_host: bool
     impossible: int
     outside: int

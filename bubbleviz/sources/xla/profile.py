@@ -242,7 +242,7 @@ def profile_of(
     if not work.launched:
         named += [Thread(t, f"{DEVICE_THREAD} {d}") for d, t in threads.of_device.items()]
     return XlaProfile(
-        source=replace(source, device=HOST) if planes.on_host else source,
+        source=replace(source, device=HOST if planes.on_host else planes.accelerator),
         work=work,
         ranges=XlaRanges(work.ranges, planes.spans, threads.of_line),
         threads=tuple(dict.fromkeys(named)),

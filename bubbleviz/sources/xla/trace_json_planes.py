@@ -96,7 +96,7 @@ class TraceJsonPlanes:
             self.planes[event.pid] = name
             device = device_of(name)
             if device is not None:
-                self._collector.add_device(device, "")
+                self._collector.add_device(name, device, "")
         elif event.name == "thread_name":
             self._lines[event.pid, event.tid] = name
 

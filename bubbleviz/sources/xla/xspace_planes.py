@@ -76,7 +76,7 @@ def collect(walk: Walk, plane: Plane, base_ns: int, collector: PlaneCollector) -
     """
     device = device_of(plane.name)
     if device is not None:
-        collector.add_device(device, _device_name(plane.stats))
+        collector.add_device(plane.name, device, _device_name(plane.stats))
     stats = {n: name for n, name in plane.stat_names.items() if name in _STATS}
     # Of a path's two statistics the better one comes last.
     ordered = dict(sorted(stats.items(), key=lambda stat: stat[1] == "name"))
