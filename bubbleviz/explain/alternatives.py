@@ -11,7 +11,7 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.explain.recognition.recognition import SINGLE_STAGE, Recognition
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations, Rank
@@ -98,6 +98,8 @@ def alternatives_of(
             None,
             "no iteration has all of its ranks on one clock and few enough operations",
         )
+    if ran is not None and ran.reason == SINGLE_STAGE:
+        return Alternatives(None, (), None, SINGLE_STAGE)
     times = explanation.phase_times
     try:
         measured = measured_times(times.kinds, times.transfer_ns, shown.microbatches)

@@ -56,6 +56,19 @@ def test_one_stage_ran_no_schedule(tmp_path: Path, options: dict[str, Any]) -> N
     assert methods(report).startswith("No pipeline was measured with bubbleviz ")
 
 
+def test_no_other_schedule_is_proposed_for_one_stage(tmp_path: Path) -> None:
+    plant(Planting(stages=1, late_stage=0, late_ns=400_000), tmp_path)
+
+    report = bubbleviz.analyze(tmp_path, what_if=True)
+
+    assert report.alternatives is not None
+    assert (report.alternatives.rows, report.alternatives.reason) == (
+        (),
+        "one stage is no pipeline",
+    )
+    assert "zb" not in _text(report).replace("zero-bubble", "")
+
+
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_pipeline_keeps_its_schedule(tmp_path: Path, stages: int) -> None:
     plant(Planting(stages=stages), tmp_path)
