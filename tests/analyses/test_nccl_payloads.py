@@ -13,7 +13,8 @@ import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.communications import Split
-from bubbleviz.analyses.nccl.kernels import parse_kernel_name, read_kernels
+from bubbleviz.analyses.nccl.kernel_names import parse_kernel_name
+from bubbleviz.analyses.nccl.profiles import read_nccl_profile
 from bubbleviz.analyses.nccl.totals import totals_of
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns, notes
@@ -246,7 +247,7 @@ def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
     ]
     kernels = [K(200, 300, 1, ALLREDUCE), K(300, 400, 2, SENDRECV), K(400, 500, 3, ALLREDUCE)]
     calls = [C(71 + 2 * n, 72 + 2 * n, n) for n in (1, 2, 3)]
-    called = read_kernels(str(profile(tmp_path, kernels, calls, ranges))).operations
+    called = read_nccl_profile(str(profile(tmp_path, kernels, calls, ranges))).operations
 
     assert [called.names[n] for n in called.name.tolist()] == ["AllReduce", "Send", "AllReduce"]
     assert called.first.tolist() == [0, 1, 2]

@@ -23,8 +23,8 @@ from bubbleviz.analyses.nccl.event_gpus import (
     local_times,
     process_label,
 )
+from bubbleviz.analyses.nccl.kernel_names import family_of
 from bubbleviz.analyses.nccl.kernel_pool import KernelPool
-from bubbleviz.analyses.nccl.kernels import family_of
 from bubbleviz.analyses.nccl.matching import (
     GPU_TOLERANCE_NS,
     HOST_TOLERANCE_NS,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,31 +14,37 @@ from bubbleviz.analyses.idle.ranks import window_extent
 from bubbleviz.analyses.nccl.alignment import align_events
 from bubbleviz.analyses.nccl.anchors import Anchor, anchor_of
 from bubbleviz.analyses.nccl.clocks import clocks_and_bases, profile_clocks
-from bubbleviz.analyses.nccl.communications import Alignment, Communications, RecordingClock, Split
+from bubbleviz.analyses.nccl.communications import Communications
+from bubbleviz.analyses.nccl.inputs import find_inputs
 from bubbleviz.analyses.nccl.kernel_pool import KernelPool, pool_of
-from bubbleviz.analyses.nccl.kernels import NcclProfile, read_kernels
+from bubbleviz.analyses.nccl.limitations import (
+    clock_limitations,
+    duration_limitations,
+    file_limitations,
+    member_limitations,
+    profile_limitations,
+)
 from bubbleviz.analyses.nccl.members import (
     aligned_by_ends,
     instances_of,
     paired_by_order,
     split,
 )
+from bubbleviz.analyses.nccl.profiles import NcclProfile, read_nccl_profile
 from bubbleviz.analyses.nccl.rows import operations_of, with_shared
 from bubbleviz.analyses.nccl.totals import Communication, FileRead
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import default_kinds
-from bubbleviz.errors import InputError, NothingToAnalyseError, ProfileError, UsageError
+from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.interpret.record import export_of
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.sources.directories import read_each
-from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile
-from bubbleviz.sources.nccl.formats import EventFileFormat, format_of, read_events
-from bubbleviz.sources.paths import CompanionFormat, InputFile, find_profiles, refuse_twins
+from bubbleviz.sources.nccl.formats import read_events
+from bubbleviz.sources.paths import InputFile
 from bubbleviz.sources.readers import reader_of
 
 
@@ -80,14 +85,14 @@ def measure_communication(
         try:
             if events is not None:
                 return read_events(path, watch, events)
-            return read_kernels(path, jobs, watch, keep_export=keep_export)
+            return read_nccl_profile(path, jobs, watch, keep_export=keep_export)
         finally:
             watch(1.0)
 
     contents, unreadable = read_each([InputFile(file.path, file.named) for file in files], read)
     recorded = [content for content in contents if isinstance(content, EventFile)]
     profiles = [content for content in contents if isinstance(content, NcclProfile)]
-    communication = merge_recordings(recorded, profiles, known_instants)
+    communication = merge_communication(recorded, profiles, known_instants)
     communication = replace(communication, limitations=(*unreadable, *communication.limitations))
     if window is None:
         return communication
@@ -95,45 +100,7 @@ def measure_communication(
     return _within(communication, window, extent_ns)
 
 
-@dataclass(frozen=True)
-class Input:
-    """A file to read, ``named`` or not, and the format of its NCCL events; None of a profile."""
-
-    path: str
-    named: bool
-    format: EventFileFormat[Any] | None
-
-
-def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
-    """Return the event files and profiles that paths stand for.
-
-    Raises:
-        InputError: a path that does not exist, or leads to neither.
-        MismatchError: a file is named twice.
-        ProfileError: a file cannot be read.
-    """
-    if not paths:
-        raise InputError("no file given; name event files of NCCL, profiles, or both")
-    formats: dict[str, EventFileFormat[Any] | None] = {}
-
-    def recognises(path: str) -> bool:
-        if path not in formats:
-            try:
-                formats[path] = format_of(head_of(path))
-            except ProfileError:
-                # As a profile, it is refused, or left out of a directory, for the same reason.
-                formats[path] = None
-        return formats[path] is not None
-
-    files = find_profiles(paths, CompanionFormat("an event file of NCCL", recognises))
-    refuse_twins([file.path for file in files], "file")
-    return tuple(
-        Input(file.path, file.named, formats[file.path] if recognises(file.path) else None)
-        for file in files
-    )
-
-
-def merge_recordings(
+def merge_communication(
     recorded: Sequence[EventFile],
     profiles: Sequence[NcclProfile],
     anchors: Sequence[Anchor] = (),
@@ -158,11 +125,11 @@ def merge_recordings(
     table = split(with_shared(table), instance, in_order, compared, peer_wait_ns, transfer_ns)
     ranks = _sizes(table, profiles)
     limitations = (
-        *(limitation for file in recorded for limitation in _file_limitations(file)),
-        *(limitation for profile in profiles for limitation in _profile_limitations(profile)),
-        *_duration_limitations(table),
-        *_clock_limitations(times.ambiguous, clocks),
-        *_member_limitations(table, instance, ranks),
+        *(limitation for file in recorded for limitation in file_limitations(file)),
+        *(limitation for profile in profiles for limitation in profile_limitations(profile)),
+        *duration_limitations(table),
+        *clock_limitations(times.ambiguous, clocks),
+        *member_limitations(table, instance, ranks),
     )
     files = _files(recorded, profiles, table)
     return Communication(table, ranks, clocks, files, limitations)
@@ -272,95 +239,3 @@ def _within(
         limitations=(*communication.limitations, *((limitation,) if lost else ())),
         window=window.text,
     )
-
-
-def _file_limitations(file: EventFile) -> Iterator[Limitation]:
-    for what, count, reason in (
-        ("objects that are no event", file.unreadable, "cut, or damaged; they are left out"),
-        ("events without an end", file.unfinished, "the job, or the file, ended before"),
-        ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
-        ("operations recorded twice", file.repeated, "the profiler wrote them again; once counts"),
-        ("events of unknown categories", file.strange, "they are left out"),
-    ):
-        if count:
-            yield Limitation(what, f"{file.path}: {reason}", count)
-
-
-def _profile_limitations(profile: NcclProfile) -> Iterator[Limitation]:
-    yield from profile.limitations
-    if profile.without_kernels:
-        reason = f"{profile.source.path}: they ran in CUDA graphs, or beyond the capture"
-        yield Limitation("calls of NCCL without kernels", reason, profile.without_kernels)
-
-
-def _duration_limitations(table: Communications) -> Iterator[Limitation]:
-    endless = int((table.duration_ns < 0).sum())
-    if endless:
-        yield Limitation(
-            "operations of unknown duration",
-            "neither the GPU nor a proxy thread recorded their end; record kernel events "
-            "(NCCL_PROFILE_EVENT_MASK=4095), give a profile, and end the job in order",
-            endless,
-        )
-
-
-def _clock_limitations(ambiguous: int, clocks: Sequence[RecordingClock]) -> Iterator[Limitation]:
-    if ambiguous:
-        yield Limitation(
-            "operations that kernels match at several offsets",
-            "they come too evenly, or are too few; give an instant with --anchor",
-            ambiguous,
-        )
-    alignments = [clock.aligned_by for clock in clocks]
-    if Alignment.UNALIGNED in alignments and len(clocks) > 1:
-        yield Limitation(
-            "clocks that could not be aligned",
-            "no kernel and no common operation ties them to another, so their times stand alone; "
-            "give an instant with --anchor",
-            alignments.count(Alignment.UNALIGNED),
-        )
-    if Alignment.UTC in alignments:
-        yield Limitation(
-            "hosts aligned by UTC alone",
-            "waiting between them is known to milliseconds at best",
-            alignments.count(Alignment.UTC),
-        )
-    if Alignment.OPERATIONS in alignments:
-        yield Limitation(
-            "clocks aligned by the ends of operations",
-            "the members of an operation are taken to end together",
-            alignments.count(Alignment.OPERATIONS),
-        )
-
-
-def _member_limitations(
-    table: Communications, instance: Ints, ranks: Sequence[int | None]
-) -> Iterator[Limitation]:
-    alone = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
-    if alone.any():
-        yield Limitation(
-            "operations whose waiting is unknown",
-            "there is no other member on an aligned clock, and no proxy thread; give the files of "
-            "all ranks",
-            int(alone.sum()),
-        )
-    ordered = int((table.split == Split.ORDER).sum())
-    if ordered:
-        yield Limitation(
-            "operations paired by their order alone",
-            "the profiles hold no communicators; all GPUs ran as many kernels, each at one time, "
-            "and these are taken for one operation",
-            ordered,
-        )
-    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
-    if len(rows):
-        members = groups_of(instance[rows])
-        sizes = np.array([size or 0 for size in ranks], np.int64)
-        whole = sizes[table.communicator[rows]]
-        few = np.bincount(members.of_row)[members.of_row] < whole
-        if few.any():
-            yield Limitation(
-                "operations of which not all members were recorded",
-                "a missing member may have begun later: they waited at least as long",
-                int(few.sum()),
-            )

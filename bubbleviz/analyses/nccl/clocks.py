@@ -12,7 +12,7 @@ import numpy as np
 from bubbleviz.align.bounds.clocks import machines_of, session_clocks
 from bubbleviz.analyses.nccl.alignment import EventTimes
 from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock
-from bubbleviz.analyses.nccl.kernels import NcclProfile
+from bubbleviz.analyses.nccl.profiles import NcclProfile
 from bubbleviz.model.columns import NONE
 
 

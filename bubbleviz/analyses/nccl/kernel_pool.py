@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.kernels import NcclProfile, family_of, parse_kernel_name
+from bubbleviz.analyses.nccl.kernel_names import kernel_family
 from bubbleviz.analyses.nccl.matching import Starts
+from bubbleviz.analyses.nccl.profiles import NcclProfile
 from bubbleviz.model.columns import NONE, Ints
 
 
@@ -69,7 +70,7 @@ def pool_of(profiles: Sequence[NcclProfile], offsets_ns: Sequence[int]) -> Kerne
         kernels = profile.kernels
         start.append(kernels.start_ns + offset_ns)
         end.append(kernels.end_ns + offset_ns)
-        names = [family_of(parse_kernel_name(name)[0]) for name in kernels.names]
+        names = [kernel_family(name) for name in kernels.names]
         numbers = [families.setdefault(n, len(families)) if n else NONE for n in names]
         family.append(np.array(numbers, np.int64)[kernels.name])
         for number, (pid, _) in enumerate(kernels.places):

@@ -10,8 +10,9 @@ import numpy as np
 
 from bubbleviz.analyses.nccl.alignment import EventTimes
 from bubbleviz.analyses.nccl.communications import SIZES, Communications, Communicator, Timing
+from bubbleviz.analyses.nccl.kernel_names import parse_kernel_name
 from bubbleviz.analyses.nccl.kernel_pool import KernelPool
-from bubbleviz.analyses.nccl.kernels import NcclProfile, parse_kernel_name
+from bubbleviz.analyses.nccl.profiles import NcclProfile
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import groups_of

@@ -1,0 +1,131 @@
+"""Profiles: NCCL's kernels in each, and the operations that they carry out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from bubbleviz.analyses.nccl.collectives import operations_of_pytorch, sizes_of
+from bubbleviz.analyses.nccl.communications import Communicator, KernelOperations
+from bubbleviz.analyses.nccl.kernel_names import parse_kernel_name
+from bubbleviz.analyses.nccl.kernels import Kernels, kernels_of
+from bubbleviz.analyses.nccl.nvtx_operations import (
+    GLOBS,
+    communicator_sizes,
+    operations_of_ranges,
+)
+from bubbleviz.interpret.linking.linker import link_by_thread
+from bubbleviz.interpret.record import export_of, renamed_limitations
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.operations import Limitation
+from bubbleviz.model.process_groups import Collectives
+from bubbleviz.model.profile import Profile, Source
+from bubbleviz.progress import Watch, unwatched
+from bubbleviz.sources.nsys.nccl_payloads import Payloads, read_payloads
+from bubbleviz.sources.readers import reader_of
+
+
+@dataclass(frozen=True)
+class NcclProfile:
+    """The kernels and operations of NCCL in a profile.
+
+    Attributes:
+        source: the profile.
+        kernels: that ran.
+        operations: that they carry out.
+        ranks: number of ranks of each communicator.
+        without_kernels: calls whose kernels were not found.
+        limitations: what could not be read, and why.
+    """
+
+    source: Source
+    kernels: Kernels
+    operations: KernelOperations
+    ranks: tuple[tuple[Communicator, int], ...]
+    without_kernels: int
+    limitations: tuple[Limitation, ...]
+
+
+def read_nccl_profile(
+    path: str, jobs: int = 1, watch: Watch = unwatched, *, keep_export: bool = False
+) -> NcclProfile:
+    """Return NCCL's kernels of a profile, with the operations of its ranges.
+
+    Raises:
+        ProfileError: it cannot be read.
+    """
+    with export_of(path, keep=keep_export) as export:
+        profile = _of_export(export, jobs, watch)
+    # A temporary export goes by its report's name.
+    return replace(
+        profile,
+        source=replace(profile.source, path=path),
+        limitations=renamed_limitations(profile.limitations, export, path),
+    )
+
+
+def _of_export(path: str, jobs: int, watch: Watch) -> NcclProfile:
+    reader = reader_of(path)
+    with reader.open_file(path, jobs, watch) as file:
+        nccl_profile = partial(_nccl_profile, file.read(GLOBS, partial=True))
+        # Payloads are a matter of nsys; other profiles have none.
+        if reader.name == "nsys":
+            payloads, notes = read_payloads(path)
+            return nccl_profile(payloads if len(payloads) else None, notes)
+        return nccl_profile(None, ())
+
+
+def _nccl_profile(
+    profile: Profile, payloads: Payloads | None, notes: tuple[Limitation, ...]
+) -> NcclProfile:
+    if profile.collectives is not None:
+        return _of_pytorch(profile, profile.collectives, *kernels_of(profile.activities))
+    ranges = profile.ranges
+    linked = link_by_thread(profile, ranges)
+    kernels, rows = kernels_of(linked.activities)
+    range_of_kernel = linked.links.range[rows].astype(np.int64)
+    operations, without = operations_of_ranges(ranges, kernels, range_of_kernel, payloads)
+    bare = int((range_of_kernel == NONE).sum())
+    outside = Limitation(
+        "kernels of NCCL outside its ranges",
+        f"{profile.source.path}: only their names are known; record NVTX ranges, and "
+        "with --cuda-graph-trace=node where CUDA graphs are used",
+        bare,
+    )
+    implausible = tuple(linked.times.limitations(profile.source.path))
+    return NcclProfile(
+        source=profile.source,
+        kernels=kernels,
+        operations=operations,
+        ranks=communicator_sizes(payloads),
+        without_kernels=without,
+        limitations=(
+            *(notes if len(rows) else ()),
+            *([outside] if bare else []),
+            *implausible,
+        ),
+    )
+
+
+def _of_pytorch(
+    profile: Profile, collectives: Collectives, kernels: Kernels, rows: Ints
+) -> NcclProfile:
+    """Return the profile of a PyTorch trace; ``rows`` are the kernels' activities."""
+    names = tuple(parse_kernel_name(name)[0] for name in kernels.names)
+    operations = operations_of_pytorch(collectives, rows, kernels.name, names)
+    bare = int((~np.isin(rows, collectives.kernel)).sum())
+    reason = (
+        f"{profile.source.path}: only their names are known; PyTorch records collectives that it "
+        "launches itself, not those in CUDA graphs or in batches other than of sends"
+    )
+    note = Limitation("kernels of NCCL without a recorded collective", reason, bare)
+    return NcclProfile(
+        source=profile.source,
+        kernels=kernels,
+        operations=operations,
+        ranks=sizes_of(collectives),
+        without_kernels=0,
+        limitations=(note,) if bare else (),
+    )
