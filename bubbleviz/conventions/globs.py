@@ -81,20 +81,36 @@ def fitting(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
 
 @cache
 def _regex(glob: str) -> re.Pattern[str]:
-    """Return an SQLite GLOB as a regex on the whole text."""
-    regex = []
-    for piece in re.findall(r"\[\^?\]?[^\]]*\]|.", glob, re.DOTALL):
-        negated = piece.startswith("[^")
-        body = re.sub(r"([\\\[\]^&~|])", r"\\\1", piece[2 if negated else 1 : -1])
-        if piece in {"*", "?"}:
-            regex.append(".*" if piece == "*" else ".")
-        elif piece[0] != "[":
-            regex.append(re.escape(piece))
+    """Return an SQLite GLOB as a regex on the whole text.
+
+    Between two stars the first place that fits is taken and never another one, by a lookahead
+    that is matched again: so the time grows with the text alone.
+    """
+    pieces = re.findall(r"\[\^?\]?[^\]]*\]|.", glob, re.DOTALL)
+    parts = [""]
+    for piece in pieces:
+        if piece == "*":
+            parts.append("")
         else:
-            # A set that is empty or not closed matches nothing.
-            regex.append(f"[{'^' * negated}{body}]" if body else "(?!)")
+            parts[-1] += _regex_of(piece)
+    first, *middle = parts if len(parts) == 1 else parts[:-1]
+    regex = [first, *(f"(?=(?P<g{n}>.*?{part}))(?P=g{n})" for n, part in enumerate(middle) if part)]
+    if len(parts) > 1:
+        regex.append(f".*{parts[-1]}")
     try:
         return re.compile("".join(regex), re.DOTALL)
     except re.error:
         # A range in reverse ([z-a]) matches nothing.
         return re.compile("(?!)")
+
+
+def _regex_of(piece: str) -> str:
+    """Return a character of a GLOB, or a set of them, as a regex."""
+    negated = piece.startswith("[^")
+    body = re.sub(r"([\\\[\]^&~|])", r"\\\1", piece[2 if negated else 1 : -1])
+    if piece == "?":
+        return "."
+    if piece[0] != "[":
+        return re.escape(piece)
+    # A set that is empty or not closed matches nothing.
+    return f"[{'^' * negated}{body}]" if body else "(?!)"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 #: A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@")
 #: Where commas are decimal points, a spreadsheet begins a new cell after each of these.
-_AFTER_SEMICOLON = re.compile(r"(;\s*\"?\s*)(?=[=+\-@])")
+_AFTER_SEMICOLON = re.compile(r"(;\s*(?:\"\s*)?)(?=[=+\-@])")
 #: Control characters, line and direction marks, and halves of surrogate pairs.
 _CONTROL = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _KERNEL = re.compile(r"^(?:void )?nccl")
-_FAMILY = re.compile(r"nccl\w*?Kernel_?([A-Z][A-Za-z]*)")
+_FAMILY = re.compile(r"nccl(?:(?!nccl)\w)*?Kernel_?([A-Z][A-Za-z]*)")
 #: Operations that kernels named SendRecv carry out.
 _PASSING = frozenset(("Send", "Recv", "SendRecv", "AlltoAll", "AllToAll", "Gather", "Scatter"))
 _ALGORITHM = re.compile(r"_(TREE|RING|COLLNET_DIRECT|COLLNET_CHAIN|NVLS_TREE|NVLS|PAT)(?=_|\(|$)")

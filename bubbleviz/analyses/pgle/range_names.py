@@ -29,7 +29,7 @@ GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")
 _DOMAIN = "TSL:"
 
 # A name path may hold anything, "#" and ",hlo_op=" included: the last one counts.
-_THUNK = re.compile(r"^Thunk:#(?:.*,)?hlo_op=([^,#]+)((?:,[^#]*)?)#\Z", re.DOTALL)
+_THUNK = re.compile(r"^Thunk:#(?:.*,)?hlo_op=([^,#]+)((?:,(?!hlo_op=)[^,#]*)*)#\Z", re.DOTALL)
 _MODULE = re.compile(
     r"^XlaModule:#(?:prefix=.*,)?hlo_module=([^,#]+)(?:,program_id=([0-9]+))?#\Z", re.DOTALL
 )
