@@ -20,6 +20,8 @@ SCHEMA = "bubbleviz.report/1"
 
 #: Unknown number, as in columns.
 _UNKNOWN = -1
+#: Errors of decoding what is no report.
+_UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 #: A report of ten thousand ranks is smaller.
 _MOST_BYTES = 1 << 32
 #: No ratio and no time is beyond this, and its square is still finite.
@@ -245,7 +247,10 @@ def read_document(path: str) -> SavedDocument:
     data = _read(path)
     _saved_report(path, _decoded_of(path, data, _RatiosDocument))
     timeline = _decoded_of(path, data, _TimelineDocument).timeline
-    document = msgspec_json.decode(data, type=dict[str, Any])
+    try:
+        document = msgspec_json.decode(data, type=dict[str, Any])
+    except _UNREADABLE as error:
+        raise _refusal(path, error) from error
     missing = [key for key in _SHOWN if key not in document]
     if missing:
         raise InputError(
@@ -318,11 +323,15 @@ def _decoded_of(path: str, data: bytes, kind: type[_HeaderT]) -> _HeaderT:
                 "bubbleviz analyze --json"
             )
         return msgspec_json.decode(data, type=kind)
-    except (DecodeError, ValidationError, RecursionError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path}: is not a bubbleviz report ({str(error)[:300]}); write one with bubbleviz "
-            "analyze --json"
-        ) from error
+    except _UNREADABLE as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: str, error: Exception) -> InputError:
+    return InputError(
+        f"{path}: is not a bubbleviz report ({str(error)[:300]}); write one with bubbleviz "
+        "analyze --json"
+    )
 
 
 def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:

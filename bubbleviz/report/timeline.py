@@ -276,4 +276,6 @@ def _column(path: str, table: str, name: str, values: list[int], rows: Mapping[s
     limit = rows[_ROWS_OF[name]] if name in _ROWS_OF else _CODES.get(name)
     if limit is not None and len(column) and not (NONE <= column.min() <= column.max() < limit):
         raise _contradiction(path, f"refers from {name} of {table} to a row that does not exist")
+    if name == "phase" and len(column) and column.min() < 0:
+        raise _contradiction(path, f"holds {table} without a phase")
     return column

@@ -102,7 +102,8 @@ def _deflated(data: bytes) -> str:
 def _numbers(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document without what the columns hold, and without what only programs read."""
     path = document.get("critical_path")
-    short = {"critical_path": path and {**path, "slack": None}, "timeline": None}
+    known = isinstance(path, dict)
+    short = {"critical_path": {**path, "slack": None} if known else None, "timeline": None}
     return {**document, **short}
 
 

@@ -82,6 +82,7 @@ class EventCollector:
         collectives: events with the arguments of a collective.
         untimed: how many events have no time.
         endless: how many have no duration.
+        oversized: how many identifiers of events have more than 64 bits.
     """
 
     names: Numbering[str] = field(default_factory=Numbering)
@@ -90,6 +91,7 @@ class EventCollector:
     collectives: list[CollectiveRecord] = field(default_factory=list)
     untimed: int = 0
     endless: int = 0
+    oversized: int = 0
     _blocks: dict[int, list[Ints]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, events: Sequence[KinetoEvent | ExactKinetoEvent]) -> None:
@@ -130,7 +132,16 @@ class EventCollector:
         ids = ([a.correlation for a in args], [a.device for a in args], [a.external for a in args])
         numbers = [[NONE if n is None else n for n in column] for column in ids]
         common = columns_of(events, self.threads, self.names)
-        return np.concatenate((common, np.array(numbers, np.int64)))
+        try:
+            return np.concatenate((common, np.array(numbers, np.int64)))
+        except OverflowError:
+            fitting = [[NONE if abs(n) >> 63 else n for n in column] for column in numbers]
+        self.oversized += sum(
+            number != other
+            for column, others in zip(numbers, fitting, strict=True)
+            for number, other in zip(column, others, strict=True)
+        )
+        return np.concatenate((common, np.array(fitting, np.int64)))
 
     def count(self, kind: int) -> int:
         """Return how many events a category has."""

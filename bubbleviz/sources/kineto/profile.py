@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import (
     HOST,
@@ -66,8 +66,9 @@ from bubbleviz.sources.kineto.events import (
     XPU_CALL,
     ExactKinetoEvent,
     KinetoEvent,
+    whole_number,
 )
-from bubbleviz.sources.kineto.process_groups import world_of
+from bubbleviz.sources.kineto.process_groups import MOST_RANKS, world_of
 from bubbleviz.sources.kineto.tables import (
     activities_of,
     calls_of,
@@ -83,6 +84,8 @@ from bubbleviz.timing import step
 
 #: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
 _OLDEST_UTC_NS = 1_262_304_000_000_000_000
+#: Sums of two such times (2116) have 64 bits.
+_LATEST_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 #: Calls that make a device do something.
 _LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*(?:Launch|Memcpy|Memset)")
@@ -136,6 +139,7 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         *file.limitations(),
         *_lost_kernels(file, workless, len(work)),
         *_untimed(file.path, collector.untimed, collector.endless),
+        *_oversized(file.path, collector.oversized),
         *impossible_times(file.path, impossible),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, metadata)
@@ -214,6 +218,12 @@ def _untimed(path: str, untimed: int, endless: int) -> Iterator[Limitation]:
         yield Limitation("events without a duration", f"{path}: they count as 0 ns", endless)
 
 
+def _oversized(path: str, count: int) -> Iterator[Limitation]:
+    if count:
+        reason = f"{path}: they count as missing; correlation, device and External id have 64 bits"
+        yield Limitation("identifiers of more than 64 bits", reason, count)
+
+
 def _without_gpu(path: str) -> Limitation:
     reason = (
         f"{path}: no device recorded any, so the outermost operators of each thread stand for "
@@ -232,7 +242,7 @@ def _named_threads(names: Mapping[int, str], threads: Ints) -> Iterator[Thread]:
 def _source(path: str, metadata: Mapping[str, object], base_ns: int, device: str) -> Source:
     host, schema = metadata.get("host_name"), metadata.get("schemaVersion")
     zero_ns = metadata.get("baseTimeNanoseconds")
-    utc_ns = base_ns + (zero_ns if isinstance(zero_ns, int) else 0)
+    utc_ns = base_ns + max(whole_number(zero_ns, _LATEST_UTC_NS), 0)
     known = isinstance(host, str) and bool(host)
     return Source(
         path=path,
@@ -251,16 +261,16 @@ def _devices(metadata: Mapping[str, object]) -> tuple[Device, ...]:
     properties = metadata.get("deviceProperties")
     gpus = properties if isinstance(properties, list) else []
     return tuple(
-        Device(None, gpu["id"], encodable(str(gpu.get("name", ""))), None)
+        Device(None, number, encodable(str(gpu.get("name", ""))), None)
         for gpu in gpus
-        if isinstance(gpu, dict) and isinstance(gpu.get("id"), int)
+        if isinstance(gpu, dict) and (number := whole_number(gpu.get("id"), 1 << 31)) != NONE
     )
 
 
 def _global_rank(metadata: Mapping[str, object]) -> int | None:
     info = metadata.get("distributedInfo")
-    rank = info.get("rank") if isinstance(info, dict) else None
-    return rank if isinstance(rank, int) and rank >= 0 else None
+    rank = whole_number(info.get("rank"), MOST_RANKS) if isinstance(info, dict) else NONE
+    return None if rank == NONE else rank
 
 
 def _world_size(metadata: Mapping[str, object]) -> int | None:

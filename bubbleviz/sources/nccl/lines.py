@@ -31,16 +31,13 @@ _INNER = rb"\{[^{}]*\}"
 for _ in range(3):
     _INNER = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _INNER + rb"[^{}]*)*\}"
 _OBJECT = re.compile(_INNER)
-_TEXT = rb'"(?:[^"\\\n]|\\.)*"'
-_INNER = rb'\{(?:[^{}"]|' + _TEXT + rb")*\}"
-for _ in range(3):
-    _INNER = rb'\{(?:[^{}"]|' + _TEXT + rb"|(?:(?<=:)|(?<=: ))" + _INNER + rb")*\}"
-#: The same where braces in strings do not count.
-_STRINGS = re.compile(_INNER)
-#: Strings, that stay as they are; values without quotes; commas before an end.
+#: A brace, or a string; one without an end is one up to the end of its line.
+_TOKEN = re.compile(rb'[{}]|"(?:[^"\\\n]|\\[^\n])*(?P<end>"?)')
+#: Strings, that stay as they are; values without quotes; commas before an end. A string without an
+#: end is matched, too: else each quote in it would be tried as the beginning of one.
 _REPAIR = re.compile(
-    rb'(?P<text>"(?:[^"\\]|\\.)*")'
-    rb"|(?P<colon>:\s*)(?:(?P<none>[-+]?(?:nan|inf)\w*(?:\([^)]*\))?)"
+    rb'(?P<text>"(?:[^"\\]|\\.)*"?)'
+    rb"|(?P<colon>:\s*)(?:(?P<none>[-+]?(?:nan|inf)\w*(?:\(\w*\))?)"
     rb"|(?P<bare>0x[0-9A-Fa-f]+|\(nil\)|[A-Za-z_][\w.]*))(?=\s*[,}\]])"
     rb"|(?P<comma>,)(?=\s*[}\]])"
 )
@@ -135,9 +132,9 @@ class EventObjects(Generic[EventT]):
         """Return the event whose strings may hold braces around a match, and where it ends."""
         if self._searches > 0:
             self._searches -= 1
-            match = _STRINGS.search(text, low, min(end + _AROUND, len(text)))
-            if match is not None and match.end() >= end:
-                return self._event(match[0]), match.end()
+            span = _object_with_strings(text, low, min(end + _AROUND, len(text)))
+            if span is not None and span[1] >= end:
+                return self._event(text[span[0] : span[1]]), span[1]
         return None, end
 
     def _event(self, text: bytes) -> EventT | None:
@@ -146,11 +143,44 @@ class EventObjects(Generic[EventT]):
             return self._decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
+        except RecursionError:
+            return None
         straight = _QUOTES.sub(b'"', text.decode("utf-8", "replace").encode().translate(_CONTROL))
         try:
             return self._decode(_REPAIR.sub(_repaired, straight))
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
+
+
+def _object_with_strings(text: bytes, low: int, high: int) -> tuple[int, int] | None:
+    """Return where the first whole object begins and ends, braces in strings not counting.
+
+    An object holds others after a colon only, and no string that goes on in the next line.
+    """
+    begun: list[int] = []
+    first: tuple[int, int] | None = None
+    at = text.find(b"{", low, high)
+    while 0 <= at < high:
+        token = _TOKEN.search(text, at, high)
+        if token is None:
+            break
+        at = token.end()
+        if token[0] == b"}":
+            first = min((begun.pop(), at), first or (at, at))
+        elif token[0] != b"{":
+            # Without its end it ends every object around it.
+            begun = begun if token["end"] else []
+        elif begun and not text[max(at - 3, 0) : at - 1].rstrip(b" ").endswith(b":"):
+            begun = [at - 1]
+            if first is not None:
+                break
+        else:
+            begun.append(at - 1)
+        if not begun:
+            if first is not None:
+                break
+            at = text.find(b"{", at, high)
+    return first
 
 
 def _repaired(match: re.Match[bytes]) -> bytes:

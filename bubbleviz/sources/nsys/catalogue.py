@@ -5,9 +5,11 @@ SQLAlchemy takes a fifth of a second to import; this module is imported once an 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import sqlalchemy
@@ -16,7 +18,38 @@ from sqlalchemy.pool import NullPool
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.sources.nsys.database import Binds, damage, uri_of
-from bubbleviz.sources.nsys.queries import Query, Schema, query
+from bubbleviz.sources.nsys.queries import Query, Schema, query, tables
+
+#: So many steps of SQLite's machine take some milliseconds.
+_STEPS = 1_000_000
+
+
+class _Signals:
+    """Lets a signal, such as that of Ctrl-C, end a query: Python handles none while SQLite runs."""
+
+    def __init__(self) -> None:
+        self._caught: BaseException | None = None
+
+    def attend(self, connection: Any, _: object) -> None:
+        """Have a new connection give Python a chance now and then."""
+        # Of a function, a signal's handler would run before its "try".
+        connection.set_progress_handler(partial(next, self._pauses()), _STEPS)
+
+    def _pauses(self) -> Iterator[bool]:
+        """Yield whether SQLite is to stop; handlers of signals run between, and may raise."""
+        while True:
+            try:
+                yield self._caught is not None
+            except GeneratorExit:
+                return
+            except BaseException as error:
+                self._caught = error
+
+    def raise_caught(self) -> None:
+        """Raise what a signal raised while SQLite ran, if it did."""
+        caught, self._caught = self._caught, None
+        if caught is not None:
+            raise caught
 
 
 @dataclass(frozen=True)
@@ -26,20 +59,28 @@ class Catalogue:
     Attributes:
         path: as given.
         connection: through which queries run.
+        signals: lets Ctrl-C end a query.
     """
 
     path: str
     connection: sqlalchemy.Connection
+    signals: _Signals
 
     def schema(self) -> Schema:
-        """Return the columns of each table.
+        """Return the columns of each table that queries read.
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: the file is damaged, or a view or a virtual table stands for one: such
+                may give rows without end.
         """
         schema: dict[str, set[str]] = {}
-        for table, column in self.rows(query("schema")):
-            schema.setdefault(str(table), set()).add(str(column))
+        for relation, stored, column in self.rows(query("schema"), {"names": _names_of_tables()}):
+            if not stored:
+                raise ProfileError(
+                    f"{self.path}: {relation} is a view or a virtual table, which no export of "
+                    f"nsys has; {EXPORT_AGAIN}"
+                )
+            schema.setdefault(str(relation), set()).add(str(column))
         return {table: frozenset(columns) for table, columns in schema.items()}
 
     def create_views(self, statements: Sequence[str]) -> None:
@@ -57,6 +98,7 @@ class Catalogue:
         try:
             result = self.connection.execute(sqlalchemy.text(query.text), values).all()
         except DBAPIError as error:
+            self.signals.raise_caught()
             raise damage(self.path, query, str(error.orig)) from error
         return [tuple(map(_decoded, row)) for row in result]
 
@@ -70,10 +112,17 @@ class Catalogue:
         try:
             return self.connection.execute(rows).scalar_one()
         except DBAPIError as error:
+            self.signals.raise_caught()
             raise ProfileError(
                 f"{self.path}: {table} cannot be counted ({error.orig}); the file is damaged or "
                 f"was cut short: {EXPORT_AGAIN}"
             ) from error
+
+
+@cache
+def _names_of_tables() -> str:
+    """Return the tables that queries read, as a JSON array."""
+    return json.dumps(sorted(tables()))
 
 
 def _decoded(value: object) -> object:
@@ -91,6 +140,8 @@ def opened_catalogue(path: str) -> Iterator[Catalogue]:
     url = sqlalchemy.URL.create("sqlite", database=uri_of(path), query={"uri": "true"})
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
     sqlalchemy.event.listen(engine, "connect", _read_any_text)
+    signals = _Signals()
+    sqlalchemy.event.listen(engine, "connect", signals.attend)
     try:
         connection = engine.connect()
     except DBAPIError as error:
@@ -99,7 +150,7 @@ def opened_catalogue(path: str) -> Iterator[Catalogue]:
             "give a smaller --jobs"
         ) from error
     with closing(connection):
-        yield Catalogue(path, connection)
+        yield Catalogue(path, connection, signals)
 
 
 def _read_any_text(connection: Any, _: object) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
 from bubbleviz.sources.nsys.database import Binds, Database, opened_database
+from bubbleviz.sources.nsys.pages import check_pages
 from bubbleviz.sources.nsys.queries import (
     Query,
     Schema,
@@ -132,7 +133,7 @@ def opened(path: str) -> Iterator[Export]:
     from bubbleviz.sources.nsys.catalogue import opened_catalogue
 
     _check_finished(path)
-    _check_length(path)
+    check_pages(path)
     with opened_catalogue(path) as catalogue:
         schema = catalogue.schema()
         _check_schema(path, schema)
@@ -153,20 +154,6 @@ def _check_finished(path: str) -> None:
                 f"{path}: is still being written, or its writer died ({beside.name} lies beside "
                 f"it); wait for nsys to finish, or {EXPORT_AGAIN}"
             )
-
-
-def _check_length(path: str) -> None:
-    """Raise ProfileError where the file is shorter than its own header says."""
-    with Path(path).open("rb") as file:
-        head = file.read(100)
-    size = Path(path).stat().st_size
-    page = int.from_bytes(head[16:18], "big")
-    page = 65536 if page == 1 else page
-    pages = int.from_bytes(head[28:32], "big")
-    if len(head) < 100:
-        raise ProfileError(f"{path}: was cut short, {size} bytes are no database; {EXPORT_AGAIN}")
-    if page * pages > size:
-        raise ProfileError(f"{path}: was cut short, {size} of {page * pages} bytes; {EXPORT_AGAIN}")
 
 
 def _check_schema(path: str, schema: Schema) -> None:

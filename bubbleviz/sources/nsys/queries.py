@@ -78,6 +78,26 @@ def query(name: str) -> Query:
 
 
 @cache
+def tables() -> frozenset[str]:
+    """Return the tables that any query reads, by today's names or those of other years."""
+    root = sql_root().joinpath("nsys")
+    names = _files_below(root, "")
+    required = {table for name in names for table in query(name).requires}
+    return frozenset(required - set(view_variants()))
+
+
+def _files_below(folder: Traversable, prefix: str) -> list[str]:
+    """Return the names of the queries in a folder and those in it."""
+    names: list[str] = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            names.extend(_files_below(entry, f"{prefix}{entry.name}/"))
+        elif entry.name.endswith(".sql"):
+            names.append(f"{prefix}{entry.name.removesuffix('.sql')}")
+    return names
+
+
+@cache
 def view_variants() -> Mapping[str, tuple[Query, ...]]:
     """Return the variants of each view, those that read most columns first."""
     variants = {}

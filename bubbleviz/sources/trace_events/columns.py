@@ -92,7 +92,7 @@ def _exact_ns(us: float | Decimal | None) -> int:
     if us is None:
         return 0
     exact_us = Decimal(us)
-    # NaN, which may be written as a text, cannot be compared.
-    if not exact_us.is_finite() or abs(exact_us) >= _LONGEST_US:
+    # NaN, which may be written as a text, cannot be compared; abs() would round, and so overflow.
+    if not exact_us.is_finite() or exact_us.copy_abs() >= _LONGEST_US:
         return _NO_TIME_NS
     return round(exact_us * 1000)

@@ -75,6 +75,7 @@ class TraceFile(Generic[EventT, ExactT]):
         self._unpacked, self._chunks = chunks, iter(chunks)
         self._rest, self._ended = b"", False
         self._head, self._tail = b"", b""
+        self._too_deep = False
         self._exact = exact
         # The struct is only known at run time, which type checkers cannot follow.
         self._fast_decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
@@ -110,12 +111,18 @@ class TraceFile(Generic[EventT, ExactT]):
                 document = msgspec.json.decode(content)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
+            except RecursionError:
+                self._too_deep = True
+                break
             return document if isinstance(document, dict) else {}
         return {}
 
     def limitations(self) -> tuple[Limitation, ...]:
         """Return the parts of the file that could not be read, known after the last block."""
         limitations = []
+        if self._too_deep:
+            reason = f"{self.path}: they are nested too deeply, so the file was edited"
+            limitations.append(Limitation("the values beside the events", reason))
         if self._unpacked.damaged:
             reason = f"{self.path}: gzip data is damaged; copy the file again"
             limitations.append(Limitation("the trace from its damaged part on", reason))
@@ -180,7 +187,7 @@ class TraceFile(Generic[EventT, ExactT]):
             events: Sequence[EventT | ExactT] = decoder.decode(block)
             if may_be_rounded(events):
                 events = self._exact_decoder.decode(block)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         self._rest = self._rest[self._rest.index(b",", at) + 1 :]
         return events
@@ -199,9 +206,14 @@ class TraceFile(Generic[EventT, ExactT]):
         """Return events decoded one by one, and whether the list ended.
 
         Raises:
-            ProfileError: an event does not end.
+            ProfileError: an event does not end, or the list is garbage.
         """
         block = decode_one_by_one(self._rest, self._exact)
+        if block.given_up:
+            raise ProfileError(
+                f"{self.path}: JSON nested too deeply, or broken throughout, so damaged or not a "
+                "trace; record or copy it again"
+            )
         self.malformed += block.malformed
         self._rest = block.rest
         if block.list_ended:

@@ -9,11 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.model.capture import beyond, capture_bounds
-from bubbleviz.model.columns import NONE, Codes, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import possible
+<<<<<<< HEAD
 from bubbleviz.sources.xla.names import Role, accelerator_of, device_of
+=======
+from bubbleviz.sources.xla.names import MOST_DEVICES, Role, device_of
+>>>>>>> b880604 (Garbage ends in a report or a sentence, and soon: values beyond 64 bits, nesting, views for tables, endless quotes)
 from bubbleviz.sources.xla.planes import (
     HostLine,
     HostSpans,
@@ -42,8 +46,12 @@ class PlaneCollector:
         self._spans: list[HostSpans] = []
         self._lines: list[HostLine] = []
         self._devices: dict[int, str] = {}
+<<<<<<< HEAD
         self._accelerator = "GPU"
         self._impossible = 0
+=======
+        self._impossible = self._strange_devices = 0
+>>>>>>> b880604 (Garbage ends in a report or a sentence, and soon: values beyond 64 bits, nesting, views for tables, endless quotes)
 
     def add_device(self, plane: str, number: int, name: str) -> None:
         """Add a device that has a plane, and its name; "" unknown."""
@@ -90,12 +98,18 @@ class PlaneCollector:
         self._spans.append(HostSpans(spans.start_ns, spans.end_ns, _narrow(spans.name), row))
         for key, chosen in (
             (_LAUNCHES, events.correlation != NONE),
-            (_HOST_OPS, (events.op != NONE) & (events.device != NONE)),
+            (_HOST_OPS, (events.op != NONE) & self._known_devices(events.device)),
             (_HOST_STEPS, events.step != NONE),
         ):
             if chosen.any():
                 some = events.take(chosen)
                 self._append(key, some, line, some.device)
+
+    def _known_devices(self, device: Ints) -> Bools:
+        """Tell which of some devices can be; others are counted."""
+        known = (device >= 0) & (device < MOST_DEVICES)
+        self._strange_devices += int((~known & (device != NONE)).sum())
+        return known
 
     def _append(self, key: str, events: LineEvents, line: int, device: Ints) -> None:
         narrow = PlaneEvents(
@@ -142,6 +156,7 @@ class PlaneCollector:
             on_host=on_host,
             impossible=self._impossible,
             outside=outside,
+            strange_devices=self._strange_devices,
         )
 
     def _leave_out_strays(self) -> int:

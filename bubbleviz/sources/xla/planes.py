@@ -118,6 +118,8 @@ class Planes:
         impossible: how many events were left out for impossible times.
         outside: how many events of devices, and launches, were left out for they lie far outside
             the capture.
+        strange_devices: how many instructions of the host were left out for numbers that no device
+            has.
     """
 
     texts: tuple[str, ...]
@@ -135,3 +137,4 @@ class Planes:
     on_host: bool
     impossible: int
     outside: int
+    strange_devices: int

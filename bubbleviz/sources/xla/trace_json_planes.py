@@ -113,7 +113,8 @@ class TraceJsonPlanes:
         if role is not Role.HOST:
             return NONE
         if thread not in self._rows:
-            tid = thread[1] if isinstance(thread[1], int) else len(self._rows)
+            known = isinstance(thread[1], int) and not abs(thread[1]) >> 63
+            tid = thread[1] if known and isinstance(thread[1], int) else len(self._rows)
             self._rows[thread] = self._collector.add_line(tid, self._lines.get(thread, ""))
         return self._rows[thread]
 

@@ -4,5 +4,5 @@
 SELECT call.correlationId AS correlation_id  -- of the first
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
 WHERE call.correlationId IS NOT NULL
-ORDER BY call.rowid
+ORDER BY call._rowid_
 LIMIT 1

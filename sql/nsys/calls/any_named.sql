@@ -4,5 +4,5 @@
 SELECT call.nameId AS name_id  -- which call
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
 WHERE call.nameId IN (SELECT wanted.value FROM JSON_EACH(:name_ids) AS wanted)
-ORDER BY call.rowid
+ORDER BY call._rowid_
 LIMIT 1

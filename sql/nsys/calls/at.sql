@@ -7,5 +7,5 @@ SELECT
     COALESCE(call.globalTid, -1) AS thread,  -- host id, process id and thread id
     call.correlationId AS correlation_id  -- unique within a process only
 FROM JSON_EACH(:rows) AS wanted
-INNER JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call ON wanted.value = call.rowid
-ORDER BY call.rowid
+INNER JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call ON wanted.value = call._rowid_
+ORDER BY call._rowid_

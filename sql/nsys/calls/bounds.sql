@@ -2,9 +2,9 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start)
 SELECT
-    (SELECT MIN(other.rowid) FROM CUPTI_ACTIVITY_KIND_RUNTIME AS other) AS first_row,  -- its number
-    call.rowid AS last_row,  -- its number
+    (SELECT MIN(other._rowid_) FROM CUPTI_ACTIVITY_KIND_RUNTIME AS other) AS first_row,  -- its number
+    call._rowid_ AS last_row,  -- its number
     call.start AS start_ns  -- when the last one began
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
-ORDER BY call.rowid DESC
+ORDER BY call._rowid_ DESC
 LIMIT 1

@@ -9,4 +9,4 @@ WHERE
     call.correlationId IS NOT NULL
     AND call.globalTid IS NOT NULL
     AND call.nameId IN (SELECT wanted.value FROM JSON_EACH(:name_ids) AS wanted)
-ORDER BY call.rowid
+ORDER BY call._rowid_

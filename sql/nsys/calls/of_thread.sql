@@ -9,5 +9,5 @@ SELECT
     call."end" AS end_ns,  -- when it returned
     COALESCE(call.correlationId, -1099511627776) AS correlation_id  -- unique within a process only
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
-WHERE call.rowid BETWEEN :first AND :last AND call.globalTid = :thread
-ORDER BY call.rowid
+WHERE call._rowid_ BETWEEN :first AND :last AND call.globalTid = :thread
+ORDER BY call._rowid_

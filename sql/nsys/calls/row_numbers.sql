@@ -2,8 +2,8 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start)
 SELECT
-    call.rowid AS row_number,  -- its number
+    call._rowid_ AS row_number,  -- its number
     call.start AS start_ns  -- when the host entered the call
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
-WHERE call.rowid BETWEEN :first AND :last
-ORDER BY call.rowid
+WHERE call._rowid_ BETWEEN :first AND :last
+ORDER BY call._rowid_

@@ -16,4 +16,4 @@ WHERE
     AND called.globalTid IN (SELECT thread.value FROM JSON_EACH(:threads) AS thread)
     AND called.start < :until
     AND called."end" > :since
-ORDER BY called.rowid
+ORDER BY called._rowid_

@@ -8,4 +8,4 @@ SELECT
     COALESCE(copy.globalPid, -1) >> 24 AS process,  -- host id and process id
     COALESCE(copy.correlationId, -1) AS correlation_id  -- pairs with calls/all.sql
 FROM CUPTI_ACTIVITY_KIND_MEMCPY AS copy
-ORDER BY copy.rowid
+ORDER BY copy._rowid_

@@ -9,4 +9,4 @@ SELECT
     COALESCE(graph.correlationId, -1) AS correlation_id,  -- pairs with its launch in calls/all.sql
     -2 AS name_id  -- a graph has no kernel name
 FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS graph
-ORDER BY graph.rowid
+ORDER BY graph._rowid_

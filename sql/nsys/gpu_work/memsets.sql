@@ -8,4 +8,4 @@ SELECT
     COALESCE(memset.globalPid, -1) >> 24 AS process,  -- host id and process id
     COALESCE(memset.correlationId, -1) AS correlation_id  -- pairs with calls/all.sql
 FROM CUPTI_ACTIVITY_KIND_MEMSET AS memset
-ORDER BY memset.rowid
+ORDER BY memset._rowid_

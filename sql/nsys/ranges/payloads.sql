@@ -10,6 +10,6 @@ SELECT
     END AS payload  -- in hexadecimal digits
 FROM NVTX_EVENTS AS carrying
 WHERE
-    carrying.rowid BETWEEN :first AND :last
+    carrying._rowid_ BETWEEN :first AND :last
     AND carrying.binaryData IS NOT NULL
-ORDER BY carrying.rowid
+ORDER BY carrying._rowid_

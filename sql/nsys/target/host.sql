@@ -4,5 +4,5 @@
 SELECT env.value AS hostname  -- as the host calls itself
 FROM TARGET_INFO_SYSTEM_ENV AS env
 WHERE env.name = 'Hostname'
-ORDER BY env.rowid
+ORDER BY env._rowid_
 LIMIT 1

@@ -8,4 +8,4 @@ SELECT
 FROM ThreadNames AS named
 INNER JOIN strings AS string ON named.nameId = string.id
 WHERE named.globalTid IS NOT NULL AND string.value IS NOT NULL
-ORDER BY named.rowid
+ORDER BY named._rowid_

@@ -2,7 +2,7 @@
 --
 -- requires: TARGET_INFO_CUDA_DEVICE(gpuId, cudaId, pid, uuid)
 SELECT
-    device.rowid AS row_number,
+    device._rowid_ AS row_number,
     device.pid AS pid,
     device.cudaId AS device_id,
     device.gpuId AS gpu_id,

@@ -2,7 +2,7 @@
 --
 -- requires: TARGET_INFO_GPU(id, name)
 SELECT
-    gpu.rowid AS row_number,
+    gpu._rowid_ AS row_number,
     gpu.id AS gpu_id,
     gpu.id AS device_id,
     gpu.name AS name,

@@ -2,7 +2,7 @@
 --
 -- requires: TARGET_INFO_GPU(deviceId, name, busLocation)
 SELECT
-    gpu.rowid AS row_number,
+    gpu._rowid_ AS row_number,
     gpu.deviceId AS gpu_id,
     gpu.deviceId AS device_id,
     gpu.name AS name,

@@ -2,7 +2,7 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, correlationId, demangledName)
 SELECT
-    kernel.rowid AS row_number,
+    kernel._rowid_ AS row_number,
     kernel.start AS start_ns,
     kernel."end" AS end_ns,
     kernel.deviceId AS device_id,

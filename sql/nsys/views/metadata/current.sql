@@ -2,7 +2,7 @@
 --
 -- requires: META_DATA_EXPORT(name, value)
 SELECT
-    meta.rowid AS row_number,
+    meta._rowid_ AS row_number,
     meta.name AS name,
     meta.value AS value
 FROM META_DATA_EXPORT AS meta

@@ -2,7 +2,7 @@
 --
 -- requires: EXPORT_META_DATA(name, value)
 SELECT
-    meta.rowid AS row_number,
+    meta._rowid_ AS row_number,
     meta.name AS name,
     meta.value AS value
 FROM EXPORT_META_DATA AS meta

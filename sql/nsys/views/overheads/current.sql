@@ -4,7 +4,7 @@
 -- requires: CUPTI_ACTIVITY_KIND_OVERHEAD(start, end, globalTid)
 SELECT
     0 AS source,
-    nsys.rowid AS row_number,
+    nsys._rowid_ AS row_number,
     nsys.start AS start_ns,
     nsys."end" AS end_ns,
     nsys.globalTid >> 24 AS process
@@ -12,7 +12,7 @@ FROM PROFILER_OVERHEAD AS nsys
 UNION ALL
 SELECT
     1 AS source,
-    cupti.rowid AS row_number,
+    cupti._rowid_ AS row_number,
     cupti.start AS start_ns,
     cupti."end" AS end_ns,
     cupti.globalTid >> 24 AS process

@@ -3,7 +3,7 @@
 -- requires: PROFILER_OVERHEAD(start, end, globalTid)
 SELECT
     0 AS source,
-    nsys.rowid AS row_number,
+    nsys._rowid_ AS row_number,
     nsys.start AS start_ns,
     nsys."end" AS end_ns,
     nsys.globalTid >> 24 AS process

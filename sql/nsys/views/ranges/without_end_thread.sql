@@ -2,7 +2,7 @@
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, text, textId)
 SELECT
-    named.rowid AS row_number,
+    named._rowid_ AS row_number,
     named.start AS start_ns,
     named."end" AS end_ns,
     named.eventType AS event_type,

@@ -1,0 +1,343 @@
+"""Garbage: files that no profiler wrote end in a report or a sentence, and soon."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bubbleviz.cli.app import main
+from bubbleviz.errors import ProfileError
+from bubbleviz.sources.nccl.formats.plugin import PluginEvent
+from bubbleviz.sources.nccl.lines import BLOCK, EventObjects
+from bubbleviz.sources.nsys.catalogue import opened_catalogue
+from bubbleviz.sources.nsys.queries import Query, tables
+from tests.support.places import CHECKOUT
+from tests.support.xla_files import E, L, P
+from tests.support.xla_profiles import profile, written
+
+ONE = CHECKOUT / "fixtures" / "1f1b" / "node0.sqlite"
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+#: What took minutes takes a tenth of this, in seconds of a processor.
+SOON_S = 10
+
+
+def ended(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """Run a command; return its sentences, which are no traceback and come soon."""
+    begin_s = time.process_time()
+    code = main([str(argument) for argument in arguments])
+
+    assert time.process_time() - begin_s < SOON_S
+    assert code in (0, 1)
+    said = capsys.readouterr().err
+    assert all(line.startswith("bubbleviz: ") for line in said.splitlines())
+    assert (code == 0) or said.count("\n") == 1
+    return said
+
+
+# Values that no field holds
+
+
+OVER, UNDER = 18_446_744_073_709_551_615, -9_223_372_036_854_775_809
+
+
+def kineto(path: Path, **odd: Any) -> Path:
+    """Write a trace of three kernels, of which the last has an odd value."""
+    events = []
+    for number in range(3):
+        args = {"correlation": number, "device": 0, "External id": number}
+        call = {"pid": 9, "tid": 9, "ts": 10 * number, "dur": 1, "args": args}
+        events.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", **call})
+        work = {"pid": 0, "tid": 7, "ts": 10 * number + 2, "dur": 5, "args": dict(args)}
+        events.append({"ph": "X", "cat": "kernel", "name": "gemm", **work})
+    for name, value in odd.items():
+        target = events[-1] if name in events[-1] else events[-1]["args"]
+        target[name.replace("_", " ")] = value  # type: ignore[index]
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return path
+
+
+@pytest.mark.parametrize("command", ["analyze", "idle", "inspect", "nccl", "pgle"])
+@pytest.mark.parametrize("value", [OVER, UNDER, str(OVER), 10**400])
+@pytest.mark.parametrize("name", ["correlation", "device", "External_id", "pid", "tid"])
+def test_identifiers_beyond_64_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, value: Any, name: str
+) -> None:
+    ended(capsys, command, kineto(tmp_path / "a.pt.trace.json", **{name: value}))
+
+
+def test_identifiers_beyond_64_bits_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = kineto(tmp_path / "a.pt.trace.json", correlation=OVER, External_id=UNDER)
+
+    assert "identifiers of more than 64 bits (2 times)" in ended(capsys, "idle", path)
+
+
+@pytest.mark.parametrize("value", ["NaN", "sNaN", "-Infinity", "1e999999999", "9" * 400])
+@pytest.mark.parametrize("name", ["ts", "dur"])
+def test_times_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    said = ended(capsys, "idle", kineto(tmp_path / "a.pt.trace.json", **{name: value}))
+
+    assert "kernels and copies with impossible times" in said or "events that cannot" in said
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"baseTimeNanoseconds": OVER},
+        {"baseTimeNanoseconds": 1e300},
+        {"distributedInfo": {"rank": OVER, "world_size": OVER}},
+        {"distributedInfo": {"rank": True, "world_size": []}},
+        {"deviceProperties": [{"id": OVER, "name": 3}, {"id": -5}, {"id": True}, 7]},
+    ],
+)
+def test_facts_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], facts: dict[str, Any]
+) -> None:
+    path = kineto(tmp_path / "a.pt.trace.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **facts}))
+    for command in ("idle", "inspect", "analyze"):
+        ended(capsys, command, path)
+
+
+@pytest.mark.parametrize("number", [-5, -(1 << 63), 10_000, 1 << 40, (1 << 63) - 1])
+def test_instructions_of_devices_that_cannot_be_are_counted(tmp_path: Path, number: int) -> None:
+    facts: dict[str, int | str] = {"hlo_op": "dot.1", "hlo_module": "jit_f", "run_id": 1}
+    events = [
+        E("dot.1", 0, 10, {**facts, "device_ordinal": 0}),
+        E("dot.1", 20, 30, {**facts, "device_ordinal": number}),
+    ]
+    found = profile(written(tmp_path, [P("/host:CPU", [L("a", events, 1)], {"process_id": 9})]))
+
+    assert found.activities.ranks.tolist() == [[9, 0]]
+    (note,) = (n for n in found.limitations if n.what == "instructions of unknown devices")
+    assert note.count == 1
+
+
+@pytest.mark.parametrize("tid", [OVER, UNDER, -1, "a"])
+def test_threads_of_xla_with_any_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tid: int | str
+) -> None:
+    args = {"hlo_op": "dot.1", "hlo_module": "jit_f", "run_id": "1", "device_ordinal": "0"}
+    events = [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/host:CPU"}},
+        {"ph": "X", "pid": 1, "tid": tid, "ts": 1, "dur": 2, "name": "dot.1", "args": args},
+    ]
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}))
+
+    ended(capsys, "idle", path)
+
+
+# Nesting
+
+
+def nested(depth: int, opening: str) -> str:
+    closing = {"[": "]", '{"a":': "}"}[opening]
+    return opening * depth + "1" + closing * depth
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+@pytest.mark.parametrize("depth", [1_000, 100_000])
+@pytest.mark.parametrize("place", ["head", "tail", "event", "many events"])
+def test_nested_traces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, depth: int, opening: str
+) -> None:
+    path = kineto(tmp_path / "a.pt.trace.json")
+    text, deep = path.read_text(), nested(depth, opening)
+    if place == "head":
+        text = text.replace('"schemaVersion"', f'"x": {deep}, "schemaVersion"')
+    elif place == "tail":
+        text = f'{text.rstrip()[:-1]}, "x": {deep}}}'
+    else:
+        # A list of more than a block is decoded by another decoder.
+        filler = '{"ph": "i"}, ' * (700_000 if place == "many events" else 1)
+        event = f'{{"ph": "X", "cat": "kernel", "args": {{"x": {deep}}}}}, '
+        text = text.replace('"traceEvents": [', f'"traceEvents": [{filler}{event}')
+    path.write_text(text)
+
+    ended(capsys, "idle", path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[", "{", '{"a":', ' {"ph":', ' {"ph":[', '[{"ph":', "{},", '{"ph":"X" "a"},', '"', "x"],
+)
+def test_little_that_unpacks_to_much_takes_no_longer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    kernel = '{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1},'
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(f"[{kernel}{text * (2_000_000 // len(text))}".encode()))
+    assert path.stat().st_size < 5_000
+
+    ended(capsys, "inspect", path)
+
+
+# NCCL
+
+
+LINE = b'{"name":"AllReduce","cat":"COLL","ph":"b","id":0,"pid":1,"ts":1,"args":{"Rank":1%s}},\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "readable"),
+    [
+        (b',"x":"%s"' % (b'\\"' * 60_000), True),
+        (b',"x":"%s' % (b'\\"' * 60_000), False),
+        (b',"x":%s' % (b":nan(" * 60_000), False),
+        (b',"x":"%s"' % (b"{" * 60_000), False),
+        (b',"x":%s%s' % (b"[" * 5_000, b"]" * 5_000), False),
+        (b',"x":%s1%s' % (b'{"a":' * 5_000, b"}" * 5_000), False),
+    ],
+)
+def test_nccls_files_are_read_in_a_time_that_grows_with_them(
+    content: bytes, readable: bool
+) -> None:
+    text = LINE % b"" + LINE % content + LINE % b""
+    objects = EventObjects([text[n : n + BLOCK] for n in range(0, len(text), BLOCK)], PluginEvent)
+    begin_s = time.process_time()
+    events = [event for block in objects.blocks() for event in block]
+
+    assert time.process_time() - begin_s < SOON_S
+    assert len(events) >= 2 + readable
+
+
+# SQLite
+
+
+def changed(path: Path, *changes: str | Callable[[sqlite3.Connection], object]) -> Path:
+    shutil.copyfile(ONE, path)
+    with closing(sqlite3.connect(path)) as connection:
+        for change in changes:
+            connection.execute(change) if isinstance(change, str) else change(connection)
+        connection.commit()
+    return path
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
+
+
+@pytest.mark.parametrize("command", ["analyze", "idle", "inspect", "pgle", "nccl"])
+@pytest.mark.parametrize("kind", ["view", "virtual table"])
+@pytest.mark.parametrize("table", [KERNEL, "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU"])
+def test_views_and_virtual_tables_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, kind: str, command: str
+) -> None:
+    with closing(sqlite3.connect(ONE)) as connection:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    values = ", ".join(f'i AS "{name}"' for name in columns)
+    create = {
+        "view": f"CREATE VIEW {table} AS {ENDLESS} {values} FROM n",
+        "virtual table": f"CREATE VIRTUAL TABLE {table} USING rtree(a, b, c)",
+    }
+    path = changed(tmp_path / "a.sqlite", f"ALTER TABLE {table} RENAME TO other", create[kind])
+
+    # Unless it is refused, nothing ends it.
+    process = subprocess.run(
+        [sys.executable, "-m", "bubbleviz", command, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 1
+    assert f"{table} is a view or a virtual table" in process.stderr
+
+
+def test_other_views_are_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(
+        tmp_path / "a.sqlite",
+        f"CREATE VIEW mine AS {ENDLESS} i FROM n",
+        "CREATE VIRTUAL TABLE yours USING rtree(a, b, c)",
+    )
+    assert ended(capsys, "inspect", path) == ended(capsys, "inspect", ONE)
+
+
+@pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS", "StringIds"])
+@pytest.mark.parametrize("column", ["rowid", "RowID", "oid"])
+def test_columns_named_as_sqlites_row_numbers(tmp_path: Path, table: str, column: str) -> None:
+    path = changed(
+        tmp_path / "a.sqlite",
+        f"ALTER TABLE {table} ADD COLUMN {column} TEXT",
+        f"UPDATE {table} SET {column} = 'x'",
+    )
+    outputs = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for source, output in zip((ONE, path), outputs, strict=True):
+        assert main(["analyze", str(source), "--csv", str(output)]) == 0
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
+@pytest.mark.parametrize("count", [6_000, 100_000])
+def test_too_many_tables_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    def add(connection: sqlite3.Connection) -> None:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'StringIds'"
+        ((root,),) = connection.execute(query)
+        rows = [(f"t{n}", f"t{n}", root, f"CREATE TABLE t{n} (a)") for n in range(count)]
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.executemany("INSERT INTO sqlite_master VALUES ('table', ?, ?, ?, ?)", rows)
+
+    path = changed(tmp_path / "a.sqlite", add)
+    assert "more than 5,000 tables" in ended(capsys, "inspect", path)
+
+
+def test_the_tables_of_queries_are_known() -> None:
+    assert {KERNEL, RUNTIME, "NVTX_EVENTS", "StringIds"} <= tables()
+    assert not {"kernels", "strings", "ranges"} & tables()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_query(number: signal.Signals) -> None:
+    script = (
+        "import os, signal, threading\n"
+        "from tests.sources import test_garbage\n"
+        "signal.signal(signal.SIGTERM, lambda *_: exit(3))\n"
+        f"threading.Timer(0.5, os.kill, (os.getpid(), {int(number)})).start()\n"
+        "test_garbage.ask_without_end()\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+    )
+    last = (process.stderr.splitlines() or [""])[-1]
+    assert (process.returncode, last) == {
+        signal.SIGINT: (-signal.SIGINT, "KeyboardInterrupt"),
+        signal.SIGTERM: (3, ""),
+    }[number]
+
+
+def ask_without_end() -> None:
+    asked = Query("test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
+    with opened_catalogue(str(ONE)) as catalogue:
+        catalogue.rows(asked)
+
+
+def test_a_query_that_fails_is_damage() -> None:
+    with (
+        opened_catalogue(str(ONE)) as catalogue,
+        pytest.raises(ProfileError, match=r"test/bad\.sql failed"),
+    ):
+        catalogue.rows(Query("test/bad", "SELECT no FROM nothing", ("a",), (), {}))
