@@ -13,11 +13,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import possible
-<<<<<<< HEAD
-from bubbleviz.sources.xla.names import Role, accelerator_of, device_of
-=======
-from bubbleviz.sources.xla.names import MOST_DEVICES, Role, device_of
->>>>>>> b880604 (Garbage ends in a report or a sentence, and soon: values beyond 64 bits, nesting, views for tables, endless quotes)
+from bubbleviz.sources.xla.names import MOST_DEVICES, Role, accelerator_of, device_of
 from bubbleviz.sources.xla.planes import (
     HostLine,
     HostSpans,
@@ -46,12 +42,8 @@ class PlaneCollector:
         self._spans: list[HostSpans] = []
         self._lines: list[HostLine] = []
         self._devices: dict[int, str] = {}
-<<<<<<< HEAD
         self._accelerator = "GPU"
-        self._impossible = 0
-=======
         self._impossible = self._strange_devices = 0
->>>>>>> b880604 (Garbage ends in a report or a sentence, and soon: values beyond 64 bits, nesting, views for tables, endless quotes)
 
     def add_device(self, plane: str, number: int, name: str) -> None:
         """Add a device that has a plane, and its name; "" unknown."""

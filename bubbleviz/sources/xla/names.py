@@ -25,13 +25,9 @@ from bubbleviz.model.columns import Bools
 
 #: Where JAX and TensorBoard put profiles, below the directory that they are given.
 FOLDER = "plugins/profile"
-<<<<<<< HEAD
-_DEVICE = re.compile(r"/device:(GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
-=======
 #: Numbers of devices are below this.
 MOST_DEVICES = 10_000
-_DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
->>>>>>> b880604 (Garbage ends in a report or a sentence, and soon: values beyond 64 bits, nesting, views for tables, endless quotes)
+_DEVICE = re.compile(r"/device:(GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
 _STREAM = re.compile(r"Stream #")
 #: Lines of a device; all others there are derived from these.
 _LINES = {"XLA Ops": "OPS", "Async XLA Ops": "ASYNC", "XLA Modules": "MODULES", "Steps": "STEPS"}
