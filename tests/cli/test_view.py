@@ -125,3 +125,29 @@ def test_what_is_no_report_is_refused(
 
     assert main(["view", str(file), "--no-browser"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"version"', '"x": 1e400, "version"'),
+        ('"version"', f'"x": {"9" * 5000}, "version"'),
+        ('"version"', f'"x": {"[" * 1000}{"]" * 1000}, "version"'),
+        ('"version"', '"\udcff": 1, "version"'),
+        ('"version"', '"x": "\udcff\udcfe", "version"'),
+        ('"phase": [', '"phase": [-1, '),
+    ],
+)
+def test_a_report_with_values_that_cannot_be_is_refused(
+    saved: Path, tmp_path: Path, old: str, new: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "report.json"
+    text = saved.read_text()
+    compact = text.replace('"phase":[', '"phase": [')
+    assert old in compact
+    file.write_bytes(compact.replace(old, new, 1).encode("utf-8", "surrogateescape"))
+
+    assert main(["view", "--no-browser", str(file)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"bubbleviz: {file}: ")
+    assert said.count("\n") == 1

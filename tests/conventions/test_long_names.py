@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -46,7 +47,7 @@ def words_of(regex: str) -> list[str]:
 def long_names(regex: str) -> Iterator[str]:
     """Yield names that begin as the regex wants it, and repeat one or two of its words."""
     words = words_of(regex)[:12]
-    repeated = [*words, *(a + b for a, b in zip(words, words[1:], strict=False)), " ", "a", "1"]
+    repeated = [*words, *(a + b for a, b in pairwise(words)), " ", "a", "1"]
     for begin in {"", *words[:2], "".join(words[:2])}:
         for word in repeated:
             yield begin + word * (LONG // len(word)) + "!"

@@ -238,7 +238,7 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 @pytest.mark.parametrize("kind", ["view", "virtual table"])
 @pytest.mark.parametrize("table", [KERNEL, "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU"])
 def test_views_and_virtual_tables_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, kind: str, command: str
+    tmp_path: Path, table: str, kind: str, command: str
 ) -> None:
     with closing(sqlite3.connect(ONE)) as connection:
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]

@@ -102,8 +102,8 @@ def _deflated(data: bytes) -> str:
 def _numbers(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document without what the columns hold, and without what only programs read."""
     path = document.get("critical_path")
-    known = isinstance(path, dict)
-    short = {"critical_path": {**path, "slack": None} if known else None, "timeline": None}
+    shown = {**path, "slack": None} if isinstance(path, dict) else None
+    short = {"critical_path": shown, "timeline": None}
     return {**document, **short}
 
 
