@@ -18,6 +18,8 @@ else:
 
 #: No list of names that a person wrote is larger.
 _MOST_BYTES = 1 << 22
+#: Dotted keys nest tables, in a time that grows with the square of their dots.
+_MOST_DOTS = 200
 
 
 def read_toml_text(path: str | Path, kind: str, hint: str) -> str:
@@ -43,7 +45,12 @@ def load_toml(text: str) -> dict[str, Any]:
     Raises:
         ValueError: it is not TOML.
     """
-    return tomllib.loads(text)
+    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+        raise ValueError(f"a line holds more than {_MOST_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def regex_of(text: str, where: str) -> re.Pattern[str]:

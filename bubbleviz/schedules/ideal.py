@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
@@ -24,6 +23,10 @@ from bubbleviz.schedules.stage_times import StageTimes, ticks_of
 
 #: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000
+#: Metrics compare devices with each other, in a time that grows with the square of their number.
+_MOST_STAGES = 5_000
+#: In any unit, no device has more.
+_MOST_MEMORY = 1e30
 
 
 @dataclass(frozen=True)
@@ -235,8 +238,10 @@ def _memory(rule: Schedule, stages: int, given: MemoryOptions) -> Memory:
     """
     searched = rule.searched
     for option, value in (("--memory-limit", given.limit), ("--memory-b", given.backward)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{option}: {value} is no memory; give more than 0")
+        if value is not None and not 0 < value <= _MOST_MEMORY:
+            raise UsageError(
+                f"{option}: {value} is no memory; give more than 0, and at most {_MOST_MEMORY:g}"
+            )
     backward = 1.0 if given.backward is None else given.backward
     kept = searched.kept if searched else 1.0
     weight = kept * backward if given.weight is None else given.weight
@@ -261,6 +266,11 @@ def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise UsageError(f"{size} {name}: give at least one")
+    if stages > _MOST_STAGES:
+        raise UsageError(
+            f"{stages:,} stages: at most {_MOST_STAGES:,} are simulated; give fewer, or the plan "
+            "of one pipeline"
+        )
     count = 3 * stages * microbatches * chunks
     if count > _MOST_OPERATIONS:
         raise UsageError(

@@ -88,8 +88,9 @@ def program_of(
     if len({plan.placement for plan in plans}) != 1:
         raise MismatchError("the plans of a program place their virtual stages differently")
     placement = plans[0].placement
+    first = {device: stage for stage, device in reversed(list(enumerate(placement)))}
     tasks = tuple(
-        tuple(_device_tasks(plans, device, placement.index(device), optimizer, postponed))
+        tuple(_device_tasks(plans, device, first[device], optimizer, postponed))
         for device in range(plans[0].stages)
     )
     together = frozenset().union(*(plan.together for plan in plans))

@@ -122,15 +122,15 @@ def problem_of(setting: Setting, placement: tuple[int, ...]) -> Problem:
     down = tuple(setting.transfer if far else 0 for far in [*cut, False])
     up = tuple(setting.transfer if far else 0 for far in [False, *cut])
     memory = setting.memory
-    share = memory.backward / setting.chunks
-    limit = math.floor(memory.limit / share * HELD * (1 + 1e-12)) if memory.limit else 0
+    # Never more than everything, which also keeps the numbers small.
+    most = HELD * setting.chunks * max(1, setting.microbatches)
+    held = (memory.limit or 0) / memory.backward * setting.chunks * HELD * (1 + 1e-12)
+    limit = math.floor(min(held, most))
     if limit < HELD * setting.chunks:
         raise UsageError(
             f"a memory limit of {memory.limit:g} holds no microbatch, which takes "
             f"{memory.backward:g} of a stage; give more"
         )
-    # Never more than everything, which also keeps the numbers small.
-    limit = min(limit, HELD * setting.chunks * max(1, setting.microbatches))
     kept = math.ceil(memory.weight / memory.backward * HELD)
     return Problem(
         placement, setting.microbatches, lengths, down, up, limit, kept, setting.makespan
