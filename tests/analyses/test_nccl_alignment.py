@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bubbleviz.analyses.nccl import matching as nccl_matching
-from bubbleviz.analyses.nccl import measure_communication
+from bubbleviz.analyses.nccl import measure_communication, offset_search
 from bubbleviz.analyses.nccl.anchors import anchor_of
 from bubbleviz.analyses.nccl.communications import Timing
 from bubbleviz.analyses.nccl.documents import csv_of_operations, json_text
-from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, Starts, match
+from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, match
+from bubbleviz.analyses.nccl.starts import StartPairs, Starts
 from bubbleviz.errors import BubblevizError, UsageError
 from tests.support.nccl_event_files import Op, Plugin, line, proxy_file
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
@@ -364,9 +364,10 @@ def test_the_densest_offset_is_that_of_all_differences(data: st.DataObject) -> N
         return len({row for _, row in held}), round(float(np.median([own for own, _ in held])))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nccl_matching, "_PIECE", data.draw(st.sampled_from((1, 20, 100, 1 << 20))))
+        at_once = data.draw(st.sampled_from((1, 20, 100, 1 << 20)))
+        patch.setattr(offset_search, "_DIFFERENCES_AT_ONCE", at_once)
         rows = np.arange(len(operations.start_ns))
-        found = nccl_matching._densest(operations, rows, kernels, tolerance)
+        found = offset_search.densest_offset(StartPairs(operations, kernels, tolerance), rows)
     wanted = windows(None)
     if not wanted:
         assert found is None

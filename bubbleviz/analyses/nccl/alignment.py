@@ -29,10 +29,10 @@ from bubbleviz.analyses.nccl.matching import (
     GPU_TOLERANCE_NS,
     HOST_TOLERANCE_NS,
     Match,
-    Starts,
     beside,
     match,
 )
+from bubbleviz.analyses.nccl.starts import Starts
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, NcclEvents, OperationKind
 

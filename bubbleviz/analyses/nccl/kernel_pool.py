@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.analyses.nccl.kernel_names import kernel_family
-from bubbleviz.analyses.nccl.matching import Starts
 from bubbleviz.analyses.nccl.profiles import NcclProfile
+from bubbleviz.analyses.nccl.starts import Starts
 from bubbleviz.model.columns import NONE, Ints
 
 
