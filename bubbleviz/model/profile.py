@@ -7,7 +7,7 @@ Times are the profile's own nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import Bools, Codes, Ints, Table
+from bubbleviz.model.nccl_payloads import Payloads
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.process_groups import Collectives
 
@@ -279,6 +280,8 @@ class Profile:
         launches_known: whether the calls are a host's own; else they stand for the work itself,
             and say nothing of when it was launched.
         collectives: what kernels of communication carry out; None where the format never tells.
+        payloads: reads what NCCL's ranges carry, and what of it could not be read, while the file
+            is open; None where the format has none.
     """
 
     source: Source
@@ -295,6 +298,7 @@ class Profile:
     system_calls: RangeLog | None = None
     launches_known: bool = True
     collectives: Collectives | None = None
+    payloads: Callable[[], tuple[Payloads, tuple[Limitation, ...]]] | None = None
 
 
 @dataclass(frozen=True)

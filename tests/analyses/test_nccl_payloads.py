@@ -16,6 +16,9 @@ from bubbleviz.analyses.nccl.communications import Split
 from bubbleviz.analyses.nccl.kernel_names import parse_kernel_name
 from bubbleviz.analyses.nccl.profiles import read_nccl_profile
 from bubbleviz.analyses.nccl.totals import totals_of
+from bubbleviz.model.nccl_payloads import Payloads
+from bubbleviz.model.operations import Limitation
+from bubbleviz.sources.nsys.export import opened
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns, notes
 from tests.support.nsys_exports import C, K, R, global_id, profile
@@ -183,19 +186,24 @@ def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> Non
         assert notes(found) & {"payloads of NCCL's ranges", "payloads of ranges"}
 
 
+def exported_payloads(path: str) -> tuple[Payloads, tuple[Limitation, ...]]:
+    with opened(path) as export:
+        return read_payloads(export)
+
+
 @pytest.mark.parametrize(
     "spoilt", ["substr(hex, 2)", "'  ' || substr(hex, 3)", "'xy' || substr(hex, 3)", "hex || '0'"]
 )
 def test_payloads_beside_one_that_cannot_be_read_are_read(tmp_path: Path, spoilt: str) -> None:
     path = passing(tmp_path, "text", "TEXT")
-    whole, _ = read_payloads(path)
+    whole, _ = exported_payloads(path)
     with closing(sqlite3.connect(path)) as db:
         db.execute(
             f"UPDATE NVTX_EVENTS SET binaryData = (SELECT {spoilt} FROM (SELECT binaryData AS hex))"
             " WHERE start = 320"
         )
         db.commit()
-    found, notes = read_payloads(path)
+    found, notes = exported_payloads(path)
 
     assert [note.count for note in notes] == [1]
     kept = np.flatnonzero(whole.start_ns != 320)
@@ -215,7 +223,7 @@ def test_payloads_stand_in_the_order_of_the_export(tmp_path: Path) -> None:
         tmp_path, [K(1, 2, 1)], [C(1, 2, 1)], [R(n, n + 1, "ncclSend") for n in range(200)]
     )
     carrying(path, [(n, "ncclSend", layout, (own, n, end)) for n, layout, own, end in wanted])
-    found, notes = read_payloads(str(path))
+    found, notes = exported_payloads(str(path))
 
     assert not notes
     assert found.start_ns.tolist() == found.bytes.tolist() == list(range(200))

@@ -19,8 +19,8 @@ from bubbleviz.analyses.nccl.kernel_names import family_of, kernel_family
 from bubbleviz.analyses.nccl.kernels import Kernels
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of, looked_up
+from bubbleviz.model.nccl_payloads import Payloads
 from bubbleviz.model.profile import Ranges, process_of
-from bubbleviz.sources.nsys.nccl_payloads import Payloads
 
 #: Ranges that NCCL's interface opens.
 GLOBS = ("nccl[A-Z]*",)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from bubbleviz.model.operations import Limitation
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Source
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.nsys.nccl_payloads import Payloads, read_payloads
 from bubbleviz.sources.readers import reader_of
 
 
@@ -67,19 +65,14 @@ def read_nccl_profile(
 
 
 def _of_export(path: str, jobs: int, watch: Watch) -> NcclProfile:
-    reader = reader_of(path)
-    with reader.open_file(path, jobs, watch) as file:
-        nccl_profile = partial(_nccl_profile, file.read(GLOBS, partial=True))
-        # Payloads are a matter of nsys; other profiles have none.
-        if reader.name == "nsys":
-            payloads, notes = read_payloads(path)
-            return nccl_profile(payloads if len(payloads) else None, notes)
-        return nccl_profile(None, ())
+    with reader_of(path).open_file(path, jobs, watch) as file:
+        return _nccl_profile(file.read(GLOBS, partial=True))
 
 
-def _nccl_profile(
-    profile: Profile, payloads: Payloads | None, notes: tuple[Limitation, ...]
-) -> NcclProfile:
+def _nccl_profile(profile: Profile) -> NcclProfile:
+    payloads, notes = (None, ()) if profile.payloads is None else profile.payloads()
+    if payloads is not None and len(payloads) == 0:
+        payloads = None
     if profile.collectives is not None:
         return _of_pytorch(profile, profile.collectives, *kernels_of(profile.activities))
     ranges = profile.ranges

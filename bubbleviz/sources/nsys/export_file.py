@@ -22,6 +22,7 @@ from bubbleviz.sources.in_memory import no_calls, no_ranges
 from bubbleviz.sources.nsys.call_log import ExportedCalls
 from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, Export, opened
 from bubbleviz.sources.nsys.gpu_work import activities_of, kernel_stretches, processes_of
+from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.sources.nsys.range_log import ExportedRanges, SystemCalls
 from bubbleviz.sources.nsys.ranges import name_filter, read_ranges, sample_names
 from bubbleviz.sources.nsys.requirements import (
@@ -115,6 +116,7 @@ class NsysFile:
             devices=devices_of(export),
             limitations=(*notes, *impossible_times(export.path, {"ranges": impossible})),
             system_calls=SystemCalls(export) if export.has("calls/system") else None,
+            payloads=lambda: read_payloads(export),
         )
 
     def _calls(self) -> ExportedCalls | None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, places_in
+from bubbleviz.model.nccl_payloads import Payloads
 from bubbleviz.model.operations import Limitation
-from bubbleviz.sources.nsys.export import Export, opened
+from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import query
 
 #: Names of fields, and their columns here.
@@ -43,35 +44,6 @@ _HEX = re.compile(r"(?:[0-9A-Fa-f]{2})+")
 
 Bytes = npt.NDArray[np.uint8]
 _Key = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Payloads(Table):
-    """Payloads of NCCL's ranges: one row a range that has one; -1 is none.
-
-    Attributes:
-        start_ns: when the range began.
-        thread: that opened it.
-        communicator: row of ``communicators``.
-        bytes: of the message.
-        peer: rank that it goes to or comes from.
-        root: rank that it starts from or ends at.
-        ranks: how many ranks the communicator has.
-        rank: of the process in it.
-        device: GPU of the process.
-        communicators: NCCL's hashes of them.
-    """
-
-    start_ns: Ints
-    thread: Ints
-    communicator: Ints
-    bytes: Ints
-    peer: Ints
-    root: Ints
-    ranks: Ints
-    rank: Ints
-    device: Ints
-    communicators: tuple[int, ...] = field(metadata={"shared": True})
 
 
 @dataclass(frozen=True)
@@ -120,15 +92,15 @@ class _Block:
         return len(self.read)
 
 
-def read_payloads(path: str) -> tuple[Payloads, tuple[Limitation, ...]]:
+def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
     """Return the payloads of NCCL's ranges in an export of nsys, and what could not be read.
 
     Raises:
         ProfileError: the export cannot be read.
     """
-    with opened(path) as export:
-        layouts, twice = _layouts(export)
-        blocks = [_decoded(block, layouts) for block in _blocks(export) if block]
+    path = export.path
+    layouts, twice = _layouts(export)
+    blocks = [_decoded(block, layouts) for block in _blocks(export) if block]
     if not blocks:
         reason = f"{path}: its ranges carry none; bytes, peers and communicators are unknown"
         return _payloads([_Block.of(0)]), (Limitation("payloads of NCCL's ranges", reason),)
