@@ -82,8 +82,10 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
         if not Path(path).is_file():
             raise InputError(f"{path}: neither a file nor a directory; name a profile")
         if not Path(path).stat().st_size:
+            from bubbleviz.sources.readers import next_step
+
             # A kernel's log looks like an empty file, and never ends.
-            raise InputError(f"{path}: is empty; export or copy the profile again")
+            raise InputError(f"{path}: the file is empty; {next_step(path)}")
         return [InputFile(path, named=True)]
     if glob.has_magic(path):
         return [InputFile(file, named=True) for file in _matches(path)]

@@ -99,7 +99,7 @@ def reader_of(path: str) -> Reader:
     """
     head = head_of(path)
     if not head.strip():
-        raise ProfileError(f"{path}: the file is empty; {_again(path)}")
+        raise ProfileError(f"{path}: the file is empty; {next_step(path)}")
     refuse_pointer(path, head)
     if path.endswith(".pbtxt") or _COSTS.match(head):
         raise ProfileError(
@@ -128,11 +128,11 @@ def reader_of(path: str) -> Reader:
             return reader
     raise ProfileError(
         f"{path}: not an SQLite database (or encrypted), nor a trace of PyTorch or XLA; "
-        f"{_again(path)}"
+        f"{next_step(path)}"
     )
 
 
-def _again(path: str) -> str:
+def next_step(path: str) -> str:
     """Return the advice on a file without a profile, by the ending of its name."""
     if path.endswith((".json", ".gz", ".pb")):
         return "give the file that the profiler wrote, or copy it again"
