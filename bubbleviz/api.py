@@ -29,6 +29,7 @@ from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.window import Window, parse_window
+from bubbleviz.private_names import note_host, note_paths
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.report.assembly import assemble
@@ -161,6 +162,8 @@ def _record_all(
                 bad[number] = outcome
         else:
             add(outcome.steps)
+            note_paths([outcome.recording.source.path])
+            note_host(outcome.recording.source.host)
             outcomes[number] = outcome.recording
         first = min(bad, default=len(files))
         if bad and all(before in outcomes for before in range(first)):
@@ -196,6 +199,8 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
         with reader_of(export).open_file(export, 1, unwatched) as opened:
             contents = opened.inspect(globs_of(known))
             sample = opened.sample(("*",))
+        if contents.source.host_known:
+            note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
         inspection = look_over(contents, known, sample, chosen or recognise(sample))
         if inspection.suggestion is None:

@@ -10,6 +10,7 @@ import select
 import stat
 
 from bubbleviz.errors import InputError
+from bubbleviz.private_names import note_paths
 
 #: Seconds that a named pipe has until something is written into it.
 _PATIENCE_S = 10
@@ -29,6 +30,7 @@ def read_bounded(path: str, most_bytes: int, kind: str, hint: str, *, pipes: boo
     Raises:
         InputError: it cannot be read, is larger, or is neither a regular file nor an allowed pipe.
     """
+    note_paths([path])
     try:
         # Without O_NONBLOCK, opening a pipe waits for a writer, who may never come.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))

@@ -20,10 +20,12 @@ from bubbleviz.cli.commands.nccl import nccl
 from bubbleviz.cli.commands.pgle import pgle
 from bubbleviz.cli.commands.simulate import simulate
 from bubbleviz.cli.commands.view import view
+from bubbleviz.cli.option_groups import with_anonymity
 from bubbleviz.cli.signals import unwinding
 from bubbleviz.cli.streams import discard_output, failure, open_missing
 from bubbleviz.cli.terminal import complain
 from bubbleviz.errors import BubblevizError
+from bubbleviz.private_names import scope
 
 #: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as shells give them.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
@@ -57,6 +59,9 @@ def _bubbleviz(
     """How large are the pipeline bubbles of a training run, where, and why."""
 
 
+#: Commands that read nothing that users made.
+_NAMELESS = (schedules, conventions, guide)
+
 #: Every command with an example, in the order of ``--help``.
 for command, example in (
     (analyze, "node*.sqlite --svg bubbles.svg"),
@@ -72,8 +77,11 @@ for command, example in (
     (conventions, ""),
     (guide, "ratios"),
 ):
-    app.command(epilog=f"Example: bubbleviz {command.__name__} {example}".rstrip())(command)
-app.command("gaps", hidden=True, epilog="Example: bubbleviz gaps trace.json.gz")(idle)
+    shown = command if command in _NAMELESS else with_anonymity(command)
+    app.command(epilog=f"Example: bubbleviz {command.__name__} {example}".rstrip())(shown)
+app.command("gaps", hidden=True, epilog="Example: bubbleviz gaps trace.json.gz")(
+    with_anonymity(idle)
+)
 
 
 def _run(arguments: list[str]) -> int:
@@ -98,7 +106,12 @@ def _run(arguments: list[str]) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     open_missing()
-    given = sys.argv[1:] if arguments is None else arguments
+    with scope():
+        return _answer(sys.argv[1:] if arguments is None else arguments)
+
+
+def _answer(given: list[str]) -> int:
+    """Run the command line and return its exit code; whatever ends it is a sentence."""
     try:
         with unwinding():
             code = _run(given or ["--help"])

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from bubbleviz.cli.options import FILE, formats_by_file
+from bubbleviz.cli.options import FILE, Anonymous, formats_by_file
 from bubbleviz.render.formats import renderers
 
 
@@ -66,6 +66,19 @@ def with_outputs(command: Callable[..., None]) -> Callable[..., None]:
     for parameter in signature(command, eval_str=True).parameters.values():
         parameters += added if parameter.name == "outputs" else [parameter]
     return _signed(with_collected, parameters)
+
+
+def with_anonymity(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the option that hides names of hosts, files and threads."""
+
+    @wraps(command)
+    def with_hidden_names(**options: Any) -> None:
+        options.pop("anonymous")
+        command(**options)
+
+    parameters = list(signature(command, eval_str=True).parameters.values())
+    added = _parameter("anonymous", Anonymous, False)
+    return _signed(with_hidden_names, [*parameters, added])
 
 
 def _is_group(annotation: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bubbleviz.errors import OutputError, UsageError
+from bubbleviz.private_names import anonymous, hide
 from bubbleviz.render.formats import renderers
 
 if TYPE_CHECKING:
@@ -58,6 +59,23 @@ Jobs = Annotated[
         min=1,
         metavar="N",
         help="Threads for one profile, processes for several; all cores if not given.",
+    ),
+]
+
+
+def _hide_names(given: bool) -> bool:
+    if given:
+        hide()
+    return given
+
+
+Anonymous = Annotated[
+    bool,
+    typer.Option(
+        "--anonymous",
+        callback=_hide_names,
+        is_eager=True,
+        help="Replace names of hosts, files and threads in all that is shown or written.",
     ),
 ]
 JsonFile = Annotated[
@@ -118,13 +136,14 @@ class MeasurementOptions:
         from bubbleviz.cli.terminal import progress_bars
 
         with progress_bars() as bars:
-            return analyze(
+            report = analyze(
                 paths,
                 skip=self.skip,
                 convention=self.convention or (),
                 jobs=jobs_or_cores(self.jobs),
                 progress=bars,
             )
+        return anonymous(report)
 
 
 def jobs_or_cores(jobs: int | None) -> int:

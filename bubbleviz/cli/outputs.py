@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bubbleviz.cli import temporary_files
 from bubbleviz.errors import OutputError, UsageError
+from bubbleviz.private_names import note_paths
 
 #: Seconds that a pipe's reader has to come.
 _PATIENCE_S = 10
@@ -27,6 +28,7 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
         OutputError: an output exists and ``force`` is off, is an input, or its directory does not
             exist.
     """
+    note_paths([*inputs, *outputs])
     profiles = {Path(path).resolve() for path in inputs if _exists(path)}
     seen: set[Path | str] = set()
     for output in outputs:

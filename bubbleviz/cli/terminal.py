@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.errors import OutputError
 from bubbleviz.model.texts import one_line
+from bubbleviz.private_names import anonymous
 from bubbleviz.progress import Watch, unwatched
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class _Bars:
         self._read[path] = share * size
         self._bars.advance(self._all, more)
         if path not in self._tasks and share < 1:
-            name = Path(path).name[:_LONGEST_NAME]
+            name = Path(anonymous(path)).name[:_LONGEST_NAME]
             self._tasks[path] = self._bars.add_task(name, total=size)
         elif path in self._tasks and share >= 1:
             self._bars.remove_task(self._tasks.pop(path))
@@ -192,7 +193,7 @@ def show_steps(steps: Sequence[Step]) -> None:
 
 def complain(message: str, code: int) -> int:
     """Return the exit code, having written one line without control characters to stderr."""
-    flat = one_line(message)
+    flat = one_line(anonymous(message))
     if len(flat) > _LONGEST:
         # A message around an endless path keeps its head and its next step.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.natural_order import natural_key
+from bubbleviz.private_names import note_paths
 from bubbleviz.sources.nsys.raw_reports import SUFFIXES
 
 
@@ -50,6 +51,7 @@ def find_profiles(
     if not paths:
         raise InputError("no profile given; name one or more .sqlite files or a directory")
     files: list[InputFile] = []
+    note_paths(paths)
     for path in paths:
         try:
             files.extend(_files_of(path, also))
@@ -57,6 +59,7 @@ def find_profiles(
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); check it and its permissions"
             ) from error
+    note_paths([file.path for file in files])
     return tuple(files)
 
 

@@ -19,6 +19,7 @@ from bubbleviz.interpret.steps import pattern_of
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
+from bubbleviz.private_names import note_host
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.paths import find_profiles, refuse_twins
@@ -81,6 +82,8 @@ def idle(
 
     profiles, unreadable = read_each(files, read)
     ranks = [rank for of_profile, _ in profiles for rank in of_profile]
+    for rank in ranks:
+        note_host(rank.host)
     limitations = [*unreadable, *(note for _, lost in profiles for note in lost)]
     report = _report(_labelled(ranks), options.activities, options.shortest_ns, limitations)
     return replace(report, window=None if window is None else window.text)

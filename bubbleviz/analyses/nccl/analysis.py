@@ -40,6 +40,7 @@ from bubbleviz.interpret.record import export_of
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
+from bubbleviz.private_names import note_host
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile
@@ -92,6 +93,8 @@ def measure_communication(
     contents, unreadable = read_each([InputFile(file.path, file.named) for file in files], read)
     recorded = [content for content in contents if isinstance(content, EventFile)]
     profiles = [content for content in contents if isinstance(content, NcclProfile)]
+    for profile in profiles:
+        note_host(profile.source.host)
     communication = merge_communication(recorded, profiles, known_instants)
     communication = replace(communication, limitations=(*unreadable, *communication.limitations))
     if window is None:

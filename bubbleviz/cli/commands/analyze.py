@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +14,7 @@ from bubbleviz.cli.option_groups import with_groups, with_outputs
 from bubbleviz.cli.options import FILE, Conventions, Force, ReadingOptions, RunProfiles, Skip
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.cli.terminal import deliver, progress_bars, show, show_steps, width
+from bubbleviz.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
@@ -114,6 +117,8 @@ def analyze(
 
     inputs = _inputs(profiles, outputs, analysis, force=force)
     arguments = analysis.arguments()
+    for host in (*chain(*arguments["same_clock"]), *([analysis.dask] if analysis.dask else [])):
+        note_host(host)
     arguments["window"] = reading.run_window()
     arguments["what_if"] |= any(renderer.compares for renderer in outputs.values())
     picture.check(outputs.values())
@@ -128,12 +133,13 @@ def analyze(
                 jobs=reading.job_count(),
                 progress=bars,
             )
-        report = replace(report, command=context.obj or "")
+        # Under --dask, only now are the files known that were read.
+        inputs += [profile.path for profile in report.profiles]
+        words = shlex.split(context.obj or "")
+        report = replace(anonymous(report), command=shlex.join(anonymous_words(words)))
         view = picture.view_of(report)
         with step("render"):
             contents = {file: renderer.render(report, view) for file, renderer in outputs.items()}
-        # Under --dask, only now are the files known that were read.
-        inputs += [profile.path for profile in report.profiles]
         deliver(contents, lambda: _print_tables(report, view), inputs=inputs, force=force)
     if timings:
         show_steps(steps)

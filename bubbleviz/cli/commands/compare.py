@@ -19,6 +19,7 @@ from bubbleviz.cli.options import (
 )
 from bubbleviz.cli.terminal import deliver, show
 from bubbleviz.errors import UsageError
+from bubbleviz.private_names import anonymous
 
 if TYPE_CHECKING:
     from bubbleviz.report.compare.comparison import ComparedRun
@@ -101,7 +102,8 @@ def _read(
     read = {path: read_saved(path) for path, is_saved in saved.items() if is_saved}
     reports = {path: measurement.measure(path) for path, is_saved in saved.items() if not is_saved}
     read |= {path: saved_of(report) for path, report in reports.items()}
+    shown = anonymous(runs)
     return [
-        ComparedRun(title, path, read[path], reports.get(path))
-        for title, path in zip(titles_of(runs), runs, strict=True)
+        ComparedRun(title, name, read[path], reports.get(path))
+        for title, name, path in zip(titles_of(shown), shown, runs, strict=True)
     ]

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from bubbleviz.cli.terminal import pass_on
+from bubbleviz.private_names import anonymous
 
 #: Exit code where a ratio is above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
@@ -33,6 +34,6 @@ def gate(
 
     limits = limits_of(max_bubble or ())
     results = checks(read_saved(report), limits, report)
-    pass_on("".join(f"{check.line}\n" for check in results))
+    pass_on("".join(f"{anonymous(check.line)}\n" for check in results))
     if not all(check.passed for check in results):
         raise typer.Exit(TOO_LARGE)

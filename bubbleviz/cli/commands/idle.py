@@ -11,6 +11,7 @@ from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import FILE, CsvFile, Force, JsonFile, ReadingOptions, SvgFile
 from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
+from bubbleviz.private_names import anonymous
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.idle.report import IdleReport
@@ -97,6 +98,7 @@ def idle(
             jobs=reading.job_count(),
             progress=bars,
         )
+    report = anonymous(report)
     contents = _contents(report, attribution.top, json=json, csv=csv, svg=svg)
     deliver(
         contents,

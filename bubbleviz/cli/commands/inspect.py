@@ -8,6 +8,7 @@ import typer
 
 from bubbleviz.cli.options import Conventions
 from bubbleviz.cli.terminal import complain, show
+from bubbleviz.private_names import anonymous
 
 
 def inspect(
@@ -33,7 +34,7 @@ def inspect(
                 raise
             unreadable.append(error)
         else:
-            show(inspection_parts(inspection))
+            show(inspection_parts(anonymous(inspection)))
     if len(unreadable) == len(files):
         raise unreadable[0]
     for reason in map(str, unreadable):

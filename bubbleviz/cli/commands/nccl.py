@@ -9,6 +9,7 @@ import typer
 from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import CsvFile, Force, JsonFile, ReadingOptions
 from bubbleviz.cli.terminal import deliver, progress_bars, show
+from bubbleviz.private_names import anonymous
 
 
 @with_groups
@@ -58,6 +59,7 @@ def nccl(
             jobs=reading.job_count(),
             progress=bars,
         )
+    report = anonymous(report)
     contents: dict[str, str | bytes] = {}
     if csv is not None:
         contents[csv] = csv_of_operations(report)

@@ -11,6 +11,7 @@ from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import FILE, Force, Jobs, KeepExport, jobs_or_cores
 from bubbleviz.cli.terminal import deliver, pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
+from bubbleviz.private_names import anonymous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +162,7 @@ def pgle(
         contents[files.csv] = csv_of_comparison(comparison)
     deliver(
         contents,
-        lambda: _print_result(costs, comparison, cost_files),
+        lambda: _print_result(anonymous(costs), anonymous(comparison), anonymous(cost_files)),
         inputs=inputs,
         force=force,
         warnings=[*text.warnings(costs.limitations), *text.unread(cost_files)],

@@ -11,6 +11,7 @@ from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import FILE, Force, JsonFile, PdfFile, PngFile, SvgFile, formats_by_file
 from bubbleviz.cli.terminal import deliver, search_bar, show
 from bubbleviz.errors import UsageError
+from bubbleviz.private_names import anonymous
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
@@ -159,7 +160,7 @@ def simulate(
     if plan is None:
         result = _of_schedule(sizes, stage_times, measured)
     else:
-        result = _of_plan(plan, sizes, stage_times)
+        result = anonymous(_of_plan(plan, sizes, stage_times))
     deliver(
         {file: ideal_report.RENDERINGS[name](result) for file, name in outputs.items()},
         lambda: show(ideal_report.sections(result)),

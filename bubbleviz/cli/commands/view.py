@@ -11,6 +11,7 @@ from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import MeasurementOptions
 from bubbleviz.cli.terminal import pass_on
 from bubbleviz.errors import UsageError
+from bubbleviz.private_names import anonymous, note_host, note_paths
 
 
 @with_groups
@@ -62,7 +63,11 @@ def _page_of_saved(path: str) -> str:
     from bubbleviz.render.formats.html import page_of_saved
     from bubbleviz.report.saved import read_document
 
-    return page_of_saved(path, read_document(path))
+    saved = read_document(path)
+    for profile in saved.document["profiles"]:
+        note_paths([str(profile.get("path", ""))])
+        note_host(str(profile.get("host", "")))
+    return page_of_saved(anonymous(path), anonymous(saved, keys=False))
 
 
 def _page_of_profiles(paths: list[str], measurement: MeasurementOptions) -> str:

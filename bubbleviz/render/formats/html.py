@@ -21,8 +21,10 @@ def render(report: Report, view: View) -> str:
     from bubbleviz.render.formats.json import document
     from bubbleviz.render.web.data import packed
     from bubbleviz.render.web.page import page
+    from bubbleviz.report.relative_paths import with_relative_paths
     from bubbleviz.report.timeline import timeline_of
 
+    report = with_relative_paths(report)
     numbers = document(report)
     shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
     data = packed(numbers, timeline_of(report), shown, report.command)

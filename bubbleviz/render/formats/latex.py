@@ -64,7 +64,10 @@ def _in_ascii(character: str) -> str:
 
 def render(report: Report, view: View) -> str:
     """Return the table of the averaged iterations, whatever the view."""
+    from bubbleviz.report.relative_paths import with_relative_paths
+
     del view
+    report = with_relative_paths(report)
     return "".join(f"{line}\n" for line in (*_comments(report), *_table(report)))
 
 

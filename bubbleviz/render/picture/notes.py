@@ -11,6 +11,7 @@ from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.ratios import shows_lower_bound
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.render.picture.timeline import TimelineContents
+from bubbleviz.report.relative_paths import with_relative_paths
 from bubbleviz.report.report import Report, View, distinct_percents
 
 #: Limitations printed under the picture.
@@ -107,6 +108,7 @@ def _on_ratios(report: Report, selection: Selection) -> Iterator[str]:
 
 def draw_limitations(page: Page, report: Report) -> None:
     """Write the limitations below what is on the page, no more than people read."""
+    report = with_relative_paths(report)
     for limitation in report.limitations[:_MOST_LIMITATIONS]:
         times = f" ({limitation.count:,} times)" if limitation.count > 1 else ""
         what, reason = one_line(limitation.what, 160), one_line(limitation.reason, 500)

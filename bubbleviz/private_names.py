@@ -1,0 +1,199 @@
+"""Names that nobody else should read: of hosts, files and threads, and what stands for them.
+
+Whoever reads a file or a host notes its name; before anything is shown, the names in it are
+replaced, the same name by the same words. Nothing is noted or replaced until :func:`hide` is
+called, nor after its :func:`scope` ends.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+#: Endings that tell a format, and nobody's secret.
+_SUFFIX = re.compile(
+    r"(?:\.pt)?(?:\.trace|\.xplane)?"
+    r"\.(?:sqlite|nsys-rep|qdrep|jsonl?|pb|pbtxt|txt|csv|toml|svg|pdf|png|html|tex|py)(?:\.gz)?$"
+)
+_COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
+#: Paths that nobody noted, as in the names of Python's frames.
+_ANY_PATH = (
+    rf"(?<![\w.)\]/:-])(?:~|[A-Za-z]:)?(?:[/\\]{_COMPONENT}){{2,}}"
+    r"|(?<![\w./\\-])[\w./\\-]+\.py(?=\(\d+\))"
+)
+#: The name of a thread, where a report says what launched a kernel.
+_THREAD = re.compile(r"(?<=\bthread )(\d+) \((.+?)\)(?=, (?:in|while|outside) )")
+#: Names of ratios, by which reports look up their numbers.
+_TERMS = frozenset(("schedule", "stage", "step", "period"))
+_NAMING = frozenset(("host", "path", "profile", "title"))
+
+ValueT = TypeVar("ValueT")
+
+
+class _Names:
+    """The noted names, each with the words that stand for it."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, str] = {}
+        self._paths: set[str] = set()
+        self._folders: set[str] = set()
+        self._threads: dict[str, str] = {}
+        self._numbers = {"host": 0, "file": 0, "directory": 0}
+        self._pattern: re.Pattern[str] | None = None
+
+    def host(self, name: str) -> None:
+        """Note the name of a host."""
+        if name and name not in self._words:
+            self._add(name, self._numbered("host"))
+
+    def path(self, path: str) -> str:
+        """Note a path, its name, and the same path from the root; return what stands for it."""
+        if path in ("", "-") or path in self._words:
+            return self._words.get(path, path)
+        whole = os.path.abspath(path)  # noqa: PTH100  # links stay as users wrote them
+        words = self._words.get(whole)
+        if words is None:
+            folder = Path(path).is_dir()
+            suffix = _SUFFIX.search(path)
+            words = self._numbered("directory" if folder else "file")
+            words += suffix[0] if suffix and not folder else ""
+            if folder:
+                self._folders |= {path, whole}
+        for variant in (path, whole, Path(path).name):
+            if variant and variant not in self._words and variant not in (".", "..", "/"):
+                self._paths.add(variant)
+                self._add(variant, words)
+        return words
+
+    def text(self, text: str, field: str = "") -> str:
+        """Return a text without noted names, paths and names of threads."""
+        if text in self._words and (field in _NAMING or text not in _TERMS):
+            return self._words[text]
+        if text in _TERMS:
+            return text
+        if self._pattern is None:
+            self._pattern = self._compiled()
+        shown = self._pattern.sub(self._replacement, text)
+        return _THREAD.sub(self._thread, shown) if "thread " in shown else shown
+
+    def value(self, value: Any, field: str = "", *, keys: bool = True) -> Any:
+        """Return a value with all texts in it replaced; tables keep their columns of numbers."""
+        if type(value) is str:
+            return self.text(value, field)
+        if type(value) in (tuple, list):
+            return type(value)(self.value(entry, field, keys=keys) for entry in value)
+        if isinstance(value, Mapping):
+            return {
+                self.text(key) if keys and type(key) is str else key: self.value(
+                    entry, str(key), keys=keys
+                )
+                for key, entry in value.items()
+            }
+        if type(value).__module__.startswith("bubbleviz.") and not isinstance(value, Enum):
+            changed = copy.copy(value)
+            for name, entry in vars(value).items():
+                # Frozen as it is, nobody else has seen the copy.
+                object.__setattr__(changed, name, self.value(entry, name, keys=keys))
+            return changed
+        return value
+
+    def _numbered(self, kind: str) -> str:
+        self._numbers[kind] += 1
+        return f"{kind}{self._numbers[kind]}"
+
+    def _add(self, name: str, words: str) -> None:
+        self._words[name] = words
+        # Messages show names on one line, without characters that do not print.
+        flat = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+        self._words.setdefault(flat or name, words)
+        if name in self._paths:
+            self._paths.add(flat)
+        self._pattern = None
+
+    def _compiled(self) -> re.Pattern[str]:
+        known = [self._as_pattern(name) for name in sorted(self._words, key=len, reverse=True)]
+        return re.compile("|".join([*known, _ANY_PATH]))
+
+    def _as_pattern(self, name: str) -> str:
+        quoted = re.escape(name)
+        if name in self._folders:
+            below = rf"(?<![A-Za-z0-9]){quoted}(?:[/\\]{_COMPONENT})+"
+            return f"{below}|{self._alone(name, quoted)}"
+        return self._alone(name, quoted)
+
+    def _alone(self, name: str, quoted: str) -> str:
+        if name in self._paths and name.isalpha():
+            # A file can be named as a word of our sentences is, which begin with a path.
+            return rf"^{quoted}(?=: )"
+        return rf"(?<![A-Za-z0-9]){quoted}(?![A-Za-z0-9])"
+
+    def _replacement(self, match: re.Match[str]) -> str:
+        return self._words.get(match[0]) or self.path(match[0])
+
+    def _thread(self, match: re.Match[str]) -> str:
+        words = self._threads.setdefault(match[2], f"thread{len(self._threads) + 1}")
+        return f"{match[1]} ({words})"
+
+
+_NAMES: ContextVar[_Names | None] = ContextVar("private names", default=None)
+
+
+@contextmanager
+def scope() -> Iterator[None]:
+    """Show all names as they are, until :func:`hide` is called."""
+    token = _NAMES.set(None)
+    try:
+        yield
+    finally:
+        _NAMES.reset(token)
+
+
+def hide() -> None:
+    """Replace names from here on."""
+    _NAMES.set(_NAMES.get() or _Names())
+
+
+def note_paths(paths: Sequence[str]) -> None:
+    """Note the paths of files and directories."""
+    names = _NAMES.get()
+    if names is not None:
+        for path in paths:
+            names.path(path)
+
+
+def note_host(name: str) -> None:
+    """Note the name of a host."""
+    names = _NAMES.get()
+    if names is not None:
+        names.host(name)
+
+
+def anonymous(value: ValueT, *, keys: bool = True) -> ValueT:
+    """Return a value with all names in it replaced if they are hidden, else as it is.
+
+    Args:
+        value: a text, a dataclass, or tuples, lists and mappings of them.
+        keys: whether keys of mappings may hold names, too.
+    """
+    names = _NAMES.get()
+    replaced: ValueT = value if names is None else names.value(value, keys=keys)
+    return replaced
+
+
+def anonymous_words(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line, options as they are and their values replaced."""
+    return [_anonymous_word(word) for word in words]
+
+
+def _anonymous_word(word: str) -> str:
+    if not word.startswith("-"):
+        return ",".join(map(anonymous, word.split(",")))
+    option, sign, value = word.partition("=")
+    return f"{option}{sign}{_anonymous_word(value)}" if value else word

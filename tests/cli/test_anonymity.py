@@ -1,0 +1,151 @@
+"""``--anonymous``: no output names a host, a file or a thread, and each name has one word."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import sqlite3
+import zlib
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli.app import main
+from bubbleviz.private_names import anonymous, anonymous_words, hide, note_host, note_paths, scope
+from tests.support.places import FIXTURES
+
+SECRET = re.compile("zq")
+FORMATS = ["svg", "text", "latex", "csv", "bubbles", "html", "json", "chrome"]
+
+
+@pytest.fixture(params=["zqhost", "zqhost-7.corp.example", "gpu zqhost\u202e", "schedule"])
+def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a profile whose directory, file, host and threads have names to be hidden."""
+    folder = tmp_path / "zqfolder"
+    folder.mkdir()
+    path = folder / "zq file.sqlite"
+    shutil.copy(FIXTURES / "1f1b" / "node0.sqlite", path)
+    connection = sqlite3.connect(path)
+    connection.execute(
+        "UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'Hostname'", (request.param,)
+    )
+    connection.execute(
+        "UPDATE StringIds SET value = 'zqthread' WHERE id IN (SELECT nameId FROM ThreadNames)"
+    )
+    connection.commit()
+    connection.close()
+    return path
+
+
+def legible(file: Path) -> str:
+    """Return what a file shows, and what is packed in it."""
+    text = file.read_text()
+    packed = re.search(r'id="document">([^<]+)<', text)
+    return zlib.decompress(base64.b64decode(packed[1])).decode() if packed else text
+
+
+@pytest.mark.parametrize("output", FORMATS)
+def test_no_name_in_reports(output: str, profile: Path, tmp_path: Path) -> None:
+    file = tmp_path / "zqout"
+
+    assert main(["analyze", str(profile), "--anonymous", f"--{output}", str(file)]) == 0
+
+    written = legible(file)
+    assert not SECRET.search(written)
+    assert str(tmp_path) not in written
+
+
+def test_the_same_name_is_the_same_word(profile: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+
+    assert main(["analyze", "--anonymous", str(profile), "--json", str(file)]) == 0
+
+    report = json.loads(file.read_text())
+    assert {rank["host"] for rank in report["ranks"]} == {"host1"}
+    assert report["profiles"][0]["host"] == "host1"
+    assert report["profiles"][0]["path"].endswith(".sqlite")
+    assert report["headline"] == "schedule"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["analyze"],
+        ["idle", "--json", "-"],
+        ["idle", "--csv", "-"],
+        ["idle", "--svg", "-"],
+        ["inspect"],
+        ["nccl"],
+        ["nccl", "--json", "-"],
+        ["nccl", "--csv", "-"],
+        ["pgle"],
+        ["analyze", "--svg", "/zqnowhere/zq.svg"],
+        ["analyze", "--plan", "zqplan.csv"],
+        ["analyze", "--convention", "zqnames.toml"],
+        ["analyze", "zqmissing.sqlite"],
+        ["gate", "--max-bubble", "schedule=0.1"],
+        ["simulate", "--tf", "1", "--tb", "1", "--tw", "1", "--plan"],
+        ["compare", "zqmissing.json"],
+    ],
+    ids=" ".join,
+)
+def test_no_name_on_the_terminal(
+    command: list[str], profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([*command, str(profile), "--anonymous"])
+
+    printed, complained = capsys.readouterr()
+    assert printed + complained
+    assert not SECRET.search(printed + complained)
+    assert str(profile.parent.parent) not in printed + complained
+
+
+def test_names_are_shown_again_by_the_next_command(
+    profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["inspect", "--anonymous", str(profile)])
+    capsys.readouterr()
+
+    main(["inspect", str(profile)])
+
+    assert "zq file.sqlite" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("node-1", "host1"),
+        ("send_node-1 and node-10", "send_host1 and node-10"),
+        ("node-1:3 GPU 0", "host1:3 GPU 0"),
+        ("runs/a.sqlite: is empty", "file1.sqlite: is empty"),
+        ("a.sqlite holds none", "file1.sqlite holds none"),
+        ("/home/zq/train.py(33): step", "file2.py(33): step"),
+        ("zq/train.py(33): step, zq/train.py(34)", "file2.py(33): step, file2.py(34)"),
+        ("jit(step)/jit(main)/dot", "jit(step)/jit(main)/dot"),
+        ("tokens/s of 1F1B/ZB, 3 / 4", "tokens/s of 1F1B/ZB, 3 / 4"),
+        ("runs of profiles", "runs of profiles"),
+        ("thread 7 (pt_autograd_0), in B 3", "thread 7 (thread1), in B 3"),
+    ],
+)
+def test_texts(text: str, shown: str) -> None:
+    with scope():
+        hide()
+        note_paths(["runs/a.sqlite", "-", ""])
+        note_host("node-1")
+        assert anonymous(text) == shown
+    assert anonymous(text) == text
+
+
+def test_command_lines() -> None:
+    with scope():
+        hide()
+        note_host("svg")
+        note_host("a")
+        note_paths(["x.sqlite", "out"])
+        words = ["analyze", "x.sqlite", "--svg", "out", "--same-clock=a,svg", "--skip", "1"]
+        assert anonymous_words(words) == [
+            "analyze", "file1.sqlite", "--svg", "file2", "--same-clock=host2,host1", "--skip", "1",
+        ]  # fmt: skip

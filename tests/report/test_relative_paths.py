@@ -1,0 +1,47 @@
+"""Published outputs name files relative to where the command ran."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli.app import main
+from tests.support.places import FIXTURES
+
+
+@pytest.mark.parametrize("place", ["here", "below", "beside"])
+@pytest.mark.parametrize("output", ["svg", "latex"])
+def test_footers_and_comments_name_no_directory_of_the_machine(
+    output: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "secret" / "run"
+    folder = {"here": directory, "below": directory / "a", "beside": tmp_path / "b"}[place]
+    folder.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.copy(FIXTURES / "1f1b" / "node0.sqlite", folder / "node0.sqlite")
+    (folder / "node1.sqlite").write_bytes(b"SQLite format 3\0 damaged")
+    monkeypatch.chdir(directory)
+
+    assert main(["analyze", str(folder), f"--{output}", "out"]) == 0
+
+    written = Path("out").read_text()
+    shown = {"here": "node1.sqlite", "below": "a/node1.sqlite", "beside": "../../b/node1.sqlite"}
+    assert str(tmp_path) not in written
+    assert "secret" not in written
+    assert re.search(rf"(?<![/\w]){re.escape(shown[place])}", written.replace("\\_", "_"))
+
+
+def test_a_directory_that_is_gone_leaves_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bubbleviz.report.relative_paths import relative
+
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert relative(str(tmp_path / "node0.sqlite")) == "node0.sqlite"
