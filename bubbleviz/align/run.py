@@ -60,8 +60,8 @@ class Run:
         hosts: what launching threads did before late launches.
         iteration_names: by index.
         paired: whether iterations of different ranks are known to be the same.
-        stages_missing: whether names tell of virtual stages that no profile holds.
-        limitations: what could not be hints.
+        stages_missing: whether names show virtual stages that no profile holds.
+        limitations: what could not be determined.
         rank_of_local: for each profile, the rank of each of its own ranks.
     """
 
@@ -91,8 +91,8 @@ class RunHints:
     """What the user states about a run.
 
     Attributes:
-        order: ranks in pipeline order, by the numbers that they have without it; empty to tell
-            it from the data.
+        order: ranks in pipeline order, by the numbers that they have without it; empty to
+            infer it from the data.
         parallel: sizes of the run; None to infer replicas of stages.
         same_clock: groups of hostnames that share one clock.
         method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`; None for causal clocks of
@@ -110,7 +110,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
 
     Args:
         recordings: one a profile, in the order given.
-        hints: what the user tells of the run.
+        hints: what the user states about the run.
 
     Raises:
         MismatchError: the profiles are of no single run.

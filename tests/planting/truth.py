@@ -225,7 +225,7 @@ def clip(intervals: Iterable[Interval], window: Interval) -> list[Interval]:
 def iterations_of(
     operations: Sequence[TrueOperation], unattributed: Sequence[Unattributed]
 ) -> tuple[TrueIteration, ...]:
-    """Return the iterations with the ratios of section 4 of the README's definitions."""
+    """Return the iterations with their ratios, as ``bubbleviz guide ratios`` defines them."""
     book = _Book(operations, unattributed)
     return tuple(book.iteration(k) for k in sorted({op.iteration for op in operations}))
 

@@ -143,7 +143,7 @@ def test_communication_kernels(name: str, *, communication: bool) -> None:
     assert reference.is_communication(kernel) is communication
 
 
-# --- section 2 rule 1 -------------------------------------------------------------------------
+# --- from kernel to call -----------------------------------------------------------------------
 
 
 def test_two_api_rows_for_one_kernel(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_one_call_for_many_kernels_and_other_processes_ids(tmp_path: Path) -> No
     assert held(found) == [ours, ours, missing, missing, missing]
 
 
-# --- section 2 rule 2 -------------------------------------------------------------------------
+# --- from call to range ------------------------------------------------------------------------
 
 
 def test_identical_ranges_give_the_later_row(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_start_end_ranges(tmp_path: Path) -> None:
     assert held(found) == [("range", "F2.0.0"), ("range", "F1.0.0"), ("none", None)]
 
 
-# --- section 2 rule 3 -------------------------------------------------------------------------
+# --- helper threads and backward threads -------------------------------------------------------
 
 
 def test_cross_thread_with_one_candidate(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_cross_thread_with_two_candidates(tmp_path: Path) -> None:
     assert held(analyse(profile(tmp_path, kernels, calls, ranges)))[2:] == [("ambiguous", None)]
 
 
-# --- section 2 rules 4 to 6 -------------------------------------------------------------------
+# --- spans, cut operations and receives --------------------------------------------------------
 
 
 def test_open_range_ends_with_the_capture(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_coverage(tmp_path: Path) -> None:
     assert [w.start for w in found.unattributed[RANK]] == [5, 9]
 
 
-# --- section 3 --------------------------------------------------------------------------------
+# --- iterations --------------------------------------------------------------------------------
 
 
 def numbers(path: Path) -> list[tuple[str, int | None, int]]:
@@ -453,7 +453,7 @@ def test_marks(tmp_path: Path) -> None:
     assert [n for _, _, n in found] == [-1, 7, 7, 7]
 
 
-# --- section 4 --------------------------------------------------------------------------------
+# --- ratios ------------------------------------------------------------------------------------
 
 
 def test_one_rank_by_hand(tmp_path: Path) -> None:

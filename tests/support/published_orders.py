@@ -35,7 +35,7 @@ OURS = {
 }
 
 
-#: Schedules whose order is the same at all times; of the others see tests/test_search.py.
+#: Schedules whose order is the same at all times; of the others see tests/schedules/test_search.py.
 WITH_ORDER = [one for one in schedules() if one.searched is None or one.searched.limit is None]
 
 

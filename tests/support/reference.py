@@ -1,6 +1,7 @@
-"""The specification, written down once more: slow, plain, and independent of the package.
+"""A second implementation of the analysis: slow, plain, and independent of the package.
 
-Every rule is one function whose docstring names the section it follows. Nothing here is clever:
+Every rule is one function whose docstring states it; ``bubbleviz guide ratios``, ``attribution``
+and ``limits`` state the same rules for users. Nothing here is clever:
 rows are Python objects, time is cut at every boundary that occurs and each piece is looked at on
 its own. The package's results are compared with these.
 """
@@ -37,7 +38,7 @@ BACKWARD = ("B", "BW", "W", "R")
 WINDOWS = ("schedule", "stage", "step", "period")
 
 
-# --- Section 1: what a profile holds ----------------------------------------------------------
+# --- What a profile holds -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,13 @@ class Capture:
 
 
 def process_of(global_id: int) -> int:
-    """Section 1: the process is the global id with the thread's 24 bits cleared."""
+    """The process is the global id with the thread's 24 bits cleared."""
     return global_id >> 24 << 24
 
 
 def process_number(global_id: int) -> int:
-    """Section 1: ``pid = g >> 24 & 0xFFFFFF``."""
+    """``pid = g >> 24 & 0xFFFFFF``."""
     return global_id >> 24 & 0xFFFFFF
-
-
-def thread_number(global_id: int) -> int:
-    """Section 1: ``tid = g & 0xFFFFFF``."""
-    return global_id & 0xFFFFFF
 
 
 def _table(
@@ -122,7 +118,7 @@ def _table(
 ) -> list[tuple[Any, ...]]:
     """Return (rowid, needed..., optional...) in row order; absent optional columns are NULL.
 
-    Section 8: columns are probed like tables, and a needed one that is missing is an error.
+    Columns are probed like tables, and a needed one that is missing is an error.
     """
     present = {row[1] for row in db.execute(f'PRAGMA table_info("{table}")')}
     if not present:
@@ -135,7 +131,7 @@ def _table(
 
 
 def _event_types(db: sqlite3.Connection) -> tuple[set[int], set[int]]:
-    """Section 1: ids of push/pop and of start/end ranges, from the enumeration if there is one."""
+    """Ids of push/pop and of start/end ranges, from the enumeration if there is one."""
     named = {
         str(name): int(number)
         for _, number, name in _table(db, "ENUM_NSYS_EVENT_TYPE", ("id", "name"), ())
@@ -146,7 +142,7 @@ def _event_types(db: sqlite3.Connection) -> tuple[set[int], set[int]]:
 
 
 def read(path: Path | str) -> Capture:
-    """Section 1 and section 2 rule 4: the rows of a profile.
+    """The rows of a profile.
 
     A name is ``text``, or ``StringIds[textId]`` where ``text`` is NULL; a range without a name is
     left out. A range that is still open ends with the capture (the latest end of any kernel, call,
@@ -225,7 +221,7 @@ def read(path: Path | str) -> Capture:
     )
 
 
-# --- Section 1: names --------------------------------------------------------------------------
+# --- Names --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -273,7 +269,7 @@ _COMMUNICATION_PHASES = {
 
 
 def parse(name: str) -> Named | Mark | None:
-    """Section 1 ("convention") for the zero-bubble names: whole names only, ASCII digits only.
+    """The zero-bubble convention: whole names only, ASCII digits only.
 
     ``W_clear`` is a W of a chunk without a microbatch. Fused communication is ``SEND_RECV``.
     Auxiliary names (``pre_step``, ``pre_send``, bare ``F``, ``Offload``...) name nothing.
@@ -302,27 +298,27 @@ def parse(name: str) -> Named | Mark | None:
     return found
 
 
-#: Section 1 ("compute kernel"): libraries whose kernels are communication.
+#: Libraries whose kernels are communication.
 COMMUNICATION_KERNELS = re.compile(r"^nccl|rccl|msccl|deep_?ep|nvshmem", re.IGNORECASE)
-#: Section 2 rule 6: the kernel that NCCL runs for a send, a receive, or both.
+#: The kernel that NCCL runs for a send, a receive, or both.
 POINT_TO_POINT_KERNELS = re.compile(r"sendrecv", re.IGNORECASE)
-#: Section 2 rule 3: threads of loaders, watchdogs and profilers.
+#: Threads of loaders, watchdogs and profilers.
 EXCLUDED_THREADS = re.compile(
     r"pt_data|pin_mem|loader|watchd|heartb|profil|kineto|cupti|nsys|\[ns", re.IGNORECASE
 )
 
 
 def is_communication(kernel: Work) -> bool:
-    """Section 1: communication is matched on the demangled name."""
+    """Communication is matched on the demangled name."""
     return kernel.kind == "kernel" and COMMUNICATION_KERNELS.search(kernel.name) is not None
 
 
 def is_compute(work: Work) -> bool:
-    """Section 1: every kernel that is not communication."""
+    """Every kernel that is not communication."""
     return work.kind == "kernel" and not is_communication(work)
 
 
-# --- Section 2, rules 1 to 3: from kernel to range ----------------------------------------------
+# --- From kernel to range -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -340,7 +336,7 @@ class Attribution:
 
 
 def launching_calls(capture: Capture) -> dict[tuple[int, int], Call]:
-    """Section 2 rule 1: of the rows that share (process, correlation), the one started first.
+    """Of the rows that share (process, correlation), the one started first.
 
     Of several that started at once, the first row.
     """
@@ -355,20 +351,20 @@ def launching_calls(capture: Capture) -> dict[tuple[int, int], Call]:
 
 
 def launching_call(work: Work, calls: dict[tuple[int, int], Call]) -> Call | None:
-    """Section 2 rule 1: the call with the work's process and correlation id."""
+    """The call with the work's process and correlation id."""
     if work.process is None or work.correlation is None:
         return None
     return calls.get((process_of(work.process), work.correlation))
 
 
 def contains(found: Range, call: Call) -> bool:
-    """Section 2 rule 2: contains, on the same thread, or in the same process for a wide range."""
+    """Contains, on the same thread, or in the same process for a wide range."""
     here = process_of(found.thread) == call.process if found.wide else found.thread == call.thread
     return here and found.start <= call.start and call.end <= found.end
 
 
 def innermost(candidates: Iterable[Range]) -> Range | None:
-    """Section 2 rule 2: push/pop first; then shortest; tie: later start, then later row."""
+    """Push/pop first; then shortest; tie: later start, then later row."""
     ordered = sorted(candidates, key=lambda r: (not r.push_pop, r.end - r.start, -r.start, -r.row))
     return ordered[0] if ordered else None
 
@@ -386,13 +382,13 @@ class _Open:
 
 
 def operation_ranges(capture: Capture) -> dict[Range, Named]:
-    """Section 1: the ranges that name an operation."""
+    """The ranges that name an operation."""
     named = {r: parse(r.name) for r in capture.ranges}
     return {r: n for r, n in named.items() if isinstance(n, Named)}
 
 
 def enclosing(named: dict[Range, Named]) -> Callable[[Call], Range | None]:
-    """Section 2 rule 2: the innermost of the ranges a convention names that contains a call."""
+    """The innermost of the ranges a convention names that contains a call."""
     trees = _Open(named)
 
     def find(call: Call) -> Range | None:
@@ -402,7 +398,7 @@ def enclosing(named: dict[Range, Named]) -> Callable[[Call], Range | None]:
 
 
 def may_cross(capture: Capture, named: dict[Range, Named], thread: int) -> bool:
-    """Section 2 rule 3: not a thread that opens F or Optimizer, nor one of the excluded names.
+    """Not a thread that opens F or Optimizer, nor one of the excluded names.
 
     A name that it shares with its process's main thread is inherited, and says nothing.
     """
@@ -415,7 +411,7 @@ def may_cross(capture: Capture, named: dict[Range, Named], thread: int) -> bool:
 
 
 def attribute(capture: Capture, *, cross_thread: bool = True) -> list[Attribution]:
-    """Section 2 rules 1 to 3, for every kernel, copy and fill in turn.
+    """From kernel to range: for every kernel, copy and fill in turn.
 
     Rule 3: open means start <= call start <= end. A candidate thread is one that opened such a
     range; its own kernels are those whose launching call it made.
@@ -498,7 +494,7 @@ def layers(window: Span, *sets: Iterable[Span]) -> list[list[Span]]:
     return [union(spans) for spans in result]
 
 
-# --- Sections 1 and 3: ranges of a rank, iterations ---------------------------------------------
+# --- Ranges of a rank, iterations ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -516,7 +512,7 @@ class Entry:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Section 1 ("operation"): the key, without rank and occurrence."""
+        """Operation: the key, without rank and occurrence."""
         n = self.named
         return (self.iteration, n.phase, n.microbatches, n.chunks, n.sequences)
 
@@ -524,7 +520,7 @@ class Entry:
 def ranks_of_ranges(
     capture: Capture, named: dict[Range, Named], attributions: Sequence[Attribution]
 ) -> dict[Range, set[Rank]]:
-    """Section 1 ("rank"): the ranks on which a range's work ran.
+    """Rank: the ranks on which a range's work ran.
 
     A range without GPU work belongs to the only device of its process, else to the only device on
     which work of its thread's ranges ran, else to none. A copy to another device than the range's
@@ -555,12 +551,12 @@ def ranks_of_ranges(
 
 
 def host_order(ranges: Iterable[Range]) -> list[Range]:
-    """Section 3: by start on the host, then by row."""
+    """By start on the host, then by row."""
     return sorted(ranges, key=lambda r: (r.start, r.row))
 
 
 def relabel(entries: Sequence[Entry]) -> list[Entry]:
-    """Section 1 ("phase"): a B whose microbatch and chunk never get a W on this rank is BW.
+    """Phase: a B whose microbatch and chunk never get a W on this rank is BW.
 
     A ``W_clear`` gives a W to every microbatch of its chunk.
     """
@@ -576,12 +572,12 @@ def relabel(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def is_step(entry: Entry) -> bool:
-    """Section 3: an Optimizer that can end an iteration; post-validation cannot."""
+    """An Optimizer that can end an iteration; post-validation cannot."""
     return entry.named.phase == "Optimizer" and not entry.named.validates
 
 
 def same_operation(entries: Sequence[Entry], first: int, second: int) -> bool:
-    """Section 1 ("operation"): whether no other F, B or W (nor BW, FB) lies between two places."""
+    """Operation: whether no other F, B or W (nor BW, FB) lies between two places."""
     return not any(
         e.named.phase in COUNTED and e.key != entries[first].key
         for e in entries[first + 1 : second]
@@ -589,7 +585,7 @@ def same_operation(entries: Sequence[Entry], first: int, second: int) -> bool:
 
 
 def iterations_by_marks(entries: Sequence[Entry], marks: Sequence[tuple[Range, Mark]]) -> list[int]:
-    """Section 3: explicit names first; -1 where none holds.
+    """Explicit names first; -1 where none holds.
 
     An iteration lasts from its mark to the next one, or to the first forward behind the end of
     its mark; a mark that holds no forward has no end.
@@ -616,7 +612,7 @@ def iterations_by_marks(entries: Sequence[Entry], marks: Sequence[tuple[Range, M
 def iterations_between_marks(
     entries: Sequence[Entry], marked: Sequence[int], steps: bool
 ) -> list[int]:
-    """Section 3: what no mark holds is told apart as without marks; these numbers are below 0."""
+    """What no mark holds is told apart as without marks; these numbers are below 0."""
     result = list(marked)
     place = 0
     while place < len(entries):
@@ -638,7 +634,7 @@ def order_of(number: int) -> tuple[int, int]:
 
 
 def has_constant_names(entries: Sequence[Entry], *, marked: Sequence[int] | None) -> bool:
-    """Section 3: whether every microbatch has the same number in its names.
+    """Whether every microbatch has the same number in its names.
 
     That is: all forwards name one microbatch, and one of them is repeated within an iteration,
     which only marks or Optimizers can tell.
@@ -657,7 +653,7 @@ def has_constant_names(entries: Sequence[Entry], *, marked: Sequence[int] | None
 
 
 def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
-    """Section 3, constant names: an iteration ends at the last Optimizer before a forward."""
+    """Constant names: an iteration ends at the last Optimizer before a forward."""
     begins = [0]
     for place, entry in enumerate(entries):
         steps = [i for i in range(begins[-1], place) if is_step(entries[i])]
@@ -667,7 +663,7 @@ def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
 
 
 def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
-    """Section 3: an iteration ends where a forward comes whose key it already holds.
+    """An iteration ends where a forward comes whose key it already holds.
 
     Namely after the last Optimizer before that forward, or right before the forward where the
     iteration holds no Optimizer; what then begins must not hold the key either. A further part of
@@ -697,7 +693,7 @@ def _numbers(begins: Sequence[int], count: int) -> list[int]:
 
 
 def move_post_validation(entries: Sequence[Entry]) -> list[Entry]:
-    """Section 3: post-validation belongs to the iteration of the last Optimizer before it."""
+    """Post-validation belongs to the iteration of the last Optimizer before it."""
     result = []
     last: int | None = None
     for entry in entries:
@@ -709,7 +705,7 @@ def move_post_validation(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def number_by_order(entries: Sequence[Entry]) -> list[Entry]:
-    """Section 3, constant names: the n-th range of a phase, chunk and split is microbatch n."""
+    """Constant names: the n-th range of a phase, chunk and split is microbatch n."""
     seen: Counter[tuple[object, ...]] = Counter()
     result = []
     for entry in entries:
@@ -725,7 +721,7 @@ def number_by_order(entries: Sequence[Entry]) -> list[Entry]:
 def place_in_iterations(
     entries: Sequence[Entry], marks: Sequence[tuple[Range, Mark]]
 ) -> list[Entry]:
-    """Section 3: the iteration of every range of a rank, and microbatches numbered if need be."""
+    """The iteration of every range of a rank, and microbatches numbered if need be."""
     by_mark = iterations_by_marks(entries, marks)
     marked = by_mark if any(number >= 0 for number in by_mark) else None
     constant = has_constant_names(entries, marked=marked)
@@ -740,7 +736,7 @@ def place_in_iterations(
     return number_by_order(placed) if constant else placed
 
 
-# --- Sections 1 and 2, rules 5 and 6: operations ------------------------------------------------
+# --- Operations ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -765,7 +761,7 @@ class Operation:
 
     @property
     def active(self) -> int:
-        """Section 2 rule 6: the union of its compute kernels."""
+        """The union of its compute kernels."""
         return length((k.start, k.end) for k in self.kernels)
 
     @property
@@ -780,7 +776,7 @@ class Operation:
 
     @property
     def cut(self) -> bool:
-        """Section 2 rule 4: one of its ranges was still open at the end of the capture."""
+        """One of its ranges was still open at the end of the capture."""
         return any(r.cut for r in self.ranges)
 
     @property
@@ -790,7 +786,7 @@ class Operation:
 
 
 def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
-    """Section 1 ("operation"): parts joined, with the number of the occurrence."""
+    """Operation: parts joined, with the number of the occurrence."""
     result: list[tuple[int, list[Entry]]] = []
     latest: dict[tuple[object, ...], tuple[int, int]] = {}
     for place, entry in enumerate(entries):
@@ -811,7 +807,7 @@ def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
 def span_of(
     named: Named, kernels: Span | None, comm: Span | None, copies: Span | None
 ) -> Span | None:
-    """Section 2 rule 5: from the compute kernels; where there are none, from copies and fills.
+    """From the compute kernels; where there are none, from copies and fills.
 
     An operation that is itself communication has the span of its communication kernels, if any.
     """
@@ -825,7 +821,7 @@ def extent(work: Sequence[Work]) -> Span | None:
 
 
 def is_receive(found: Attribution, named: dict[Range, Named]) -> bool:
-    """Section 2 rule 6: communication that waits for its peer's data.
+    """Communication that waits for its peer's data.
 
     Where a communication range holds the kernel, its name tells; elsewhere the kernel's does.
     """
@@ -843,7 +839,7 @@ def own_receives(
     attributions: Sequence[Attribution],
     named: dict[Range, Named],
 ) -> list[Work]:
-    """Section 2 rule 6: receives on this rank launched from inside one of the ranges.
+    """Receives on this rank launched from inside one of the ranges.
 
     Inside: the range contains the call (whatever is nested between), or rule 3 gave it the call.
     """
@@ -859,19 +855,19 @@ def own_receives(
 
 
 def busy_of(span: Span, receives: Sequence[Work], kernels: Sequence[Work]) -> list[Span]:
-    """Section 2 rule 6: the span, less the time in which a receive runs and no own kernel does."""
+    """The span, less the time in which a receive runs and no own kernel does."""
     own, _, rest = layers(
         span, [(k.start, k.end) for k in kernels], [(r.start, r.end) for r in receives]
     )
     return union([*own, *rest])
 
 
-# --- Sections 3 and 4: iterations and their numbers ---------------------------------------------
+# --- Iterations and their numbers ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Account:
-    """Section 4: where a window went; compute first, then own Optimizer, overlap, unattributed."""
+    """Where a window went; compute first, then own Optimizer, overlap, unattributed."""
 
     window: Span
     compute: int
@@ -902,7 +898,7 @@ class RankIteration:
 
     @property
     def hollow(self) -> float | None:
-        """Section 2 rule 6: (busy - active) / busy."""
+        """(busy - active) / busy."""
         return float(Fraction(self.compute - self.active, self.compute)) if self.compute else None
 
 
@@ -949,7 +945,7 @@ class Analysis:
 
 
 def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int] | None:
-    """Section 3: the iterations of all ranks, or None where they cannot be paired.
+    """The iterations of all ranks, or None where they cannot be paired.
 
     Only ranks with some F, B or W count. Equal marks pair. Without marks, iterations pair by
     order if every rank has as many, with the same microbatches.
@@ -977,7 +973,7 @@ def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int
 
 
 def is_complete(operations: Sequence[Operation], *, training: bool) -> bool:
-    """Section 3: whether a rank's part of an iteration was captured whole.
+    """Whether a rank's part of an iteration was captured whole.
 
     It is not if its first F, B, W, BW or R is not a forward of the smallest microbatch, or if, in
     training, a forward has no backward.
@@ -1009,13 +1005,13 @@ def account(
     others: Iterable[Span],
     unattributed: Iterable[Span],
 ) -> Account:
-    """Section 4: the parts of a window; they add up to it exactly."""
+    """The parts of a window; they add up to it exactly."""
     parts = [length(part) for part in layers(window, own, optimizer, others, unattributed)]
     return Account(window, *parts)
 
 
 def work_in(name: str, found: Account) -> int:
-    """Section 4: what a formula counts as work."""
+    """What a formula counts as work."""
     if name in ("schedule", "stage"):
         return found.compute
     if name == "step":
@@ -1024,7 +1020,7 @@ def work_in(name: str, found: Account) -> int:
 
 
 def ratio_of(name: str, accounts: Sequence[Account]) -> Ratio:
-    """Section 4: 1 - work / windows; low; overhead = (windows - work) / work; mean window."""
+    """1 - work / windows; low; overhead = (windows - work) / work; mean window."""
     total = sum(a.window_ns for a in accounts)
     work = sum(work_in(name, a) for a in accounts)
     more = work + sum(a.unattributed for a in accounts)
@@ -1037,7 +1033,7 @@ def ratio_of(name: str, accounts: Sequence[Account]) -> Ratio:
 
 
 def missing_of(operations: Sequence[Operation]) -> tuple[str, ...]:
-    """Section 4: what a training rank lacks to have a ratio."""
+    """What a training rank lacks to have a ratio."""
     phases = {o.phase for o in operations if o.span is not None}
     return tuple(
         label
@@ -1069,7 +1065,7 @@ class _Part:
 
 
 def parts_of(operations: Sequence[Operation], number: int) -> dict[Rank, _Part]:
-    """Section 4: the ranks with at least one F, B, W or BW (with a span) in an iteration."""
+    """The ranks with at least one F, B, W or BW (with a span) in an iteration."""
     result = {}
     for rank in sorted({o.rank for o in operations}):
         own = [o for o in operations if o.rank == rank and o.iteration == number]
@@ -1081,7 +1077,7 @@ def parts_of(operations: Sequence[Operation], number: int) -> dict[Rank, _Part]:
 def windows_of(
     parts: dict[Rank, _Part], following: dict[Rank, _Part] | None
 ) -> dict[str, dict[Rank, Span]]:
-    """Section 4: the window of every formula and rank; period only where every rank goes on."""
+    """The window of every formula and rank; period only where every rank goes on."""
     begin = min(p.first for p in parts.values())
     end = max(p.last for p in parts.values())
     cost = max(p.last - p.first for p in parts.values())
@@ -1104,7 +1100,7 @@ def numbers_of(
     operations: Sequence[Operation],
     unattributed: dict[Rank, tuple[Work, ...]],
 ) -> Iteration:
-    """Section 4: everything about one iteration."""
+    """Everything about one iteration."""
     parts = parts_of(operations, number)
     training = any(o.phase in ("B", "BW", "W", "FB") for p in parts.values() for o in p.operations)
     microbatches = {
@@ -1165,7 +1161,7 @@ def numbers_of(
 
 
 def analyse(path: Path | str, *, cross_thread: bool = True) -> Analysis:
-    """Sections 1 to 4 for one profile."""
+    """The whole analysis of one profile."""
     capture = read(path)
     attributions = attribute(capture, cross_thread=cross_thread)
     named = operation_ranges(capture)
@@ -1202,7 +1198,7 @@ def operations_of(
     attributions: Sequence[Attribution],
     named: dict[Range, Named],
 ) -> list[Operation]:
-    """Sections 1 and 2: the operations of every rank, in host order within a rank."""
+    """The operations of every rank, in host order within a rank."""
     result = []
     for rank, seen in entries.items():
         for occurrence, parts in group(seen):
@@ -1230,7 +1226,7 @@ def operations_of(
 def unattributed_of(
     ranks: Iterable[Rank], attributions: Sequence[Attribution], named: dict[Range, Named]
 ) -> dict[Rank, tuple[Work, ...]]:
-    """Section 4: compute kernels outside every compute operation, in a RECV range too."""
+    """Compute kernels outside every compute operation, in a RECV range too."""
     return {
         rank: tuple(
             a.work
@@ -1246,7 +1242,7 @@ def unattributed_of(
 
 @dataclass(frozen=True)
 class Coverage:
-    """Section 2 rule 7: sums of durations of one rank, or of a whole profile."""
+    """Sums of durations of one rank, or of a whole profile."""
 
     kernels: int
     linked: int
@@ -1261,7 +1257,7 @@ class Coverage:
 
 
 def coverage(found: Analysis, rank: Rank | None = None) -> Coverage:
-    """Section 2 rule 7, section 7: what was explained, of one rank or (None) of everything.
+    """What was explained, of one rank or (None) of everything.
 
     Attributed kernels are those of any operation, communication included. Attributed GPU time is
     compute kernels in compute operations; attributed communication is in any operation.
@@ -1293,7 +1289,7 @@ def coverage(found: Analysis, rank: Rank | None = None) -> Coverage:
     )
 
 
-# --- Section 4: over iterations -----------------------------------------------------------------
+# --- Over iterations ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -1309,7 +1305,7 @@ class Spread:
 
 
 def averaged(iterations: Sequence[Iteration], skip: int = 0) -> list[Iteration]:
-    """Section 3: complete training iterations of the most frequent microbatch count.
+    """Complete training iterations of the most frequent microbatch count.
 
     Of equally frequent counts, the larger. The first ``skip`` iterations of all are left out.
     """
@@ -1322,7 +1318,7 @@ def averaged(iterations: Sequence[Iteration], skip: int = 0) -> list[Iteration]:
 
 
 def spread(values: Iterable[float | None]) -> Spread:
-    """Section 4: statistics of the values that exist."""
+    """Statistics of the values that exist."""
     known = [Fraction(v) for v in values if v is not None]
     n = len(known)
     if not n:
@@ -1359,7 +1355,7 @@ def student_t(freedom: int) -> float:
 
 
 def headline(iterations: Sequence[Iteration]) -> str:
-    """Section 4: ``period`` where other iterations fill over 1 % of some rank's schedule window."""
+    """``period`` where other iterations fill over 1 % of some rank's schedule window."""
     for iteration in iterations:
         for rank in iteration.ranks:
             found = rank.accounts["schedule"]
