@@ -129,20 +129,11 @@ def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
     if peer_operation != NONE:
         peer = rank_label(report, int(report.operations.rank[peer_operation]))
         producer = f"{operation_label(report, peer_operation)} of {peer}"
-    if cause is Cause.DEPENDENCY:
-        return f"it waits for {producer or 'its input'}"
-    if cause is Cause.COMMUNICATION:
-        return (
-            f"the result of {producer} is in transfer" if producer else "its input is in transfer"
-        )
-    if cause is Cause.HOST:
-        return f"input ready, host has not launched it{_host_state(report, row)}"
-    return {
-        Cause.PROFILER: "profiler overhead",
-        Cause.COLLECTIVE: "only a collective runs",
-        Cause.WARMUP: "the pipeline fills",
-        Cause.DRAIN: "the pipeline drains",
-    }.get(cause, "no recorded cause (launch latency)")
+    if cause is Cause.DEPENDENCY and producer:
+        return f"it waits for {producer}"
+    if cause is Cause.COMMUNICATION and producer:
+        return f"the result of {producer} is in transfer"
+    return cause.sentence + (_host_state(report, row) if cause is Cause.HOST else "")
 
 
 def _host_state(report: Report, row: int) -> str:

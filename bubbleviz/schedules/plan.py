@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.progress import Watch
+from bubbleviz.progress import Watch, unwatched
 
 
 @dataclass(frozen=True, order=True)
@@ -170,11 +170,14 @@ class PlanSearch:
             :class:`bubbleviz.errors.UsageError` for sizes and limits that it does not allow.
         limit: memory limit by p, in units of M_B, where the caller gives none; None where the
             schedule then has a fixed order.
+        peak: most microbatches that a device holds from F to its backward, by p, in the orders of
+            the schedule's own paper; measured orders are recognised by it.
         kept: M_W, in units of M_B, where the caller gives none.
     """
 
     plan: Callable[[Setting, Watch], Plan]
     limit: Callable[[int], float] | None
+    peak: Callable[[int], float]
     kept: float = 1.0
 
 
@@ -213,6 +216,13 @@ def at_equal_times(searched: PlanSearch, sizes: tuple[int, int, int], watch: Wat
     ones = (1,) * p
     return searched.plan(
         Setting(p, m, v, ones, ones, ones, 0, Memory(limit, 1.0, searched.kept)), watch
+    )
+
+
+def plan_at_equal_times(searched: PlanSearch) -> Callable[[int, int, int], Plan]:
+    """Return the ``plan`` of a schedule that is always searched: (p, m, v) at equal times."""
+    return lambda stages, microbatches, chunks: at_equal_times(
+        searched, (stages, microbatches, chunks), unwatched
     )
 
 

@@ -1,8 +1,17 @@
-"""The causes of idle time, and what each means."""
+"""The causes of idle time: where each counts, what it means, and how advice states it."""
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
+from typing import NamedTuple
+
+
+class Region(Enum):
+    """The part of a rank's window in which a cause counts."""
+
+    WINDOW = auto()  # all of it
+    EDGE = auto()  # before the rank's first operation or after its last: the place is the cause
+    OPERATIONS = auto()  # between the rank's first operation and its last
 
 
 class Cause(IntEnum):
@@ -22,15 +31,67 @@ class Cause(IntEnum):
         """The name as reports print it."""
         return self.name.lower()
 
+    @property
+    def region(self) -> Region:
+        """Where it counts."""
+        return _DESCRIPTIONS[self].region
 
-#: What each cause means, as tables print it.
-MEANINGS = {
-    Cause.PROFILER: "profiler overhead",
-    Cause.COLLECTIVE: "only a collective ran",
-    Cause.WARMUP: "before the rank's first operation of the iteration",
-    Cause.DRAIN: "after the rank's last operation of the iteration",
-    Cause.DEPENDENCY: "another rank had not finished the next operation's input",
-    Cause.HOST: "input ready, host had not launched it",
-    Cause.COMMUNICATION: "the input was being transferred",
-    Cause.OTHER: "none of these (launch latency)",
+    @property
+    def meaning(self) -> str:
+        """What it means, as tables print it."""
+        return _DESCRIPTIONS[self].meaning
+
+    @property
+    def sentence(self) -> str:
+        """The end of a sentence on one bubble of which nothing more is known."""
+        return _DESCRIPTIONS[self].sentence
+
+
+class _Description(NamedTuple):
+    region: Region
+    meaning: str
+    sentence: str
+
+
+_DESCRIPTIONS = {
+    Cause.PROFILER: _Description(
+        Region.WINDOW,
+        "profiler overhead",
+        "profiler overhead",
+    ),
+    Cause.COLLECTIVE: _Description(
+        Region.WINDOW,
+        "only a collective ran",
+        "only a collective runs",
+    ),
+    Cause.WARMUP: _Description(
+        Region.EDGE,
+        "before the rank's first operation of the iteration",
+        "the pipeline fills",
+    ),
+    Cause.DRAIN: _Description(
+        Region.EDGE,
+        "after the rank's last operation of the iteration",
+        "the pipeline drains",
+    ),
+    Cause.DEPENDENCY: _Description(
+        Region.OPERATIONS,
+        "another rank had not finished the next operation's input",
+        "it waits for its input",
+    ),
+    Cause.HOST: _Description(
+        Region.OPERATIONS,
+        "input ready, host had not launched it",
+        "input ready, host has not launched it",
+    ),
+    Cause.COMMUNICATION: _Description(
+        Region.OPERATIONS,
+        "the input was being transferred",
+        "its input is in transfer",
+    ),
+    Cause.OTHER: _Description(
+        Region.OPERATIONS,
+        "none of these (launch latency)",
+        "no recorded cause (launch latency)",
+    ),
 }

@@ -18,7 +18,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Counted, ratio_definitions
 from bubbleviz.explain.causes.bubbles import Bubbles
-from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.cause import Cause, Region
 from bubbleviz.explain.causes.idle import IdleIntervals, idle_of
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
@@ -80,9 +80,9 @@ class _Regions:
 
 
 #: Causes that count in every region of a window.
-_ALWAYS = (Cause.PROFILER, Cause.COLLECTIVE)
+_ALWAYS = tuple(cause for cause in Cause if cause.region is Region.WINDOW)
 #: Causes that count between a rank's first and last operation.
-_WITHIN = (Cause.DEPENDENCY, Cause.HOST, Cause.COMMUNICATION, Cause.OTHER)
+_WITHIN = tuple(cause for cause in Cause if cause.region is Region.OPERATIONS)
 
 
 def causes_of(

@@ -17,17 +17,11 @@ from bubbleviz.explain.recognition.plan_distance import (
     may_be_near,
 )
 from bubbleviz.explain.recognition.plans import Plans, PlanSizes, plans_like, split_share
+from bubbleviz.explain.recognition.preference import in_preference
 from bubbleviz.explain.recognition.structure import families_of
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, Schedule
-
-#: Where several schedules have one order (one device, or one microbatch), the first is named.
-PREFERRED = (
-    *("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"),
-    *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "interleaved-zb"),
-    *("zb-v", "v-half", "v-min", "dualpipev", "dualpipe", "chimera"),
-)
 
 
 @dataclass(frozen=True)
@@ -120,7 +114,7 @@ def _of_plans(
     for name, planned in plans_like(ran, plans, rules, sizes):
         (exact if is_exact(ran, planned) else near).append((name, planned))
     if exact:
-        names = _in_preference([name for name, _ in exact])
+        names = in_preference([name for name, _ in exact])
         return Verdict(names[0], names[1:], 0.0, distance_of(ran, exact[0][1]).differences)
     distances: list[tuple[str, PlanDistance]] = [
         (name, distance_of(ran, planned)) for name, planned in near if may_be_near(ran, planned)
@@ -129,7 +123,7 @@ def _of_plans(
     nearest = [(name, distance) for name, distance in distances if distance.share == least]
     if not nearest or not nearest[0][1].is_near:
         return Verdict()
-    names = _in_preference([name for name, _ in nearest])
+    names = in_preference([name for name, _ in nearest])
     chosen = next(distance for name, distance in nearest if name == names[0])
     return Verdict(names[0], names[1:], least, chosen.differences)
 
@@ -179,8 +173,3 @@ def _families(ran: PipelineOrders, microbatches: int, *, eager: bool = False) ->
         return ()
     by_place = dict(zip(ran.places, map(in_microbatch_order, ran.orders), strict=True))
     return families_of([by_place[place] for place in sorted(by_place)], microbatches, eager=eager)
-
-
-def _in_preference(names: Sequence[str]) -> tuple[str, ...]:
-    order = {name: place for place, name in enumerate(PREFERRED)}
-    return tuple(sorted(names, key=lambda name: (order.get(name, len(order)), name)))

@@ -2,7 +2,8 @@
 
 A scheduler that is given times and a memory limit returns another order for other times. Its orders
 keep a structure: W split from the backward and delayed, one chunk a device or two in a V, and the
-most microbatches that a device holds from F to its backward. Limits by source:
+most microbatches that a device holds from F to its backward: the peak that each searched schedule
+states. By source:
 
 - ``zb-1p``, ``zb-2p``: one chunk, p and 2p (Qi et al., Zero Bubble Pipeline Parallelism, arXiv
   2401.10241, section 4; a microbatch whose W remains counts M_W of M_B there, so that only those
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -29,7 +31,9 @@ from bubbleviz.explain.recognition.order_codes import (
     kind_of,
     without_eager_weights,
 )
+from bubbleviz.explain.recognition.preference import in_preference
 from bubbleviz.model.columns import Ints
+from bubbleviz.schedules.known import schedules
 
 #: Share of backwards that must have a W of their own. Some schedulers fuse the last ones.
 _SPLIT = 0.9
@@ -42,22 +46,26 @@ class Family:
     Attributes:
         name: of the schedule.
         chunks: model chunks per device; two are placed in a V.
-        limit: microbatches that a device holds at most, given p.
+        peak: microbatches that a device holds at most, by p.
     """
 
     name: str
     chunks: int
-    limit: Callable[[int], float]
+    peak: Callable[[int], float]
 
 
-#: Of those with the same limit (in small pipelines) the first is named.
-FAMILIES = (
-    Family("zb-1p", 1, lambda p: p),
-    Family("zb-2p", 1, lambda p: 2 * p),
-    Family("zb-v", 2, lambda p: p),
-    Family("v-half", 2, lambda p: (p + 2) / 2),
-    Family("v-min", 2, lambda p: (p + 4) / 3),
-)
+@cache
+def families() -> tuple[Family, ...]:
+    """Return a family for each searched schedule.
+
+    Of those with the same peak (in small pipelines) the first is named.
+    """
+    searched = {
+        schedule.name: Family(schedule.name, schedule.chunks, schedule.searched.peak)
+        for schedule in schedules()
+        if schedule.searched is not None
+    }
+    return tuple(searched[name] for name in in_preference(tuple(searched)))
 
 
 def families_of(
@@ -83,8 +91,8 @@ def families_of(
     # A limit can be missed by a chunk at least.
     peak = max(peak_held(order) for order in orders) / count
     allowed = [
-        (min(family.limit(len(orders)), microbatches), family.name)
-        for family in FAMILIES
+        (min(family.peak(len(orders)), microbatches), family.name)
+        for family in families()
         if family.chunks == count
     ]
     limit = min((limit for limit, _ in allowed if limit >= peak), default=None)

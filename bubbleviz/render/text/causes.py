@@ -53,7 +53,7 @@ def cause_cells(report: Report) -> list[dict[str, str]]:
     """Return a row of cells by column for each cause, and one for their sum; none without any."""
     import numpy as np
 
-    from bubbleviz.explain.causes.cause import MEANINGS, Cause
+    from bubbleviz.explain.causes.cause import Cause
 
     name = report.bubbles.ratio
     shown = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
@@ -65,7 +65,7 @@ def cause_cells(report: Report) -> list[dict[str, str]]:
     spans = [r.accounts[name].window_ns for i in shown for r in i.ranks if name in r.accounts]
     if total == 0 or not spans:
         return []
-    rows = [(c.label, idle[c.label], MEANINGS[c]) for c in Cause if idle[c.label]]
+    rows = [(c.label, idle[c.label], c.meaning) for c in Cause if idle[c.label]]
     return [
         {
             "cause": label,

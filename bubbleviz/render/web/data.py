@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.explain.causes.cause import MEANINGS, Cause
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -77,7 +77,7 @@ def packed(
         "phases": [phase.label for phase in Phase],
         "compute_phases": [int(phase) for phase in COMPUTE],
         "causes": [
-            {"name": cause.label, "meaning": MEANINGS[cause], "colour": CAUSES[cause.label]}
+            {"name": cause.label, "meaning": cause.meaning, "colour": CAUSES[cause.label]}
             for cause in Cause
         ],
         "ratios": [

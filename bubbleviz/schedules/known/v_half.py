@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from bubbleviz.progress import unwatched
 from bubbleviz.schedules.known.zb_v import searched
-from bubbleviz.schedules.plan import Plan, PlanSearch, Schedule, at_equal_times
-
-
-def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
-    """Return the plan at equal times.
-
-    Raises:
-        UsageError: the chunks are not two.
-    """
-    return at_equal_times(_SEARCHED, (stages, microbatches, chunks), unwatched)
-
+from bubbleviz.schedules.plan import PlanSearch, Schedule, plan_at_equal_times
 
 _SEARCHED = PlanSearch(
     plan=lambda setting, watch: searched("v-half", setting, watch),
     limit=lambda stages: (stages + 2) / 2,
+    peak=lambda stages: (stages + 2) / 2,
 )
 SCHEDULE = Schedule(
     name="v-half",
@@ -26,6 +16,6 @@ SCHEDULE = Schedule(
     "microbatches, half of 1F1B's, or in --memory-limit.",
     source="Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section 4",
     chunks=2,
-    plan=plan,
+    plan=plan_at_equal_times(_SEARCHED),
     searched=_SEARCHED,
 )

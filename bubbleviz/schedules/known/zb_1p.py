@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from bubbleviz.errors import UsageError
-from bubbleviz.progress import Watch, unwatched
+from bubbleviz.progress import Watch
 from bubbleviz.schedules.known import known_plans
 from bubbleviz.schedules.plan import (
     Plan,
     PlanSearch,
     Schedule,
     Setting,
-    at_equal_times,
     looped_placement,
+    plan_at_equal_times,
 )
 from bubbleviz.schedules.search import search
 
@@ -33,23 +33,17 @@ def searched(name: str, setting: Setting, watch: Watch) -> Plan:
     return search(name, setting, placement, partial(known_plans, placement), watch)
 
 
-def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
-    """Return the plan at equal times.
-
-    Raises:
-        UsageError: more than one chunk a device.
-    """
-    return at_equal_times(_SEARCHED, (stages, microbatches, chunks), unwatched)
-
-
 _SEARCHED = PlanSearch(
-    plan=lambda setting, watch: searched("zb-1p", setting, watch), limit=float, kept=KEPT
+    plan=lambda setting, watch: searched("zb-1p", setting, watch),
+    limit=float,
+    peak=float,
+    kept=KEPT,
 )
 SCHEDULE = Schedule(
     name="zb-1p",
     summary="Searched for the times given, in the memory of p microbatches, or in --memory-limit.",
     source="Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, sections 3 and 5",
     chunks=1,
-    plan=plan,
+    plan=plan_at_equal_times(_SEARCHED),
     searched=_SEARCHED,
 )

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from bubbleviz.progress import unwatched
 from bubbleviz.schedules.known.zb_1p import KEPT, searched
-from bubbleviz.schedules.plan import Plan, PlanSearch, Schedule, at_equal_times
-
-
-def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
-    """Return the plan at equal times.
-
-    Raises:
-        UsageError: more than one chunk a device.
-    """
-    return at_equal_times(_SEARCHED, (stages, microbatches, chunks), unwatched)
-
+from bubbleviz.schedules.plan import PlanSearch, Schedule, plan_at_equal_times
 
 _SEARCHED = PlanSearch(
     plan=lambda setting, watch: searched("zb-2p", setting, watch),
     limit=lambda stages: 2.0 * stages,
+    peak=lambda stages: 2.0 * stages,
     kept=KEPT,
 )
 SCHEDULE = Schedule(
@@ -26,6 +16,6 @@ SCHEDULE = Schedule(
     summary="Searched for the times given, in the memory of 2p microbatches, or in --memory-limit.",
     source="Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, sections 3 and 5",
     chunks=1,
-    plan=plan,
+    plan=plan_at_equal_times(_SEARCHED),
     searched=_SEARCHED,
 )

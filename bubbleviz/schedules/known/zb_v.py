@@ -88,5 +88,7 @@ SCHEDULE = Schedule(
     source="Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6",
     chunks=2,
     plan=plan,
-    searched=PlanSearch(plan=lambda setting, watch: searched("zb-v", setting, watch), limit=None),
+    searched=PlanSearch(
+        plan=lambda setting, watch: searched("zb-v", setting, watch), limit=None, peak=float
+    ),
 )
