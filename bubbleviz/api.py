@@ -9,7 +9,6 @@ from pathlib import Path
 
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.run import RunHints, merge_recordings
-from bubbleviz.align.staging_limitations import MAYBE_MISSING
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, convention_of, find_convention
 from bubbleviz.conventions.draft import drafts
@@ -22,11 +21,10 @@ from bubbleviz.explain.recognition.recognition import compared, schedule_of
 from bubbleviz.explain.windowed import windowed
 from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
 from bubbleviz.interpret.inspection import Inspection, Trial, look_over
-from bubbleviz.interpret.limitations import INFERRED
 from bubbleviz.interpret.record import ReadOptions, export_of, record
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.choices import ALIGNMENTS, one_of
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.private_names import note_host, note_paths
@@ -35,7 +33,7 @@ from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.report.assembly import assemble
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.files import read_plan
-from bubbleviz.sources.directories import UNREADABLE
+from bubbleviz.sources.directories import unreadable
 from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.timing import add, step
@@ -110,13 +108,21 @@ def analyze(
         explanation = explain(run, counts)
         run, counts, explanation = windowed(part, run, counts, explanation)
         executed = run.ranks, run.operations, counts.iterations
-        inferred = any(note.what == INFERRED for r in recordings for note in r.limitations)
+        inferred = any(
+            note.kind is LimitationKind.MICROBATCHES_INFERRED
+            for r in recordings
+            for note in r.limitations
+        )
         schedule = schedule_of(*executed, inferred=inferred)
         comparison = None if planned is None else compared(*executed, planned)
     report = assemble(NotebookReport, recordings, run, counts, explanation, unreadable)
     if schedule.exact:
         # A schedule that ran from its first to its last stage lacks none.
-        limitations = [note for note in report.limitations if note.what != MAYBE_MISSING]
+        limitations = [
+            note
+            for note in report.limitations
+            if note.kind is not LimitationKind.STAGES_MAY_BE_MISSING
+        ]
         report = replace(report, limitations=tuple(limitations))
     if what_if:
         with step("simulate other schedules"):
@@ -173,7 +179,7 @@ def _record_all(
     errors = [outcome for outcome in ordered if isinstance(outcome, ProfileError)]
     if not recordings:
         raise errors[0]
-    return recordings, tuple(Limitation(UNREADABLE, str(e)) for e in errors)
+    return recordings, tuple(unreadable(str(e)) for e in errors)
 
 
 def _conventions(given: str | Path | Sequence[str | Path]) -> tuple[Convention, ...]:

@@ -12,18 +12,16 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of
-from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.operations import LimitationKind, RankOperations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
-
-#: Limitations on ranges whose names were lost.
-_NAMES_LOST = ("names of ranges", "names of kernels, and maybe of ranges")
 
 
 def refuse_other_runs(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
     """Raise MismatchError where the recordings, made on these machines, are of no one run."""
     # An export that lost names of ranges is not held to what these tell.
-    named = [r for r in recordings if not any(n.what in _NAMES_LOST for n in r.limitations)]
+    lost = LimitationKind.RANGE_NAMES_LOST
+    named = [r for r in recordings if all(note.kind is not lost for note in r.limitations)]
     _refuse_other_shapes(named)
     _refuse_other_namings(named)
     _refuse_one_process_twice(recordings, machines)

@@ -10,11 +10,9 @@ from bubbleviz.align.merge import JoinedRank
 from bubbleviz.align.pipelines import Parallel, RankNumbers
 from bubbleviz.align.stage_checks import slacks
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.operations import Limitation, RankOperations
+from bubbleviz.model.operations import Limitation, LimitationKind, RankOperations
 from bubbleviz.model.phases import COUNTED, Phase
 
-#: The subject of a limitation that a schedule known to be whole refutes.
-MAYBE_MISSING = "stages that may be missing"
 #: Ranks that a limitation lists.
 _LISTED = 8
 UNPAIRED = Limitation(
@@ -139,4 +137,5 @@ def stages_far_apart(operations: RankOperations, virtual_stage: Ints) -> tuple[L
         f"between virtual stages {', '.join(far)} every microbatch is away for longer than an F "
         "and a B take; if a server has no profile here, ratios and stages leave it out"
     )
-    return (Limitation(MAYBE_MISSING, reason, len(far)),) if far else ()
+    kind = LimitationKind.STAGES_MAY_BE_MISSING
+    return (Limitation("stages that may be missing", reason, len(far), kind),) if far else ()

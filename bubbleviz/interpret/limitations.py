@@ -7,12 +7,13 @@ import numpy as np
 from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.truncation import OPEN, UNRECORDED
-from bubbleviz.model.operations import Limitation, RankOperations
+from bubbleviz.model.operations import Limitation, LimitationKind, RankOperations
 from bubbleviz.model.phases import COMPUTE, COUNTED
 from bubbleviz.model.profile import Profile
 
 #: The limitation of names that give no microbatches.
-INFERRED = "microbatch numbers are inferred"
+_INFERRED = "microbatch numbers are inferred"
+_KINDS = {_INFERRED: LimitationKind.MICROBATCHES_INFERRED}
 
 
 def limitations_of(
@@ -51,7 +52,7 @@ def limitations_of(
             int((compute & (operations.has_span == 0) & (operations.cut == 0)).sum()),
         ),
         (
-            INFERRED,
+            _INFERRED,
             "the names give none, so they are counted by order within an iteration",
             int(placed.unnumbered.any()),
         ),
@@ -78,5 +79,7 @@ def limitations_of(
         ),
     )
     return tuple(
-        Limitation(what, f"{path}: {reason}", count) for what, reason, count in candidates if count
+        Limitation(what, f"{path}: {reason}", count, _KINDS.get(what, LimitationKind.OTHER))
+        for what, reason, count in candidates
+        if count
     )

@@ -17,9 +17,8 @@ from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
 from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.model.profile import WITHOUT_DEVICE
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.raw_reports import exported
 from bubbleviz.sources.readers import OpenFile, reader_of
@@ -126,7 +125,11 @@ def _record_export(
                 rows.count = len(profile.ranges.names)
             if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
                 return interpret(profile, last, names, kinds, cross_thread=how.cross_thread)
-        reasons = [note.reason for note in profile.limitations if note.what == WITHOUT_DEVICE]
+        reasons = [
+            note.reason
+            for note in profile.limitations
+            if note.kind is LimitationKind.WITHOUT_DEVICE
+        ]
         why = f" ({reasons[0]})" if reasons else ""
         reason = _nothing_named(file, candidates, path, given=bool(chosen))
         raise NothingToAnalyseError(f"{path}: {reason}{why}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum, auto
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,13 +17,33 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.phases import Phase
 
 
+class LimitationKind(Enum):
+    """What later stages make of a limitation, whose text is for people alone."""
+
+    OTHER = auto()
+    COSTS = auto()  # kernels, calls or instructions are missing: costs may be off
+    WRONG_COSTS = auto()  # costs of instructions are wrong
+    KERNELS_LEFT_OUT = auto()  # for their times; likewise a limit of costs
+    PROFILE_UNREADABLE = auto()  # a file of a directory is left out
+    RANGE_NAMES_LOST = auto()  # likewise a limit of costs
+    WITHOUT_DEVICE = auto()  # instructions on a host stand for those of a device
+    MICROBATCHES_INFERRED = auto()
+    STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
+
+
 @dataclass(frozen=True)
 class Limitation:
-    """A limit of an analysis: its subject, the reason, and how often it applies."""
+    """A limit of an analysis: its subject, the reason, how often it applies, and its kind."""
 
     what: str
     reason: str
     count: int = 1
+    kind: LimitationKind = field(default=LimitationKind.OTHER, compare=False, repr=False)
+
+    @property
+    def entry(self) -> dict[str, str | int]:
+        """The values of a JSON document, by key."""
+        return {"what": self.what, "reason": self.reason, "count": self.count}
 
     @property
     def sentence(self) -> str:

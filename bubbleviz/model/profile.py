@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bubbleviz.model.columns import Bools, Codes, Ints, Table
 from bubbleviz.model.nccl_payloads import Payloads
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.process_groups import Collectives
 
 PID_MASK = 0xFFFFFF
@@ -42,8 +42,8 @@ def is_main(thread: int) -> bool:
     return tid_of(thread) == pid_of(thread >> 24)
 
 
-#: What a limitation is about where instructions on a host stand for those of a device.
-WITHOUT_DEVICE = "devices"
+#: Rows of the kernels of a profile, among the kinds of rows that can be left out.
+KERNELS = "kernels"
 #: How threads are named that stand for a device and are none of a host's.
 DEVICE_THREAD = "XLA on device"
 #: The correlation id of what no call launched; ids have 32 bits.
@@ -67,10 +67,16 @@ def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation
     """Return the limitations for rows of some kinds that were left out for their times, if any."""
     reason = f"{path}: they end before they start, or lie years away; they are left out"
     return tuple(
-        Limitation(f"{what} with impossible times", reason, count)
+        Limitation(
+            f"{what} with impossible times", reason, count, _kind_of(what, LimitationKind.COSTS)
+        )
         for what, count in left_out.items()
         if count
     )
+
+
+def _kind_of(what: str, otherwise: LimitationKind) -> LimitationKind:
+    return LimitationKind.KERNELS_LEFT_OUT if what == KERNELS else otherwise
 
 
 def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
@@ -80,16 +86,20 @@ def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ..
         "are left out"
     )
     return tuple(
-        Limitation(f"{what} without timestamps", reason, count)
+        Limitation(
+            f"{what} without timestamps", reason, count, _kind_of(what, LimitationKind.OTHER)
+        )
         for what, count in left_out.items()
         if count
     )
 
 
-def outside_limitation(what: str, path: str, count: int) -> Limitation:
+def outside_limitation(
+    what: str, path: str, count: int, kind: LimitationKind = LimitationKind.OTHER
+) -> Limitation:
     """Return the limitation for rows of some kind that lie outside the capture."""
     reason = f"{path}: they start or end far from everything else; they are left out"
-    return Limitation(f"{what} outside the capture", reason, count)
+    return Limitation(f"{what} outside the capture", reason, count, kind)
 
 
 def correlations(ids: Ints) -> npt.NDArray[np.uint32]:

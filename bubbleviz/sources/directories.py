@@ -6,13 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.sources.paths import InputFile
 
 T = TypeVar("T")
-
-#: What is left out where a file of a directory cannot be read.
-UNREADABLE = "a profile of the directory"
 
 
 def read_each(
@@ -38,4 +35,11 @@ def read_each(
             errors.append(error)
     if errors and not contents:
         raise errors[0]
-    return contents, tuple(Limitation(UNREADABLE, str(error)) for error in errors)
+    return contents, tuple(unreadable(str(error)) for error in errors)
+
+
+def unreadable(reason: str) -> Limitation:
+    """Return the limitation for a file of a directory that cannot be read."""
+    return Limitation(
+        "a profile of the directory", reason, kind=LimitationKind.PROFILE_UNREADABLE
+    )

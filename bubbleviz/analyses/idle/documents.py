@@ -53,10 +53,7 @@ def json_text(report: IdleReport, top: int) -> str:
         ],
         "meanings": dict(report.meaning),
         "ranks": [_rank(index, rank, top) for index, rank in enumerate(report.ranks)],
-        "limitations": [
-            {"what": limitation.what, "reason": limitation.reason, "count": limitation.count}
-            for limitation in report.limitations
-        ],
+        "limitations": [limitation.entry for limitation in report.limitations],
     }
     return json.dumps(document, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
 

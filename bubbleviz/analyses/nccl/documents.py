@@ -66,10 +66,7 @@ def json_text(communication: Communication) -> str:
         "busy_ns": busy_ns(communication),
         "totals": [_total(total) for total in totals_of(communication)],
         "definitions": list(DEFINITIONS),
-        "limitations": [
-            {"what": limitation.what, "reason": limitation.reason, "count": limitation.count}
-            for limitation in communication.limitations
-        ],
+        "limitations": [limitation.entry for limitation in communication.limitations],
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 

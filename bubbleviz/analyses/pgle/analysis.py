@@ -24,7 +24,7 @@ from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.interpret.record import export_of, renamed_limitations
 from bubbleviz.model.columns import Bools
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
@@ -183,6 +183,7 @@ def _shared_names(samples: Samples) -> Iterator[Limitation]:
             "XLA looks costs up by name, and these are of all the modules together; take one "
             "with --module NAME, or keep all apart with --modules",
             count,
+            LimitationKind.COSTS,
         )
 
 

@@ -20,7 +20,7 @@ from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
 
 #: How the names of calls begin that launch CUDA graphs.
@@ -126,7 +126,10 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
             f"{path}: no device runs them more than {skip} time{'s' * (skip != 1)}, so their "
             "warm-up is in their costs"
         )
-        notes = (*notes, Limitation("modules whose warm-up counts", reason, once))
+        notes = (
+            *notes,
+            Limitation("modules whose warm-up counts", reason, once, LimitationKind.COSTS),
+        )
     samples = _samples(work, thunks, names).take(keep)
     return ProfileSamples(samples, left_out, notes, profile.source.device)
 
@@ -269,6 +272,7 @@ def _notes(
             f"{path}: {100 * share:.1f} % of their time beside compute kernels, so that both take "
             "longer than alone; record with the latency-hiding scheduler and asynchronous "
             "collectives off",
+            kind=LimitationKind.WRONG_COSTS,
         )
     apart = int(thunks.apart.sum())
     if apart:
@@ -277,6 +281,7 @@ def _notes(
             f"{path}: other instructions run between their start and done, as the latency-hiding "
             "scheduler puts them; costs would be wrong: record with it off",
             apart,
+            LimitationKind.WRONG_COSTS,
         )
     graphs = _graphs(profile, links, work, thunks)
     if graphs:
@@ -285,6 +290,7 @@ def _notes(
             f"{path}: {graphs} instruction{'s launch' if graphs > 1 else ' launches'} whole "
             "graphs, and what is inside has no costs; record with --xla_gpu_enable_command_buffer=",
             graphs,
+            LimitationKind.WRONG_COSTS,
         )
     for what, rule, why in (
         ("work outside every instruction", LinkRule.OUTSIDE, "it is in no cost"),
@@ -293,7 +299,9 @@ def _notes(
         lost = np.flatnonzero(links.rule == rule)
         if len(lost):
             lost_ns = int((activities.end_ns[lost] - activities.start_ns[lost]).sum())
-            yield Limitation(what, f"{path}: {lost_ns / 1e6:,.3f} ms; {why}", len(lost))
+            yield Limitation(
+                what, f"{path}: {lost_ns / 1e6:,.3f} ms; {why}", len(lost), LimitationKind.COSTS
+            )
 
 
 def _overlap(work: _Work, counted: Bools, start_ns: Ints, end_ns: Ints) -> tuple[int, int]:

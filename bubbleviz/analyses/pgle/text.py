@@ -10,21 +10,23 @@ from rich.text import Text
 from bubbleviz.analyses.pgle.comparison import CostComparison
 from bubbleviz.analyses.pgle.costs import Costs
 from bubbleviz.analyses.pgle.files import formats
-from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import counted, omitted, ruled, shortened, titled
-from bubbleviz.sources.directories import UNREADABLE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 #: Rows of a table, and characters of a name in it.
 _ROWS, _NAME = 30, 60
-#: Limitations that make costs wrong, whatever else they are good for.
-_WRONG = (OVERLAP, PAIRS, GRAPHS)
-#: Words in other limitations that concern costs, not clocks, hosts or threads.
-_OF_COSTS = ("kernel", "CUDA", "memory", "impossible", "instruction", "module", "names of ranges")
+#: Limitations that concern costs or whole profiles, not clocks, hosts or threads.
+_OF_COSTS = (
+    LimitationKind.WRONG_COSTS,
+    LimitationKind.COSTS,
+    LimitationKind.KERNELS_LEFT_OUT,
+    LimitationKind.RANGE_NAMES_LOST,
+    LimitationKind.PROFILE_UNREADABLE,
+)
 
 #: Flags of the run that is profiled, and of the one that uses the costs; from
 #: docs.nvidia.com/jax-toolbox/performance-profiling/pgle-profile-guided-latency-estimation.
@@ -42,9 +44,8 @@ USE_FLAGS = (
 
 def warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
     """Return a sentence for each limitation of costs, those that make them wrong first."""
-    words = (*_WRONG, *_OF_COSTS, UNREADABLE)
-    of_costs = [note for note in limitations if any(word in note.what for word in words)]
-    of_costs.sort(key=lambda note: note.what not in _WRONG)
+    of_costs = [note for note in limitations if note.kind in _OF_COSTS]
+    of_costs.sort(key=lambda note: note.kind is not LimitationKind.WRONG_COSTS)
     return tuple(note.sentence for note in of_costs)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from bubbleviz.model.capture import outside_capture
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import IMPOSSIBLE_NS, Activities, outside_limitation
 
 #: Work may begin so much before its launching call, as clocks differ; ns.
@@ -57,9 +57,14 @@ class TimeCheck:
         """Yield what was left out of a profile, and how far its clocks differ."""
         if self.early:
             reason = f"{path}: they start before the call that launched them; they are left out"
-            yield Limitation("kernels and copies before their launching call", reason, self.early)
+            yield Limitation(
+                "kernels and copies before their launching call",
+                reason,
+                self.early,
+                LimitationKind.COSTS,
+            )
         if self.outside:
-            yield outside_limitation("kernels and copies", path, self.outside)
+            yield outside_limitation("kernels and copies", path, self.outside, LimitationKind.COSTS)
         if self.skewed:
             reason = (
                 f"{path}: many start before the call that launched them, by up to "

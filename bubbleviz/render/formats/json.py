@@ -97,7 +97,7 @@ def document(report: Report) -> dict[str, Any]:
         **_explained(report),
         "coverage": [asdict(rank) for rank in report.coverage],
         "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
-        "limitations": [asdict(limitation) for limitation in report.limitations],
+        "limitations": [limitation.entry for limitation in report.limitations],
         "methods": methods(report),
         "timeline": _timeline(report),
     }

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     HOST,
     Device,
@@ -208,7 +208,9 @@ def _lost_kernels(
         f"{file.path}: the file's end is missing, and kernels are written in no order of time, so "
         "that any may be missing; device activity is a lower bound"
     )
-    return (Limitation("kernels and copies of some launches", reason, workless),)
+    return (
+        Limitation("kernels and copies of some launches", reason, workless, LimitationKind.COSTS),
+    )
 
 
 def _untimed(path: str, untimed: int, endless: int) -> Iterator[Limitation]:

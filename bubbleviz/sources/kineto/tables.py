@@ -11,7 +11,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import found_in
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Calls, Ranges, correlations, process_of
 from bubbleviz.sources.in_memory import InMemoryCalls
 from bubbleviz.sources.kineto.event_columns import (
@@ -41,7 +41,9 @@ def with_devices(
     process = process_of(threads[work[THREAD][lacking]])
     columns[DEVICE, lacking] = np.where(process < _MOST_DEVICES, process, 0)
     reason = f"{path}: they count as those of the device that their process (pid) names, else of 0"
-    note = Limitation("devices of some kernels and copies", reason, len(lacking))
+    note = Limitation(
+        "devices of some kernels and copies", reason, len(lacking), LimitationKind.COSTS
+    )
     return EventRows(columns, work.kind, work.impossible), (note,)
 
 
@@ -65,7 +67,9 @@ def with_operators(
     rows[END] = rows[START]
     rows[CORRELATION] = work[CORRELATION][lost]
     reason = f"{path}: the operators with their External id stand for the calls"
-    note = Limitation("CUDA API calls of some kernels and copies", reason, len(lost))
+    note = Limitation(
+        "CUDA API calls of some kernels and copies", reason, len(lost), LimitationKind.COSTS
+    )
     columns = np.concatenate((calls.columns, rows), axis=1)
     kind = np.full(columns.shape[1], CALL, np.int64)
     return EventRows(columns, kind, 0), (note,)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     IMPOSSIBLE_NS,
     Contents,
@@ -166,7 +166,11 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
 
 def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
     """Return the error of an export without kernels, or of which each was left out."""
-    left_out = [f"{note.count} {note.what}" for note in notes if note.what.startswith("kernels ")]
+    left_out = [
+        f"{note.count} {note.what}"
+        for note in notes
+        if note.kind is LimitationKind.KERNELS_LEFT_OUT
+    ]
     if not left_out:
         return unrecorded(export, KERNEL)
     return NothingToAnalyseError(

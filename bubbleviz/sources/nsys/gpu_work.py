@@ -12,8 +12,9 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Codes, Ints, widened
 from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.numbering import BlockNumbering
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
+    KERNELS,
     Activities,
     correlations,
     impossible_times,
@@ -116,7 +117,13 @@ def _lost_graphs(export: Export) -> tuple[Limitation, ...]:
     if GRAPH not in export.schema or export.has("gpu_work/graphs"):
         return ()
     lacking = ", ".join(export.lacks("gpu_work/graphs"))
-    return (Limitation("CUDA graphs traced as a whole", f"{export.path} lacks {lacking}"),)
+    return (
+        Limitation(
+            "CUDA graphs traced as a whole",
+            f"{export.path} lacks {lacking}",
+            kind=LimitationKind.COSTS,
+        ),
+    )
 
 
 def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple[Limitation, ...]:
@@ -133,7 +140,7 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
     )
     lacking = ", ".join(export.lacks("gpu_work/kernels")) or "it for some"
     reason = f"{export.path} lacks {lacking}; {outcome}"
-    return (Limitation("the process of kernels", reason, count),)
+    return (Limitation("the process of kernels", reason, count, LimitationKind.COSTS),)
 
 
 def _lost_copies(
@@ -171,7 +178,7 @@ def _unrecorded_graphs(
         lost += int((~np.isin(correlation_id[process == pid], recorded)).sum())
     reason = f"{export.path}: record what graphs run with nsys profile --cuda-graph-trace=node"
     what = "CUDA graph launches without recorded work"
-    return (Limitation(what, reason, lost),) if lost else ()
+    return (Limitation(what, reason, lost, LimitationKind.COSTS),) if lost else ()
 
 
 def _ids(call_names: Mapping[int, str], beginnings: tuple[str, ...]) -> list[int]:
@@ -192,8 +199,8 @@ class ActivitiesBuilder:
         self._correlation_id = np.empty(room, np.uint32)
         self._places, self._names = BlockNumbering(), BlockNumbering()
         self._count = self._kernels = 0
-        self.impossible = {"kernels": 0, "copies": 0}
-        self.untimed = {"kernels": 0, "copies": 0}
+        self.impossible = {KERNELS: 0, "copies": 0}
+        self.untimed = {KERNELS: 0, "copies": 0}
 
     def add_kernels(self, block: Ints) -> None:
         """Add kernels: start_ns, end_ns, device, process, correlation id, number of the name.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import Ranges, TableCount
 from bubbleviz.sources.nsys.export import GRAPH, KERNEL, NVTX, RUNTIME, Export
 from bubbleviz.sources.nsys.ranges import event_types
@@ -116,7 +116,13 @@ def range_limitations(export: Export, ranges: Ranges) -> tuple[Limitation, ...]:
     names = [lack for lack in lacking if not lack.endswith(".endGlobalTid")]
     notes = []
     if names:
-        notes.append(Limitation("names of ranges", f"{export.path} lacks {', '.join(names)}"))
+        notes.append(
+            Limitation(
+                "names of ranges",
+                f"{export.path} lacks {', '.join(names)}",
+                kind=LimitationKind.RANGE_NAMES_LOST,
+            )
+        )
     if len(names) < len(lacking) and bool(ranges.start_end.any()):
         reason = f"{export.path} lacks {NVTX}.endGlobalTid, so their starting thread is taken"
         notes.append(Limitation("start/end ranges that another thread ended", reason))
@@ -128,7 +134,11 @@ def name_limitations(export: Export, kernel_names: Sequence[str]) -> tuple[Limit
     if not any(name.startswith("<string ") for name in kernel_names):
         return ()
     reason = f"{export.path} has none for them in StringIds"
-    return (Limitation("names of kernels, and maybe of ranges", reason),)
+    return (
+        Limitation(
+            "names of kernels, and maybe of ranges", reason, kind=LimitationKind.RANGE_NAMES_LOST
+        ),
+    )
 
 
 def table_counts(export: Export) -> tuple[TableCount, ...]:

@@ -11,11 +11,10 @@ import numpy as np
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.columns import Bools, Ints, joined
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
     HOST,
-    WITHOUT_DEVICE,
     Contents,
     Device,
     NameCount,
@@ -262,10 +261,11 @@ def _limitations(path: str, planes: Planes, work: XlaWork) -> Iterator[Limitatio
         yield Limitation("instructions of unknown devices", reason, planes.strange_devices)
     if planes.on_host and work.activities.kernels:
         yield Limitation(
-            WITHOUT_DEVICE,
+            "devices",
             f"{path}: no device plane: a CPU run, in which instructions on host threads stand for "
             "kernels; they do not name forward and backward, so use idle or pgle instead of "
             "analyze",
+            kind=LimitationKind.WITHOUT_DEVICE,
         )
     if not work.launched and work.activities.kernels:
         yield Limitation(
