@@ -33,7 +33,7 @@ from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.report.assembly import assemble
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.files import read_plan
-from bubbleviz.sources.directories import unreadable
+from bubbleviz.sources.directories import unreadable_profile
 from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.timing import add, step
@@ -179,7 +179,7 @@ def _record_all(
     errors = [outcome for outcome in ordered if isinstance(outcome, ProfileError)]
     if not recordings:
         raise errors[0]
-    return recordings, tuple(unreadable(str(e)) for e in errors)
+    return recordings, tuple(unreadable_profile(str(e)) for e in errors)
 
 
 def _conventions(given: str | Path | Sequence[str | Path]) -> tuple[Convention, ...]:

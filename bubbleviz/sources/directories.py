@@ -35,11 +35,9 @@ def read_each(
             errors.append(error)
     if errors and not contents:
         raise errors[0]
-    return contents, tuple(unreadable(str(error)) for error in errors)
+    return contents, tuple(unreadable_profile(str(error)) for error in errors)
 
 
-def unreadable(reason: str) -> Limitation:
+def unreadable_profile(reason: str) -> Limitation:
     """Return the limitation for a file of a directory that cannot be read."""
-    return Limitation(
-        "a profile of the directory", reason, kind=LimitationKind.PROFILE_UNREADABLE
-    )
+    return Limitation("a profile of the directory", reason, kind=LimitationKind.PROFILE_UNREADABLE)

@@ -17,7 +17,7 @@ def inspect(
 ) -> None:
     """Show what a profile holds, which NVTX convention it follows, and what is missing."""
     from bubbleviz.errors import InputError, ProfileError
-    from bubbleviz.sources.directories import unreadable
+    from bubbleviz.sources.directories import unreadable_profile
     from bubbleviz.sources.paths import find_profiles
 
     files = find_profiles(profiles)
@@ -37,4 +37,4 @@ def inspect(
     if len(unreadable) == len(files):
         raise unreadable[0]
     for reason in map(str, unreadable):
-        complain(unreadable(reason).sentence, 0)
+        complain(unreadable_profile(reason).sentence, 0)
