@@ -258,7 +258,9 @@ def _limitations(path: str, planes: Planes, work: XlaWork) -> Iterator[Limitatio
         yield outside_limitation("events", path, planes.outside)
     if planes.strange_devices:
         reason = f"{path}: no device has their device_ordinal; they are left out"
-        yield Limitation("instructions of unknown devices", reason, planes.strange_devices)
+        yield Limitation(
+            "instructions of unknown devices", reason, planes.strange_devices, LimitationKind.COSTS
+        )
     if planes.on_host and work.activities.kernels:
         yield Limitation(
             "devices",
