@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.analyses.idle.evidence import IdleOptions
-from bubbleviz.analyses.idle.ranks import window_extent
 from bubbleviz.analyses.nccl.alignment import align_events
 from bubbleviz.analyses.nccl.anchors import Anchor, anchor_of
 from bubbleviz.analyses.nccl.clocks import clocks_and_bases, profile_clocks
@@ -33,20 +31,16 @@ from bubbleviz.analyses.nccl.members import (
 from bubbleviz.analyses.nccl.profiles import NcclProfile, read_nccl_profile
 from bubbleviz.analyses.nccl.rows import operations_of, with_shared
 from bubbleviz.analyses.nccl.totals import Communication, FileRead
-from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.interpret.record import export_of
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
 from bubbleviz.private_names import note_host
-from bubbleviz.progress import Progress, Unwatched, unwatched
+from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile
 from bubbleviz.sources.nccl.formats import read_events
 from bubbleviz.sources.paths import InputFile
-from bubbleviz.sources.readers import reader_of
 
 
 def measure_communication(
@@ -80,26 +74,32 @@ def measure_communication(
     progress = progress or Unwatched()
     progress.files({file.path: Path(file.path).stat().st_size for file in files})
     formats = {file.path: file.format for file in files}
+    profiles: list[NcclProfile] = []
+    iterations = window if window is not None and window.times_ns is None else None
 
     def read(path: str) -> EventFile | NcclProfile:
         watch, events = partial(progress.read, path), formats[path]
         try:
             if events is not None:
                 return read_events(path, watch, events)
-            return read_nccl_profile(path, jobs, watch, keep_export=keep_export)
+            # The first profile names the iterations.
+            of_first = None if profiles else iterations
+            profiles.append(
+                read_nccl_profile(path, jobs, watch, keep_export=keep_export, window=of_first)
+            )
+            return profiles[-1]
         finally:
             watch(1.0)
 
     contents, unreadable = read_each([InputFile(file.path, file.named) for file in files], read)
     recorded = [content for content in contents if isinstance(content, EventFile)]
-    profiles = [content for content in contents if isinstance(content, NcclProfile)]
     for profile in profiles:
         note_host(profile.source.host)
     communication = merge_communication(recorded, profiles, known_instants)
     communication = replace(communication, limitations=(*unreadable, *communication.limitations))
     if window is None:
         return communication
-    extent_ns = _extent_of(window, [profile.source.path for profile in profiles])
+    extent_ns = _extent_of(window, profiles)
     return _within(communication, window, extent_ns)
 
 
@@ -178,30 +178,24 @@ def _files(
     )
 
 
-def _extent_of(window: Window, profiles: Sequence[str]) -> tuple[int, int]:
+def _extent_of(window: Window, profiles: Sequence[NcclProfile]) -> tuple[int, int]:
     """Return the start and end (exclusive) of a window on the clock of the first profile, in ns.
 
     Args:
         window: of the run.
-        profiles: paths of profiles, of which the first has the steps.
+        profiles: as read, of which the first has the window of iterations.
 
     Raises:
         UsageError: the window is one of iterations, and there is no profile.
-        InputError: the profile holds no such iteration.
     """
     if window.times_ns is not None:
         return window.times_ns
-    if not profiles:
+    if not profiles or profiles[0].window_ns is None:
         raise UsageError(
             f"--window {window.text}: NCCL's event files hold no iterations; add a profile of the "
             "run, or give a window of time"
         )
-    with (
-        export_of(profiles[0]) as export,
-        reader_of(export).open_file(export, 1, unwatched) as file,
-    ):
-        options = IdleOptions(0, None, default_activities(), default_kinds())
-        return window_extent(file.read((), partial=True), window, options)
+    return profiles[0].window_ns
 
 
 def _within(

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bubbleviz.analyses.idle.evidence import IdleOptions
+from bubbleviz.analyses.idle.ranks import window_extent
 from bubbleviz.analyses.nccl.collectives import operations_of_pytorch, sizes_of
 from bubbleviz.analyses.nccl.communications import Communicator, KernelOperations
 from bubbleviz.analyses.nccl.kernel_names import parse_kernel_name
@@ -15,12 +17,16 @@ from bubbleviz.analyses.nccl.nvtx_operations import (
     communicator_sizes,
     operations_of_ranges,
 )
+from bubbleviz.conventions.host_activities import default_activities
+from bubbleviz.conventions.kinds import default_kinds
+from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.record import export_of, renamed_limitations
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Source
+from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.readers import reader_of
 
@@ -36,6 +42,7 @@ class NcclProfile:
         ranks: number of ranks of each communicator.
         without_kernels: calls whose kernels were not found.
         limitations: what could not be read, and why.
+        window_ns: start and end (exclusive) of the window of iterations to analyse; None for none.
     """
 
     source: Source
@@ -44,18 +51,32 @@ class NcclProfile:
     ranks: tuple[tuple[Communicator, int], ...]
     without_kernels: int
     limitations: tuple[Limitation, ...]
+    window_ns: tuple[int, int] | None = None
 
 
 def read_nccl_profile(
-    path: str, jobs: int = 1, watch: Watch = unwatched, *, keep_export: bool = False
+    path: str,
+    jobs: int = 1,
+    watch: Watch = unwatched,
+    *,
+    keep_export: bool = False,
+    window: Window | None = None,
 ) -> NcclProfile:
     """Return NCCL's kernels of a profile, with the operations of its ranges.
 
+    Args:
+        path: of the profile.
+        jobs: threads that read it.
+        watch: receives how much of it has been read.
+        keep_export: leave an export made of a ``.nsys-rep`` report beside it.
+        window: of iterations, to find on the profile's clock.
+
     Raises:
         ProfileError: it cannot be read.
+        InputError: it holds no iteration of the window.
     """
     with export_of(path, keep=keep_export) as export:
-        profile = _of_export(export, jobs, watch)
+        profile = _of_export(export, jobs, watch, window)
     # A temporary export goes by its report's name.
     return replace(
         profile,
@@ -64,9 +85,19 @@ def read_nccl_profile(
     )
 
 
-def _of_export(path: str, jobs: int, watch: Watch) -> NcclProfile:
+def _of_export(path: str, jobs: int, watch: Watch, window: Window | None) -> NcclProfile:
     with reader_of(path).open_file(path, jobs, watch) as file:
-        return _nccl_profile(file.read(GLOBS, partial=True))
+        profile = file.read(GLOBS, partial=True)
+        nccl_profile = _nccl_profile(profile)
+        if window is None:
+            return nccl_profile
+        options = IdleOptions(0, None, default_activities(), default_kinds())
+        try:
+            window_ns = window_extent(profile, window, options)
+        except ProfileError as error:
+            # Without this profile's iterations another one's would be taken.
+            raise InputError(str(error)) from error
+        return replace(nccl_profile, window_ns=window_ns)
 
 
 def _nccl_profile(profile: Profile) -> NcclProfile:
