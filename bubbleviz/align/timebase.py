@@ -227,10 +227,11 @@ def _contradicting(
 def _need(joined: Joined, staging: Staging, precedences: Precedences, row: int) -> str:
     """Return which operation needs which."""
     after, before = int(precedences.after_row[row]), int(precedences.before_row[row])
-    return f"{_called(joined, staging, after)} needs {_called(joined, staging, before)}"
+    consumer, producer = (_operation_label(joined, staging, row) for row in (after, before))
+    return f"{consumer} needs {producer}"
 
 
-def _called(joined: Joined, staging: Staging, row: int) -> str:
+def _operation_label(joined: Joined, staging: Staging, row: int) -> str:
     """Return the words that name an operation in a sentence."""
     operations = staging.operations
     name = operations.names[int(operations.name_id[row])]

@@ -310,7 +310,7 @@ class DaskFleet:
                 del left[number]
                 yield number, result
             if left and self._pulses.look():
-                yield from self._looked_after(left)
+                yield from self._resubmit_stuck(left)
 
     def _submit(self, number: int, task: _Task, where: Collection[str] | None) -> None:
         arguments = (__version__, task.work, *task.arguments)
@@ -318,7 +318,7 @@ class DaskFleet:
             self._cluster.submit(_same_version, arguments, where, priority=-number)
         )
 
-    def _looked_after(self, left: dict[int, _Task]) -> Iterator[tuple[int, ProfileError]]:
+    def _resubmit_stuck(self, left: dict[int, _Task]) -> Iterator[tuple[int, ProfileError]]:
         """Have done elsewhere what a silent worker has, and give up what nobody is left for."""
         living, silent, hosts = self._pulses.living(), self._pulses.silent(), self._pulses.hosts()
         stuck = self._cluster.keys_on(silent) if silent else set()

@@ -86,6 +86,7 @@ def document(report: Report) -> dict[str, Any]:
             "iterations": summary.iterations,
             "bubble_ratio": _spreads(summary.bubble_ratio),
             "bubble_interval": _intervals(summary.bubble_interval),
+            # The lower bound; readers of the JSON report rely on this key.
             "bubble_low": _spreads(summary.bubble_low),
             "bubble_overhead": _spreads(summary.bubble_overhead),
             "window_ns": _spreads(summary.window_ns),
