@@ -104,4 +104,4 @@ def test_a_named_file_that_cannot_be_read_ends_the_command(
     profile = _fixture(command, tmp_path)
     _put(EMPTY, tmp_path)
     assert main([command, str(profile), str(tmp_path / "a.sqlite")]) == 1
-    assert "a.sqlite: is empty" in capsys.readouterr().err
+    assert "a.sqlite: the file is empty" in capsys.readouterr().err
