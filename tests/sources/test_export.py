@@ -42,6 +42,7 @@ BINDS: Binds = {
     "some_strings": True,
     **dict.fromkeys(("rows", "ids", "name_ids", "text_ids"), "[1, 2, 3, 50, 77]"),
     "threads": "[281474976710656]",
+    "names": '["NVTX_EVENTS", "StringIds"]',
 }
 
 
