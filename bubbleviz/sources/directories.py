@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.sources.paths import InputFile
+
+if TYPE_CHECKING:
+    from bubbleviz.model.operations import Limitation
 
 T = TypeVar("T")
 
@@ -40,4 +42,6 @@ def read_each(
 
 def unreadable_profile(reason: str) -> Limitation:
     """Return the limitation for a file of a directory that cannot be read."""
+    from bubbleviz.model.operations import Limitation, LimitationKind
+
     return Limitation("a profile of the directory", reason, kind=LimitationKind.PROFILE_UNREADABLE)

@@ -41,6 +41,10 @@ WINDOWS = ("schedule", "stage", "step", "period")
 # --- What a profile holds -----------------------------------------------------------------------
 
 
+#: Start and end of work for which CUPTI could collect no timestamps.
+NO_TIMESTAMP = (0, 0)
+
+
 @dataclass(frozen=True)
 class Work:
     """GPU work: a kernel, a copy or a fill. ``row`` is its rowid in its table."""
@@ -164,6 +168,7 @@ def read(path: Path | str) -> Capture:
                 ("start", "end", "deviceId"),
                 ("globalPid", "correlationId", "demangledName", "shortName"),
             )
+            if (r[1], r[2]) != NO_TIMESTAMP
         )
         copies = tuple(
             Work(kind, r[0], r[1], r[2], r[3], r[4], r[5])
@@ -172,6 +177,7 @@ def read(path: Path | str) -> Capture:
                 ("fill", "CUPTI_ACTIVITY_KIND_MEMSET"),
             )
             for r in _table(db, table, ("start", "end", "deviceId"), ("globalPid", "correlationId"))
+            if (r[1], r[2]) != NO_TIMESTAMP
         )
         calls = tuple(
             Call(r[0], r[1], r[2], r[3], r[4])
