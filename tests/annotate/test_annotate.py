@@ -436,7 +436,10 @@ def test_what_others_wrapped_since_stays(
 def test_an_error_of_the_framework_is_its_own(recorded: Recorder) -> None:
     with wrapping.once("Framework", annotated), pytest.raises(ZeroDivisionError):
         Framework().step(13)
-    with wrapping.once("Framework", annotated), pytest.warns(RuntimeWarning, match="can no longer be nam"):
+    with (
+        wrapping.once("Framework", annotated),
+        pytest.warns(RuntimeWarning, match="can no longer be nam"),
+    ):
         assert Framework().step(10**9) == 10**9
 
     assert recorded.open_now == []
@@ -549,7 +552,9 @@ def test_an_older_megatron_without_a_step_is_told() -> None:
     schedules: Any = importlib.import_module("megatron.core.pipeline_parallel.schedules")
     del schedules.backward_step
 
-    with pytest.raises(annotate.AnnotationError, match=r"schedules\.backward_step, which its ranges need"):
+    with pytest.raises(
+        annotate.AnnotationError, match=r"schedules\.backward_step, which its ranges need"
+    ):
         annotate.megatron()
 
 
