@@ -4,4 +4,4 @@
 SELECT event.text AS text  -- what went wrong
 FROM DIAGNOSTIC_EVENT AS event
 WHERE event.severity >= 2 AND event.text IS NOT NULL
-ORDER BY event.severity DESC, event.rowid
+ORDER BY event.severity DESC, event._rowid_ ASC
