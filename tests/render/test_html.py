@@ -26,6 +26,7 @@ from bubbleviz.render.formats import html
 from bubbleviz.render.formats.json import document
 from bubbleviz.render.web import page as web_page
 from bubbleviz.render.web.data import columns_of, laid_out
+from bubbleviz.report.relative_paths import with_relative_paths
 from bubbleviz.report.report import Report, View
 from bubbleviz.report.saved import SavedDocument, SavedTimeline, read_document
 from bubbleviz.report.timeline import MOST_SAVED, restored, saved, timeline_of
@@ -82,7 +83,7 @@ def test_an_empty_report_is_a_page() -> None:
 
 def test_the_numbers_are_those_of_the_json() -> None:
     whole, _ = carried(html.render(SMALL, View()))
-    expected = json.loads(json.dumps(document(SMALL)))
+    expected = json.loads(json.dumps(document(with_relative_paths(SMALL))))
 
     assert whole["report"].pop("timeline") is None
     assert expected.pop("timeline") is not None
@@ -243,7 +244,7 @@ def test_a_saved_report_is_the_same_page(tmp_path: Path) -> None:
     again, once = (
         carried(page)
         for page in (
-            html.page_of_saved(*written_and_read(tmp_path, SMALL)),
+            html.page_of_saved(*written_and_read(tmp_path, with_relative_paths(SMALL))),
             html.render(SMALL, View()),
         )
     )
