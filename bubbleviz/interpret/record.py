@@ -103,6 +103,26 @@ def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
             raise type(error)(str(error).replace(file, path)) from error
 
 
+@contextmanager
+def opened_profile(
+    path: str, jobs: int = 1, watch: Watch = unwatched, *, keep_export: bool = False
+) -> Iterator[tuple[OpenFile, str]]:
+    """Open a profile, exported first if it is a report of nsys.
+
+    Yields:
+        The open file, and the path that it is read from, which its limitations name.
+
+    Raises:
+        ProfileError: it cannot be read.
+        OutputError: the export is to be kept, and a file of that name exists.
+    """
+    with (
+        export_of(path, keep=keep_export) as export,
+        reader_of(export).open_file(export, jobs, watch) as file,
+    ):
+        yield file, export
+
+
 def _record_export(
     path: str, how: ReadOptions, watch: Watch, meanwhile: Callable[[], None]
 ) -> Recording:

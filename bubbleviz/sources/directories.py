@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from bubbleviz.errors import ProfileError
+from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.paths import InputFile
 
 if TYPE_CHECKING:
@@ -15,26 +18,32 @@ T = TypeVar("T")
 
 
 def read_each(
-    files: Sequence[InputFile], read: Callable[[str], T]
+    files: Sequence[InputFile], read: Callable[[str, Watch], T], progress: Progress | None
 ) -> tuple[list[T], tuple[Limitation, ...]]:
     """Return what is read of each file, and limitations for files of directories without any.
 
     Args:
         files: named, or found in directories.
-        read: a file by its path.
+        read: a file by its path; reports how much of it has been read.
+        progress: receives how much of each file has been read.
 
     Raises:
         ProfileError: a file that was named cannot be read, or none of the others can.
     """
+    progress = progress or Unwatched()
+    progress.files({file.path: Path(file.path).stat().st_size for file in files})
     contents: list[T] = []
     errors: list[ProfileError] = []
     for file in files:
+        watch = partial(progress.read, file.path)
         try:
-            contents.append(read(file.path))
+            contents.append(read(file.path, watch))
         except ProfileError as error:
             if file.named:
                 raise
             errors.append(error)
+        finally:
+            watch(1.0)
     if errors and not contents:
         raise errors[0]
     return contents, tuple(unreadable_profile(str(error)) for error in errors)

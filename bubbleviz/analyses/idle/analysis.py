@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from bubbleviz.analyses.idle.evidence import IdleOptions
@@ -14,16 +13,15 @@ from bubbleviz.analyses.idle.report import ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions.convention_file import extended_kinds, find_convention
 from bubbleviz.conventions.host_activities import ActivityList, default_activities
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret.record import export_of, renamed_limitations
+from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.interpret.steps import pattern_of
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
 from bubbleviz.private_names import note_host
-from bubbleviz.progress import Progress, Unwatched, Watch
+from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.paths import find_profiles, refuse_twins
-from bubbleviz.sources.readers import reader_of
 
 
 def idle(
@@ -70,17 +68,11 @@ def idle(
     inputs = _several(paths)
     files = find_profiles([str(path) for path in inputs])
     refuse_twins([file.path for file in files])
-    progress = progress or Unwatched()
-    progress.files({file.path: Path(file.path).stat().st_size for file in files})
 
-    def read(path: str) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
-        watch = partial(progress.read, path)
-        try:
-            return _of_profile(path, options, jobs, watch, keep_export=keep_export)
-        finally:
-            watch(1.0)
+    def read(path: str, watch: Watch) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
+        return _of_profile(path, options, jobs, watch, keep_export=keep_export)
 
-    profiles, unreadable = read_each(files, read)
+    profiles, unreadable = read_each(files, read, progress)
     ranks = [rank for of_profile, _ in profiles for rank in of_profile]
     for rank in ranks:
         note_host(rank.host)
@@ -96,10 +88,7 @@ def _several(given: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
 def _of_profile(
     path: str, options: IdleOptions, jobs: int, watch: Watch, *, keep_export: bool
 ) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
-    with (
-        export_of(path, keep=keep_export) as export,
-        reader_of(export).open_file(export, jobs, watch) as file,
-    ):
+    with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         ranks, lost = ranks_of(file.read((), partial=True), options)
     # A temporary export goes by its report's name.
     return (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.window import Window
 from bubbleviz.private_names import note_host
-from bubbleviz.progress import Progress, Unwatched
+from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile
 from bubbleviz.sources.nccl.formats import read_events
@@ -71,27 +70,24 @@ def measure_communication(
     known_instants = [anchor_of(text) for text in anchors]
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_inputs([str(path) for path in inputs])
-    progress = progress or Unwatched()
-    progress.files({file.path: Path(file.path).stat().st_size for file in files})
     formats = {file.path: file.format for file in files}
     profiles: list[NcclProfile] = []
     iterations = window if window is not None and window.times_ns is None else None
 
-    def read(path: str) -> EventFile | NcclProfile:
-        watch, events = partial(progress.read, path), formats[path]
-        try:
-            if events is not None:
-                return read_events(path, watch, events)
-            # The first profile names the iterations.
-            of_first = None if profiles else iterations
-            profiles.append(
-                read_nccl_profile(path, jobs, watch, keep_export=keep_export, window=of_first)
-            )
-            return profiles[-1]
-        finally:
-            watch(1.0)
+    def read(path: str, watch: Watch) -> EventFile | NcclProfile:
+        events = formats[path]
+        if events is not None:
+            return read_events(path, watch, events)
+        # The first profile names the iterations.
+        of_first = None if profiles else iterations
+        profiles.append(
+            read_nccl_profile(path, jobs, watch, keep_export=keep_export, window=of_first)
+        )
+        return profiles[-1]
 
-    contents, unreadable = read_each([InputFile(file.path, file.named) for file in files], read)
+    contents, unreadable = read_each(
+        [InputFile(file.path, file.named) for file in files], read, progress
+    )
     recorded = [content for content in contents if isinstance(content, EventFile)]
     for profile in profiles:
         note_host(profile.source.host)

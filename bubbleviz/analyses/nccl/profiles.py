@@ -21,14 +21,14 @@ from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.linking.linker import link_by_thread
-from bubbleviz.interpret.record import export_of, renamed_limitations
+from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Source
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.readers import OpenFile
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def read_nccl_profile(
         ProfileError: it cannot be read.
         InputError: it holds no iteration of the window.
     """
-    with export_of(path, keep=keep_export) as export:
-        profile = _of_export(export, jobs, watch, window)
+    with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
+        profile = _of_file(file, window)
     # A temporary export goes by its report's name.
     return replace(
         profile,
@@ -85,19 +85,18 @@ def read_nccl_profile(
     )
 
 
-def _of_export(path: str, jobs: int, watch: Watch, window: Window | None) -> NcclProfile:
-    with reader_of(path).open_file(path, jobs, watch) as file:
-        profile = file.read(GLOBS, partial=True)
-        nccl_profile = _nccl_profile(profile)
-        if window is None:
-            return nccl_profile
-        options = IdleOptions(0, None, default_activities(), default_kinds())
-        try:
-            window_ns = window_extent(profile, window, options)
-        except ProfileError as error:
-            # Without this profile's iterations another one's would be taken.
-            raise InputError(str(error)) from error
-        return replace(nccl_profile, window_ns=window_ns)
+def _of_file(file: OpenFile, window: Window | None) -> NcclProfile:
+    profile = file.read(GLOBS, partial=True)
+    nccl_profile = _nccl_profile(profile)
+    if window is None:
+        return nccl_profile
+    options = IdleOptions(0, None, default_activities(), default_kinds())
+    try:
+        window_ns = window_extent(profile, window, options)
+    except ProfileError as error:
+        # Without this profile's iterations another one's would be taken.
+        raise InputError(str(error)) from error
+    return replace(nccl_profile, window_ns=window_ns)
 
 
 def _nccl_profile(profile: Profile) -> NcclProfile:

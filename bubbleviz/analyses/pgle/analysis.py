@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +21,12 @@ from bubbleviz.analyses.pgle.instructions import LeftOut, ProfileSamples, Sample
 from bubbleviz.analyses.pgle.range_names import GLOBS, module_name
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.interpret.record import export_of, renamed_limitations
+from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.operations import Limitation, LimitationKind
-from bubbleviz.progress import Progress, Unwatched, Watch
+from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
-from bubbleviz.sources.readers import reader_of
 
 #: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.
 AGGREGATE = "p90"
@@ -110,26 +108,17 @@ def _of_profiles(
     keep_export: bool,
 ) -> tuple[list[ProfileSamples], tuple[Limitation, ...]]:
     """Return the executions in each profile, and limitations for those that cannot be read."""
-    watched = progress or Unwatched()
-    watched.files({file.path: Path(file.path).stat().st_size for file in files})
 
-    def read(path: str) -> ProfileSamples:
-        watch = partial(watched.read, path)
-        try:
-            return _of_profile(path, skip, jobs, watch, keep_export=keep_export)
-        finally:
-            watch(1.0)
+    def read(path: str, watch: Watch) -> ProfileSamples:
+        return _of_profile(path, skip, jobs, watch, keep_export=keep_export)
 
-    return read_each(files, read)
+    return read_each(files, read, progress)
 
 
 def _of_profile(
     path: str, skip: int, jobs: int, watch: Watch, *, keep_export: bool
 ) -> ProfileSamples:
-    with (
-        export_of(path, keep=keep_export) as export,
-        reader_of(export).open_file(export, jobs, watch) as file,
-    ):
+    with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         measured = measure(file.read(GLOBS), default_kinds(), skip)
     # A temporary export goes by its report's name.
     return replace(measured, limitations=renamed_limitations(measured.limitations, export, path))
