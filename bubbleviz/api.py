@@ -20,14 +20,14 @@ from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared, schedule_of
 from bubbleviz.explain.windowed import windowed
 from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
-from bubbleviz.interpret.inspection import Inspection, Trial, look_over
+from bubbleviz.interpret.inspection import DraftTrial, Inspection, look_over
 from bubbleviz.interpret.record import ReadOptions, export_of, record
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.private_names import note_host, note_paths
 from bubbleviz.model.window import Window, parse_window
-from bubbleviz.private_names import note_host, note_paths
 from bubbleviz.progress import Progress, Unwatched, unwatched
 from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.report.assembly import assemble
@@ -215,7 +215,7 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
         return inspection.tried({d: t for d, t in trials.items() if t is not None})
 
 
-def _trial(path: str, draft: str) -> Trial | None:
+def _trial(path: str, draft: str) -> DraftTrial | None:
     """Return what a drafted convention makes of a profile; None where it names no work."""
     try:
         options = ReadOptions((convention_of(draft, "the draft"),))
@@ -232,7 +232,7 @@ def _trial(path: str, draft: str) -> Trial | None:
     ranks = recording.coverage.ranks
     compute_ns = sum(rank.gpu_ns for rank in ranks)
     attributed_ns = sum(rank.attributed_gpu_ns for rank in ranks)
-    return Trial(
+    return DraftTrial(
         operations=tuple((phase.label, number) for phase, number in phases if number),
         attributed=attributed_ns / compute_ns if compute_ns else 0.0,
         ratio=counts.headline,

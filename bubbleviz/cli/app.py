@@ -21,11 +21,11 @@ from bubbleviz.cli.commands.pgle import pgle
 from bubbleviz.cli.commands.simulate import simulate
 from bubbleviz.cli.commands.view import view
 from bubbleviz.cli.option_groups import with_anonymity
-from bubbleviz.cli.signals import unwinding
 from bubbleviz.cli.streams import discard_output, failure, open_missing
 from bubbleviz.cli.terminal import complain
 from bubbleviz.errors import BubblevizError
-from bubbleviz.private_names import scope
+from bubbleviz.model.private_names import scope
+from bubbleviz.sources.signals import unwinding
 
 #: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as shells give them.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.private_names import anonymous, hide
+from bubbleviz.model.private_names import anonymous, hide
 from bubbleviz.render.formats import renderers
 
 if TYPE_CHECKING:

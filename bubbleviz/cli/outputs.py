@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bubbleviz.cli import temporary_files
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.private_names import note_paths
+from bubbleviz.model.private_names import note_paths
 
 #: Seconds that a pipe's reader has to come.
 _PATIENCE_S = 10

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.errors import OutputError
+from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.texts import one_line
-from bubbleviz.private_names import anonymous
 from bubbleviz.progress import Watch, unwatched
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bubbleviz.bounded_files import read_bounded
 from bubbleviz.errors import InputError, UsageError
+from bubbleviz.model.bounded_files import read_bounded
 
 if sys.version_info >= (3, 11):
     import tomllib

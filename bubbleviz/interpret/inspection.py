@@ -39,7 +39,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Trial:
+class DraftTrial:
     """What a drafted convention makes of the profile that it was drafted from.
 
     Attributes:
@@ -76,9 +76,9 @@ class Inspection:
     missing: tuple[str, ...]
     shapes: tuple[tuple[str, int], ...]
     suggestion: str | None
-    trial: Trial | None = None
+    trial: DraftTrial | None = None
 
-    def tried(self, trials: Mapping[str, Trial]) -> Inspection:
+    def tried(self, trials: Mapping[str, DraftTrial]) -> Inspection:
         """Return the inspection with the best draft, or without one where none works.
 
         Args:

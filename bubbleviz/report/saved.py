@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
-from bubbleviz.bounded_files import read_bounded
 from bubbleviz.errors import InputError
+from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.phases import Phase, phase_of_label
 
 SCHEMA = "bubbleviz.report/1"

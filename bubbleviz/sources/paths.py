@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.natural_order import natural_key
-from bubbleviz.private_names import note_paths
+from bubbleviz.model.private_names import note_paths
 from bubbleviz.sources.nsys.raw_reports import SUFFIXES
 
 

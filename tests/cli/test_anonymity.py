@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.private_names import anonymous, anonymous_words, hide, note_host, note_paths, scope
+from bubbleviz.model.private_names import (
+    anonymous,
+    anonymous_words,
+    hide,
+    note_host,
+    note_paths,
+    scope,
+)
 from tests.support.places import FIXTURES
 
 SECRET = re.compile("zq")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz import bounded_files
 from bubbleviz.cli import outputs
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, OutputError
+from bubbleviz.model import bounded_files
 from tests.support.places import CHECKOUT, FIXTURES
 
 EXAMPLE = str(FIXTURES / "1f1b")

@@ -17,8 +17,8 @@ from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.interpret.steps import pattern_of
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.operations import Limitation
+from bubbleviz.model.private_names import note_host
 from bubbleviz.model.window import Window
-from bubbleviz.private_names import note_host
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.paths import find_profiles, refuse_twins

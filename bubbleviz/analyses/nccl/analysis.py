@@ -33,8 +33,8 @@ from bubbleviz.analyses.nccl.totals import Communication, FileRead
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
+from bubbleviz.model.private_names import note_host
 from bubbleviz.model.window import Window
-from bubbleviz.private_names import note_host
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile

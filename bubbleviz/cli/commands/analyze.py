@@ -14,7 +14,7 @@ from bubbleviz.cli.option_groups import with_groups, with_outputs
 from bubbleviz.cli.options import FILE, Conventions, Force, ReadingOptions, RunProfiles, Skip
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.cli.terminal import deliver, progress_bars, show, show_steps, width
-from bubbleviz.private_names import anonymous, anonymous_words, note_host
+from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from bubbleviz.cli.options import (
 )
 from bubbleviz.cli.terminal import deliver, show
 from bubbleviz.errors import UsageError
-from bubbleviz.private_names import anonymous
+from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
     from bubbleviz.report.compare.comparison import ComparedRun

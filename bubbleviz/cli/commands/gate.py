@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bubbleviz.cli.terminal import pass_on
-from bubbleviz.private_names import anonymous
+from bubbleviz.model.private_names import anonymous
 
 #: Exit code where a ratio is above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3

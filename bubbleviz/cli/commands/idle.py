@@ -11,7 +11,7 @@ from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import FILE, CsvFile, Force, JsonFile, ReadingOptions, SvgFile
 from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
-from bubbleviz.private_names import anonymous
+from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.idle.report import IdleReport

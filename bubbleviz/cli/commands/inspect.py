@@ -8,7 +8,7 @@ import typer
 
 from bubbleviz.cli.options import Conventions
 from bubbleviz.cli.terminal import complain, show
-from bubbleviz.private_names import anonymous
+from bubbleviz.model.private_names import anonymous
 
 
 def inspect(

@@ -9,7 +9,7 @@ import typer
 from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import CsvFile, Force, JsonFile, ReadingOptions
 from bubbleviz.cli.terminal import deliver, progress_bars, show
-from bubbleviz.private_names import anonymous
+from bubbleviz.model.private_names import anonymous
 
 
 @with_groups

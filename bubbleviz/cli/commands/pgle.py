@@ -11,7 +11,7 @@ from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import FILE, Force, Jobs, KeepExport, jobs_or_cores
 from bubbleviz.cli.terminal import deliver, pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
-from bubbleviz.private_names import anonymous
+from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import FILE, Force, JsonFile, PdfFile, PngFile, SvgFile, formats_by_file
 from bubbleviz.cli.terminal import deliver, search_bar, show
 from bubbleviz.errors import UsageError
-from bubbleviz.private_names import anonymous
+from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions

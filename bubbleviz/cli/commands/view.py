@@ -11,7 +11,7 @@ from bubbleviz.cli.option_groups import with_groups
 from bubbleviz.cli.options import MeasurementOptions
 from bubbleviz.cli.terminal import pass_on
 from bubbleviz.errors import UsageError
-from bubbleviz.private_names import anonymous, note_host, note_paths
+from bubbleviz.model.private_names import anonymous, note_host, note_paths
 
 
 @with_groups

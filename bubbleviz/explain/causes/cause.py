@@ -47,49 +47,49 @@ class Cause(IntEnum):
         return _DESCRIPTIONS[self].sentence
 
 
-class _Description(NamedTuple):
+class _CauseMeaning(NamedTuple):
     region: Region
     meaning: str
     sentence: str
 
 
 _DESCRIPTIONS = {
-    Cause.PROFILER: _Description(
+    Cause.PROFILER: _CauseMeaning(
         Region.WINDOW,
         "profiler overhead",
         "profiler overhead",
     ),
-    Cause.COLLECTIVE: _Description(
+    Cause.COLLECTIVE: _CauseMeaning(
         Region.WINDOW,
         "only a collective ran",
         "only a collective runs",
     ),
-    Cause.WARMUP: _Description(
+    Cause.WARMUP: _CauseMeaning(
         Region.EDGE,
         "before the rank's first operation of the iteration",
         "the pipeline fills",
     ),
-    Cause.DRAIN: _Description(
+    Cause.DRAIN: _CauseMeaning(
         Region.EDGE,
         "after the rank's last operation of the iteration",
         "the pipeline drains",
     ),
-    Cause.DEPENDENCY: _Description(
+    Cause.DEPENDENCY: _CauseMeaning(
         Region.OPERATIONS,
         "another rank had not finished the next operation's input",
         "it waits for its input",
     ),
-    Cause.HOST: _Description(
+    Cause.HOST: _CauseMeaning(
         Region.OPERATIONS,
         "input ready, host had not launched it",
         "input ready, host has not launched it",
     ),
-    Cause.COMMUNICATION: _Description(
+    Cause.COMMUNICATION: _CauseMeaning(
         Region.OPERATIONS,
         "the input was being transferred",
         "its input is in transfer",
     ),
-    Cause.OTHER: _Description(
+    Cause.OTHER: _CauseMeaning(
         Region.OPERATIONS,
         "none of these (launch latency)",
         "no recorded cause (launch latency)",

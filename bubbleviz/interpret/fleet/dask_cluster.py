@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from bubbleviz.bounded_files import read_bounded
 from bubbleviz.errors import InputError
+from bubbleviz.model.bounded_files import read_bounded
 
 #: ``distributed.Client``, which annotates little, and some of that for other uses.
 Client: TypeAlias = Any

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bubbleviz.bounded_files import read_bounded
 from bubbleviz.errors import InputError
+from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.texts import one_line
 from bubbleviz.registry import discover
 from bubbleviz.schedules.plan import Plan

@@ -61,7 +61,7 @@ class _Filling(Trial):
         return WAIT
 
     def _weights_there(self, device: int, stage: int, at: int) -> int:
-        """Trial the W that stands next, unless its B has not run."""
+        """Try the W that stands next, unless its B has not run."""
         if self.w_done[stage] == self.b_done[stage]:
             self.at[device] = at
             return WAIT

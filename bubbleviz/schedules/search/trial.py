@@ -92,7 +92,7 @@ class Trial(ABC):
         return inputs[number] if number < len(inputs) else NEVER
 
     def result(self) -> TrialResult | None:
-        """Trial all of it; return None where it takes too long or comes to a standstill."""
+        """Try all of it; return None where it takes too long or comes to a standstill."""
         free, events, done = self.free, self._events, 0
         while events:
             now, device = heappop(events)
@@ -110,7 +110,7 @@ class Trial(ABC):
         return TrialResult(max(self.excess), sum(self.excess), self.codes, self.gaps)
 
     def _put(self, device: int, code: int, now: int) -> bool:
-        """Trial an operation; return whether the device has not idled too long."""
+        """Try an operation; return whether the device has not idled too long."""
         gap = now - self.free[device]
         begun = bool(self.codes[device])
         if gap and (begun or self.problem.makespan):

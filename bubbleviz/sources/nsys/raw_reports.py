@@ -7,16 +7,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.texts import one_line
 from bubbleviz.sources.pointers import refuse_pointer
+from bubbleviz.sources.signals import unwinding
 
 #: Of a reason that nsys gives, characters.
 _LONGEST = 200
@@ -44,36 +42,13 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
     beside = Path(path).with_suffix(".sqlite")
     if keep and beside.exists():
         raise OutputError(f"{beside}: exists already; analyze it instead of {Path(path).name}")
-    with _sigterm_unwinds(), tempfile.TemporaryDirectory(prefix="bubbleviz-") as folder:
+    with unwinding([signal.SIGTERM]), tempfile.TemporaryDirectory(prefix="bubbleviz-") as folder:
         target = Path(folder) / beside.name
         _export(path, target)
         if keep:
             shutil.move(target, beside)
             target = beside
         yield str(target)
-
-
-@contextmanager
-def _sigterm_unwinds() -> Iterator[None]:
-    """Have SIGTERM raise SystemExit, as by default it ends a process without cleaning up.
-
-    A handler that the program set stays, and only the main thread may set one.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, _unwind)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _unwind(number: int, _: FrameType | None) -> NoReturn:
-    # A second signal must not interrupt the clean-up of the first.
-    signal.signal(number, signal.SIG_IGN)
-    raise SystemExit(128 + number)
 
 
 def _export(path: str, target: Path) -> None:

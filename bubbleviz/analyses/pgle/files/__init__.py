@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bubbleviz.bounded_files import read_bounded
 from bubbleviz.errors import InputError
+from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.registry import discover
 
 #: No file of costs is larger: a million instructions take a tenth of it.

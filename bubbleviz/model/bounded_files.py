@@ -10,7 +10,7 @@ import select
 import stat
 
 from bubbleviz.errors import InputError
-from bubbleviz.private_names import note_paths
+from bubbleviz.model.private_names import note_paths
 
 #: Seconds that a named pipe has until something is written into it.
 _PATIENCE_S = 10
