@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,10 +158,20 @@ def first_thing(report: Report) -> str | None:
 
     What outweighs the bubble comes first: no change of the pipeline removes that.
     """
-    heavier, change = _heavier_than_bubble(report), _best_change(report)
-    if heavier is None:
-        return change or _schedule_bound(report)
-    return f"{heavier}. {change}" if change else heavier
+    heavier, replays = _heavier_than_bubble(report), _replays(report)
+    change = None if replays is None else _best_change(report, replays)
+    if heavier is not None:
+        return f"{heavier}. {change}" if change else heavier
+    return change if change or replays is None else _schedule_bound(report, replays)
+
+
+def _replays(report: Report) -> Mapping[str, WhatIf] | None:
+    """Return the iteration as measured and with each change, by name; None where it is unknown."""
+    replays = {change.name: change for change in report.explanation.what_if}
+    measured = replays.get("measured")
+    if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
+        return None
+    return replays
 
 
 def _heavier_than_bubble(report: Report) -> str | None:
@@ -184,13 +194,10 @@ def _heavier_than_bubble(report: Report) -> str | None:
     )
 
 
-def _best_change(report: Report) -> str | None:
+def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     """Return the change of the pipeline that saves most; None where none saves enough."""
-    changes = {change.name: change for change in report.explanation.what_if}
-    measured = changes.get("measured")
-    if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
-        return None
-    candidates = [c for name, c in changes.items() if name not in _NOT_ADVICE]
+    measured = replays["measured"]
+    candidates = [replay for name, replay in replays.items() if name not in _NOT_ADVICE]
     best = min(candidates, key=lambda c: c.makespan_ns, default=measured)
     saved = 1 - best.makespan_ns / measured.makespan_ns
     if saved < _WORTH:
@@ -203,13 +210,9 @@ def _best_change(report: Report) -> str | None:
     )
 
 
-def _schedule_bound(report: Report) -> str | None:
-    """Return the advice where no single change saves enough; None where changes are unknown."""
-    changes = {change.name: change for change in report.explanation.what_if}
-    measured = changes.get("measured")
-    if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
-        return None
-    no_delay = changes["no-delay"]
+def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
+    """Return the advice where no single change saves enough."""
+    measured, no_delay = replays["measured"], replays["no-delay"]
     if 1 - no_delay.makespan_ns / measured.makespan_ns >= _WORTH:
         return (
             "No single delay stands out; without any delay the schedule ratio would be "
