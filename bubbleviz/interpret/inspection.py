@@ -65,7 +65,7 @@ class Inspection:
         analysable: whether ``analyze`` can give ratios.
         missing: what stands in the way or would add to it, with what would record it.
         shapes: the most frequent names in a sample of its ranges, numbers folded, and how often.
-        suggestion: a draft of a naming convention (TOML), where no known one names the work and
+        suggestion: a draft of a convention (TOML), where no known one names the work and
             the draft does.
         trial: what the draft makes of this profile; None without one.
     """
@@ -120,8 +120,8 @@ def look_over(
     missing = list(contents.missing)
     if contents.ranges and not named:
         missing.append(
-            "no range is named as a known convention names F and B: give your own "
-            "naming with --convention FILE.toml"
+            "no range is named as a known convention names F and B: pass your own "
+            "convention with --convention FILE.toml"
         )
     if contents.source.session_utc_ns is None:
         missing.append("no session start time: the clocks of several profiles cannot be compared")

@@ -173,12 +173,12 @@ def _nothing_named(
         remedy = f"change the patterns of the convention, or leave it: {idle}"
     elif suggest(sample) is None:
         remedy = (
-            "give your own naming with --convention FILE.toml, or name operations in the training "
-            f"script (bubbleviz guide annotate); {idle}"
+            "pass your own convention with --convention FILE.toml, or name operations in the "
+            f"training script (bubbleviz guide annotate); {idle}"
         )
     else:
         remedy = (
-            "give your own naming with --convention FILE.toml, which bubbleviz inspect drafts "
+            "pass your own convention with --convention FILE.toml, which bubbleviz inspect drafts "
             f"where it can; {idle}"
         )
     frequent = ", ".join(f"{name[:60]!r} ({count})" for name, count in shapes)

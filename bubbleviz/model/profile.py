@@ -190,7 +190,7 @@ class CallLog(Protocol):
 
 @dataclass(frozen=True)
 class Ranges(Table):
-    """NVTX ranges that may follow a naming convention, in the order of the export.
+    """NVTX ranges that may follow a convention, in the order of the export.
 
     Attributes:
         start_ns: when it was opened.
