@@ -101,6 +101,25 @@ def test_rows_of_large_tables_are_searched_by_number(
     assert not {"SCAN named", "SCAN kernel"} & set(steps)
 
 
+def columns_given(variant: Query) -> tuple[str, ...]:
+    with closing(sqlite3.connect(":memory:")) as database:
+        for table, columns in variant.requires.items():
+            quoted = ", ".join(f'"{column}"' for column in columns)
+            database.execute(f"CREATE TABLE {table} ({quoted})")
+        return tuple(column[0] for column in database.execute(variant.text).description)
+
+
+@pytest.mark.parametrize("view", view_variants())
+def test_every_variant_of_a_view_documents_the_same_columns(view: str) -> None:
+    variants = view_variants()[view]
+
+    assert {columns_given(variant) for variant in variants} == {columns_given(variants[0])}
+    for variant in variants:
+        # Each part of a union documents its columns.
+        parts = variant.text.count("SELECT")
+        assert variant.columns == columns_given(variant) * parts, variant.name
+
+
 def test_registered_strings_are_searched_by_id() -> None:
     steps = plan("strings/by_id", view_variants()["strings"][:1])
 

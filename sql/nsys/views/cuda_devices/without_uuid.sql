@@ -2,9 +2,9 @@
 --
 -- requires: TARGET_INFO_CUDA_DEVICE(gpuId, cudaId, pid)
 SELECT
-    device._rowid_ AS row_number,
-    device.pid AS pid,
-    device.cudaId AS device_id,
-    device.gpuId AS gpu_id,
+    device._rowid_ AS row_number,  -- order of the rows
+    device.pid AS pid,  -- process id of the operating system
+    device.cudaId AS device_id,  -- device number as the process sees it
+    device.gpuId AS gpu_id,  -- TARGET_INFO_GPU.id
     NULL AS uuid  -- not recorded
 FROM TARGET_INFO_CUDA_DEVICE AS device

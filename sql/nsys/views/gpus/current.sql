@@ -2,10 +2,10 @@
 --
 -- requires: TARGET_INFO_GPU(id, cuDevice, name, uuid, busLocation)
 SELECT
-    gpu._rowid_ AS row_number,
-    gpu.id AS gpu_id,
-    gpu.cuDevice AS device_id,
-    gpu.name AS name,
-    gpu.uuid AS uuid,
-    gpu.busLocation AS pci
+    gpu._rowid_ AS row_number,  -- order of the rows
+    gpu.id AS gpu_id,  -- number of the GPU on its host
+    gpu.cuDevice AS device_id,  -- number that the CUDA driver gives it
+    gpu.name AS name,  -- product name
+    gpu.uuid AS uuid,  -- unique id
+    gpu.busLocation AS pci  -- place on the PCI bus
 FROM TARGET_INFO_GPU AS gpu

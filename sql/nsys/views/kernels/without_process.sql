@@ -2,11 +2,11 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, correlationId, demangledName)
 SELECT
-    kernel._rowid_ AS row_number,
-    kernel.start AS start_ns,
-    kernel."end" AS end_ns,
-    kernel.deviceId AS device_id,
+    kernel._rowid_ AS row_number,  -- order of the rows
+    kernel.start AS start_ns,  -- began on the device, ns since the session's start
+    kernel."end" AS end_ns,  -- finished, on the same clock
+    kernel.deviceId AS device_id,  -- device number as the process sees it
     NULL AS process,  -- not recorded
-    kernel.correlationId AS correlation_id,
-    kernel.demangledName AS name_id
+    kernel.correlationId AS correlation_id,  -- CUPTI's number of the launching call
+    kernel.demangledName AS name_id  -- StringIds.id of the full name
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel

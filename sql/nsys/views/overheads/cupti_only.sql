@@ -2,9 +2,9 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_OVERHEAD(start, end, globalTid)
 SELECT
-    1 AS source,
-    cupti._rowid_ AS row_number,
-    cupti.start AS start_ns,
-    cupti."end" AS end_ns,
-    cupti.globalTid >> 24 AS process
+    1 AS source,  -- 0: nsys, 1: CUPTI
+    cupti._rowid_ AS row_number,  -- order of the rows of the source
+    cupti.start AS start_ns,  -- began, ns since the session's start
+    cupti."end" AS end_ns,  -- ended, on the same clock
+    cupti.globalTid >> 24 AS process  -- host id and process id: globalTid without its low 24 bits
 FROM CUPTI_ACTIVITY_KIND_OVERHEAD AS cupti

@@ -3,17 +3,17 @@
 -- requires: PROFILER_OVERHEAD(start, end, globalTid)
 -- requires: CUPTI_ACTIVITY_KIND_OVERHEAD(start, end, globalTid)
 SELECT
-    0 AS source,
-    nsys._rowid_ AS row_number,
-    nsys.start AS start_ns,
-    nsys."end" AS end_ns,
-    nsys.globalTid >> 24 AS process
+    0 AS source,  -- 0: nsys, 1: CUPTI
+    nsys._rowid_ AS row_number,  -- order of the rows of the source
+    nsys.start AS start_ns,  -- began, ns since the session's start
+    nsys."end" AS end_ns,  -- ended, on the same clock
+    nsys.globalTid >> 24 AS process  -- host id and process id: globalTid without its low 24 bits
 FROM PROFILER_OVERHEAD AS nsys
 UNION ALL
 SELECT
-    1 AS source,
-    cupti._rowid_ AS row_number,
-    cupti.start AS start_ns,
-    cupti."end" AS end_ns,
-    cupti.globalTid >> 24 AS process
+    1 AS source,  -- 0: nsys, 1: CUPTI
+    cupti._rowid_ AS row_number,  -- order of the rows of the source
+    cupti.start AS start_ns,  -- began, ns since the session's start
+    cupti."end" AS end_ns,  -- ended, on the same clock
+    cupti.globalTid >> 24 AS process  -- host id and process id: globalTid without its low 24 bits
 FROM CUPTI_ACTIVITY_KIND_OVERHEAD AS cupti

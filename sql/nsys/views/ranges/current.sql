@@ -2,12 +2,12 @@
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, endGlobalTid, text, textId)
 SELECT
-    named._rowid_ AS row_number,
-    named.start AS start_ns,
-    named."end" AS end_ns,
-    named.eventType AS event_type,
-    named.globalTid AS thread,
-    named.endGlobalTid AS end_thread,
-    named.text AS text,
-    named.textId AS text_id
+    named._rowid_ AS row_number,  -- order of the rows
+    named.start AS start_ns,  -- pushed, started or marked, ns since the session's start
+    named."end" AS end_ns,  -- popped or ended, on the same clock; NULL of a mark or an open range
+    named.eventType AS event_type,  -- ENUM_NSYS_EVENT_TYPE.id: push/pop, start/end, mark and others
+    named.globalTid AS thread,  -- that opened it: host id, process id and thread id
+    named.endGlobalTid AS end_thread,  -- that ended a start/end range, in the same form
+    named.text AS text,  -- name; NULL where it is registered
+    named.textId AS text_id  -- StringIds.id of a registered name
 FROM NVTX_EVENTS AS named
