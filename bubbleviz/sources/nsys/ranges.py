@@ -51,13 +51,15 @@ def sample_names(export: Export, globs: Sequence[str]) -> Mapping[str, int]:
     counts: Counter[str] = Counter()
     if not export.has("ranges/sample"):
         return counts
-    binds: Binds = {**event_types(export), **binds_of(globs)}
+    binds = event_types(export)
     first, last = export.bounds("ranges/bounds")
     step = max((last - first) // _SAMPLES, _SAMPLE_ROWS)
     for at in range(first, last + 1, step):
         piece = {**binds, "first": at, "last": min(at + _SAMPLE_ROWS - 1, last)}
         rows = export.rows("ranges/sample", piece)
-        counts.update(str(name) for (name,) in rows if name is not None)
+        names = Counter(str(name) for (name,) in rows if name is not None)
+        fits = fitting(globs, names)
+        counts.update({name: names[name] for name, fit in zip(names, fits, strict=True) if fit})
     return counts
 
 

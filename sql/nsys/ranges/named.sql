@@ -4,7 +4,8 @@
 -- patterns, given as JSON arrays, which DISTINCT has SQLite parse once, not at every row. Those that
 -- begin with a letter stand behind one pattern for all their first letters; of the others two stand
 -- for themselves, and the rest behind one for the text that they share. A name is given as text, or
--- as a registered string, of which strings/matching.sql gives the wanted ones.
+-- as a registered string, of which strings/matching.sql gives the wanted ones; it says why the filter
+-- stands in both.
 --
 -- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
 -- requires: strings(id)

@@ -1,4 +1,8 @@
--- Registered strings whose text passes one of some GLOB patterns (as in ranges/named.sql).
+-- Registered strings whose text passes one of some GLOB patterns.
+--
+-- ranges/named.sql filters the texts beside the ranges in the same way. The filter stands in both, as
+-- a view takes no parameters: one of all names would have to join the strings to every range before
+-- it is filtered.
 --
 -- requires: strings(id, value)
 WITH
