@@ -630,7 +630,7 @@ def test_spread() -> None:
 def test_everything_adds_up(rows: Rows) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = analyse(rows.write(Path(folder)))
-    work = [*rows.kernels, *rows.copies, *rows.fills]
+    work: list[K | M] = [*rows.kernels, *rows.copies, *rows.fills]
     timed = [w for w in work if (w.start, w.end) != reference.NO_TIMESTAMP]
     assert len(found.attributions) == len(timed)
     for operation in found.operations:
