@@ -96,9 +96,11 @@ def rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
 
 
 def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
-    """Raise MismatchError where these cannot be ranks of a run that is so parallel.
+    """Refuse ranks that cannot be those of a run that is so parallel.
 
-    Some may be missing if the others' names say which they are.
+    Raises:
+        MismatchError: there are more than its ranks, or fewer whose names do not show which are
+            missing.
     """
     count, largest = len(numbers.number), int(numbers.number.max(initial=0))
     if largest >= parallel.ranks or (count < parallel.ranks and not numbers.named):

@@ -18,7 +18,11 @@ from bubbleviz.model.profile import pid_of
 
 
 def refuse_other_runs(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
-    """Raise MismatchError where the recordings, made on these machines, are of no one run."""
+    """Refuse recordings, made on these machines, that are of no one run.
+
+    Raises:
+        MismatchError: they differ in what one run has in common, or hold a process twice.
+    """
     # An export that lost names of ranges is not held to what these tell.
     lost = LimitationKind.RANGE_NAMES_LOST
     named = [r for r in recordings if all(note.kind is not lost for note in r.limitations)]

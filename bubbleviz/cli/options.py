@@ -131,7 +131,11 @@ class MeasurementOptions:
         return bool(self.skip or self.convention or self.jobs)
 
     def measure(self, paths: str | Sequence[str]) -> Report:
-        """Return the report on the profiles of one run, with progress on standard error."""
+        """Return the report on the profiles of one run, with progress on standard error.
+
+        Raises:
+            BubblevizError: see :func:`bubbleviz.analyze`.
+        """
         from bubbleviz.api import analyze
         from bubbleviz.cli.terminal import progress_bars
 

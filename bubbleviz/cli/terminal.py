@@ -90,7 +90,11 @@ def show(parts: Iterator[RenderableType]) -> None:
 
 
 def pass_on(content: str | bytes) -> None:
-    """Write a file to standard output as it would be written to disk: text in UTF-8."""
+    """Write a file to standard output as it would be written to disk: text in UTF-8.
+
+    Raises:
+        OutputError: the content is binary, and standard output takes only text.
+    """
     binary = getattr(sys.stdout, "buffer", None)
     if binary is None and isinstance(content, str):
         sys.stdout.write(content)

@@ -77,7 +77,11 @@ _PATTERN_KEYS = frozenset(
 
 @cache
 def built_in() -> Mapping[str, Convention]:
-    """Return the conventions that come with bubbleviz, by name."""
+    """Return the conventions that come with bubbleviz, by name.
+
+    Raises:
+        UsageError: a file of one is wrong, which is a defect of the package.
+    """
     conventions = [
         _from_text(entry.read_text(encoding="utf-8"), entry.name)
         for entry in (files("bubbleviz.conventions") / "frameworks").iterdir()

@@ -121,7 +121,11 @@ class ActivityLookup:
 
 @cache
 def default_activities() -> ActivityList:
-    """Return the activities that come with bubbleviz."""
+    """Return the activities that come with bubbleviz.
+
+    Raises:
+        UsageError: their file is wrong, which is a defect of the package.
+    """
     text = (
         files("bubbleviz.conventions").joinpath("host_activities.toml").read_text(encoding="utf-8")
     )

@@ -93,7 +93,12 @@ def renamed_limitations(
 
 @contextmanager
 def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
-    """Yield the export of a profile; errors of a temporary export name its report."""
+    """Yield the export of a profile; errors of a temporary export name its report.
+
+    Raises:
+        ProfileError: there is no nsys to export with, or it fails.
+        OutputError: the export is to be kept, and a file of that name exists.
+    """
     with exported(path, keep=keep) as file:
         try:
             yield file

@@ -14,6 +14,10 @@ SHORTEST_US = 3.0
 
 
 def one_of(value: str | None, choices: tuple[str, ...], option: str) -> None:
-    """Raise UsageError where an option is given and none of its choices."""
+    """Check the value of an option; None is none given.
+
+    Raises:
+        UsageError: it is none of the choices.
+    """
     if value is not None and value not in choices:
         raise UsageError(f"{option} {value[:60]!r}: not one of {', '.join(choices)}")

@@ -84,6 +84,9 @@ def program_of(
         optimizer: end each iteration that trains with an Optimizer task.
         postponed: run a second part of each Optimizer after the first operation of the next
             iteration, as post-validation does (arXiv 2401.10241, section 4).
+
+    Raises:
+        MismatchError: the plans differ in their placement.
     """
     if len({plan.placement for plan in plans}) != 1:
         raise MismatchError("the plans of a program place their virtual stages differently")

@@ -64,7 +64,11 @@ def find_profiles(
 
 
 def refuse_twins(files: Sequence[str], noun: str = "profile") -> None:
-    """Raise MismatchError where a file is named twice, as its content would count twice."""
+    """Refuse a file that is named twice, as its content would count twice.
+
+    Raises:
+        MismatchError: two paths lead to the same file.
+    """
     seen: dict[Path, str] = {}
     for path in files:
         place = Path(path).resolve()

@@ -174,12 +174,15 @@ def _by_utc(source: Source, reference: Source) -> ProfileClock:
 def refuse_unrelated(
     sources: Sequence[Source], captures: Sequence[tuple[int, int]], clocks: Sequence[ProfileClock]
 ) -> None:
-    """Raise MismatchError where captures lie more than a minute apart in UTC.
+    """Refuse captures that lie more than a minute apart in UTC.
 
     Args:
         sources: the profiles.
         captures: first and last time of each on its own clock.
         clocks: of the profiles, by their sessions.
+
+    Raises:
+        MismatchError: two captures do.
     """
     moved = sorted(
         (start + clock.offset_ns, end + clock.offset_ns, source.path)

@@ -117,7 +117,11 @@ class Local:
     strict: bool = True
 
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
-        """Return the files that paths stand for."""
+        """Return the files that paths stand for.
+
+        Raises:
+            InputError: a path does not exist, cannot be read, or leads to no profile.
+        """
         return find_profiles(paths)
 
     def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:

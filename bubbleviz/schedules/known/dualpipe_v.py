@@ -36,7 +36,11 @@ def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
 
 
 def enough(name: str, stages: int, microbatches: int) -> None:
-    """Raise UsageError where there are fewer than two microbatches per stage."""
+    """Check that there are enough microbatches.
+
+    Raises:
+        UsageError: there are fewer than two per stage.
+    """
     if microbatches < 2 * stages:
         raise UsageError(
             f"{name} needs two microbatches per stage, {2 * stages} or more, not {microbatches}"

@@ -20,7 +20,11 @@ def plan(stages: int, microbatches: int, chunks: int) -> Plan:
 
 
 def in_groups(name: str, stages: int, microbatches: int) -> None:
-    """Raise UsageError where the microbatches do not fill groups of p."""
+    """Check that the microbatches fill groups of p, the number of stages.
+
+    Raises:
+        UsageError: they do not.
+    """
     if microbatches % stages:
         raise UsageError(
             f"{name} needs microbatches in groups of the {stages} stages, not {microbatches}"

@@ -130,7 +130,11 @@ class NsysFile:
         return self.export.number(rows[0][0]) if rows else 0
 
     def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return what the export holds, ranges of these names among it."""
+        """Return what the export holds, ranges of these names among it.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
         export = self.export
         candidates: list[NameCount] = []
         if export.has("ranges/named"):

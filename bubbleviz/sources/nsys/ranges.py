@@ -100,6 +100,9 @@ def read_ranges(
         scan: reads its large tables.
         names: of the ranges to read.
         last_ns: gives the latest time elsewhere in the capture; called if a range is open then.
+
+    Raises:
+        ProfileError: the file is damaged, or holds text where a number belongs.
     """
     types = event_types(export)
     strings: Binds = {

@@ -98,7 +98,12 @@ def _needed(export: Export) -> Iterator[str]:
 
 
 def check_ranges(export: Export) -> None:
-    """Raise where there is no range of any name, or a column is missing that names ranges."""
+    """Check that there are ranges, and that they can be read by name.
+
+    Raises:
+        NothingToAnalyseError: there is no range of any name.
+        SchemaError: a table or a column that names ranges is missing.
+    """
     export.require("ranges/any")
     if not export.rows("ranges/any", event_types(export)):
         raise unrecorded(export, NVTX)
