@@ -51,6 +51,7 @@ class EventTimes(Table):
         timing: code of :class:`~bubbleviz.analyses.nccl.communications.Timing`.
         clock: row of ``clocks``.
         kernel: row of all kernels of the profiles; -1 none.
+        gpu: number of the GPU: of a place of the profiles, else a number behind these.
         clocks: of the event files.
         ambiguous: operations whose clock several offsets put onto kernels equally well.
     """
@@ -61,6 +62,7 @@ class EventTimes(Table):
     timing: Ints
     clock: Ints
     kernel: Ints
+    gpu: Ints
     clocks: tuple[RecordingClock, ...] = field(metadata={"shared": True})
     ambiguous: int = field(metadata={"shared": True})
 
@@ -90,7 +92,7 @@ def align_events(
     """
     count = sum(len(file.events) for file in files)
     columns = {name: np.full(count, UNKNOWN) for name in ("start_ns", "end_ns")}
-    columns |= {name: np.full(count, NONE) for name in ("duration_ns", "clock", "kernel")}
+    columns |= {name: np.full(count, NONE) for name in ("duration_ns", "clock", "kernel", "gpu")}
     columns["timing"] = np.zeros(count, np.int64)
     begin = np.cumsum([0, *(len(file.events) for file in files)]).tolist()
     anchors_of = by_file(files, anchors)
@@ -98,7 +100,7 @@ def align_events(
     process_clocks: dict[tuple[str, int], int] = {}
     ambiguous = 0
     taken: set[int] = set()
-    for gpu in gpus_of(files):
+    for gpu_number, gpu in enumerate(gpus_of(files), len(pool.places)):
         file = files[gpu.file]
         local = local_times(file, gpu.rows)
         at = begin[gpu.file] + gpu.rows
@@ -130,6 +132,9 @@ def align_events(
         columns["start_ns"][at], columns["end_ns"][at] = start_ns, end_ns
         columns["duration_ns"][at] = durations(file.events, gpu.rows, start_ns, end_ns)
         columns["clock"][at], columns["timing"][at] = number, local.timing
+        matched = columns["kernel"][at]
+        places = pool.place_of(matched[matched != NONE][:1])
+        columns["gpu"][at] = places[0] if len(places) else gpu_number
     return EventTimes(**columns, clocks=tuple(clocks), ambiguous=ambiguous)
 
 

@@ -13,7 +13,7 @@ from bubbleviz.analyses.nccl.anchors import Anchor, anchor_of
 from bubbleviz.analyses.nccl.clocks import clocks_and_bases, profile_clocks
 from bubbleviz.analyses.nccl.communications import Communications
 from bubbleviz.analyses.nccl.inputs import find_inputs
-from bubbleviz.analyses.nccl.kernel_pool import KernelPool, pool_of
+from bubbleviz.analyses.nccl.kernel_pool import pool_of
 from bubbleviz.analyses.nccl.limitations import (
     clock_limitations,
     duration_limitations,
@@ -120,7 +120,8 @@ def merge_communication(
     instance = instances_of(table)
     table, clocks = aligned_by_ends(table, instance, clocks, bases)
     compared = [0 if clock.aligned else 1 + number for number, clock in enumerate(clocks)]
-    in_order = paired_by_order(table, *_gpus(table, pool))
+    family = np.append(pool.family, NONE)[table.kernel]
+    in_order = paired_by_order(table, pool.place_of(table.kernel), family)
     table = split(with_shared(table), instance, in_order, compared, peer_wait_ns, transfer_ns)
     ranks = _sizes(table, profiles)
     limitations = (
@@ -132,14 +133,6 @@ def merge_communication(
     )
     files = _files(recorded, profiles, table)
     return Communication(table, ranks, clocks, files, limitations)
-
-
-def _gpus(table: Communications, pool: KernelPool) -> tuple[Ints, Ints]:
-    """Return the GPU of each operation's kernel, and the family of that kernel; -1 none."""
-    place_of = np.full(len(pool.start_ns) + 1, NONE, np.int64)
-    for number, place in enumerate(pool.places):
-        place_of[place.first : place.end] = number
-    return place_of[table.kernel], np.append(pool.family, NONE)[table.kernel]
 
 
 def _proxy_times(recorded: Sequence[EventFile], name: str, rows: int) -> Ints:
@@ -226,9 +219,13 @@ def _within(
         "their times are unknown, or on a clock that is not aligned; the window leaves them out"
     )
     limitation = Limitation("operations that lie in no window", reason, lost)
+    operations = table.take(inside)
+    counts = np.bincount(operations.source, minlength=len(communication.files)).tolist()
+    files = zip(communication.files, counts, strict=True)
     return replace(
         communication,
-        operations=table.take(inside),
+        operations=operations,
+        files=tuple(replace(file, operations=count) for file, count in files),
         limitations=(*communication.limitations, *((limitation,) if lost else ())),
         window=window.text,
     )

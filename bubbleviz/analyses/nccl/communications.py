@@ -163,6 +163,7 @@ class Communications(Table):
         source: row of the files read.
         kind: code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
         pid: the process.
+        gpu: number of the GPU, as far as files tell them apart; -1 unknown.
         name: row of ``names``.
         communicator: row of ``communicators``.
         rank: in the communicator.
@@ -193,6 +194,7 @@ class Communications(Table):
     source: Ints
     kind: Ints
     pid: Ints
+    gpu: Ints
     name: Ints
     communicator: Ints
     rank: Ints

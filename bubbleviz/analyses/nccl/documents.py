@@ -20,9 +20,10 @@ from bubbleviz.analyses.nccl.totals import (
     Communication,
     FileRead,
     Floats,
+    Sums,
     Total,
     bandwidths_of,
-    busy_ns,
+    sums_of,
     totals_of,
 )
 from bubbleviz.model.columns import NONE, Ints
@@ -59,11 +60,10 @@ def json_text(communication: Communication) -> str:
         "clocks": [_clock(clock) for clock in communication.clocks],
         "communicators": [
             {"id": communicator_text(communicator), "ranks": ranks, **_group(communicator)}
-            for communicator, ranks in zip(table.communicators, communication.ranks, strict=True)
+            for communicator, ranks in communication.communicators
         ],
         "window": communication.window,
-        "operations": len(table),
-        "busy_ns": busy_ns(communication),
+        **_sums(sums_of(table)),
         "totals": [_total(total) for total in totals_of(communication)],
         "definitions": list(DEFINITIONS),
         "limitations": [limitation.entry for limitation in communication.limitations],
@@ -112,15 +112,25 @@ def _total(total: Total) -> dict[str, object]:
         "peers": list(total.peers),
         "algorithm": total.algorithm or None,
         "protocol": total.protocol or None,
-        "operations": total.operations,
-        "bytes": total.bytes,
-        "timed_operations": total.timed,
-        "duration_ns": total.duration_ns,
-        "waiting_ns": total.waiting_ns,
-        "moving_ns": total.moving_ns,
+        **_sums(total),
         "algorithm_gbps": total.algorithm_gbps,
         "bus_gbps": total.bus_gbps,
         "moving_gbps": total.moving_gbps,
+    }
+
+
+def _sums(sums: Sums) -> dict[str, object]:
+    return {
+        "operations": sums.operations,
+        "bytes": sums.bytes,
+        "sized_operations": sums.sized,
+        "duration_ns": sums.duration_ns,
+        "timed_operations": sums.timed,
+        "busy_ns": sums.busy_ns,
+        "waiting_ns": sums.waiting_ns,
+        "waiting_operations": sums.waited,
+        "moving_ns": sums.moving_ns,
+        "moving_operations": sums.moved,
     }
 
 

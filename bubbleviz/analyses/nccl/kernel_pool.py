@@ -48,6 +48,11 @@ class KernelPool:
     family: Ints
     families: Mapping[str, int]
 
+    def place_of(self, kernel: Ints) -> Ints:
+        """Return the row of ``places`` of each of some kernels; -1 for none."""
+        ends = np.array([place.end for place in self.places], np.int64)
+        return np.where(kernel == NONE, NONE, np.searchsorted(ends, kernel, side="right"))
+
     def starts_of(self, place: Place) -> Starts:
         """Return the kernels of a place."""
         rows = slice(place.first, place.end)

@@ -25,7 +25,7 @@ Value = TypeVar("Value", bound=Hashable)
 #: The columns of operations, and what stands in those that a source does not have.
 _DEFAULTS = {
     **dict.fromkeys(
-        ("source", "kind", "pid", "name", "communicator", "rank", "peer", "root"), NONE
+        ("source", "kind", "pid", "gpu", "name", "communicator", "rank", "peer", "root"), NONE
     ),
     **dict.fromkeys(("sequence", "count", "datatype", "bytes", "algorithm", "protocol"), NONE),
     **dict.fromkeys(("channels", "clock", "start_ns", "end_ns", "duration_ns", "kernel"), NONE),
@@ -35,7 +35,7 @@ _DEFAULTS = {
 }
 #: Columns that stand as they are in the tables they come from.
 _OF_EVENTS = ("kind", "pid", "rank", "peer", "root", "sequence", "count", "channels", "state_ns")
-_OF_TIMES = ("start_ns", "end_ns", "duration_ns", "timing", "kernel")
+_OF_TIMES = ("gpu", "start_ns", "end_ns", "duration_ns", "timing", "kernel")
 _OF_OPERATIONS = ("rank", "peer", "root", "sequence", "count", "bytes")
 
 
@@ -179,6 +179,7 @@ def _of_kernels(
             "duration_ns": end_ns - start_ns,
             "timing": np.full(rows, Timing.KERNEL, np.int64),
             "kernel": at + first,
+            "gpu": pool.place_of(at + first),
         },
     )
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.text import Text
 
 from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock, communicator_text
 from bubbleviz.analyses.nccl.totals import (
     DEFINITIONS,
     Communication,
+    Sums,
     Total,
-    busy_ns,
+    sums_of,
     totals_of,
 )
 from bubbleviz.model.process_groups import stretches
@@ -21,6 +23,7 @@ from bubbleviz.render.text.cells import counted, milliseconds, omitted, ruled, s
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 #: Rows of a table, and characters of a name in it.
 _ROWS, _NAME = 40, 40
@@ -38,16 +41,7 @@ _ALIGNMENTS = {
 def sections(communication: Communication) -> Iterator[RenderableType]:
     """Yield what to print."""
     yield Text(summary(communication))
-    totals = totals_of(communication)
-    table = ruled(
-        *("communicator", "n", "operation", "peers", "algorithm", "count", "MB", "ms", "waiting"),
-        *("moving", "alg GB/s", "bus GB/s", "moving GB/s"),
-        left=("communicator", "operation", "peers", "algorithm"),
-    )
-    for total in totals[:_ROWS]:
-        table.add_row(*_cells(total))
-    yield from titled("Communication, longest first (ms over all ranks)", table)
-    yield from omitted(len(totals), _ROWS)
+    yield from titled("Communication, longest first", _table(communication))
     yield from _clock_sections(communication.clocks)
     yield Text("\n" + "".join(f"{line}\n" for line in DEFINITIONS))
 
@@ -60,14 +54,57 @@ def summary(communication: Communication) -> str:
         of = f" of {events:,} events" if events else ""
         name = one_line(file.path, None)
         lines.append(f"{name}: {file.format}, {file.operations:,} operations{of}\n")
-    sizes = [total.bytes for total in totals_of(communication) if total.bytes is not None]
-    size = f"{sum(sizes) / 1e6:,.3f} MB" if sizes else "unknown bytes"
+    sums = sums_of(communication.operations)
     window = "" if communication.window is None else f"{communication.window} alone: "
+    named = communication.communicators
+    of_communicators = counted(len(named), "communicator") if named else "unknown communicators"
     return (
-        "".join(lines) + f"{window}{counted(len(communication.operations), 'operation')} in "
-        f"{counted(len(communication.ranks), 'communicator')}, {size}; "
-        f"{busy_ns(communication) / 1e6:,.3f} ms in all, operations of one kernel counted once\n"
+        "".join(lines)
+        + f"{window}{counted(sums.operations, 'operation')} in {of_communicators}, {_size(sums)}; "
+        f"{_time(sums)}\n"
     )
+
+
+def _size(sums: Sums) -> str:
+    if sums.bytes is None:
+        return "unknown bytes"
+    size = f"{sums.bytes / 1e6:,.3f} MB"
+    if sums.sized == sums.operations:
+        return size
+    return f"{size} in the {counted(sums.sized, 'operation')} whose bytes are known"
+
+
+def _time(sums: Sums) -> str:
+    if sums.duration_ns is None:
+        return "unknown times"
+    operations = "operations"
+    if sums.timed < sums.operations:
+        operations = f"the {counted(sums.timed, 'operation')} whose time is known"
+    return (
+        f"{milliseconds(sums.duration_ns)} ms, summed over {operations}; "
+        f"{milliseconds(sums.busy_ns)} ms in which GPUs run any of them"
+    )
+
+
+def _table(communication: Communication) -> Table:
+    """Return the table of totals, those that are not listed in one row, and all of them in one."""
+    table = ruled(
+        *("communicator", "n", "operation", "peers", "algorithm", "count", "MB", "ms", "busy"),
+        *("waiting", "moving", "alg GB/s", "bus GB/s", "moving GB/s"),
+        left=("communicator", "operation", "peers", "algorithm"),
+    )
+    totals = totals_of(communication)
+    for total in totals[:_ROWS]:
+        table.add_row(*_cells(total))
+    operations = communication.operations
+    if rest := totals[_ROWS:]:
+        rows = np.concatenate([total.rows for total in rest])
+        words = f"{counted(len(rest), 'more row')}, summed"
+        table.add_row(words, *("",) * 4, *_sum_cells(sums_of(operations.take(rows))))
+    if len(totals) > 1:
+        table.add_section()
+        table.add_row("all", *("",) * 4, *_sum_cells(sums_of(operations)))
+    return table
 
 
 def _cells(total: Total) -> tuple[str, ...]:
@@ -78,15 +115,27 @@ def _cells(total: Total) -> tuple[str, ...]:
         shortened(one_line(total.name, None), _NAME),
         shortened(stretches(total.peers), _NAME // 2) or "-",
         shortened(one_line(algorithm, None), _NAME // 2) or "-",
-        f"{total.operations:,}",
-        "-" if total.bytes is None else f"{total.bytes / 1e6:,.3f}",
-        milliseconds(total.duration_ns),
-        milliseconds(total.waiting_ns),
-        milliseconds(total.moving_ns),
+        *_sum_cells(total),
         *(
             "-" if rate is None else f"{rate:,.3f}"
             for rate in (total.algorithm_gbps, total.bus_gbps, total.moving_gbps)
         ),
+    )
+
+
+def _sum_cells(sums: Sums) -> tuple[str, ...]:
+    """Return count, MB, ms, busy, waiting and moving; ``(k)`` where a sum is over k operations."""
+
+    def partial(text: str, known: int) -> str:
+        return text if known in {0, sums.operations} else f"{text} ({known:,})"
+
+    return (
+        f"{sums.operations:,}",
+        partial("-" if sums.bytes is None else f"{sums.bytes / 1e6:,.3f}", sums.sized),
+        partial(milliseconds(sums.duration_ns), sums.timed),
+        partial(milliseconds(sums.busy_ns), sums.timed),
+        partial(milliseconds(sums.waiting_ns), sums.waited),
+        partial(milliseconds(sums.moving_ns), sums.moved),
     )
 
 

@@ -17,6 +17,7 @@ from bubbleviz.analyses.nccl.communications import (
     byte_factor,
     communicator_text,
 )
+from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation
@@ -28,12 +29,18 @@ Floats = npt.NDArray[np.float64]
 DEFINITIONS = (
     "n: ranks of the communicator, from NCCL's ranges or PyTorch's groups, else the highest rank "
     "seen plus one",
+    "MB, ms, waiting, moving: sums over the operations, (k) over k of them where the others' are "
+    "unknown",
     "bytes: elements times their size, as one rank hands in or takes them (an AllGather's: of one "
     "rank's part)",
+    "ms: from start to end, over all ranks; operations that share a kernel each have all its time",
+    "busy: ms in which GPUs run any of these operations, each instant of a GPU once (an operation "
+    "without a known start counts whole); rows that share kernels, or run at one time, overlap: "
+    "they add up to more than is busy in all",
     "waiting: from a rank's own start to the start of the operation's last member; where no other "
     "member is known, while a step of its proxy thread waits for the peer (SendPeerWait, RecvWait) "
     "and none moves data (SendWait, RecvFlushWait)",
-    "moving: the rest of the operation's time",
+    "moving: the rest of the operation's time, where its end is known",
     "GB/s: 10^9 bytes a second; alg: bytes over time, all ranks' parts together; bus: times "
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
     "in nccl-tests; moving: bus, over the time in which data moves",
@@ -47,7 +54,7 @@ class FileRead:
     Attributes:
         path: as given.
         format: ``nsys``, or the name of a format of event files.
-        operations: communication operations that it recorded.
+        operations: communication operations that it recorded, those of the window alone.
         events: how many events each category has; empty for profiles.
     """
 
@@ -76,6 +83,13 @@ class Communication:
     files: tuple[FileRead, ...]
     limitations: tuple[Limitation, ...]
     window: str | None = None
+
+    @property
+    def communicators(self) -> tuple[tuple[Communicator, int | None], ...]:
+        """The communicators of the operations, and how many ranks each has; None unknown."""
+        of_all = self.operations.communicators
+        used = np.unique(self.operations.communicator)
+        return tuple((of_all[row], self.ranks[row]) for row in used[used != NONE].tolist())
 
 
 @dataclass(frozen=True)
@@ -121,39 +135,100 @@ def bandwidths_of(communication: Communication) -> Bandwidths:
 
 
 @dataclass(frozen=True)
-class Total:
+class Sums:
+    """Sums over operations; each over those whose value is known, and None where none is.
+
+    Attributes:
+        operations: how many.
+        bytes: what the ranks hand in or take.
+        sized: number of operations whose bytes are known.
+        duration_ns: from start to end; operations of one kernel each have all of its time.
+        timed: number of operations whose duration is known.
+        busy_ns: time in which any of them runs, at each instant of a GPU once; those whose start
+            is unknown are added whole.
+        waiting_ns: time before the last member began.
+        waited: number of operations whose waiting is known.
+        moving_ns: the rest of the duration.
+        moved: number of operations whose moving is known.
+    """
+
+    operations: int
+    bytes: int | None
+    sized: int
+    duration_ns: int | None
+    timed: int
+    busy_ns: int | None
+    waiting_ns: int | None
+    waited: int
+    moving_ns: int | None
+    moved: int
+
+
+def sums_of(table: Communications) -> Sums:
+    """Return the sums over operations."""
+    size, sized = _known(table.bytes)
+    duration_ns, timed = _known(table.duration_ns)
+    waiting_ns, waited = _known(table.waiting_ns)
+    moving_ns, moved = _known(table.moving_ns)
+    return Sums(
+        operations=len(table),
+        bytes=size,
+        sized=sized,
+        duration_ns=duration_ns,
+        timed=timed,
+        busy_ns=_busy_ns(table) if timed else None,
+        waiting_ns=waiting_ns,
+        waited=waited,
+        moving_ns=moving_ns,
+        moved=moved,
+    )
+
+
+def _known(column: Ints) -> tuple[int | None, int]:
+    """Return the sum of what is known, None where nothing is, and of how many rows it is."""
+    known = column >= 0
+    count = int(known.sum())
+    return int(column[known].sum(dtype=object)) if count else None, count
+
+
+def _busy_ns(table: Communications) -> int:
+    """Return the time in which any operation runs, each instant of a GPU once, in ns."""
+    timed = table.duration_ns >= 0
+    placed = timed & (table.start_ns != UNKNOWN)
+    rest = int(table.duration_ns[timed & ~placed].sum())
+    start_ns, length_ns = table.start_ns[placed], table.duration_ns[placed]
+    # The times of two clocks do not compare.
+    clocks = groups_of(table.gpu[placed], table.clock[placed])
+    return rest + int(
+        intervals.group_measure(clocks.of_row, len(clocks), start_ns, start_ns + length_ns).sum()
+    )
+
+
+@dataclass(frozen=True)
+class Total(Sums):
     """Operations of one communicator, name, peer, algorithm and protocol, summed.
 
     Attributes:
+        rows: of the operations.
         communicator: NCCL's hash, or PyTorch's group; None unknown.
         ranks: number of its ranks; None unknown.
         name: of the operations.
         peers: ranks that they went to or came from, or the root.
         algorithm: "" unknown.
         protocol: "" unknown.
-        operations: how many.
-        bytes: sum of what the ranks hand in or take; None where one is unknown.
-        duration_ns: sum over those whose duration is known; None where none is.
-        timed: number of these.
-        waiting_ns: sum over those that are split; None where none is.
-        moving_ns: likewise.
-        algorithm_gbps: gigabytes a second over the whole time; None unknown.
+        algorithm_gbps: gigabytes a second over the whole time, of the operations whose bytes and
+            time are known; None unknown.
         bus_gbps: the same of the bus.
         moving_gbps: the same of the bus, while data moves.
     """
 
+    rows: Ints
     communicator: Communicator | None
     ranks: int | None
     name: str
     peers: tuple[int, ...]
     algorithm: str
     protocol: str
-    operations: int
-    bytes: int | None
-    duration_ns: int | None
-    timed: int
-    waiting_ns: int | None
-    moving_ns: int | None
     algorithm_gbps: float | None
     bus_gbps: float | None
     moving_gbps: float | None
@@ -190,35 +265,25 @@ def _totals(communication: Communication) -> Iterator[Total]:
         first = int(rows[0])
         number = int(table.communicator[first])
         other = np.where(table.peer[rows] != NONE, table.peer[rows], table.root[rows])
-        timed = table.duration_ns[rows] >= 0
-        waits, moves = table.waiting_ns[rows], table.moving_ns[rows]
-        size, length_ns = bandwidths.bytes[rows], table.duration_ns[rows]
+        size = bandwidths.bytes[rows]
         name = names[table.name[first]]
         ranks = None if number == NONE else communication.ranks[number]
         factor = bus_factor(name, ranks)
-        whole = _over(size, length_ns)
-        moving = _over(size, moves)
+        whole = _over(size, table.duration_ns[rows])
+        moving = _over(size, table.moving_ns[rows])
         yield Total(
+            **vars(sums_of(table.take(rows))),
+            rows=rows,
             communicator=None if number == NONE else table.communicators[number],
             ranks=ranks,
             name=name,
             peers=tuple(np.unique(other[other != NONE]).tolist()),
             algorithm=names[table.algorithm[first]],
             protocol=names[table.protocol[first]],
-            operations=len(rows),
-            bytes=_sum(table.bytes[rows]) if bool((table.bytes[rows] >= 0).all()) else None,
-            duration_ns=_sum(length_ns[timed]) if timed.any() else None,
-            timed=int(timed.sum()),
-            waiting_ns=_sum(waits[waits >= 0]) if (waits >= 0).any() else None,
-            moving_ns=_sum(moves[moves >= 0]) if (moves >= 0).any() else None,
             algorithm_gbps=whole,
             bus_gbps=None if whole is None or factor is None else whole * factor,
             moving_gbps=None if moving is None or factor is None else moving * factor,
         )
-
-
-def _sum(column: Ints) -> int:
-    return int(column.sum(dtype=object)) if len(column) else 0
 
 
 def _over(size: Floats, length_ns: Ints) -> float | None:
@@ -227,16 +292,3 @@ def _over(size: Floats, length_ns: Ints) -> float | None:
     if not known.any():
         return None
     return float(size[known].sum() / length_ns[known].sum(dtype=float))
-
-
-def busy_ns(communication: Communication) -> int:
-    """Return the time of all operations in ns; those that share their times count once."""
-    table = communication.operations
-    timed = np.flatnonzero(table.duration_ns >= 0)
-    placed = timed[table.start_ns[timed] != UNKNOWN]
-    rest = int(table.duration_ns[timed].sum()) - int(table.duration_ns[placed].sum())
-    if len(placed) == 0:
-        return rest
-    columns = (table.clock, table.kernel, table.start_ns, table.duration_ns)
-    once = groups_of(*(column[placed] for column in columns)).first
-    return rest + int(table.duration_ns[placed][once].sum())
