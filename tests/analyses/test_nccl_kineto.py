@@ -504,3 +504,19 @@ def test_real_traces_tell_what_a_plain_reader_finds(name: str, ranks: int) -> No
         assert total.ranks == ranks
         assert total.algorithm_gbps == pytest.approx(size[total.name] / time[total.name], rel=1e-3)
     assert [group.ranks for group in groups(found)] == [tuple(range(ranks))]
+
+
+@pytest.mark.parametrize("start_us", [0, -5_000_000_000])
+def test_kernels_of_traces_whose_times_cannot_be_are_left_out(
+    tmp_path: Path, start_us: int
+) -> None:
+    """One without timestamps, or long before its launch; the other keeps its own collective."""
+    sent, taken = told("allreduce", 10), told("allreduce", 30)
+    bad, good = launched(1, 1_000, 40, sent), launched(2, 2_000, 50, taken)
+    bad[1] |= {"ts": start_us, "dur": 0 if start_us == 0 else 40}
+    found = measure_communication(
+        write(tmp_path, 0, [operator(1, sent), operator(2, taken), *bad, *good])
+    )
+
+    assert rows(found, "duration_ns", "count") == [(50_000, 30)]
+    assert sum(note.count for note in found.limitations if "left out" in note.reason) == 1

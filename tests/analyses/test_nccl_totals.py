@@ -18,7 +18,7 @@ from bubbleviz.analyses.nccl.totals import Communication, sums_of, totals_of
 from bubbleviz.model.window import parse_window
 from bubbleviz.sources.nccl.events import UNKNOWN
 from tests.support.nccl_event_files import Op, Plugin
-from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, put, ring
+from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
 from tests.support.nsys_exports import C, K, R, profile
 
 #: Columns that hold sums over the operations.
@@ -235,3 +235,28 @@ def test_totals_of_real_files_follow_from_their_rows() -> None:
             cells = [number(row[name]) for row in rows_of(reported)]
             if len(cells) > 1:
                 assert sum(cells[:-1]) == pytest.approx(cells[-1], abs=0.002)
+
+
+# Kernels whose times cannot be
+
+
+UNTIMED = "kernels without timestamps"
+
+
+@pytest.mark.parametrize("lost", [(1,), (0, 2), (1, 2)])
+def test_kernels_without_timestamps_are_left_out_and_counted(
+    tmp_path: Path, lost: tuple[int, ...]
+) -> None:
+    kernels = [K(1_000 * n + 100, 1_000 * n + 600, n, ALLREDUCE) for n in range(3)]
+    kernels = [K(0, 0, n, ALLREDUCE) if n in lost else kernel for n, kernel in enumerate(kernels)]
+    calls = [C(1_000 * n + 50, 1_000 * n + 60, n) for n in range(3)]
+    found = measure_communication(profile(tmp_path, kernels, calls))
+
+    check(found)
+    assert {note.what: note.count for note in found.limitations}[UNTIMED] == len(lost)
+    assert rows_of(found)[0]["count"] == str(3 - len(lost))
+    assert sums_of(found.operations).duration_ns == 500 * (3 - len(lost))
+
+
+def test_kernels_with_timestamps_are_none_of_them(tmp_path: Path) -> None:
+    assert UNTIMED not in notes(shared(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +23,7 @@ from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Source
@@ -103,10 +104,12 @@ def _nccl_profile(profile: Profile) -> NcclProfile:
     payloads, notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
         payloads = None
-    if profile.collectives is not None:
-        return _of_pytorch(profile, profile.collectives, *kernels_of(profile.activities))
     ranges = profile.ranges
     linked = link_by_thread(profile, ranges)
+    lost = (*profile.limitations, *linked.limitations(profile.source.path))
+    if profile.collectives is not None:
+        collectives = _sound(profile.collectives, linked.times.sound)
+        return _of_pytorch(profile, collectives, lost, *kernels_of(linked.activities))
     kernels, rows = kernels_of(linked.activities)
     range_of_kernel = linked.links.range[rows].astype(np.int64)
     operations, without = operations_of_ranges(ranges, kernels, range_of_kernel, payloads)
@@ -117,7 +120,6 @@ def _nccl_profile(profile: Profile) -> NcclProfile:
         "with --cuda-graph-trace=node where CUDA graphs are used",
         bare,
     )
-    implausible = tuple(linked.times.limitations(profile.source.path))
     return NcclProfile(
         source=profile.source,
         kernels=kernels,
@@ -125,17 +127,37 @@ def _nccl_profile(profile: Profile) -> NcclProfile:
         ranks=communicator_sizes(payloads),
         without_kernels=without,
         limitations=(
+            *lost,
             *(notes if len(rows) else ()),
             *([outside] if bare else []),
-            *implausible,
         ),
     )
 
 
+def _sound(collectives: Collectives, sound: Bools | None) -> Collectives:
+    """Return the collectives of the kernels that are kept; all are if None."""
+    if sound is None:
+        return collectives
+    kept = collectives.take(sound[collectives.kernel])
+    return replace(kept, kernel=(np.cumsum(sound) - 1)[kept.kernel])
+
+
 def _of_pytorch(
-    profile: Profile, collectives: Collectives, kernels: Kernels, rows: Ints
+    profile: Profile,
+    collectives: Collectives,
+    lost: Sequence[Limitation],
+    kernels: Kernels,
+    rows: Ints,
 ) -> NcclProfile:
-    """Return the profile of a PyTorch trace; ``rows`` are the kernels' activities."""
+    """Return the profile of a PyTorch trace.
+
+    Args:
+        profile: as read.
+        collectives: that its kernels carry out.
+        lost: what could not be read of it.
+        kernels: those of NCCL.
+        rows: their activities.
+    """
     names = tuple(parse_kernel_name(name)[0] for name in kernels.names)
     operations = operations_of_pytorch(collectives, rows, kernels.name, names)
     bare = int((~np.isin(rows, collectives.kernel)).sum())
@@ -150,5 +172,5 @@ def _of_pytorch(
         operations=operations,
         ranks=sizes_of(collectives),
         without_kernels=0,
-        limitations=(note,) if bare else (),
+        limitations=(*lost, *([note] if bare else [])),
     )
