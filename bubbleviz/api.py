@@ -10,32 +10,36 @@ from pathlib import Path
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.run import RunHints, merge_recordings
 from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import built_in, convention_of, find_convention
+from bubbleviz.conventions.convention_file import built_in, find_convention
 from bubbleviz.conventions.draft import drafts
-from bubbleviz.conventions.recognition import recognise
+from bubbleviz.conventions.recognition import (
+    ConventionScore,
+    recognised,
+    scores_of,
+    with_iterations,
+)
 from bubbleviz.count.count import count
+from bubbleviz.count.draft_trial import best_draft
 from bubbleviz.count.summary import prepare
-from bubbleviz.errors import BubblevizError, MismatchError, ProfileError, UsageError
+from bubbleviz.errors import MismatchError, ProfileError, UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared, schedule_of
 from bubbleviz.explain.windowed import windowed
 from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
-from bubbleviz.interpret.inspection import DraftTrial, Inspection, look_over
-from bubbleviz.interpret.record import ReadOptions, export_of, record
+from bubbleviz.interpret.inspection import Inspection, look_over
+from bubbleviz.interpret.record import ReadOptions, opened_profile
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.operations import Limitation, LimitationKind
-from bubbleviz.model.phases import Phase
 from bubbleviz.model.private_names import note_host, note_paths
 from bubbleviz.model.window import Window, parse_window
-from bubbleviz.progress import Progress, Unwatched, unwatched
+from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.report.assembly import assemble
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.files import read_plan
 from bubbleviz.sources.directories import unreadable_profile
 from bubbleviz.sources.paths import InputFile, find_profiles
-from bubbleviz.sources.readers import reader_of
 from bubbleviz.timing import add, step
 
 
@@ -201,43 +205,33 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
     file = find_profiles([str(path)])[0].path
     chosen = tuple(each for each in _conventions(convention) if each.patterns)
     known = chosen or tuple(built_in().values())
-    with export_of(file) as export:
-        with reader_of(export).open_file(export, 1, unwatched) as opened:
-            contents = opened.inspect(globs_of(known))
-            sample = opened.sample(("*",))
+    with opened_profile(file) as (opened, _):
+        sample = opened.sample(("*",))
+        scores = scores_of(sample, tuple(built_in().values()))
+        drafted = {} if recognised(scores) and not chosen else drafts(sample)
+        # What drafts may name is read together with the rest, once.
+        contents = opened.inspect(globs_of((*(chosen or _counted(scores)), *drafted.values())))
         if contents.source.host_known:
             note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
-        inspection = look_over(contents, known, sample, chosen or recognise(sample))
+        inspection = look_over(contents, known, sample, chosen or recognised(scores))
         if inspection.suggestion is None:
             return inspection
-        trials = {draft: _trial(export, draft) for draft in drafts(sample)}
-        return inspection.tried({d: t for d, t in trials.items() if t is not None})
+        return inspection.tried(best_draft(opened, drafted))
 
 
-def _trial(path: str, draft: str) -> DraftTrial | None:
-    """Return what a drafted convention makes of a profile; None where it names no work."""
-    try:
-        options = ReadOptions((convention_of(draft, "the draft"),))
-        recording = record(path, options).recording
-        counts = count(merge_recordings([recording], RunHints()))
-    except BubblevizError:
-        return None
-    operations = recording.operations
-    phases = [(p, int(((operations.phase == p) & (operations.has_span == 1)).sum())) for p in Phase]
-    named = {phase for phase, number in phases if number}
-    backward = {Phase.B, Phase.BW, Phase.W}
-    if Phase.FB not in named and not (Phase.F in named and named & backward):
-        return None
-    ranks = recording.coverage.ranks
-    compute_ns = sum(rank.gpu_ns for rank in ranks)
-    attributed_ns = sum(rank.attributed_gpu_ns for rank in ranks)
-    return DraftTrial(
-        operations=tuple((phase.label, number) for phase, number in phases if number),
-        attributed=attributed_ns / compute_ns if compute_ns else 0.0,
-        ratio=counts.headline,
-        bubble=counts.summary.bubble_ratio[counts.headline].mean,
-    )
+def _counted(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
+    """Return the conventions of which an inspection counts the names.
+
+    Every one costs a look at every name, so those that no name in a sample follows are cut to their
+    names of iterations. Where the sample names no work, all count.
+
+    Args:
+        scores: of the conventions in the sample.
+    """
+    if not recognised(scores):
+        return tuple(score.convention for score in scores)
+    return with_iterations([score.convention for score in scores if score.work + score.other])
 
 
 def _refuse_twins(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]:

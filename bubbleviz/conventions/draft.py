@@ -1,73 +1,49 @@
-"""A first draft of a convention, for ranges that no known one names."""
+"""Drafts of a convention, for ranges that no known one names."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from bubbleviz.conventions.range_names import bare_name
+from bubbleviz.conventions.convention import Convention
+from bubbleviz.conventions.convention_file import built_in, convention_of
+from bubbleviz.conventions.name_words import NameShape, shapes_of
+from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED, Phase
 
 #: How many shapes of names a draft holds at most.
-_MOST = 8
-#: Words for what a range does, the most specific first.
-_PHASES = (
-    (r"recv.*(?:fwd|forward)|(?:fwd|forward).*recv", Phase.RECV_F),
-    (r"send.*(?:fwd|forward)|(?:fwd|forward).*send", Phase.SEND_F),
-    (r"recv.*(?:bwd|backward)|(?:bwd|backward).*recv", Phase.RECV_B),
-    (r"send.*(?:bwd|backward)|(?:bwd|backward).*send", Phase.SEND_B),
-    (r"all.?reduce|all.?gather|reduce.?scatter|all.?to.?all|broadcast", Phase.COLLECTIVE),
-    (r"recompute|checkpoint", Phase.R),
-    (r"wgrad|weight.?grad|grad.?weight", Phase.W),
-    (r"dgrad|input.?grad|grad.?input", Phase.B),
-    (r"backward|bwd|bprop|(?:^|[^a-z])b(?:[^a-z]|$)", Phase.BW),
-    (r"(?<!feed)(?<!feed[^a-z])forward|fwd|fprop|(?:^|[^a-z])f(?:[^a-z]|$)", Phase.F),
-    (r"optim|adam|sgd", Phase.OPTIMIZER),
-)
-#: Words in front of a number for what it counts.
-_NUMBERS = (
-    (r"(?:micro.?batch|micro|mb|mbs|batch)[^a-z0-9]*$", "microbatch"),
-    (r"(?:stage|pp)[^a-z0-9]*$", "stage"),
-    (r"(?:chunk|virtual|vpp?)[^a-z0-9]*$", "chunk"),
-    (r"(?:iteration|iter|step)[^a-z0-9]*$", "iteration"),
-    (r"rank[^a-z0-9]*$", "rank"),
-)
-#: What stands in front of a number that counts microbatches though no word says so.
-_PASS = re.compile(
-    r"(?:forward|fwd|fprop|backward|bwd|bprop|[wd]grad|recompute|(?:^|[^a-z])[fbw])"
-    r"(?:[^a-z0-9]?(?:pass|microbatch))?[^a-z0-9]*$"
-)
-#: What stands in front of the number of a part of a stage.
-_PART = re.compile(r"(?:layers?|blocks?|blk|modules?|h|mlp|ffn|attn|attention|experts?)[^a-z0-9]*$")
-#: Names of operators, of libraries' functions, and of lines of source code: no operations.
-_NO_OPERATION = re.compile(
-    r"::|\.pyx?\(|\w+Backward[0-9]+$|zero_grad"
-    r"|^(?:cudnn|cublas|cusparse|cufft|cuda|nccl|MPI_|void )"
-)
-_DIGITS = re.compile(r"[0-9]+")
+_MOST_SHAPES = 12
+#: How many drafts are made at most.
+_MOST_DRAFTS = 8
+#: What unnamed numbers behind the name of a pass may count, in this order.
+_ORDERS = (("microbatch", "chunk", "sequence"), ("chunk", "microbatch", "sequence"))
 
 
 @dataclass(frozen=True)
-class NameShape:
-    """Names that differ in their numbers only.
+class ShapeMeaning:
+    """What names of one shape may mean.
 
     Attributes:
-        pieces: the text between the numbers.
-        example: one of the names.
-        count: how often they occur.
-        tailed: whether ``emit_nvtx`` wrote something behind one.
+        shape: the shape.
+        phase: their phase; None where they mark iterations alone.
+        groups: what each number counts; "" for nothing that is needed.
+        part: whether they name parts of an operation.
     """
 
-    pieces: tuple[str, ...]
-    example: str
-    count: int
-    tailed: bool
+    shape: NameShape
+    phase: Phase | None
+    groups: tuple[str, ...]
+    part: bool
+
+    @property
+    def works(self) -> bool:
+        """Whether they name forward or backward."""
+        return self.phase in COUNTED
 
 
 def suggest(counts: Mapping[str, int]) -> str | None:
-    """Return a TOML draft for the names, most frequent shapes first; None without any phase.
+    """Return the first TOML draft for the names; None without any phase.
 
     Args:
         counts: how often each name occurs.
@@ -75,63 +51,103 @@ def suggest(counts: Mapping[str, int]) -> str | None:
     return next(iter(drafts(counts)), None)
 
 
-def drafts(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the TOML drafts for the names, to be tried in turn.
+def drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
+    """Return the drafts for the names by their TOML, the likeliest first, to be tried in turn.
 
-    The first holds every shape that a word implies a phase for. Ranges of one phase may lie in each
-    other (a trainer's forward around a library's), so the second holds one shape a phase.
+    They differ where names leave it open: ranges of one phase may lie in each other (a trainer's
+    forward around a library's), several numbers in a row may be microbatch and chunk or the other
+    way round, and numbers of a mark may be an iteration's, or a rank's.
 
     Args:
         counts: how often each name occurs.
     """
-    patterns = [(shape, p) for shape in _shapes(counts) if (p := _pattern(shape)) is not None]
-    first: dict[Phase | None, str] = {}
-    for shape, pattern in patterns:
-        first.setdefault(_phase(shape), pattern)
-    texts = ([pattern for _, pattern in patterns[:_MOST]], list(first.values()))
-    written = ('name = "mine"\n\n' + "\n".join(draft) for draft in texts if draft)
-    return tuple(dict.fromkeys(written))
+    shapes = shapes_of(counts)
+    written = (_written(variant) for variant in _variants(shapes) if variant)
+    texts = list(dict.fromkeys(written))[:_MOST_DRAFTS]
+    return {text: convention_of(text, "the draft") for text in texts}
 
 
-def folded(counts: Mapping[str, int], most: int) -> tuple[tuple[str, int], ...]:
-    """Return the most frequent shapes of names, numbers written as ``#``, and how often."""
-    total: Counter[str] = Counter()
-    for name, count in counts.items():
-        total[_DIGITS.sub("#", name)] += count
-    return tuple(sorted(total.items(), key=lambda item: (-item[1], item[0]))[:most])
+def _meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
+    """Return what the shapes mean for which words imply a phase, or an iteration.
+
+    Args:
+        shapes: the shapes.
+        batch: what numbers of batches count.
+    """
+    split = any(shape.phase is Phase.W for shape in shapes)
+    without_forward = all(shape.phase is not Phase.F for shape in shapes)
+    meanings = []
+    for shape in shapes:
+        phase, groups = shape.phase, shape.groups(batch=batch)
+        if phase is None and without_forward and shape.holds_forward:
+            phase = Phase.F
+        if phase is Phase.BW and split:
+            phase = Phase.B
+        if phase is Phase.OPTIMIZER:
+            groups = [group * (group != "microbatch") for group in groups]
+        if phase is not None or ("iteration" in groups and not _marks_iterations(shape.example)):
+            part = phase in COUNTED and shape.part
+            meanings.append(ShapeMeaning(shape, phase, tuple(groups), part))
+    return meanings
 
 
-def _shapes(counts: Mapping[str, int]) -> list[NameShape]:
-    total: Counter[tuple[str, ...]] = Counter()
-    examples: dict[tuple[str, ...], str] = {}
-    tailed: set[tuple[str, ...]] = set()
-    for text, count in counts.items():
-        name = bare_name(text)
-        if name.isprintable() and 0 < len(name) <= 100 and not _NO_OPERATION.search(name):
-            pieces = tuple(_DIGITS.split(name))
-            total[pieces] += count
-            examples[pieces] = min(examples.get(pieces, name), name)
-            if name != text:
-                tailed.add(pieces)
-    ordered = sorted(total, key=lambda pieces: (-total[pieces], pieces))
-    return [NameShape(p, examples[p], total[p], p in tailed) for p in ordered]
+def _marks_iterations(name: str) -> bool:
+    """Whether a built-in convention knows the name of an iteration; every analysis follows that."""
+    names = understand([name], *built_in().values())
+    return bool(names.phase[0] < 0 and names.iteration[0] >= 0)
 
 
-def _phase(shape: NameShape) -> Phase | None:
-    """Return the phase that a word of the names implies."""
-    text = "".join(shape.pieces).lower()
-    return next((phase for words, phase in _PHASES if re.search(words, text)), None)
+def _variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeaning]]:
+    """Yield the meanings that a draft may hold."""
+    numbered = any(shape.phase is Phase.OPTIMIZER and shape.batch is not None for shape in shapes)
+    meanings = _meanings(shapes, "iteration" if numbered else "microbatch")
+    outer = _outer(meanings)
+    yield outer[:_MOST_SHAPES]
+    for order in _ORDERS:
+        yield [_numbered(m, order) for m in outer[:_MOST_SHAPES]]
+    yield _outer(_meanings(shapes, "iteration"))[:_MOST_SHAPES]
+    yield [_by_order(m) for m in outer[:_MOST_SHAPES]]
+    yield list({m.phase: m for m in reversed(outer)}.values())[::-1]
+    yield [m for m in outer if m.phase is not None][:_MOST_SHAPES]
+    yield meanings[:_MOST_SHAPES]
 
 
-def _pattern(shape: NameShape) -> str | None:
-    """Return the TOML of one pattern; None where no word implies a phase or an iteration."""
-    phase = _phase(shape)
-    groups = _groups(shape.pieces)
-    if phase is None and "iteration" not in groups:
-        return None
+def _outer(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
+    """Return the meanings without parts of operations that others name whole."""
+    whole = {m.phase for m in meanings if m.works and not m.part}
+    return [m for m in meanings if not (m.part and m.phase in whole)]
+
+
+def _by_order(meaning: ShapeMeaning) -> ShapeMeaning:
+    """Return a meaning without microbatches, which an analysis then numbers by order."""
+    groups = tuple(group * (group != "microbatch") for group in meaning.groups)
+    return replace(meaning, groups=groups) if meaning.works else meaning
+
+
+def _numbered(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
+    """Return a meaning in which the numbers from the microbatch on have this order."""
+    groups = list(meaning.groups)
+    if "microbatch" not in groups or not meaning.works:
+        return meaning
+    at = groups.index("microbatch")
+    free = next((i for i, group in enumerate(groups) if i > at and group), len(groups))
+    names = [name for name in order if name == "microbatch" or name not in groups]
+    if free - at < 2:
+        return meaning
+    groups[at:free] = [*names, *[""] * free][: free - at]
+    return replace(meaning, groups=tuple(groups))
+
+
+def _written(meanings: Sequence[ShapeMeaning]) -> str:
+    return 'name = "mine"\n\n' + "\n".join(map(_pattern, meanings))
+
+
+def _pattern(meaning: ShapeMeaning) -> str:
+    """Return the TOML of one pattern."""
+    shape = meaning.shape
     match = _escaped(shape.pieces[0])
     glob = _literal(shape.pieces[0])
-    for group, piece in zip(groups, shape.pieces[1:], strict=True):
+    for group, piece in zip(meaning.groups, shape.pieces[1:], strict=True):
         match += (f"(?P<{group}>[0-9]+)" if group else "[0-9]+") + _escaped(piece)
         glob += "[0-9]*" + _literal(piece)
     if shape.tailed:
@@ -141,29 +157,12 @@ def _pattern(shape: NameShape) -> str | None:
         f"glob = {_quoted(glob)}",
         f"match = {_quoted(f'^{match}$')}",
     ]
-    if phase is not None:
-        lines.append(f'phase = "{phase.label}"  # a guess: F, B, W, BW, R, FB, Optimizer, ...')
-    if phase in COUNTED and any(_PART.search(piece.lower()) for piece in shape.pieces[:-1]):
+    if meaning.phase is not None:
+        label = meaning.phase.label
+        lines.append(f'phase = "{label}"  # a guess: F, B, W, BW, R, FB, Optimizer, ...')
+    if meaning.part:
         lines.append("part = true  # the parts in a row are one operation")
     return "\n".join(lines) + "\n"
-
-
-def _groups(pieces: tuple[str, ...]) -> list[str]:
-    """Return the group of each number, empty for none.
-
-    The first without a word of its own that follows the name of a pass is the microbatch; others
-    count layers, lines of source code, or what else there is.
-    """
-    groups: list[str] = []
-    for piece in pieces[:-1]:
-        group = next((g for words, g in _NUMBERS if re.search(words, piece.lower())), "")
-        groups.append("" if group in groups else group)
-    if "microbatch" not in groups and "iteration" not in groups:
-        passes = [bool(_PASS.search(piece.lower())) for piece in pieces[:-1]]
-        free = [i for i, group in enumerate(groups) if not group and passes[i]]
-        if free:
-            groups[free[0]] = "microbatch"
-    return groups
 
 
 def _literal(text: str) -> str:

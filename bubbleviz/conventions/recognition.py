@@ -74,7 +74,11 @@ def recognise(counts: Mapping[str, int]) -> tuple[Convention, ...]:
     Args:
         counts: how often each name occurs.
     """
-    scores = scores_of(counts, tuple(built_in().values()))
+    return recognised(scores_of(counts, tuple(built_in().values())))
+
+
+def recognised(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
+    """Return the conventions that a sample of names follows, by their scores, the best first."""
     followed = _followed([score for score in scores if score.work > 0])
     explicit = tuple(s.convention for s in scores if s.convention.explicit and s.work + s.other)
     alone = tuple(c for c in followed if c.explicit)

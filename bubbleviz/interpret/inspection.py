@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.conventions.convention import Convention
-from bubbleviz.conventions.draft import folded, suggest
+from bubbleviz.conventions.draft import suggest
+from bubbleviz.conventions.name_words import folded
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents
 
 #: How many shapes of names are shown.
 _SHAPES = 20
+#: What an inspection calls GPU work.
+_GPU_WORK = ("kernels", "copies", "memsets", "copies and memsets", "CUDA graphs traced as a whole")
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,15 @@ class DraftTrial:
         attributed: share of compute-kernel time attributed to operations.
         ratio: name of the primary ratio.
         bubble: mean of that over the iterations; None where there is none.
+        even: whether, but for what the capture cut, all ranks have as many passes with GPU work in
+            both directions, and at most one optimizer step an iteration.
     """
 
     operations: tuple[tuple[str, int], ...]
     attributed: float
     ratio: str
     bubble: float | None
+    even: bool
 
 
 @dataclass(frozen=True)
@@ -78,23 +84,29 @@ class Inspection:
     suggestion: str | None
     trial: DraftTrial | None = None
 
-    def tried(self, trials: Mapping[str, DraftTrial]) -> Inspection:
-        """Return the inspection with the best draft, or without one where none works.
+    def tried(self, best: tuple[str, DraftTrial] | None) -> Inspection:
+        """Return the inspection with a draft, or without one.
 
         Args:
-            trials: what each draft that works makes of the profile.
+            best: the draft that makes most of the profile, and what; None where none is of use.
         """
-        if trials:
-            draft = max(trials, key=lambda draft: trials[draft].bubble is not None)
-            return replace(self, suggestion=draft, trial=trials[draft])
-        return replace(self, suggestion=None, missing=(*self.missing, _no_draft(self.contents)))
+        if best is None:
+            return replace(self, suggestion=None, missing=(*self.missing, _no_draft(self.contents)))
+        draft, trial = best
+        return replace(self, suggestion=draft, trial=trial)
 
 
 def _no_draft(contents: Contents) -> str:
-    path = shlex.quote(contents.source.path)
+    """Return the sentence on a profile without a draft, and on what analyses it all the same."""
+    work = contents.readable or any(t.rows for t in contents.tables if t.what in _GPU_WORK)
+    if not work:
+        return "it holds no GPU work, without which no command of bubbleviz can analyse it"
+    idle = f"bubbleviz idle {shlex.quote(contents.source.path)} breaks down idle time without"
+    if not (contents.ranges and contents.readable):
+        return f"{idle} ranges"
     return (
         "the names of its ranges give no draft of a convention that names forward and backward; "
-        f"bubbleviz idle {path} breaks down idle time without one"
+        f"{idle} one"
     )
 
 
@@ -126,7 +138,7 @@ def look_over(
     if contents.source.session_utc_ns is None:
         missing.append("no session start time: the clocks of several profiles cannot be compared")
     suggestion = None if named or not contents.readable else suggest(sample)
-    if contents.readable and contents.ranges and not named and suggestion is None:
+    if not named and suggestion is None:
         missing.append(_no_draft(contents))
     return Inspection(
         contents,

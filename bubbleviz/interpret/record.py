@@ -11,7 +11,8 @@ import numpy as np
 
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds
-from bubbleviz.conventions.draft import folded, suggest
+from bubbleviz.conventions.draft import suggest
+from bubbleviz.conventions.name_words import folded
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError

@@ -18,8 +18,8 @@ import numpy as np
 
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.draft import folded
 from bubbleviz.conventions.host_activities import HOST, ActivityLookup
+from bubbleviz.conventions.name_words import folded
 from bubbleviz.conventions.range_names import bare_name, understand
 from bubbleviz.conventions.recognition import with_iterations
 from bubbleviz.errors import UsageError

@@ -18,6 +18,7 @@ from bubbleviz.conventions.draft import suggest
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.console import WIDTH, print_sections
+from bubbleviz.sources.nsys import export_file
 from tests.support.places import FIXTURES
 
 FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
@@ -38,6 +39,16 @@ def test_no_names_give_no_draft() -> None:
         ("it's a wgrad 4?*", Phase.W, 4),
         ("optimizer step", Phase.OPTIMIZER, -1),
         ("recv_forward_5", Phase.RECV_F, 5),
+        ("forward_step[5]", Phase.F, 5),
+        ("step 7 backward 5", Phase.BW, 5),
+        ("backward_pass(buffer_id=1, micro_batch_id=5)", Phase.BW, 5),
+        ("backward_for_input_5", Phase.B, 5),
+        ("backward weight microbatch 5", Phase.W, 5),
+        ("Forward B=5 S=2048", Phase.F, 5),
+        ("W-5", Phase.W, 5),
+        ("forward c1 m5", Phase.F, 5),
+        ("send_forward_recv_backward_5", Phase.SEND_RECV, 5),
+        ("opt.step", Phase.OPTIMIZER, -1),
     ],
 )
 def test_a_draft_understands_the_names_it_was_made_of(
@@ -131,6 +142,11 @@ def test_a_draft_is_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
         "cudnnConvolutionForward 3",
         "cub::DeviceReduce::Forward 2",
         "FeedForward 3",
+        "cuDNN:cudnnConvolutionForward_3",
+        "flash_attn_fwd",
+        "layer_norm_backward",
+        "load_checkpoint 3",
+        "forward_backward 3",
     ],
 )
 def test_operators_and_lines_of_source_code_are_no_operations(name: str) -> None:
@@ -148,6 +164,12 @@ def test_operators_and_lines_of_source_code_are_no_operations(name: str) -> None
         "fwd on gpu 2",
         "backward fp16",
         "forward of line 30",
+        "train.py:88 forward",
+        "forward 0x7f31",
+        "forward @ 1712312.55",
+        "LlamaDecoderLayer_3.forward",
+        "self_attn backward 3",
+        "forward(batch=4",
     ],
 )
 def test_numbers_that_count_something_else_are_no_microbatches(name: str, tmp_path: Path) -> None:
@@ -255,3 +277,114 @@ def test_of_ranges_in_each_other_one_shape_a_phase_is_drafted(tmp_path: Path) ->
     inspection = bubbleviz.inspect(run)
     assert inspection.trial is not None
     assert inspection.trial.bubble == pytest.approx(3 / 11)
+
+
+def _inserted(run: Path, glob: str, **columns: str) -> None:
+    """Insert a copy of each range of those names, with some columns exchanged."""
+    with closing(sqlite3.connect(run)) as database, database:
+        copied = [row[1] for row in database.execute("PRAGMA TABLE_INFO(NVTX_EVENTS)")]
+        values = ", ".join(columns.get(name, f'"{name}"') for name in copied)
+        names = ", ".join(f'"{name}"' for name in copied)
+        database.execute(
+            f"INSERT INTO NVTX_EVENTS ({names}) SELECT {values} FROM NVTX_EVENTS WHERE text GLOB ?",
+            (glob,),
+        )
+
+
+def _tried(run: Path, folder: Path) -> float | None:
+    """Return the ratio of a draft's trial, having compared the trial with an analysis."""
+    inspection = bubbleviz.inspect(run)
+    assert inspection.suggestion is not None
+    assert inspection.trial is not None
+    mine = folder / "mine.toml"
+    mine.write_text(inspection.suggestion, encoding="utf-8")
+    report = bubbleviz.analyze(run, convention=mine)
+    ratio = report.summary.bubble_ratio[report.headline].mean
+    assert (report.headline, ratio) == (inspection.trial.ratio, inspection.trial.bubble)
+    spans = report.operations.phase[report.operations.has_span == 1]
+    counts = [(p.label, int((spans == p).sum())) for p in Phase]
+    assert inspection.trial.operations == tuple(pair for pair in counts if pair[1])
+    return ratio
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"F": "forward_step[#]", "B": "backward_step[#]"},
+        {"F": "_exec_forward_pass", "B": "_exec_backward_pass"},
+        {"F": "fwd # 0", "B": "bwd # 0"},
+        {"F": "fwd 0 #", "B": "bwd 0 #"},
+        {"F": "forward(batch=4)", "B": "backward(batch=4)"},
+        {"F": "forward 0x7f#", "B": "backward 0x7f#"},
+        {"F": "compute_loss", "B": "accelerator.backward"},
+        {"F": "F-#", "B": "B-#"},
+        {"F": "train.py:88 forward", "B": "train.py:97 backward"},
+    ],
+    ids=str,
+)
+def test_a_draft_gives_the_ratio_of_the_run(names: dict[str, str], tmp_path: Path) -> None:
+    assert _tried(_renamed(tmp_path, **names), tmp_path) == pytest.approx(3 / 11)
+
+
+def test_layers_inside_operations_are_left_out_of_a_draft(tmp_path: Path) -> None:
+    run = _renamed(tmp_path, F="fwd #", B="bwd #")
+    _inserted(run, "fwd *", start="start + 1", end='"end" - 1', text="'layer_3_forward'")
+    _inserted(run, "bwd *", start="start + 1", end='"end" - 1', text="'layer_3_backward'")
+    assert _tried(run, tmp_path) == pytest.approx(3 / 11)
+
+
+def test_a_rank_in_the_name_of_an_iteration_is_no_iteration(tmp_path: Path) -> None:
+    run = _renamed(tmp_path, F="fwd #", B="bwd #")
+    with closing(sqlite3.connect(run)) as database, database:
+        database.execute(
+            "UPDATE NVTX_EVENTS SET text = 'iteration_' || (globalTid >> 24 & 3) || '_7' "
+            "WHERE text = 'Optimizer'"
+        )
+    assert _tried(run, tmp_path) is not None
+
+
+def test_layers_of_several_microbatches_in_a_row_give_no_draft(tmp_path: Path) -> None:
+    run = _renamed(tmp_path, F="layer_3_forward", B="layer_3_backward")
+    with closing(sqlite3.connect(run)) as database, database:
+        # Without transfers in between nothing says where a microbatch ends.
+        database.execute("DELETE FROM NVTX_EVENTS WHERE text GLOB '[SR]E[NC][DV]_*'")
+    assert bubbleviz.inspect(run).suggestion is None
+
+
+def test_a_profile_is_read_once_for_all_drafts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _renamed(tmp_path, F="fwd 0 #", B="bwd 0 #")
+    reads = {"read_ranges": 0, "activities_of": 0, "open_file": 0}
+    for name in reads:
+        original = getattr(export_file, name)
+
+        def counted(*given: object, _name: str = name, _original: object = original) -> object:
+            reads[_name] += 1
+            assert callable(_original)
+            return _original(*given)
+
+        monkeypatch.setattr(export_file, name, counted)
+    assert bubbleviz.inspect(run).trial is not None
+    assert (reads["read_ranges"], reads["activities_of"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("deleted", "names_command"),
+    [("NVTX_EVENTS", True), ("CUPTI_ACTIVITY_KIND_KERNEL", False)],
+)
+def test_without_ranges_or_kernels_the_command_that_works_is_named(
+    deleted: str, names_command: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = _renamed(tmp_path, F="work #", B="work #")
+    with closing(sqlite3.connect(run)) as database, database:
+        database.execute(f"DROP TABLE {deleted}")
+        for (name,) in database.execute(
+            "SELECT name FROM sqlite_master WHERE name GLOB 'CUPTI_ACTIVITY_KIND_MEM*'"
+        ).fetchall():
+            database.execute(f"DROP TABLE {name}")
+    assert main(["inspect", str(run)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (f"bubbleviz idle {run}" in shown) is names_command
+    assert ("no command of bubbleviz can analyse it" in shown) is not names_command
+    assert (main(["idle", str(run)]) == 0) is names_command

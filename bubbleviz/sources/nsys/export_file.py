@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
@@ -15,6 +16,7 @@ from bubbleviz.model.profile import (
     Contents,
     NameCount,
     Profile,
+    Ranges,
     impossible_times,
 )
 from bubbleviz.progress import Watch, unwatched
@@ -24,7 +26,7 @@ from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, Export, opened
 from bubbleviz.sources.nsys.gpu_work import activities_of, kernel_stretches, processes_of
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.sources.nsys.range_log import ExportedRanges, SystemCalls
-from bubbleviz.sources.nsys.ranges import name_filter, read_ranges, sample_names
+from bubbleviz.sources.nsys.ranges import NameFilter, name_filter, read_ranges, sample_names
 from bubbleviz.sources.nsys.requirements import (
     check_ranges,
     check_recorded,
@@ -49,11 +51,30 @@ _BOUNDS = ("gpu_work/kernel_bounds", "ranges/bounds", "calls/bounds")
 
 
 @dataclass(frozen=True)
+class InspectedRanges:
+    """The ranges that an inspection has read, for an analysis of the same open export."""
+
+    names: NameFilter
+    ranges: Ranges
+    impossible: int
+
+    def serves(self, globs: Sequence[str]) -> bool:
+        """Return whether ranges of these names are among them, with times that hold."""
+        return set(globs) <= set(self.names.globs) and not self.ranges.cut.any()
+
+    def of(self, globs: Sequence[str]) -> Ranges:
+        """Return the ranges of these names."""
+        fits = np.array(fitting(globs, self.ranges.names), bool)
+        return self.ranges.take(fits[self.ranges.name_id])
+
+
+@dataclass(frozen=True)
 class NsysFile:
     """An open export; see :class:`~bubbleviz.sources.readers.OpenFile`."""
 
     export: Export
     scan: Scan
+    _inspected: list[InspectedRanges] = field(default_factory=list)
 
     def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
         """Return how often names occur in a sample of the ranges, spread over the capture."""
@@ -74,8 +95,9 @@ class NsysFile:
         export, scan = self.export, self.scan
         if not partial:
             check_recorded(export)
+        earlier = next((seen for seen in self._inspected if seen.serves(globs)), None)
         with step("look up strings"):
-            names = name_filter(export, globs)
+            names = earlier.names if earlier else name_filter(export, globs)
         with step("read kernels") as rows:
             activities, notes = activities_of(export, scan, names.call_names)
             rows.count = len(activities)
@@ -92,7 +114,9 @@ class NsysFile:
             return max(int(activities.end_ns.max(initial=0)), latest)
 
         ranges, impossible = no_ranges(), 0
-        if globs and export.has("ranges/named"):
+        if earlier:
+            ranges, impossible = earlier.of(globs), earlier.impossible
+        elif globs and export.has("ranges/named"):
             with step("read ranges") as rows:
                 ranges, impossible = read_ranges(export, scan, names, last_ns)
                 rows.count = len(ranges)
@@ -138,7 +162,9 @@ class NsysFile:
         export = self.export
         candidates: list[NameCount] = []
         if export.has("ranges/named"):
-            ranges, _ = read_ranges(export, self.scan, name_filter(export, globs), lambda: 0)
+            names = name_filter(export, globs)
+            ranges, impossible = read_ranges(export, self.scan, names, lambda: 0)
+            self._inspected.append(InspectedRanges(names, ranges, impossible))
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
             candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
         tables = table_counts(export)

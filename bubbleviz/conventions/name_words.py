@@ -1,0 +1,187 @@
+"""Words of range names: what they imply for a convention that is still to be written."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from bubbleviz.conventions.range_names import bare_name
+from bubbleviz.model.phases import Phase
+
+#: A word of forward, and one of backward; names with both are around operations.
+_FORWARD = r"(?<!feed)(?<!feed[^a-z])(?:forward|fwd|fprop)"
+_BACKWARD = r"(?:backward|bwd|bprop)"
+#: Words for what a range does, the most specific first.
+_PHASES = (
+    (r"send.*recv|recv.*send", Phase.SEND_RECV),
+    (r"recv.*(?:fwd|forward)|(?:fwd|forward).*recv", Phase.RECV_F),
+    (r"send.*(?:fwd|forward)|(?:fwd|forward).*send", Phase.SEND_F),
+    (r"recv.*(?:bwd|backward)|(?:bwd|backward).*recv", Phase.RECV_B),
+    (r"send.*(?:bwd|backward)|(?:bwd|backward).*send", Phase.SEND_B),
+    (r"all.?reduce|all.?gather|reduce.?scatter|all.?to.?all|broadcast", Phase.COLLECTIVE),
+    (rf"recompute|(?:ckpt|checkpoint).?{_FORWARD}|activation.?(?:ckpt|checkpoint)", Phase.R),
+    (rf"{_FORWARD}.*{_BACKWARD}|{_BACKWARD}.*{_FORWARD}", None),
+    (rf"wgrad|weight.?grad|grad.?weight|{_BACKWARD}.*weight|weight.*{_BACKWARD}", Phase.W),
+    (rf"dgrad|input.?grad|grad.?input|{_BACKWARD}.*input|input.*{_BACKWARD}", Phase.B),
+    (_BACKWARD, Phase.BW),
+    (_FORWARD, Phase.F),
+    (r"optim|adam|sgd|step_microstep|(?:^|[^a-z])opt(?:[^a-z]|$)", Phase.OPTIMIZER),
+    (r"(?:^|[^a-z])bw?(?:[^a-z]|$)", Phase.BW),
+    (r"(?:^|[^a-z])w(?:[^a-z]|$)", Phase.W),
+    (r"(?:^|[^a-z])fw?(?:[^a-z]|$)", Phase.F),
+)
+#: Names of trainers for what holds the forward pass, where nothing else names it.
+_TRAINER_FORWARD = re.compile(r"compute_loss|training_step|train_step")
+#: What may stand between a word for what a number counts and the number.
+_UP_TO_NUMBER = r"(?:[^a-z0-9]*(?:id|idx|index|no|num|nr))?[^a-z0-9]*$"
+#: Words in front of a number for what it counts.
+_NUMBERS = tuple(
+    (re.compile(words + _UP_TO_NUMBER), group)
+    for words, group in (
+        (r"(?:u.?batch|micro.?batch|micro.?step|micro|mb|mbs|(?:^|[^a-z])m)", "microbatch"),
+        (r"(?:stage|partition|pp)", "stage"),
+        (r"(?:chunk|virtual|vpp?|(?:^|[^a-z])c)", "chunk"),
+        (r"(?:iteration|iter|step)", "iteration"),
+        (r"rank", "rank"),
+    )
+)
+#: A batch is a microbatch to some trainers and an iteration to others.
+_BATCH = re.compile(r"(?:^|[^a-z])batch" + _UP_TO_NUMBER)
+#: What stands in front of a number that counts microbatches though no word says so.
+_PASS = re.compile(
+    r"(?:forward|fwd|fprop|backward|bwd|bprop|[wd]grad|recompute|(?:^|[^a-z])(?:[fbw]|fw|bw))"
+    r"(?:[^a-z0-9]*(?:pass|step|micro.?batch|for|input|weight|grad))*[^a-z0-9]*$"
+)
+#: What names a part of a stage, with a number behind it or anywhere.
+_NUMBERED_PART = re.compile(r"(?:layers?|blocks?|blk|modules?|(?:^|[^a-z])h)[^a-z0-9]*$")
+_PART = re.compile(
+    r"mlp|ffn|attn|attention|experts?(?:[^a-z]|$)|norm(?:[^a-z]|$)|embed|lm_head"
+    r"|(?:en|de)coder.?layer|softmax|linear|conv(?:[^a-z]|$)"
+)
+#: Names of operators, of libraries' functions, and of lines of source code: no operations.
+_NO_OPERATION = re.compile(
+    r"::|\.pyx?\(|\w+Backward[0-9]+$|zero_grad"
+    r"|^(?:\w+:)?(?:cudnn|cublas|cusparse|cufft|cuda|nccl|MPI_|void )"
+    r"|^[a-z0-9_]*(?:attn|attention|softmax|gemm|matmul|conv|norm|[gr]elu|dropout|linear|embedding"
+    r"|rope|rotary|entropy)[a-z0-9_]*$"
+)
+_DIGITS = re.compile(r"[0-9]+")
+#: A number of a microbatch is smaller.
+_MICROBATCHES = 10_000
+
+
+@dataclass(frozen=True)
+class NameShape:
+    """Names that differ in their numbers only.
+
+    Attributes:
+        pieces: the text between the numbers.
+        example: one of the names.
+        count: how often they occur.
+        tailed: whether ``emit_nvtx`` wrote something behind one.
+        distinct: how many values each number has.
+        largest: the largest of each.
+    """
+
+    pieces: tuple[str, ...]
+    example: str
+    count: int
+    tailed: bool
+    distinct: tuple[int, ...]
+    largest: tuple[int, ...]
+
+    @cached_property
+    def phase(self) -> Phase | None:
+        """The phase that a word of the names implies."""
+        text = "".join(self.pieces).lower()
+        return next((phase for words, phase in _PHASES if re.search(words, text)), None)
+
+    @cached_property
+    def holds_forward(self) -> bool:
+        """Whether trainers name so what holds the forward pass."""
+        return self.phase is None and bool(_TRAINER_FORWARD.search("".join(self.pieces).lower()))
+
+    @cached_property
+    def part(self) -> bool:
+        """Whether the names are those of parts of an operation, such as layers."""
+        numbered = any(_NUMBERED_PART.search(piece.lower()) for piece in self.pieces[:-1])
+        return numbered or bool(_PART.search("".join(self.pieces).lower()))
+
+    @cached_property
+    def batch(self) -> int | None:
+        """Which number counts batches."""
+        words = [bool(_BATCH.search(self._before(at))) for at in range(len(self.pieces) - 1)]
+        return words.index(True) if True in words else None
+
+    def groups(self, *, batch: str) -> list[str]:
+        """Return what each number counts, empty for unknown.
+
+        Without a word of its own, the first that follows the name of a pass is the microbatch;
+        others count layers, lines of source code, or what else there is.
+
+        Args:
+            batch: what numbers of batches count.
+        """
+        groups = [self._group(at, batch) for at in range(len(self.pieces) - 1)]
+        groups = [group * (groups.index(group) == at) for at, group in enumerate(groups)]
+        if "microbatch" not in groups and not self.part:
+            free = [at for at, group in enumerate(groups) if not group and self._follows_pass(at)]
+            if free:
+                groups[free[0]] = "microbatch"
+        return groups
+
+    def _before(self, at: int) -> str:
+        """Return what stands in front of a number; a letter right behind a number is no word."""
+        return "x" * (at > 0) + self.pieces[at].lower()
+
+    def _group(self, at: int, batch: str) -> str:
+        piece = self._before(at)
+        if at == self.batch and self.distinct[at] > 1:
+            return batch
+        group = next((group for words, group in _NUMBERS if words.search(piece)), "")
+        if group == "iteration" and _PASS.search(piece):
+            return ""
+        return "" if group == "microbatch" and self.largest[at] >= _MICROBATCHES else group
+
+    def _follows_pass(self, at: int) -> bool:
+        """Whether a number follows the name of a pass, and is no part of a word or an address."""
+        alone = not self.pieces[at + 1][:1].isalpha() and self.largest[at] < _MICROBATCHES
+        return alone and bool(_PASS.search(self._before(at)))
+
+
+def shapes_of(counts: Mapping[str, int]) -> list[NameShape]:
+    """Return the shapes of names that can be operations, the most frequent first.
+
+    Args:
+        counts: how often each name occurs.
+    """
+    names: dict[tuple[str, ...], list[str]] = {}
+    total: Counter[tuple[str, ...]] = Counter()
+    tailed: set[tuple[str, ...]] = set()
+    for text, count in counts.items():
+        name = bare_name(text)
+        if name.isprintable() and 0 < len(name) <= 100 and not _NO_OPERATION.search(name):
+            pieces = tuple(_DIGITS.split(name))
+            total[pieces] += count
+            names.setdefault(pieces, []).append(name)
+            if name != text:
+                tailed.add(pieces)
+    ordered = sorted(total, key=lambda pieces: (-total[pieces], pieces))
+    return [_shape(p, names[p], total[p], tailed=p in tailed) for p in ordered]
+
+
+def _shape(pieces: tuple[str, ...], names: Sequence[str], count: int, *, tailed: bool) -> NameShape:
+    numbers = [set(map(int, column)) for column in zip(*map(_DIGITS.findall, names), strict=True)]
+    distinct = tuple(map(len, numbers))
+    return NameShape(pieces, min(names), count, tailed, distinct, tuple(map(max, numbers)))
+
+
+def folded(counts: Mapping[str, int], most: int) -> tuple[tuple[str, int], ...]:
+    """Return the most frequent shapes of names, numbers written as ``#``, and how often."""
+    total: Counter[str] = Counter()
+    for name, count in counts.items():
+        total[_DIGITS.sub("#", name)] += count
+    return tuple(sorted(total.items(), key=lambda item: (-item[1], item[0]))[:most])

@@ -1,0 +1,122 @@
+"""Trials of drafted conventions on the profile that they were drafted from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from bubbleviz.align.run import RunHints, merge_recordings
+from bubbleviz.conventions.convention import Convention, globs_of
+from bubbleviz.conventions.convention_file import extended_kinds
+from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.recognition import with_iterations
+from bubbleviz.count.count import count
+from bubbleviz.errors import BubblevizError
+from bubbleviz.interpret.inspection import DraftTrial
+from bubbleviz.interpret.interpretation import interpret
+from bubbleviz.interpret.recording import Recording
+from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.sources.readers import OpenFile
+
+_BACKWARD = (Phase.B, Phase.W, Phase.BW)
+#: A draft that attributes less of the compute time is of use only where it gives a ratio.
+_MOST_OF_IT = 0.5
+#: A draft that attributes as much, and gives a ratio, is the last that is tried.
+_NEARLY_ALL = 0.9
+
+
+def best_draft(file: OpenFile, drafts: Mapping[str, Convention]) -> tuple[str, DraftTrial] | None:
+    """Return the draft that makes most of a profile; None where none names forward and backward.
+
+    The profile is read once for all of them.
+
+    Args:
+        file: the open profile.
+        drafts: the convention of each TOML, the likeliest first.
+    """
+    best: tuple[str, DraftTrial] | None = None
+    try:
+        profile = file.read(globs_of(with_iterations(tuple(drafts.values()))))
+    except BubblevizError:
+        return None
+    for draft, convention in drafts.items():
+        last = with_iterations((convention,))
+        names = understand(profile.ranges.names, *last)
+        if not np.isin(names.phase, COUNTED).any():
+            continue
+        try:
+            recording = interpret(profile, last, names, extended_kinds((convention,)))
+            trial = _trial(recording, parts=bool(names.part.any()))
+        except BubblevizError:
+            continue
+        if trial is not None and (best is None or _merit(trial) > _merit(best[1])):
+            best = draft, trial
+            if trial.bubble is not None and trial.even and trial.attributed >= _NEARLY_ALL:
+                break
+    return best
+
+
+def _merit(trial: DraftTrial) -> tuple[bool, bool, float]:
+    """Return what the better of two drafts has more of."""
+    return trial.bubble is not None, trial.even, trial.attributed
+
+
+def _trial(recording: Recording, *, parts: bool) -> DraftTrial | None:
+    """Return what a drafted convention makes of a profile; None where it is of no use.
+
+    Args:
+        recording: the profile under it.
+        parts: whether it names parts of operations.
+
+    Raises:
+        BubblevizError: the profile contradicts it.
+    """
+    operations = recording.operations
+    phases = [(p, int(((operations.phase == p) & (operations.has_span == 1)).sum())) for p in Phase]
+    named = {phase for phase, number in phases if number}
+    if Phase.FB not in named and not (Phase.F in named and named & set(_BACKWARD)):
+        return None
+    uneven = _uneven(operations)
+    if parts and uneven:
+        # Parts of several microbatches in a row were taken for one operation.
+        return None
+    counts = count(merge_recordings([recording], RunHints()))
+    ranks = recording.coverage.ranks
+    compute_ns = sum(rank.gpu_ns for rank in ranks)
+    attributed_ns = sum(rank.attributed_gpu_ns for rank in ranks)
+    attributed = attributed_ns / compute_ns if compute_ns else 0.0
+    bubble = counts.summary.bubble_ratio[counts.headline].mean
+    if bubble is None and attributed < _MOST_OF_IT:
+        return None
+    return DraftTrial(
+        operations=tuple((phase.label, number) for phase, number in phases if number),
+        attributed=attributed,
+        ratio=counts.headline,
+        bubble=bubble,
+        even=uneven <= len(recording.ranks) and not _repeated(operations),
+    )
+
+
+def _uneven(operations: RankOperations) -> int:
+    """Return how many passes more some rank has in one direction than another one in any.
+
+    Passes without GPU work count on neither side.
+    """
+    work = np.isin(operations.phase, COUNTED)
+    _, rank = np.unique(operations.rank[work], return_inverse=True)
+    phase, spans = operations.phase[work], operations.has_span[work] == 1
+    passes = np.array(
+        [np.bincount(rank[(phase == p) & spans], minlength=rank.max() + 1) for p in COUNTED]
+    )
+    forward, backward, weight, fused, both = passes
+    ways = np.stack((forward + both, np.maximum(backward + fused, weight) + both))
+    return int(ways.max() - ways.min()) + int((~spans).sum())
+
+
+def _repeated(operations: RankOperations) -> bool:
+    """Return whether some rank has several optimizer steps in one iteration."""
+    steps = (operations.phase == Phase.OPTIMIZER) & (operations.has_span == 1)
+    pairs = np.stack((operations.rank[steps], operations.iteration[steps]))
+    return bool(np.unique(pairs, axis=1).shape[1] < pairs.shape[1])
