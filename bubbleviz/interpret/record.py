@@ -53,7 +53,7 @@ class TimedRecording:
 
 def record(
     path: str,
-    how: ReadOptions,
+    options: ReadOptions,
     watch: Watch = unwatched,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> TimedRecording:
@@ -61,7 +61,7 @@ def record(
 
     Args:
         path: the profile.
-        how: how to read it.
+        options: how to read it.
         watch: called with the share of it that has been read.
         meanwhile: called while threads begin to read.
 
@@ -69,8 +69,8 @@ def record(
         ProfileError: it cannot be read, or holds nothing that can be analysed.
     """
     watch(0.0)
-    with noting() as steps, export_of(path, keep=how.keep_export) as file:
-        recording = _record_export(file, how, watch, meanwhile)
+    with noting() as steps, export_of(path, keep=options.keep_export) as file:
+        recording = _record_export(file, options, watch, meanwhile)
     return TimedRecording(renamed(recording, file, path), tuple(steps))
 
 
@@ -130,16 +130,16 @@ def opened_profile(
 
 
 def _record_export(
-    path: str, how: ReadOptions, watch: Watch, meanwhile: Callable[[], None]
+    path: str, options: ReadOptions, watch: Watch, meanwhile: Callable[[], None]
 ) -> Recording:
     """Read and interpret one export.
 
     Raises:
         NothingToAnalyseError: no range follows a convention that names forward or backward.
     """
-    kinds = extended_kinds(how.conventions)
-    chosen = tuple(convention for convention in how.conventions if convention.patterns)
-    with reader_of(path).open_file(path, how.jobs, watch) as file:
+    kinds = extended_kinds(options.conventions)
+    chosen = tuple(convention for convention in options.conventions if convention.patterns)
+    with reader_of(path).open_file(path, options.jobs, watch) as file:
         meanwhile()
         with step("recognise names"):
             candidates = chosen or recognise(file.sample(globs_of(tuple(built_in().values()))))
@@ -150,7 +150,7 @@ def _record_export(
                 names = understand(profile.ranges.names, *last)
                 rows.count = len(profile.ranges.names)
             if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
-                return interpret(profile, last, names, kinds, cross_thread=how.cross_thread)
+                return interpret(profile, last, names, kinds, cross_thread=options.cross_thread)
         reasons = [
             note.reason
             for note in profile.limitations

@@ -134,8 +134,8 @@ def _sightings_of(path: str) -> list[_Sighting] | str:
     return [_Sighting(f, s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
 
 
-def _outcome(path: str, shown: str, how: ReadOptions) -> Outcome:
-    outcome = outcome_of(path, how)
+def _outcome(path: str, shown: str, options: ReadOptions) -> Outcome:
+    outcome = outcome_of(path, options)
     if isinstance(outcome, ProfileError):
         return type(outcome)(str(outcome).replace(path, shown))
     return replace(outcome, recording=renamed(outcome.recording, path, shown))
@@ -274,10 +274,10 @@ class DaskFleet:
         return [results[number] for number in range(len(paths))]
 
     def record(
-        self, paths: Sequence[str], how: ReadOptions, progress: Progress
+        self, paths: Sequence[str], options: ReadOptions, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (number of the path, outcome), in the order in which they are done."""
-        each = replace(how, jobs=1)
+        each = replace(options, jobs=1)
         tasks = [self._task(path, _outcome, path, each) for path in paths]
         for number, outcome in self._done(tasks):
             progress.read(paths[number], 1.0)

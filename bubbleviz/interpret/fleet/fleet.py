@@ -100,7 +100,7 @@ class Fleet(Protocol):
         """Return the digest of each file, or why there is none."""
 
     def record(
-        self, paths: Sequence[str], how: ReadOptions, progress: Progress
+        self, paths: Sequence[str], options: ReadOptions, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (number of the path, outcome), in the order in which they are done."""
 
@@ -133,7 +133,7 @@ class Local:
         return [_or_error(digest, path) for path in paths]
 
     def record(
-        self, paths: Sequence[str], how: ReadOptions, progress: Progress
+        self, paths: Sequence[str], options: ReadOptions, progress: Progress
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (number of the path, outcome); the largest files are begun first.
 
@@ -142,14 +142,14 @@ class Local:
         if len(paths) == 1 or self.jobs == 1:
             for number, path in enumerate(paths):
                 watch = partial(progress.read, path)
-                each = replace(how, jobs=self.jobs)
+                each = replace(options, jobs=self.jobs)
                 yield number, outcome_of(path, each, watch, self.meanwhile)
                 watch(1.0)
             return
         sizes = [_or_error(_size, path) for path in paths]
         large = [-size if isinstance(size, int) else 0 for size in sizes]
         order = sorted(range(len(paths)), key=lambda number: (large[number], number))
-        each = replace(how, jobs=max(1, self.jobs // len(paths)))
+        each = replace(options, jobs=max(1, self.jobs // len(paths)))
         yield from _ParallelRun(paths, each, progress).outcomes(order, min(self.jobs, len(paths)))
 
 
@@ -162,13 +162,13 @@ def _or_error(work: Callable[[str], T], path: str) -> T | ProfileError:
 
 def outcome_of(
     path: str,
-    how: ReadOptions,
+    options: ReadOptions,
     watch: Watch = unwatched,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Return the recording of a profile, or why there is none; see :func:`record`."""
     try:
-        return record(path, how, watch, meanwhile)
+        return record(path, options, watch, meanwhile)
     except ProfileError as error:
         return error
     except OSError as error:
@@ -182,8 +182,8 @@ class _ParallelRun:
     it shows which of them it dies of.
     """
 
-    def __init__(self, paths: Sequence[str], how: ReadOptions, progress: Progress) -> None:
-        self._paths, self._how, self._progress = paths, how, progress
+    def __init__(self, paths: Sequence[str], options: ReadOptions, progress: Progress) -> None:
+        self._paths, self._options, self._progress = paths, options, progress
         self._deaths: Counter[int] = Counter()
 
     def outcomes(self, order: Sequence[int], jobs: int) -> Iterator[tuple[int, Outcome]]:
@@ -235,11 +235,11 @@ class _ParallelRun:
         while batch:
             number = batch.popleft()
             watch = partial(self._progress.read, self._paths[number])
-            yield number, outcome_of(self._paths[number], self._how, watch)
+            yield number, outcome_of(self._paths[number], self._options, watch)
             watch(1.0)
 
     def _task(self, number: int) -> tuple[int, str, ReadOptions]:
-        return number, self._paths[number], self._how
+        return number, self._paths[number], self._options
 
     def _lost(self, number: int) -> ProfileError:
         return ProfileError(
@@ -257,10 +257,10 @@ def _report_to(sender: Connection) -> None:
 
 
 def _record_task(task: tuple[int, str, ReadOptions]) -> Outcome:
-    number, path, how = task
+    number, path, options = task
 
     def watch(share: float) -> None:
         # So short a message is written at once or not at all, whoever else writes.
         _progress_senders[-1].send_bytes(_SHARE.pack(number, share))
 
-    return outcome_of(path, how, watch)
+    return outcome_of(path, options, watch)
