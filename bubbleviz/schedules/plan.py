@@ -8,7 +8,7 @@ times.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch, unwatched
@@ -82,37 +82,6 @@ class Plan:
     def chunk_of(self, virtual_stage: int) -> int:
         """Return the index of the virtual stage among its device's, in the model's order."""
         return self._chunk[virtual_stage]
-
-    def replicated(self, replicas: int) -> Plan:
-        """Return the plan of that many pipelines, each with devices and virtual stages of its own.
-
-        Those of the second one follow those of the first, and so on.
-        """
-        numbers = range(replicas)
-        return replace(
-            self,
-            stages=self.stages * replicas,
-            placement=tuple(d + n * self.stages for n in numbers for d in self.placement),
-            orders=tuple(
-                tuple(
-                    replace(op, virtual_stage=op.virtual_stage + n * self.virtual_stages)
-                    for op in order
-                )
-                for n in numbers
-                for order in self.orders
-            ),
-            replicas=self.replicas * replicas,
-            together=frozenset(
-                replace(op, virtual_stage=op.virtual_stage + n * self.virtual_stages)
-                for n in numbers
-                for op in self.together
-            ),
-        )
-
-    def forward_only(self) -> Plan:
-        """Return the plan of an evaluation iteration: the forwards alone, in the same order."""
-        orders = tuple(tuple(op for op in order if op.phase is Phase.F) for order in self.orders)
-        return replace(self, orders=orders, together=frozenset())
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import unwatched
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.plan import Memory, Plan, Setting
+from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation, Setting
 from bubbleviz.schedules.program import POSTPONED, Duration, Task, program_of, stage_durations
 from bubbleviz.schedules.simulation import Simulation, simulate
 from tests.planting.options import Planting
@@ -27,7 +27,7 @@ def plan_of(planting: Planting) -> Plan:
     searched = schedule.searched
     if searched is None or searched.limit is None:
         plan = schedule.plan(planting.stages, planting.microbatches, chunks)
-        return plan.replicated(planting.replicas)
+        return replicated(plan, planting.replicas)
     p = planting.stages
     lengths = (planting.forward_ns, planting.backward_ns, planting.weight_ns)
     forward, backward, weight = ((length // chunks,) * p for length in lengths)
@@ -42,7 +42,35 @@ def plan_of(planting: Planting) -> Plan:
         planting.transfer_ns,
         memory,
     )
-    return searched.plan(setting, unwatched).replicated(planting.replicas)
+    return replicated(searched.plan(setting, unwatched), planting.replicas)
+
+
+def replicated(plan: Plan, replicas: int) -> Plan:
+    """Return the plan of that many pipelines, each with devices and virtual stages of its own.
+
+    Those of the second one follow those of the first, and so on.
+    """
+
+    def moved(operation: PlannedOperation, number: int) -> PlannedOperation:
+        return replace(
+            operation, virtual_stage=operation.virtual_stage + number * plan.virtual_stages
+        )
+
+    numbers = range(replicas)
+    return replace(
+        plan,
+        stages=plan.stages * replicas,
+        placement=tuple(d + n * plan.stages for n in numbers for d in plan.placement),
+        orders=tuple(tuple(moved(op, n) for op in order) for n in numbers for order in plan.orders),
+        replicas=plan.replicas * replicas,
+        together=frozenset(moved(op, n) for n in numbers for op in plan.together),
+    )
+
+
+def forward_only(plan: Plan) -> Plan:
+    """Return the plan of an evaluation iteration: the forwards alone, in the same order."""
+    orders = tuple(tuple(op for op in order if op.phase is Phase.F) for order in plan.orders)
+    return replace(plan, orders=orders, together=frozenset())
 
 
 def simulation_of(planting: Planting) -> Simulation:
@@ -50,7 +78,7 @@ def simulation_of(planting: Planting) -> Simulation:
     plan = plan_of(planting)
     plans = [plan] * planting.iterations
     if planting.evaluation_at >= 0:
-        plans[planting.evaluation_at] = plan.forward_only()
+        plans[planting.evaluation_at] = forward_only(plan)
     program = program_of(
         plans, optimizer=planting.optimizer_ns >= 0, postponed=planting.postponed_ns > 0
     )
