@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 #: A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@")
@@ -50,6 +50,17 @@ def inert(text: str) -> str:
     """Return a text on one line that no spreadsheet takes for a formula."""
     flat = _AFTER_SEMICOLON.sub(r"\1'", unmarked(text))
     return f"'{flat}" if flat.lstrip().startswith(_FORMULA) else flat
+
+
+def json_text(document: Mapping[str, object]) -> str:
+    """Return values as indented JSON in ASCII, ended by a line feed.
+
+    Raises:
+        ValueError: a number is not finite, which JSON does not know.
+    """
+    import json
+
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

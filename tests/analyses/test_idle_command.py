@@ -13,7 +13,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import picture as idle_picture
-from bubbleviz.analyses.idle.documents import COLUMNS, json_text
+from bubbleviz.analyses.idle.documents import COLUMNS, as_json
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError
@@ -105,7 +105,7 @@ def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "\x01" not in text
     assert "\x1b" not in text
     assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(text)) for cell in row)
-    json.loads(json_text(bubbleviz.idle(file), 5))
+    json.loads(as_json(bubbleviz.idle(file), 5))
 
 
 def test_threads_may_have_names(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle.documents import csv_of_gaps, json_text
+from bubbleviz.analyses.idle.documents import as_json, csv_of_gaps
 from bubbleviz.errors import NothingToAnalyseError
 from tests.support.idle_runs import add_up, only
 
@@ -33,7 +33,7 @@ def test_every_real_export_with_work_adds_up(file: Path) -> None:
 
     for rank in report.ranks:
         add_up(rank)
-    json_text(report, 5)
+    as_json(report, 5)
     csv_of_gaps(report)
 
 

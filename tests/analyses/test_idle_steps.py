@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.analyses.idle.advice import advice
-from bubbleviz.analyses.idle.documents import json_text
+from bubbleviz.analyses.idle.documents import as_json
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.model.window import parse_window
@@ -276,7 +276,7 @@ def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -
     rank = only(report)
     assert rank.steps == whole.steps[1:3]
     assert (rank.breakdown.start_ns, rank.breakdown.end_ns) == (100 * US, 360 * US)
-    assert json.loads(json_text(report, 5))["window"] == "iteration:4-5"
+    assert json.loads(as_json(report, 5))["window"] == "iteration:4-5"
     add_up(rank)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.communications import Split, bus_factor, byte_factor
-from bubbleviz.analyses.nccl.documents import json_text
+from bubbleviz.analyses.nccl.documents import as_json
 from bubbleviz.analyses.nccl.inputs import find_inputs
 from bubbleviz.analyses.nccl.text import summary
 from bubbleviz.analyses.nccl.totals import totals_of
@@ -140,7 +140,7 @@ def test_a_window_of_iterations_is_that_of_the_profile(tmp_path: Path) -> None:
 
     assert columns(found, "start_ns") == [(1_500_000,), (2_500_000,)]
     assert summary(found).splitlines()[-1].startswith("iteration:4-5 alone: 2 oper")
-    assert json.loads(json_text(found))["window"] == "iteration:4-5"
+    assert json.loads(as_json(found))["window"] == "iteration:4-5"
 
 
 def test_windows_that_hold_nothing_are_refused(tmp_path: Path) -> None:

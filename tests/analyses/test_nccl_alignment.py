@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bubbleviz.analyses.nccl import measure_communication, offset_search
 from bubbleviz.analyses.nccl.anchors import anchor_of
 from bubbleviz.analyses.nccl.communications import Timing
-from bubbleviz.analyses.nccl.documents import csv_of_operations, json_text
+from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
 from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, match
 from bubbleviz.analyses.nccl.starts import StartPairs, Starts
 from bubbleviz.errors import BubblevizError, UsageError
@@ -306,7 +306,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
         found = measure_communication(path)
     except BubblevizError:
         return
-    json.loads(json_text(found))
+    json.loads(as_json(found))
     assert csv_of_operations(found).count("\n") == len(found.operations) + 1
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.collectives import operation_of
-from bubbleviz.analyses.nccl.documents import csv_of_operations, json_text
+from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
 from bubbleviz.analyses.nccl.text import sections
 from bubbleviz.analyses.nccl.totals import Communication, Total, totals_of
 from bubbleviz.errors import BubblevizError
@@ -406,7 +406,7 @@ def test_groups_are_told_in_every_output(tmp_path: Path) -> None:
     label = "0 default_pg [0-3]"
     (row,) = csv.DictReader(io.StringIO(csv_of_operations(found)))
     assert (row["communicator"], row["datatype"], row["count"]) == (label, "Float", "1000")
-    (own,) = json.loads(json_text(found))["communicators"]
+    (own,) = json.loads(as_json(found))["communicators"]
     group = {"name": "0", "description": "default_pg", "members": [0, 1, 2, 3]}
     assert own == {"id": label, "ranks": 4, "group": group}
 
@@ -422,7 +422,7 @@ def test_hostile_names_are_inert(tmp_path: Path, text: str) -> None:
     assert "\0" not in out
     (row,) = csv.DictReader(io.StringIO(out))
     assert not any(cell.startswith("=") for cell in row.values())
-    json_text(found).encode()
+    as_json(found).encode()
     assert list(sections(found))
 
 
@@ -463,7 +463,7 @@ def test_whatever_a_trace_says_of_collectives_it_is_read(
     with contextlib.suppress(BubblevizError):
         found = measure_communication(path)
         assert len(found.operations) == 2
-        json.loads(json_text(found))
+        json.loads(as_json(found))
         csv_of_operations(found).encode()
         assert list(sections(found))
 

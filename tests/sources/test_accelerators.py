@@ -11,7 +11,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle.advice import advice, title_of
-from bubbleviz.analyses.idle.documents import json_text
+from bubbleviz.analyses.idle.documents import as_json
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.text import sections
 from bubbleviz.cli.app import main
@@ -127,7 +127,7 @@ def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]
     assert (report.idle_ns, report.span_ns) == (0, 0)
     assert title_of(report) == ("1 host without a device: operators, and no work of any device")
     assert advice(report).startswith("no work of any device was recorded")
-    document = json.loads(json_text(report, 5))
+    document = json.loads(as_json(report, 5))
     assert document["ranks"][0]["device"] == "host"
     assert document["ranks"][0]["duty_cycle"] is None
     assert document["ranks"][0]["compute_duty"] is None

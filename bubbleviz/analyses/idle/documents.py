@@ -18,7 +18,7 @@ from bubbleviz.analyses.idle.report import (
     RankIdle,
     StepIdle,
 )
-from bubbleviz.model.texts import csv_text, inert
+from bubbleviz.model.texts import csv_text, inert, json_text
 
 SCHEMA = "bubbleviz.idle/1"
 COLUMNS = (
@@ -37,7 +37,7 @@ COLUMNS = (
 )
 
 
-def json_text(report: IdleReport, top: int) -> str:
+def as_json(report: IdleReport, top: int) -> str:
     """Return a report as JSON, with the ``top`` longest gaps of each rank."""
     document = {
         "schema": SCHEMA,
@@ -55,7 +55,7 @@ def json_text(report: IdleReport, top: int) -> str:
         "ranks": [_rank(index, rank, top) for index, rank in enumerate(report.ranks)],
         "limitations": [limitation.entry for limitation in report.limitations],
     }
-    return json.dumps(document, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
+    return json_text(document)
 
 
 def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,7 +26,7 @@ from bubbleviz.analyses.nccl.totals import (
     totals_of,
 )
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.texts import csv_text, inert
+from bubbleviz.model.texts import csv_text, inert, json_text
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
 SCHEMA = "bubbleviz.nccl/1"
@@ -50,7 +49,7 @@ _TIMINGS = {code: code.name.lower() for code in Timing}
 _SPLITS = {code: "" if code == Split.UNKNOWN else code.name.lower() for code in Split}
 
 
-def json_text(communication: Communication) -> str:
+def as_json(communication: Communication) -> str:
     """Return totals, clocks, files and limitations as JSON; null for what is unknown."""
     table = communication.operations
     document = {
@@ -68,7 +67,7 @@ def json_text(communication: Communication) -> str:
         "definitions": list(DEFINITIONS),
         "limitations": [limitation.entry for limitation in communication.limitations],
     }
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    return json_text(document)
 
 
 def _file(file: FileRead) -> dict[str, object]:

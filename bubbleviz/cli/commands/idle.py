@@ -113,11 +113,11 @@ def _contents(
     report: IdleReport, top: int, *, json: str | None, csv: str | None, svg: str | None
 ) -> dict[str, str | bytes]:
     """Return the contents of the requested files, by file."""
-    from bubbleviz.analyses.idle.documents import csv_of_gaps, json_text
+    from bubbleviz.analyses.idle.documents import as_json, csv_of_gaps
 
     contents: dict[str, str | bytes] = {}
     if json is not None:
-        contents[json] = json_text(report, top)
+        contents[json] = as_json(report, top)
     if csv is not None:
         contents[csv] = csv_of_gaps(report)
     if svg is not None:

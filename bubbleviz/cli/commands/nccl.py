@@ -47,7 +47,7 @@ def nccl(
     outputs = [file for file in (csv, json) if file is not None]
     inputs = [file.path for file in find_inputs(files)]
     check_outputs(outputs, inputs, force=force)
-    from bubbleviz.analyses.nccl.documents import csv_of_operations, json_text
+    from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
     from bubbleviz.analyses.nccl.text import sections
 
     with progress_bars() as bars:
@@ -64,7 +64,7 @@ def nccl(
     if csv is not None:
         contents[csv] = csv_of_operations(report)
     if json is not None:
-        contents[json] = json_text(report)
+        contents[json] = as_json(report)
     deliver(
         contents,
         lambda: show(sections(report)),

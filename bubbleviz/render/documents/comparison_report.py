@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
-from bubbleviz.model.texts import csv_text, inert, one_line
+from bubbleviz.model.texts import csv_text, inert, json_text, one_line
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.text.cells import listed, milliseconds, percent, ruled, shortened
 from bubbleviz.report.compare.comparison import Cell, Comparison
@@ -65,9 +65,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
 
 def as_json(comparison: Comparison) -> str:
     """Return a comparison as JSON text."""
-    import json
-
-    return json.dumps(document(comparison), indent=1, allow_nan=False) + "\n"
+    return json_text(document(comparison))
 
 
 def as_csv(comparison: Comparison) -> str:

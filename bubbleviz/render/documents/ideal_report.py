@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import json_text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ def _sizes(result: Ideal | Estimate) -> dict[str, Any]:
 
 def as_json(result: Ideal | Estimate) -> str:
     """Return an ideal as JSON text."""
-    import json
-
-    return json.dumps(document(result), indent=1, allow_nan=False) + "\n"
+    return json_text(document(result))
 
 
 def as_svg(result: Ideal | Estimate) -> str:
