@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,26 +21,24 @@ from bubbleviz.conventions.recognition import (
 from bubbleviz.count.count import count
 from bubbleviz.count.draft_trial import best_draft
 from bubbleviz.count.summary import prepare
-from bubbleviz.errors import MismatchError, ProfileError, UsageError
+from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared, schedule_of
 from bubbleviz.explain.windowed import windowed
-from bubbleviz.interpret.fleet.fleet import Fleet, Glance, Local
+from bubbleviz.interpret.fleet.fleet import Fleet, Local
+from bubbleviz.interpret.fleet.run_recordings import record_all, refuse_same_content
 from bubbleviz.interpret.inspection import Inspection, look_over
 from bubbleviz.interpret.record import ReadOptions, opened_profile
-from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.choices import ALIGNMENTS, one_of
-from bubbleviz.model.operations import Limitation, LimitationKind
-from bubbleviz.model.private_names import note_host, note_paths
+from bubbleviz.model.private_names import note_host
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.documents.notebook import NotebookReport
-from bubbleviz.report.assembly import assemble
+from bubbleviz.report.assembly import assemble, with_schedule
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.files import read_plan
-from bubbleviz.sources.directories import unreadable_profile
-from bubbleviz.sources.paths import InputFile, find_profiles
-from bubbleviz.timing import add, step
+from bubbleviz.sources.paths import find_profiles
+from bubbleviz.timing import step
 
 
 def analyze(
@@ -94,16 +92,14 @@ def analyze(
     one_of(align, ALIGNMENTS, "--align")
     part = parse_window(window) if isinstance(window, str) else window
     planned = None if plan is None else read_plan(str(plan))
-    names = [paths] if isinstance(paths, (str, Path)) else paths
+    watched = progress or Unwatched()
     with _fleet(jobs, dask) as fleet:
         with step("find profiles"):
-            files = fleet.find([str(path) for path in names])
-            sizes = _refuse_twins(fleet, [file.path for file in files])
-        if progress:
-            progress.files(sizes)
+            files = fleet.find(_texts(paths))
+            watched.files(refuse_same_content(fleet, [file.path for file in files]))
         options = ReadOptions(_conventions(convention), cross_thread, keep_export)
         with step("profiles"):
-            recordings, unreadable = _record_all(fleet, files, options, progress or Unwatched())
+            recordings, unreadable = record_all(fleet, files, options, watched)
     with step("merge ranks"):
         run = merge_recordings(recordings, RunHints(order, parallel, same_clock, align))
     with step("count"):
@@ -111,32 +107,19 @@ def analyze(
     with step("explain"):
         explanation = explain(run, counts)
         run, counts, explanation = windowed(part, run, counts, explanation)
-        executed = run.ranks, run.operations, counts.iterations
-        inferred = any(
-            note.kind is LimitationKind.MICROBATCHES_INFERRED
-            for r in recordings
-            for note in r.limitations
-        )
-        schedule = schedule_of(*executed, inferred=inferred)
-        comparison = None if planned is None else compared(*executed, planned)
+        shown = run.ranks, run.operations, counts.iterations
+        inferred = any(recording.microbatches_inferred for recording in recordings)
+        schedule = schedule_of(*shown, inferred=inferred)
+        comparison = None if planned is None else compared(*shown, planned)
     report = assemble(NotebookReport, recordings, run, counts, explanation, unreadable)
-    if schedule.exact:
-        # A schedule that ran from its first to its last stage lacks none.
-        limitations = [
-            note
-            for note in report.limitations
-            if note.kind is not LimitationKind.STAGES_MAY_BE_MISSING
-        ]
-        report = replace(report, limitations=tuple(limitations))
-    if what_if:
-        with step("simulate other schedules"):
-            from bubbleviz.explain.alternatives import alternatives_of
+    report = with_schedule(report, schedule, comparison)
+    if not what_if:
+        return report
+    with step("simulate other schedules"):
+        from bubbleviz.explain.alternatives import alternatives_of
 
-            others = alternatives_of(*executed[:2], counts, explanation, schedule, planned)
-        if others.measured is None and explanation.no_path_reason:
-            others = replace(others, reason=explanation.no_path_reason)
-        report = replace(report, alternatives=others)
-    return replace(report, schedule=schedule, plan=comparison)
+        others = alternatives_of(run.ranks, run.operations, counts, explanation, schedule, planned)
+    return replace(report, alternatives=others)
 
 
 def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
@@ -154,41 +137,13 @@ def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
     return dask_fleet(dask)
 
 
-def _record_all(
-    fleet: Fleet, files: Sequence[InputFile], options: ReadOptions, progress: Progress
-) -> tuple[list[Recording], tuple[Limitation, ...]]:
-    """Return the recordings, and limitations for files of a directory that cannot be read.
-
-    Raises:
-        ProfileError: a file that was named cannot be read, or none of the others can; of several
-            such files it is the first.
-    """
-    outcomes: dict[int, Recording | ProfileError] = {}
-    bad: dict[int, ProfileError] = {}
-    for number, outcome in fleet.record([file.path for file in files], options, progress):
-        if isinstance(outcome, ProfileError):
-            outcomes[number] = outcome
-            if files[number].named and fleet.strict:
-                bad[number] = outcome
-        else:
-            add(outcome.steps)
-            note_paths([outcome.recording.source.path])
-            note_host(outcome.recording.source.host)
-            outcomes[number] = outcome.recording
-        first = min(bad, default=len(files))
-        if bad and all(before in outcomes for before in range(first)):
-            raise bad[first]
-    ordered = [outcomes[number] for number in range(len(files))]
-    recordings = [outcome for outcome in ordered if isinstance(outcome, Recording)]
-    errors = [outcome for outcome in ordered if isinstance(outcome, ProfileError)]
-    if not recordings:
-        raise errors[0]
-    return recordings, tuple(unreadable_profile(str(e)) for e in errors)
-
-
 def _conventions(given: str | Path | Sequence[str | Path]) -> tuple[Convention, ...]:
-    several = [given] if isinstance(given, (str, Path)) else given
-    return tuple(find_convention(str(name)) for name in several)
+    return tuple(find_convention(name) for name in _texts(given))
+
+
+def _texts(given: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return one or several names as texts."""
+    return [str(name) for name in ([given] if isinstance(given, (str, Path)) else given)]
 
 
 def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] = ()) -> Inspection:
@@ -232,26 +187,3 @@ def _counted(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
     if not recognised(scores):
         return tuple(score.convention for score in scores)
     return with_iterations([score.convention for score in scores if score.work + score.other])
-
-
-def _refuse_twins(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]:
-    """Return the bytes of each file that can be read.
-
-    Raises:
-        MismatchError: two files have the same content.
-    """
-    alike: dict[Glance, list[str]] = {}
-    for path, seen in zip(files, fleet.glances(files), strict=True):
-        # Empty files are alike, and each is refused by whoever reads it.
-        if isinstance(seen, Glance) and seen.size:
-            alike.setdefault(seen, []).append(path)
-    candidates = [path for same in alike.values() if len(same) > 1 for path in same]
-    known: dict[bytes, str] = {}
-    for path, digest in zip(candidates, fleet.digests(candidates), strict=True):
-        if isinstance(digest, bytes):
-            if digest in known:
-                raise MismatchError(
-                    f"{known[digest]} and {path}: the same profile twice; give each profile once"
-                )
-            known[digest] = path
-    return {path: seen.size for seen, same in alike.items() for path in same}

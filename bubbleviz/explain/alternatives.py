@@ -90,21 +90,20 @@ def alternatives_of(
         ran: the recognised schedule.
         plan: the plan of the run; None for the recognised schedule.
     """
+
+    def unknown(reason: str) -> Alternatives:
+        return Alternatives(None, (), None, explanation.no_path_reason or reason)
+
     shown = typical(counts.iterations, counts.headline)
     if shown is None or not explanation.what_if:
-        return Alternatives(
-            None,
-            (),
-            None,
-            "no iteration has all of its ranks on one clock and few enough operations",
-        )
+        return unknown("no iteration has all of its ranks on one clock and few enough operations")
     if ran is not None and ran.reason == SINGLE_STAGE:
-        return Alternatives(None, (), None, SINGLE_STAGE)
+        return unknown(SINGLE_STAGE)
     times = explanation.phase_times
     try:
         measured = measured_times(times.kinds, times.transfer_ns, shown.microbatches)
     except BubblevizError as error:
-        return Alternatives(None, (), None, str(error))
+        return unknown(str(error))
     peak = max(_peaks(ranks, operations, shown), default=0.0)
     changes = {change.name: change for change in explanation.what_if}
     whole_ms = changes["measured"].makespan_ns / 1e6

@@ -13,8 +13,15 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.explain.explanation import Explanation
+from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.operations import Limitation, ProfileSummary, RankCoverage, UnattributedKernels
+from bubbleviz.model.operations import (
+    Limitation,
+    LimitationKind,
+    ProfileSummary,
+    RankCoverage,
+    UnattributedKernels,
+)
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.report.report import Report
 
@@ -69,6 +76,21 @@ def assemble(
             *_of_explanation(explanation, counts),
         ),
     )
+
+
+def with_schedule(
+    report: ReportT, schedule: Recognition, plan_comparison: Recognition | None
+) -> ReportT:
+    """Return a report with its recognised schedule, and how the run differs from a plan, if any.
+
+    A run that kept a schedule exactly, from its first to its last stage, lacks no stage.
+    """
+    limitations = tuple(
+        note
+        for note in report.limitations
+        if not (schedule.exact and note.kind is LimitationKind.STAGES_MAY_BE_MISSING)
+    )
+    return replace(report, limitations=limitations, schedule=schedule, plan=plan_comparison)
 
 
 def _profile_summaries(recordings: Sequence[Recording], run: Run) -> tuple[ProfileSummary, ...]:
