@@ -12,7 +12,7 @@ import pytest
 from rich.table import Table
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.documents import json_text
+from bubbleviz.analyses.nccl.documents import as_json
 from bubbleviz.analyses.nccl.text import sections, summary
 from bubbleviz.analyses.nccl.totals import Communication, sums_of, totals_of
 from bubbleviz.model.window import parse_window
@@ -56,7 +56,7 @@ def covered(found: Communication) -> int:
 def check(found: Communication) -> None:
     """Check that the totals of a report follow from its rows and from its operations."""
     rows = rows_of(found)
-    told = json.loads(json_text(found))
+    told = json.loads(as_json(found))
     sums = sums_of(found.operations)
     listed = rows[:-1] if len(totals_of(found)) > 1 else rows
     for name in SUMS:
@@ -106,7 +106,7 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
         "7 operations in unknown communicators, unknown bytes; 9.000 ms, summed over operations; "
         "5.000 ms in which GPUs run any of them"
     ) in summary(found)
-    told = json.loads(json_text(found))
+    told = json.loads(as_json(found))
     assert (told["duration_ns"], told["busy_ns"]) == (9_000_000, 5_000_000)
     assert told["communicators"] == []
 
@@ -135,7 +135,7 @@ def test_ends_that_are_unknown_are_counted_beside_the_sum(tmp_path: Path) -> Non
     (row,) = rows_of(found)
     assert (row["count"], row["ms"], row["busy"]) == ("2", "0.500 (1)", "0.500 (1)")
     assert "0.500 ms, summed over the 1 operation whose time is known" in summary(found)
-    assert any("(k) over k of them" in line for line in json.loads(json_text(found))["definitions"])
+    assert any("(k) over k of them" in line for line in json.loads(as_json(found))["definitions"])
 
 
 def test_without_any_end_there_is_no_time(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_without_any_end_there_is_no_time(tmp_path: Path) -> None:
 
     check(found)
     assert "; unknown times\n" in summary(found)
-    assert json.loads(json_text(found))["busy_ns"] is None
+    assert json.loads(as_json(found))["busy_ns"] is None
 
 
 def test_bytes_of_some_operations_stand_with_their_number(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_totals_of_real_files_follow_from_their_rows() -> None:
     }
     for path in (*(data / "nccl").iterdir(), data / "kineto" / "hta_nccl_data.json.gz"):
         reported = measure_communication(path)
-        told = json.loads(json_text(reported))
+        told = json.loads(as_json(reported))
         assert told["operations"] == sum(total["operations"] for total in told["totals"])
         for key in ("bytes", "duration_ns", "waiting_ns", "moving_ns"):
             assert (told[key] or 0) == sum(total[key] or 0 for total in told["totals"])
