@@ -10,7 +10,7 @@ from pathlib import Path
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.run import RunHints, merge_recordings
 from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import built_in, find_convention
+from bubbleviz.conventions.convention_file import built_in, find_conventions
 from bubbleviz.conventions.draft import drafts
 from bubbleviz.conventions.recognition import (
     ConventionScore,
@@ -97,7 +97,7 @@ def analyze(
         with step("find profiles"):
             files = fleet.find(_texts(paths))
             watched.files(refuse_same_content(fleet, [file.path for file in files]))
-        options = ReadOptions(_conventions(convention), cross_thread, keep_export)
+        options = ReadOptions(find_conventions(convention), cross_thread, keep_export)
         with step("profiles"):
             recordings, unreadable = record_all(fleet, files, options, watched)
     with step("merge ranks"):
@@ -137,10 +137,6 @@ def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
     return dask_fleet(dask)
 
 
-def _conventions(given: str | Path | Sequence[str | Path]) -> tuple[Convention, ...]:
-    return tuple(find_convention(name) for name in _texts(given))
-
-
 def _texts(given: str | Path | Sequence[str | Path]) -> list[str]:
     """Return one or several names as texts."""
     return [str(name) for name in ([given] if isinstance(given, (str, Path)) else given)]
@@ -158,7 +154,8 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
         BubblevizError: it cannot be read at all.
     """
     file = find_profiles([str(path)])[0].path
-    chosen = tuple(each for each in _conventions(convention) if each.patterns)
+    given = find_conventions(convention)
+    chosen = tuple(each for each in given if each.patterns)
     known = chosen or tuple(built_in().values())
     with opened_profile(file) as (opened, _):
         sample = opened.sample(("*",))
@@ -172,7 +169,8 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
         inspection = look_over(contents, known, sample, chosen or recognised(scores))
         if inspection.suggestion is None:
             return inspection
-        return inspection.tried(best_draft(opened, drafted))
+        additions = tuple(each for each in given if not each.patterns)
+        return inspection.tried(best_draft(opened, drafted, additions))
 
 
 def _counted(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:

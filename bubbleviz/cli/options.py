@@ -40,6 +40,14 @@ Conventions = Annotated[
         help="NVTX convention of the range names; recognised if not given.",
     ),
 ]
+Additions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--convention",
+        metavar="NAME|FILE",
+        help="Convention whose list of communication kernels extends the built-in one.",
+    ),
+]
 Window = Annotated[
     str | None,
     typer.Option(

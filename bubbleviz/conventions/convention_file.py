@@ -109,6 +109,17 @@ def find_convention(name_or_path: str) -> Convention:
     return load_convention(name_or_path)
 
 
+def find_conventions(given: str | Path | Sequence[str | Path]) -> tuple[Convention, ...]:
+    """Return the conventions of some names or paths, or of one.
+
+    Raises:
+        InputError: a file cannot be read.
+        UsageError: there is no such convention, or a file does not hold one.
+    """
+    several = [given] if isinstance(given, (str, Path)) else given
+    return tuple(find_convention(str(name)) for name in several)
+
+
 def extended_kinds(conventions: Sequence[Convention]) -> Kinds:
     """Return the lists of what kernels and threads are, with the additions of some conventions."""
     kinds = default_kinds()

@@ -29,6 +29,7 @@ class Kinds:
         point_to_point: of those among them that pass data from one rank to another.
         collectives: of those among them that no member leaves before all have entered.
         helper_threads: of threads that never run backward.
+        added_communication: those of ``communication`` that a user added.
     """
 
     communication: tuple[str, ...]
@@ -37,6 +38,7 @@ class Kinds:
     point_to_point: tuple[str, ...]
     collectives: tuple[str, ...]
     helper_threads: tuple[str, ...]
+    added_communication: tuple[str, ...] = ()
 
     def extended(self, communication: Sequence[str], helper_threads: Sequence[str]) -> Kinds:
         """Return the lists with a user's additions."""
@@ -47,6 +49,7 @@ class Kinds:
             self.point_to_point,
             self.collectives,
             (*self.helper_threads, *helper_threads),
+            (*self.added_communication, *communication),
         )
 
 
@@ -65,6 +68,11 @@ def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
     return np.array([any_of.search(name) is not None for name in names], bool)
 
 
+def plain_name(name: str) -> str:
+    """Return the name of a kernel without what it returns and takes."""
+    return _ARGUMENTS.split(_RETURNED.sub("", name), maxsplit=1)[0]
+
+
 def communication_candidates(names: Sequence[str], kinds: Kinds) -> Bools:
     """Tell which names are no communication by the lists, and look like it.
 
@@ -72,6 +80,6 @@ def communication_candidates(names: Sequence[str], kinds: Kinds) -> Bools:
         names: of kernels, demangled.
         kinds: the lists.
     """
-    plain = [_ARGUMENTS.split(_RETURNED.sub("", name), maxsplit=1)[0] for name in names]
+    plain = [plain_name(name) for name in names]
     known = matching(names, kinds.communication)
     return np.asarray(matching(plain, kinds.candidates) & ~known, bool)

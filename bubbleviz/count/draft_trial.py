@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,7 +27,9 @@ _MOST_OF_IT = 0.5
 _NEARLY_ALL = 0.9
 
 
-def best_draft(file: OpenFile, drafts: Mapping[str, Convention]) -> tuple[str, DraftTrial] | None:
+def best_draft(
+    file: OpenFile, drafts: Mapping[str, Convention], additions: Sequence[Convention] = ()
+) -> tuple[str, DraftTrial] | None:
     """Return the draft that makes most of a profile; None where none names forward and backward.
 
     The profile is read once for all of them.
@@ -35,6 +37,7 @@ def best_draft(file: OpenFile, drafts: Mapping[str, Convention]) -> tuple[str, D
     Args:
         file: the open profile.
         drafts: the convention of each TOML, the likeliest first.
+        additions: conventions without patterns, whose kernels and threads count.
     """
     best: tuple[str, DraftTrial] | None = None
     try:
@@ -47,7 +50,7 @@ def best_draft(file: OpenFile, drafts: Mapping[str, Convention]) -> tuple[str, D
         if not np.isin(names.phase, COUNTED).any():
             continue
         try:
-            recording = interpret(profile, last, names, extended_kinds((convention,)))
+            recording = interpret(profile, last, names, extended_kinds((convention, *additions)))
             trial = _trial(recording, parts=bool(names.part.any()))
         except BubblevizError:
             continue

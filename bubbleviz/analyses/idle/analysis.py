@@ -10,7 +10,7 @@ from pathlib import Path
 from bubbleviz.analyses.idle.evidence import IdleOptions
 from bubbleviz.analyses.idle.ranks import ranks_of
 from bubbleviz.analyses.idle.report import ActivityIdle, IdleReport, RankIdle
-from bubbleviz.conventions.convention_file import extended_kinds, find_convention
+from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.conventions.host_activities import ActivityList, default_activities
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
@@ -62,10 +62,10 @@ def idle(
         shortest_ns=round(shortest_us * 1000),
         step=None if step is None else pattern_of(step),
         activities=known if activities is None else known.extended(activities),
-        kinds=extended_kinds([find_convention(str(name)) for name in _several(convention)]),
+        kinds=extended_kinds(find_conventions(convention)),
         window=window,
     )
-    inputs = _several(paths)
+    inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_profiles([str(path) for path in inputs])
     refuse_twins([file.path for file in files])
 
@@ -79,10 +79,6 @@ def idle(
     limitations = [*unreadable, *(note for _, lost in profiles for note in lost)]
     report = _report(_labelled(ranks), options.activities, options.shortest_ns, limitations)
     return replace(report, window=None if window is None else window.text)
-
-
-def _several(given: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    return [given] if isinstance(given, (str, Path)) else given
 
 
 def _of_profile(

@@ -30,6 +30,7 @@ from bubbleviz.analyses.nccl.members import (
 from bubbleviz.analyses.nccl.profiles import NcclProfile, read_nccl_profile
 from bubbleviz.analyses.nccl.rows import operations_of, with_shared
 from bubbleviz.analyses.nccl.totals import Communication, FileRead
+from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
@@ -46,6 +47,7 @@ def measure_communication(
     paths: str | Path | Sequence[str | Path],
     *,
     anchors: Sequence[str] = (),
+    convention: str | Path | Sequence[str | Path] = (),
     window: Window | None = None,
     keep_export: bool = False,
     jobs: int = 1,
@@ -58,6 +60,8 @@ def measure_communication(
             stands for those in it, a pattern for its matches.
         anchors: instants on an event file's and the first profile's clock, as
             ``[FILE:]EVENT=PROFILE_NS``.
+        convention: conventions whose lists of communication kernels add to those of NCCL: names, or
+            paths of TOML files.
         window: the part of the run to analyse, of iterations as the first profile names them, or
             of time on its clock; None for all.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
@@ -68,6 +72,7 @@ def measure_communication(
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
     known_instants = [anchor_of(text) for text in anchors]
+    kinds = extended_kinds(find_conventions(convention))
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_inputs([str(path) for path in inputs])
     formats = {file.path: file.format for file in files}
@@ -81,7 +86,9 @@ def measure_communication(
         # The first profile names the iterations.
         of_first = None if profiles else iterations
         profiles.append(
-            read_nccl_profile(path, jobs, watch, keep_export=keep_export, window=of_first)
+            read_nccl_profile(
+                path, jobs, watch, kinds=kinds, keep_export=keep_export, window=of_first
+            )
         )
         return profiles[-1]
 

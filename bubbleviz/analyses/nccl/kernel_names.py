@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from bubbleviz.conventions.kinds import plain_name
+
 _KERNEL = re.compile(r"^(?:void )?nccl")
 _FAMILY = re.compile(r"nccl(?:(?!nccl)\w)*?Kernel_?([A-Z][A-Za-z]*)")
 #: Operations that kernels named SendRecv carry out.
@@ -24,7 +26,12 @@ def family_of(name: str) -> str:
 
 
 def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
-    """Return operation, algorithm and protocol from a kernel's name; "" unknown."""
+    """Return operation, algorithm and protocol from a kernel's name; "" unknown.
+
+    The operation of a kernel that is none of NCCL's is its plain name.
+    """
+    if not is_nccl(kernel):
+        return plain_name(kernel), "", ""
     family = _FAMILY.search(kernel)
     algorithm, protocol = _ALGORITHM.search(kernel), _PROTOCOL.search(kernel)
     operation = family[1] if family else ""

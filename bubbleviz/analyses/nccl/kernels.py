@@ -1,4 +1,4 @@
-"""Kernels: those of NCCL in a profile."""
+"""Kernels: those of NCCL in a profile, and others that the user calls communication."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bubbleviz.analyses.nccl.kernel_names import is_nccl
-from bubbleviz.model.columns import Ints, Table
+from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.profile import Activities, pid_of
 
 
 @dataclass(frozen=True)
 class Kernels(Table):
-    """NCCL's kernels: by (place, start).
+    """Kernels of NCCL, and added ones: by (place, start).
 
     Attributes:
         start_ns: start on the device.
         end_ns: end on the device.
         place: row of ``places``.
         name: row of ``names``.
+        of_nccl: which are NCCL's.
         names: of kernels.
         places: process id and number of the device.
     """
@@ -28,14 +30,21 @@ class Kernels(Table):
     end_ns: Ints
     place: Ints
     name: Ints
+    of_nccl: Bools
     names: tuple[str, ...] = field(metadata={"shared": True})
     places: tuple[tuple[int, int], ...] = field(metadata={"shared": True})
 
 
-def kernels_of(activities: Activities) -> tuple[Kernels, Ints]:
-    """Return the kernels of NCCL by place and time, and their rows of the activities."""
+def kernels_of(activities: Activities, kinds: Kinds) -> tuple[Kernels, Ints]:
+    """Return the kernels of NCCL by place and time, and their rows of the activities.
+
+    Args:
+        activities: kernels, then copies.
+        kinds: lists of what kernels are; what a user added to them counts as well.
+    """
     of_nccl = np.array([is_nccl(name) for name in activities.names], bool)
-    rows = np.flatnonzero(of_nccl[activities.name_id[: activities.kernels]])
+    listed = of_nccl | matching(activities.names, kinds.added_communication)
+    rows = np.flatnonzero(listed[activities.name_id[: activities.kernels]])
     rows = rows[np.lexsort((activities.start_ns[rows], activities.rank[rows]))]
     used, name = np.unique(activities.name_id[rows], return_inverse=True)
     kernels = Kernels(
@@ -43,6 +52,7 @@ def kernels_of(activities: Activities) -> tuple[Kernels, Ints]:
         end_ns=activities.end_ns[rows],
         place=activities.rank[rows].astype(np.int64),
         name=name.reshape(-1).astype(np.int64),
+        of_nccl=of_nccl[activities.name_id[rows]],
         names=tuple(activities.names[number] for number in used.tolist()),
         places=tuple((pid_of(process), device) for process, device in activities.ranks.tolist()),
     )

@@ -19,7 +19,7 @@ from bubbleviz.analyses.nccl.nvtx_operations import (
     operations_of_ranges,
 )
 from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.conventions.kinds import default_kinds
+from bubbleviz.conventions.kinds import Kinds, default_kinds
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
@@ -60,6 +60,7 @@ def read_nccl_profile(
     jobs: int = 1,
     watch: Watch = unwatched,
     *,
+    kinds: Kinds | None = None,
     keep_export: bool = False,
     window: Window | None = None,
 ) -> NcclProfile:
@@ -69,6 +70,7 @@ def read_nccl_profile(
         path: of the profile.
         jobs: threads that read it.
         watch: receives how much of it has been read.
+        kinds: lists of what kernels are, with the user's additions; None without any.
         keep_export: leave an export made of a ``.nsys-rep`` report beside it.
         window: of iterations, to find on the profile's clock.
 
@@ -77,7 +79,7 @@ def read_nccl_profile(
         InputError: it holds no iteration of the window.
     """
     with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        profile = _of_file(file, window)
+        profile = _of_file(file, window, kinds or default_kinds())
     # A temporary export goes by its report's name.
     return replace(
         profile,
@@ -86,12 +88,12 @@ def read_nccl_profile(
     )
 
 
-def _of_file(file: OpenFile, window: Window | None) -> NcclProfile:
+def _of_file(file: OpenFile, window: Window | None, kinds: Kinds) -> NcclProfile:
     profile = file.read(GLOBS, partial=True)
-    nccl_profile = _nccl_profile(profile)
+    nccl_profile = _nccl_profile(profile, kinds)
     if window is None:
         return nccl_profile
-    options = IdleOptions(0, None, default_activities(), default_kinds())
+    options = IdleOptions(0, None, default_activities(), kinds)
     try:
         window_ns = window_extent(profile, window, options)
     except ProfileError as error:
@@ -100,7 +102,7 @@ def _of_file(file: OpenFile, window: Window | None) -> NcclProfile:
     return replace(nccl_profile, window_ns=window_ns)
 
 
-def _nccl_profile(profile: Profile) -> NcclProfile:
+def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     payloads, notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
         payloads = None
@@ -109,11 +111,11 @@ def _nccl_profile(profile: Profile) -> NcclProfile:
     lost = (*profile.limitations, *linked.limitations(profile.source.path))
     if profile.collectives is not None:
         collectives = _sound(profile.collectives, linked.times.sound)
-        return _of_pytorch(profile, collectives, lost, *kernels_of(linked.activities))
-    kernels, rows = kernels_of(linked.activities)
+        return _of_pytorch(profile, collectives, lost, *kernels_of(linked.activities, kinds))
+    kernels, rows = kernels_of(linked.activities, kinds)
     range_of_kernel = linked.links.range[rows].astype(np.int64)
     operations, without = operations_of_ranges(ranges, kernels, range_of_kernel, payloads)
-    bare = int((range_of_kernel == NONE).sum())
+    bare = int(((range_of_kernel == NONE) & kernels.of_nccl).sum())
     outside = Limitation(
         "kernels of NCCL outside its ranges",
         f"{profile.source.path}: only their names are known; record NVTX ranges, and "
@@ -160,7 +162,7 @@ def _of_pytorch(
     """
     names = tuple(parse_kernel_name(name)[0] for name in kernels.names)
     operations = operations_of_pytorch(collectives, rows, kernels.name, names)
-    bare = int((~np.isin(rows, collectives.kernel)).sum())
+    bare = int((~np.isin(rows, collectives.kernel) & kernels.of_nccl).sum())
     reason = (
         f"{profile.source.path}: only their names are known; PyTorch records collectives that it "
         "launches itself, not those in CUDA graphs or in batches other than of sends"

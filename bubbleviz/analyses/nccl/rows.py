@@ -88,7 +88,9 @@ def operations_of(
         paths = [file.path for file in recorded] + [profile.source.path for profile in profiles]
         raise NothingToAnalyseError(
             f"{paths[0]}: no communication operation of NCCL was recorded; record events with "
-            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx"
+            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx; list the "
+            "kernels of another library under communication in a TOML file, and give it with "
+            "--convention"
         )
     return replace(
         joined(tables),

@@ -19,7 +19,8 @@ from bubbleviz.analyses.pgle.costs import (
 from bubbleviz.analyses.pgle.files import format_of
 from bubbleviz.analyses.pgle.instructions import LeftOut, ProfileSamples, Samples, measure
 from bubbleviz.analyses.pgle.range_names import GLOBS, module_name
-from bubbleviz.conventions.kinds import default_kinds
+from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
+from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model.columns import Bools
@@ -42,6 +43,7 @@ def measure_costs(
     modules: Sequence[str] = (),
     apart: bool = False,
     skip: int = 1,
+    convention: str | Path | Sequence[str | Path] = (),
     keep_export: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -56,6 +58,9 @@ def measure_costs(
         modules: names or labels of the modules to take; empty for all.
         apart: keep the instructions of several modules apart.
         skip: executions of each module on each device to leave out as its warm-up.
+        convention: conventions whose lists of communication kernels extend the built-in one: names,
+            or paths of TOML files; an instruction is a collective if it, or one of its kernels,
+            has such a name.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         jobs: threads that read a profile.
         progress: receives how much of each profile has been read.
@@ -70,7 +75,8 @@ def measure_costs(
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_profiles([str(path) for path in inputs])
     refuse_twins([file.path for file in files])
-    measured, unreadable = _of_profiles(files, skip, jobs, progress, keep_export=keep_export)
+    kinds = extended_kinds(find_conventions(convention))
+    measured, unreadable = _of_profiles(files, kinds, skip, jobs, progress, keep_export=keep_export)
     samples = merge_samples([of_profile.samples for of_profile in measured])
     totals = _modules(samples)
     if modules:
@@ -101,6 +107,7 @@ def measure_costs(
 
 def _of_profiles(
     files: Sequence[InputFile],
+    kinds: Kinds,
     skip: int,
     jobs: int,
     progress: Progress | None,
@@ -110,16 +117,16 @@ def _of_profiles(
     """Return the executions in each profile, and limitations for those that cannot be read."""
 
     def read(path: str, watch: Watch) -> ProfileSamples:
-        return _of_profile(path, skip, jobs, watch, keep_export=keep_export)
+        return _of_profile(path, kinds, skip, jobs, watch, keep_export=keep_export)
 
     return read_each(files, read, progress)
 
 
 def _of_profile(
-    path: str, skip: int, jobs: int, watch: Watch, *, keep_export: bool
+    path: str, kinds: Kinds, skip: int, jobs: int, watch: Watch, *, keep_export: bool
 ) -> ProfileSamples:
     with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        measured = measure(file.read(GLOBS), default_kinds(), skip)
+        measured = measure(file.read(GLOBS), kinds, skip)
     # A temporary export goes by its report's name.
     return replace(measured, limitations=renamed_limitations(measured.limitations, export, path))
 

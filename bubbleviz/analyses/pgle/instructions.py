@@ -13,7 +13,7 @@ import numpy as np
 
 from bubbleviz.analyses.pgle.executions import Thunks, thunks_of
 from bubbleviz.analyses.pgle.range_names import RangeKind, XlaNames, parse_range_names
-from bubbleviz.conventions.kinds import Kinds, default_kinds, matching
+from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.linking.links import LinkRule, Links
@@ -93,7 +93,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
 
     Args:
         profile: as read, with the ranges that :data:`.range_names.GLOBS` lets through.
-        kinds: names of communication kernels.
+        kinds: names of communication kernels, and of collectives among instructions.
         skip: executions of each module on each device that are its warm-up (lazy loading, set-up
             of communication); a module that no device runs more often keeps them.
 
@@ -130,7 +130,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
             *notes,
             Limitation("modules whose warm-up counts", reason, once, LimitationKind.COSTS),
         )
-    samples = _samples(work, thunks, names).take(keep)
+    samples = _samples(work, thunks, names, kinds).take(keep)
     return ProfileSamples(samples, left_out, notes, profile.source.device)
 
 
@@ -200,10 +200,10 @@ def _work(profile: Profile, links: Links, thunks: Thunks, kinds: Kinds) -> _Work
     )
 
 
-def _samples(work: _Work, thunks: Thunks, names: XlaNames) -> Samples:
+def _samples(work: _Work, thunks: Thunks, names: XlaNames, kinds: Kinds) -> Samples:
     thunk = work.thunk[work.groups_first]
     instruction = thunks.instruction[thunk]
-    moves = matching(names.instructions, default_kinds().communication)
+    moves = matching(names.instructions, kinds.communication)
     moves[thunks.instruction[work.thunk[work.communication]]] = True
     return Samples(
         instruction=instruction,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bubbleviz.cli.option_groups import with_groups
-from bubbleviz.cli.options import FILE, CsvFile, Force, JsonFile, ReadingOptions, SvgFile
+from bubbleviz.cli.options import FILE, Additions, CsvFile, Force, JsonFile, ReadingOptions, SvgFile
 from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.private_names import anonymous
@@ -42,13 +42,7 @@ class AttributionOptions:
             metavar=FILE, help="TOML file of host activities, matched before the built-in ones."
         ),
     ] = None
-    convention: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Convention whose list of communication kernels extends the built-in one.",
-        ),
-    ] = None
+    convention: Additions = None
     top: Annotated[
         int, typer.Option(min=1, metavar="N", help="Rows of tables, and gaps listed in the JSON.")
     ] = 12

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bubbleviz.cli.option_groups import with_groups
-from bubbleviz.cli.options import CsvFile, Force, JsonFile, ReadingOptions
+from bubbleviz.cli.options import Additions, CsvFile, Force, JsonFile, ReadingOptions
 from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.private_names import anonymous
 
@@ -33,6 +33,7 @@ def nccl(
             "StartGpuClk) was at NS; two anchors also give the drift.",
         ),
     ] = None,
+    convention: Additions = None,
     reading: ReadingOptions,
 ) -> None:
     """Show what NCCL moved, between which ranks and how fast, and how long ranks waited.
@@ -45,7 +46,7 @@ def nccl(
 
     window = reading.run_window()
     outputs = [file for file in (csv, json) if file is not None]
-    inputs = [file.path for file in find_inputs(files)]
+    inputs = [*(file.path for file in find_inputs(files)), *(convention or ())]
     check_outputs(outputs, inputs, force=force)
     from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
     from bubbleviz.analyses.nccl.text import sections
@@ -54,6 +55,7 @@ def nccl(
         report = measure_communication(
             files,
             anchors=anchor or (),
+            convention=convention or (),
             window=window,
             keep_export=reading.keep_export,
             jobs=reading.job_count(),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bubbleviz.cli.option_groups import with_groups
-from bubbleviz.cli.options import FILE, Force, Jobs, KeepExport, jobs_or_cores
+from bubbleviz.cli.options import FILE, Additions, Force, Jobs, KeepExport, jobs_or_cores
 from bubbleviz.cli.terminal import deliver, pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
@@ -123,6 +123,7 @@ def pgle(
     *,
     files: CostFileOptions,
     cost: CostOptions,
+    convention: Additions = None,
     keep_export: KeepExport = False,
     jobs: Jobs = None,
     force: Force = False,
@@ -137,6 +138,7 @@ def pgle(
     outputs = files.outputs()
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if files.against is None else [files.against]
+    inputs += convention or []
     check_outputs(outputs, inputs, force=force)
     from bubbleviz.analyses.pgle import measure_costs, text
     from bubbleviz.analyses.pgle.analysis import contents_of
@@ -149,6 +151,7 @@ def pgle(
             profiles,
             **cost.arguments(),
             apart=files.modules,
+            convention=convention or (),
             keep_export=keep_export,
             jobs=jobs_or_cores(jobs),
             progress=bars,

@@ -1,0 +1,174 @@
+"""Additions: communication that users name in one file, in every command that sorts kernels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.nccl import measure_communication
+from bubbleviz.analyses.pgle import measure_costs
+from bubbleviz.cli.app import main
+from tests.support.nccl_runs import ALLREDUCE, columns
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.torch_traces import traces_of
+from tests.support.xla_runs import FORMS, Run
+
+FUSED = "void acme::exchange_rows<float, 8>(float*, int)"
+
+
+def additions(folder: Path, text: str = "communication = ['acme::exchange', '^mover']") -> str:
+    file = folder / "ours.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def run_of_one_stage(folder: Path) -> str:
+    """Write forward and backward, whose backward exchanges for 80 ns beside 10 ns of compute."""
+    kernels = [K(0, 10, 1), K(10, 90, 2, FUSED), K(90, 100, 3)]
+    calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
+    return str(profile(folder, kernels, calls, [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]))
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 0, arguments
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["analyze", "idle", "gaps"])
+def test_reports_of_runs_count_what_a_file_adds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    file, ours = run_of_one_stage(tmp_path), additions(tmp_path)
+    plain = json.loads(output(capsys, command, file, "--json", "-"))
+    added = json.loads(output(capsys, command, file, "--json", "-", "--convention", ours))
+
+    assert plain != added
+    assert "look like communication" not in json.dumps(added)
+
+
+def test_compute_is_without_what_a_file_adds(tmp_path: Path) -> None:
+    file, ours = run_of_one_stage(tmp_path), additions(tmp_path)
+
+    for more, compute_ns in (((), 100), (ours, 20)):
+        report = bubbleviz.analyze(file, convention=more)
+        assert sum(rank.gpu_ns for rank in report.coverage) == compute_ns
+
+
+def test_nccl_lists_the_kernels_that_a_file_adds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = [K(100, 400, 1, ALLREDUCE), K(500, 900, 2, FUSED), K(900, 950, 3)]
+    file = profile(tmp_path, kernels, [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)])
+    ours = additions(tmp_path)
+
+    plain = json.loads(output(capsys, "nccl", str(file), "--json", "-"))
+    added = json.loads(output(capsys, "nccl", str(file), "--json", "-", "--convention", ours))
+
+    assert [total["name"] for total in plain["totals"]] == ["AllReduce"]
+    assert [(total["name"], total["duration_ns"]) for total in added["totals"]] == [
+        ("acme::exchange_rows", 400),
+        ("AllReduce", 300),
+    ]
+    # They are none of NCCL, which has ranges for its own.
+    outside = [note for note in added["limitations"] if "outside its ranges" in note["what"]]
+    assert [note["count"] for note in outside] == [1]
+
+
+def test_nccl_pairs_added_kernels_of_gpus_by_their_order(tmp_path: Path) -> None:
+    kernels = [K(100, 400, 1, FUSED), K(150, 400, 2, FUSED, device=1)]
+    file = profile(tmp_path, kernels, [C(1, 2, 1), C(3, 4, 2)])
+
+    report = measure_communication(file, convention=additions(tmp_path))
+
+    assert columns(report, "duration_ns", "waiting_ns") == [(300, 50), (250, 0)]
+
+
+def test_nccl_takes_additions_to_traces(tmp_path: Path) -> None:
+    (file,) = traces_of(Path(run_of_one_stage(tmp_path)), tmp_path)
+
+    report = measure_communication(file, convention=additions(tmp_path))
+
+    assert len(report.operations) == 1
+    assert not [note for note in report.limitations if "of NCCL without" in note.what]
+
+
+def test_without_nccl_the_remedy_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["nccl", run_of_one_stage(tmp_path)]) == 1
+    assert "under communication in a TOML file, and give it with --convention" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel"), [("fusion.9", FUSED), ("mover.3", "gemm"), ("mover.3", FUSED)]
+)
+@pytest.mark.parametrize("form", FORMS[:3])
+def test_pgle_takes_additions_for_kernels_and_instructions(
+    tmp_path: Path, op: str, kernel: str, form: str
+) -> None:
+    run = Run()
+    for _ in range(3):
+        with run.module():
+            run.thunk("fusion.1", 100, form=form)
+            run.thunk(op, 50, kernel=kernel, form=form)
+    file = run.written(tmp_path)
+
+    plain = measure_costs(file)
+    added = measure_costs(file, convention=additions(tmp_path))
+
+    assert {cost.name: cost.collective for cost in plain.instructions} == {
+        "fusion.1": False,
+        op: False,
+    }
+    assert {cost.name: cost.collective for cost in added.instructions} == {
+        "fusion.1": False,
+        op: True,
+    }
+
+
+def test_pgle_warns_of_added_collectives_that_overlap_compute(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run()
+    for _ in range(3):
+        with run.module():
+            run.thunk("fusion.1", 1_000)
+            run.thunk("fusion.2", 800, kernel=FUSED, stream=8)
+    file = str(run.written(tmp_path))
+
+    assert main(["pgle", file, "--convention", additions(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert "collectives overlap compute" in printed.err
+    assert "of them 1 collective" in printed.out
+
+
+@pytest.mark.parametrize(
+    "command", ["nccl", "pgle", "idle", "inspect", "analyze", "compare", "view"]
+)
+def test_a_file_of_additions_that_is_wrong_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    ours = additions(tmp_path, "communication = ['(']")
+
+    runs = [run_of_one_stage(tmp_path)] * (2 if command == "compare" else 1)
+
+    assert main([command, *runs, "--convention", ours]) in {1, 2}
+    assert "ours.toml: communication" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["nccl", "pgle", "idle", "analyze"])
+def test_the_file_of_additions_is_no_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    ours = additions(tmp_path)
+    option = "-o" if command == "pgle" else "--json"
+    file = run_of_one_stage(tmp_path)
+
+    assert main([command, file, "--convention", ours, option, ours, "--force"]) in {1, 2}
+    assert Path(ours).read_text().startswith("communication")
+    assert capsys.readouterr().out == ""
