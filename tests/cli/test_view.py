@@ -64,8 +64,11 @@ def test_every_page_has_an_address_of_its_own() -> None:
         assert one.url.split("/")[-2] != other.url.split("/")[-2]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("source", ["profiles", "report"])
-def test_a_page_is_served_until_it_is_interrupted(source: str, saved: Path) -> None:
+def test_a_page_is_served_until_it_is_interrupted(
+    source: str, number: signal.Signals, saved: Path
+) -> None:
     given = ONE if source == "profiles" else str(saved)
     # What runs in the background ignores Ctrl-C, and so would what it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -79,7 +82,7 @@ def test_a_page_is_served_until_it_is_interrupted(source: str, saved: Path) -> N
         assert running.stdout is not None
         url = running.stdout.readline().strip()
         status, page = asked(url)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         out, err = running.communicate(timeout=300)
 
     assert (status, page[:15]) == (200, b"<!doctype html>")

@@ -23,7 +23,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.errors import InputError, MismatchError, ProfileError, UsageError
-from bubbleviz.interpret.fleet import dask_cluster, fleet, process_pool
+from bubbleviz.interpret.fleet import dask_cluster, dask_fleet, fleet, process_pool
 from bubbleviz.interpret.fleet.process_pool import BrokenPool, worker_pool
 from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
 from bubbleviz.model.columns import Ints
@@ -816,6 +816,110 @@ def test_a_frozen_scheduler_is_an_error(many: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="the scheduler has gone or no longer answers"):
             bubbleviz.analyze(many, dask=str(file), progress=Freezer([process], 0))
         with pytest.raises(InputError, match="no scheduler answers there"):
+            bubbleviz.analyze(many, dask=str(file))
+
+
+#: What a worker or a scheduler runs first, so that loading bubbleviz lasts, and is seen to begin.
+SLOW = """
+import pathlib, sys, time
+class Slow:
+    def find_spec(self, name, *_):
+        if name == 'bubbleviz':
+            pathlib.Path({begun!r}).touch()
+            time.sleep({seconds})
+sys.meta_path.insert(0, Slow())
+"""
+
+
+@contextmanager
+def slow_worker(scheduler: Path, begun: Path, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker that takes its time to load bubbleviz."""
+    options = ("--scheduler-file", str(scheduler), "--nthreads", "1", "--no-nanny")
+    first = SLOW.format(begun=str(begun), seconds=seconds)
+    with _client(scheduler) as client:
+        count = len(client.nthreads()) + 1
+        with dask("worker", *options, "--no-dashboard", first=first) as process:
+            client.wait_for_workers(count, timeout=300)
+            yield process
+
+
+@contextmanager
+def once_begun(begun: Path, act: Callable[[], object]) -> Iterator[None]:
+    """Act in a thread as soon as the loading has begun."""
+
+    def wait() -> None:
+        _until(begun.exists)
+        act()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    yield
+    thread.join(300)
+
+
+@needs_stopping
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_worker_that_freezes_while_it_loads_is_noticed(
+    others: int, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # That a task takes long is no sign.
+    monkeypatch.setattr(dask_fleet, "_LOADING_S", 3600.0)
+    file, begun = tmp_path / "scheduler.json", tmp_path / "begun"
+    with ExitStack() as stack:
+        stack.enter_context(running_scheduler(file))
+        if others:
+            stack.enter_context(dask_worker(file))
+        process = stack.enter_context(slow_worker(file, begun, 1.0))
+        stack.enter_context(once_begun(begun, lambda: process.send_signal(signal.SIGSTOP)))
+        if others:
+            report = bubbleviz.analyze(many, dask=str(file))
+            assert written(report) == written(bubbleviz.analyze(many))
+        else:
+            with pytest.raises(InputError, match="no worker of 1 answers; restart"):
+                bubbleviz.analyze(many, dask=str(file))
+
+
+def test_who_loads_for_long_is_not_taken_for_frozen(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_fleet, "_SILENCE_S", 4.0)
+    monkeypatch.setattr(dask_cluster, "PATIENCE_S", 1.5)
+    file = tmp_path / "scheduler.json"
+    first = SLOW.format(begun=str(tmp_path / "scheduler"), seconds=8.0)
+    with running_scheduler(file, first), slow_worker(file, tmp_path / "begun", 8.0):
+        report = bubbleviz.analyze(many, dask=str(file))
+
+    assert written(report) == written(bubbleviz.analyze(many))
+    assert (tmp_path / "scheduler").exists()
+
+
+def test_a_newcomer_that_loads_for_long_does_the_rest(
+    scheduler: Path, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_fleet, "_SILENCE_S", 4.0)
+    with ExitStack() as stack:
+        running = stack.enter_context(workers(scheduler, 1))
+
+        class Successor(Noted):
+            def files(self, sizes: Mapping[str, int]) -> None:
+                super().files(sizes)
+                stack.enter_context(slow_worker(scheduler, tmp_path / "begun", 8.0))
+                running[0].kill()
+
+        report = bubbleviz.analyze(many, dask=str(scheduler), progress=Successor())
+
+    assert written(report) == written(bubbleviz.analyze(many))
+
+
+@needs_stopping
+def test_a_scheduler_that_freezes_while_it_loads_is_noticed(many: Path, tmp_path: Path) -> None:
+    file, begun = tmp_path / "scheduler.json", tmp_path / "begun"
+    with ExitStack() as stack:
+        first = SLOW.format(begun=str(begun), seconds=1.0)
+        process = stack.enter_context(running_scheduler(file, first))
+        stack.enter_context(dask_worker(file))
+        stack.enter_context(once_begun(begun, lambda: process.send_signal(signal.SIGSTOP)))
+        with pytest.raises(InputError, match="the scheduler has gone or no longer answers"):
             bubbleviz.analyze(many, dask=str(file))
 
 

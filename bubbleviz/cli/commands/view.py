@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -49,14 +50,15 @@ def view(
         page = _page_of_saved(inputs[0])
     else:
         page = _page_of_profiles(inputs, measurement)
-    with serving(page.encode("utf-8", "replace")) as served:
+    with (
+        serving(page.encode("utf-8", "replace")) as served,
+        suppress(KeyboardInterrupt, SystemExit),
+    ):
         pass_on(f"{served.url}\n")
         if browser:
             webbrowser.open(served.url)
-        try:
-            served.forever()
-        except KeyboardInterrupt:
-            return
+        # A signal is how it ends, and nothing is incomplete.
+        served.forever()
 
 
 def _page_of_saved(path: str) -> str:

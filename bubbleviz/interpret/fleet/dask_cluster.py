@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import pickle
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 #: How long a scheduler may take for an answer, seconds.
 PATIENCE_S = 7.0
+#: How often to look who is alive, seconds.
+LOOK_S = 1.0
 #: How long the connection may take to close, seconds.
 _CLOSING_S = 1.0
 #: Loggers that would print tracebacks of what becomes one sentence here.
@@ -35,32 +38,65 @@ _GIVE = "give the address of a scheduler, such as tcp://HOST:8786, or its schedu
 
 
 @dataclass(frozen=True, eq=False)
-class Attempt:
-    """One submission of a task: its key on the cluster, and the result as it comes in.
+class Pending:
+    """Something asked of a worker, and its outcome as it comes in.
 
     Attributes:
-        key: of the task on the cluster.
-        where: workers or hosts of which one is to do it; None for any.
-        future: of Dask.
-        arrival: ends when the result is here.
+        arrival: ends when the outcome is here.
     """
 
-    key: str
-    where: Collection[str] | None
-    future: Any
     arrival: asyncio.Task[Any]
 
     @property
     def error(self) -> BaseException | None:
-        """What a finished attempt raised; None where it has a result."""
+        """What was raised instead of a result; None where there is a result."""
         if self.arrival.cancelled():
             return CancelledError()
         return self.arrival.exception()
 
     @property
     def result(self) -> Any:
-        """The result of a finished attempt."""
+        """The result."""
         return self.arrival.result()
+
+
+@dataclass(frozen=True, eq=False)
+class Attempt(Pending):
+    """One submission of a task.
+
+    Attributes:
+        key: of the task on the cluster.
+        where: workers or hosts of which one is to do it; None for any.
+        future: of Dask.
+    """
+
+    key: str
+    where: Collection[str] | None
+    future: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Question(Pending):
+    """A question to one worker; an error that it answers is a result.
+
+    Attributes:
+        worker: that is asked.
+    """
+
+    worker: str
+
+
+P = TypeVar("P", bound=Pending)
+
+
+class _Call:
+    """A call that is made where it is unpickled."""
+
+    def __init__(self, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        self._call = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self._call
 
 
 class Cluster:
@@ -105,43 +141,57 @@ class Cluster:
         workers = self._do(ask())
         return {worker: float(state.get("last_seen", 0)) for worker, state in workers.items()}
 
-    def answers(
-        self, function: Callable[[], object], workers: Iterable[str], patience_s: float
-    ) -> dict[str, object]:
-        """Return what each worker answers, an error included; those that do not are left out."""
+    def ask(
+        self, workers: Iterable[str], function: Callable[..., object], *arguments: object
+    ) -> list[Question]:
+        """Ask each worker what a function returns there; coroutines leave its event loop free."""
 
-        async def ask() -> dict[str, object]:
-            asked = {
-                asyncio.ensure_future(
-                    self._client.run(function, workers=[worker], on_error="return")
-                ): worker
+        async def begin() -> list[Question]:
+            return [
+                Question(asyncio.ensure_future(self._answer(worker, function, arguments)), worker)
                 for worker in workers
-            }
-            done, silent = await asyncio.wait(asked, timeout=patience_s)
-            for question in silent:
-                question.cancel()
-            answered: dict[str, object] = {}
-            for question in done:
-                with suppress(OSError):  # of a worker that has left
-                    answered.update(question.result())
-            return {
-                worker: answer
-                for worker, answer in answered.items()
-                if not isinstance(answer, OSError)
-            }
+            ]
 
-        return self._do(ask())
+        return self._do(begin())
 
-    def scheduler_answer(self, function: Callable[[], object]) -> object:
-        """Return what the scheduler itself answers, an error included."""
+    async def _answer(
+        self, worker: str, function: Callable[..., object], arguments: tuple[object, ...]
+    ) -> object:
+        """Return what a worker answers, or the error that it answers.
+
+        Raises:
+            OSError: it has left.
+        """
+        answers = await self._client.run(function, *arguments, workers=[worker], on_error="return")
+        answer: object = answers[worker]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    def scheduler_answer(self, function: Callable[..., object], *arguments: object) -> object:
+        """Return what the scheduler itself answers, an error included.
+
+        It may take its time as long as its event loop is free.
+
+        Raises:
+            InputError: the scheduler has gone or no longer answers.
+        """
 
         async def ask() -> object:
+            question = asyncio.ensure_future(self._client.run_on_scheduler(function, *arguments))
             try:
-                return await self._client.run_on_scheduler(function)
-            except (ImportError, AttributeError) as error:
+                while not (await asyncio.wait({question}, timeout=LOOK_S))[0]:
+                    await _within(PATIENCE_S, self._client.scheduler.identity())
+            finally:
+                question.cancel()
+            try:
+                return question.result()
+            except OSError:
+                raise
+            except Exception as error:  # whatever it raises instead of an answer
                 return error
 
-        return self._do(_within(4 * PATIENCE_S, ask()))
+        return self._do(ask())
 
     def keys_on(self, workers: Collection[str]) -> set[str]:
         """Return the keys of what some workers are doing, or have done and hold."""
@@ -163,7 +213,8 @@ class Cluster:
         """Have a worker do something.
 
         Args:
-            work: what to do; its result travels here as soon as it is done.
+            work: what to do; its result travels here as soon as it is done. The worker loads its
+                module as a part of the task, so that its event loop, and its heartbeat, go on.
             arguments: of the work.
             where: workers or hosts of which one is to do it; None for any.
             priority: what has more is done first.
@@ -171,33 +222,34 @@ class Cluster:
 
         async def begin() -> Attempt:
             future = self._client.submit(
-                work,
-                *arguments,
+                pickle.loads,
+                pickle.dumps(_Call(work, arguments)),
                 workers=None if where is None else sorted(where),
                 pure=False,
                 priority=priority,
             )
-            return Attempt(str(future.key), where, future, asyncio.ensure_future(_arrival(future)))
+            return Attempt(asyncio.ensure_future(_arrival(future)), str(future.key), where, future)
 
         return self._do(begin())
 
-    def finished(self, attempts: Collection[Attempt], patience_s: float) -> list[Attempt]:
-        """Return the attempts that are finished, as soon as there is one, within a time."""
+    def finished(self, pending: Collection[P], patience_s: float) -> list[P]:
+        """Return what has arrived, as soon as there is something, within a time."""
 
-        async def wait() -> list[Attempt]:
-            arrivals = [attempt.arrival for attempt in attempts]
+        async def wait() -> list[P]:
+            arrivals = [each.arrival for each in pending]
             await asyncio.wait(arrivals, timeout=patience_s, return_when="FIRST_COMPLETED")
-            return [attempt for attempt in attempts if attempt.arrival.done()]
+            return [each for each in pending if each.arrival.done()]
 
         return self._do(wait())
 
-    def forget(self, attempts: Collection[Attempt]) -> None:
-        """Give up attempts, and let the cluster drop their results."""
+    def forget(self, pending: Collection[Pending]) -> None:
+        """Give up what is pending, and let the cluster drop the results of attempts."""
 
         async def release() -> None:
-            for attempt in attempts:
-                attempt.arrival.cancel()
-                attempt.future.release()
+            for each in pending:
+                each.arrival.cancel()
+                if isinstance(each, Attempt):
+                    each.future.release()
 
         self._do(release())
 
@@ -280,6 +332,11 @@ async def _client_of(place: str) -> Client:
 
 
 def _reason(error: BaseException) -> str:
+    """Return why no scheduler answers, in a few words."""
+    if isinstance(error, MemoryError):  # the length that its first bytes would be
+        return "what answers speaks another protocol"
+    if isinstance(error, TypeError) and "ssl_context" in str(error):
+        return "Dask's configuration here, distributed.comm.tls, names no certificates"
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

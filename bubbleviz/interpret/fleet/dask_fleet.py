@@ -7,18 +7,20 @@ another one that sees the files.
 
 from __future__ import annotations
 
+import asyncio
 import platform
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from time import monotonic
 from typing import Any, TypeVar
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
-from bubbleviz.interpret.fleet.dask_cluster import Attempt, Cluster, connected
+from bubbleviz.interpret.fleet.dask_cluster import LOOK_S, Attempt, Cluster, connected
 from bubbleviz.interpret.fleet.fleet import Glance, Outcome, digest, glance, outcome_of
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.natural_order import natural_key
@@ -27,14 +29,16 @@ from bubbleviz.sources.paths import InputFile, find_profiles
 
 T = TypeVar("T")
 
-#: How often to look which workers are alive, seconds.
-_LOOK_S = 1.0
 #: A worker without a heartbeat for so long does nothing any more; Dask asks for two a second.
 _SILENCE_S = 7.0
 #: Workers that Dask allows a second of heartbeats each, in clusters of thousands.
 _HEARTBEATS_PER_S = 200
-#: How long a worker may take to answer at all, and to load bubbleviz, seconds.
-_ANSWER_S, _LOADING_S = 5.0, 60.0
+#: How long a worker may take to answer at all, seconds.
+_ANSWER_S = 5.0
+#: How long a worker with a heartbeat may take to load bubbleviz, seconds.
+_LOADING_S = 120.0
+#: The question for the version; a thread loads bubbleviz, so that the heartbeat goes on.
+_VERSION = (asyncio.to_thread, resolve_name, f"{__name__}:__version__")
 #: How often a task is submitted again because the workers that had it are silent or left.
 _ATTEMPTS = 5
 _NEWCOMER = "a worker that joined during the run"
@@ -65,9 +69,10 @@ def _answering(cluster: Cluster) -> set[str]:
     workers = cluster.pulses()
     if not workers:
         raise InputError(f"--dask {cluster.address}: the cluster has no worker; start some first")
+    pulses = _Pulses(cluster, set(workers))
+    alive = _answers(cluster, pulses, workers, _ANSWER_S, platform.python_version)
     # A worker that answers at once may yet need a while to load bubbleviz for the first time.
-    alive = cluster.answers(platform.python_version, workers, _ANSWER_S)
-    versions = cluster.answers(_version, alive, _LOADING_S) if alive else {}
+    versions = _answers(cluster, pulses, alive, _LOADING_S, *_VERSION)
     if not versions:
         raise InputError(
             f"--dask {cluster.address}: no worker of {len(workers)} answers; restart them and run "
@@ -75,12 +80,34 @@ def _answering(cluster: Cluster) -> set[str]:
         )
     for worker, version in sorted(versions.items()):
         _check_version(f"--dask {cluster.address}: worker {worker}", version)
-    _check_version(f"--dask {cluster.address}: the scheduler", cluster.scheduler_answer(_version))
+    _check_version(f"--dask {cluster.address}: the scheduler", cluster.scheduler_answer(*_VERSION))
     return set(versions)
 
 
-def _version() -> str:
-    return __version__
+def _answers(
+    cluster: Cluster,
+    pulses: _Pulses,
+    workers: Iterable[str],
+    patience_s: float,
+    function: Callable[..., object],
+    *arguments: object,
+) -> dict[str, object]:
+    """Return what each worker answers, an error included.
+
+    Left out are those that do not answer in time, and those that leave or freeze meanwhile.
+    """
+    waiting = cluster.ask(workers, function, *arguments)
+    answers: dict[str, object] = {}
+    deadline = monotonic() + patience_s
+    while waiting and monotonic() < deadline:
+        for question in cluster.finished(waiting, min(LOOK_S, patience_s)):
+            waiting.remove(question)
+            if question.error is None:  # it has not left
+                answers[question.worker] = question.result
+        if pulses.look():
+            cluster.forget([question for question in waiting if not pulses.lives(question.worker)])
+    cluster.forget(waiting)
+    return answers
 
 
 def _check_version(who: str, answer: object) -> None:
@@ -172,7 +199,7 @@ class _Pulses:
     def look(self) -> bool:
         """Look again, unless that was a moment ago; tell whether it was done."""
         now = monotonic()
-        if now - self._looked < self._spacing(_LOOK_S):
+        if now - self._looked < self._spacing(LOOK_S):
             return False
         beats = self._cluster.pulses()
         self._looked = now = monotonic()
@@ -184,7 +211,11 @@ class _Pulses:
 
     def living(self) -> set[str]:
         """Return the workers that are there and have been heard of lately."""
-        return {worker for worker in self._beats if self._is_recent(worker)}
+        return {worker for worker in self._beats if self.lives(worker)}
+
+    def lives(self, worker: str) -> bool:
+        """Tell whether a worker is there and has been heard of lately."""
+        return worker in self._beats and self._is_recent(worker)
 
     def silent(self) -> set[str]:
         """Return the workers that are there and have not been heard of lately."""
@@ -296,7 +327,7 @@ class DaskFleet:
             self._submit(number, task, task.hosts)
         while left:
             numbers = {attempt: n for n, task in left.items() for attempt in task.attempts}
-            done = self._cluster.finished(list(numbers), _LOOK_S) if numbers else []
+            done = self._cluster.finished(list(numbers), LOOK_S) if numbers else []
             for attempt in sorted(done, key=lambda a: numbers[a]):
                 number = numbers[attempt]
                 if number not in left:
