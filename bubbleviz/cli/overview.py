@@ -52,7 +52,9 @@ def inspection_parts(inspection: Inspection) -> Iterator[RenderableType]:
     )
     yield Text("Next", style="bold")
     verdict = "analyze can compute bubble ratios" if inspection.analysable else "analyze cannot run"
-    yield Text("\n".join(f"  {line}" for line in (verdict, *inspection.missing)) + "\n")
+    # A line break within a command's path would part it.
+    missing = map(printable, inspection.missing)
+    yield Text("\n".join(f"  {line}" for line in (verdict, *missing)) + "\n", no_wrap=True)
     if inspection.suggestion:
         yield Text(
             "Draft of a convention: check it, save it as mine.toml, pass --convention mine.toml",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +13,7 @@ from bubbleviz.conventions.name_words import folded
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents
+from bubbleviz.model.texts import shell_word
 
 #: How many shapes of names are shown.
 _SHAPES = 20
@@ -101,7 +101,7 @@ def _no_draft(contents: Contents) -> str:
     work = contents.readable or any(t.rows for t in contents.tables if t.what in _GPU_WORK)
     if not work:
         return "it holds no GPU work, without which no command of bubbleviz can analyse it"
-    idle = f"bubbleviz idle {shlex.quote(contents.source.path)} breaks down idle time without"
+    idle = f"bubbleviz idle {shell_word(contents.source.path)} breaks down idle time without"
     if not (contents.ranges and contents.readable):
         return f"{idle} ranges"
     return (

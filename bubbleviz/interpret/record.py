@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.texts import shell_word
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.raw_reports import exported
 from bubbleviz.sources.readers import OpenFile, reader_of
@@ -174,7 +174,7 @@ def _nothing_named(
     """
     sample = file.sample(("*",))
     shapes = folded(sample, 5)
-    idle = f"bubbleviz idle {shlex.quote(path)} breaks down idle time without any"
+    idle = f"bubbleviz idle {shell_word(path)} breaks down idle time without any"
     if given:
         remedy = f"change the patterns of the convention, or leave it: {idle}"
     elif suggest(sample) is None:

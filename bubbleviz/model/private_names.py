@@ -17,6 +17,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bubbleviz.model.texts import shell_word
+
 #: Endings that tell a format, and nobody's secret.
 _SUFFIX = re.compile(
     r"(?:\.pt)?(?:\.trace|\.xplane)?"
@@ -70,6 +72,7 @@ class _Names:
             if variant and variant not in self._words and variant not in (".", "..", "/"):
                 self._paths.add(variant)
                 self._add(variant, words)
+                self._words.setdefault(shell_word(variant), words)
         return words
 
     def text(self, text: str, field: str = "") -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 #: A spreadsheet takes a cell that begins with one of these for a formula.
@@ -44,6 +46,29 @@ def unmarked(text: str) -> str:
 def encodable(text: str) -> str:
     """Return a text that UTF-8 can hold: halves of surrogate pairs become question marks."""
     return text.encode("utf-8", "replace").decode()
+
+
+def not_option(path: str) -> str:
+    """Return a path so that no program takes it for an option."""
+    return f"./{path}" if path.startswith("-") else path
+
+
+def shell_word(path: str) -> str:
+    """Return a path as a word of a command line, on one line and never taken for an option.
+
+    Characters that do not print, and blanks that a sentence would fold, are written as bash and zsh
+    read them: ``$'a\\x0ab'``.
+    """
+    path = not_option(path)
+    if one_line(path) == path:
+        return shlex.quote(path)
+    return "$'" + "".join(map(_shell_character, path)) + "'"
+
+
+def _shell_character(character: str) -> str:
+    if character.isprintable() and character not in " \\'":
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
 
 
 def inert(text: str) -> str:

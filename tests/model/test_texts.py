@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.model.texts import csv_text, encodable, inert, one_line, printable
+from bubbleviz.model.texts import csv_text, encodable, inert, one_line, printable, shell_word
 
 
 @pytest.mark.parametrize(
@@ -82,3 +84,30 @@ def test_no_part_of_a_cell_is_a_formula(formula: str, before: str) -> None:
 
 def test_direction_marks_are_no_part_of_a_cell() -> None:
     assert inert("a\u200eb\u200fc\u061cd") == "a b c d"
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        ("a.sqlite", "a.sqlite"),
+        ("a b.sqlite", "'a b.sqlite'"),
+        ("--output=x.sqlite", "./--output=x.sqlite"),
+        ("-", "./-"),
+        ("", "''"),
+        ("a  b\n'\\.sqlite", r"$'a\x20\x20b\x0a\x27\x5c.sqlite'"),
+        ("a\u202e\udcff", r"$'a\xe2\x80\xae\xff'"),
+    ],
+)
+def test_a_path_is_one_word_on_one_line(path: str, word: str) -> None:
+    assert shell_word(path) == word
+
+
+NAMES = ["a b", "$(touch y)", "it's", "--rcfile=x", "a\n\nb", " a  b ", "-", "a\tb\x1b[2J", "日 本", "`x`;"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "a\udcff\\'x", "!$HOME", "*?[a]", "~", "#", "a\\"])
+def test_a_shell_reads_a_word_as_the_path(name: str) -> None:
+    line = f"printf %s {shell_word(name)}"
+    read = subprocess.run(["bash", "-c", os.fsencode(line)], capture_output=True, check=True).stdout
+    assert read.removeprefix(b"./") == os.fsencode(name)
+    assert one_line(line) == line

@@ -5,7 +5,6 @@ A kernel or copy belongs to the innermost instruction around its launching call.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +21,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
+from bubbleviz.model.texts import shell_word
 
 #: How the names of calls begin that launch CUDA graphs.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
@@ -140,7 +140,7 @@ def _without_instructions(profile: Profile) -> NothingToAnalyseError:
     if profile.source.format == "kineto":
         return NothingToAnalyseError(
             f"{path}: a trace of PyTorch, which names no instructions of XLA; give the .xplane.pb "
-            f"of a JAX run, or break down this trace with: bubbleviz idle {shlex.quote(path)}"
+            f"of a JAX run, or break down this trace with: bubbleviz idle {shell_word(path)}"
         )
     if profile.source.format.startswith("x"):
         return NothingToAnalyseError(

@@ -69,13 +69,21 @@ def flags(paths: Sequence[str], *, on_gpus: bool = True) -> str:
     """
     if not on_gpus:
         return "\nThe run used TPUs; XLA reads costs from a file (PGLE) for GPUs only.\n"
-    file = one_line(paths[0], None) if len(paths) == 1 else "FILE"
+    file = _flag_value(paths[0]) if len(paths) == 1 else "FILE"
     return (
         "\nXLA_FLAGS of the run to profile:\n  "
         + "\n  ".join(PROFILE_FLAGS)
         + "\nXLA_FLAGS of the runs that use the costs (the model, XLA and its other flags as they "
         "were):\n  " + "\n  ".join(USE_FLAGS) + f"{file}\n"
     )
+
+
+def _flag_value(path: str) -> str:
+    """Return a path as XLA reads it in XLA_FLAGS, where blanks part flags."""
+    shown = one_line(path)
+    if not any(c.isspace() or c in "\"'\\" for c in path):
+        return shown
+    return '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def summary(costs: Costs) -> str:

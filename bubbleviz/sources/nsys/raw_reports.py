@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import signal
 import subprocess
@@ -12,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bubbleviz.errors import OutputError, ProfileError
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.private_names import note_paths
+from bubbleviz.model.texts import not_option, one_line, shell_word
 from bubbleviz.sources.pointers import refuse_pointer
 from bubbleviz.sources.signals import unwinding
 
@@ -40,6 +40,7 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
         yield path
         return
     beside = Path(path).with_suffix(".sqlite")
+    note_paths([str(beside)])
     if keep and beside.exists():
         raise OutputError(f"{beside}: exists already; analyze it instead of {Path(path).name}")
     with unwinding([signal.SIGTERM]), tempfile.TemporaryDirectory(prefix="bubbleviz-") as folder:
@@ -54,9 +55,8 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
 def _export(path: str, target: Path) -> None:
     refuse_pointer(path)
     nsys = shutil.which("nsys")
-    source = _no_option(path)
     arguments = ["export", "--type", "sqlite", "--output"]
-    by_hand = shlex.join(["nsys", *arguments, _no_option(target.name), source])
+    by_hand = " ".join(["nsys", *arguments, shell_word(target.name), shell_word(path)])
     if nsys is None:
         raise ProfileError(
             f"{path}: a report of nsys, and no nsys is on the PATH to export it; export it where "
@@ -64,7 +64,7 @@ def _export(path: str, target: Path) -> None:
         )
     try:
         process = subprocess.run(
-            [nsys, *arguments, str(target), source],
+            [nsys, *arguments, str(target), not_option(path)],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             check=False,
@@ -77,11 +77,6 @@ def _export(path: str, target: Path) -> None:
         reason = _last_line(process.stderr) or _last_line(process.stdout)
         reason = reason or f"exit code {process.returncode}"
         raise ProfileError(f"{path}: nsys export failed ({reason}); export by hand with: {by_hand}")
-
-
-def _no_option(path: str) -> str:
-    """Return the path so that no program takes it for an option."""
-    return f"./{path}" if path.startswith("-") else path
 
 
 def _last_line(output: bytes) -> str:

@@ -1,0 +1,130 @@
+"""Commands that messages suggest: a shell reads the path in them as the file that was given."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli.app import main
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.xla_runs import steps
+
+STEMS = (
+    "a b",
+    "--output=x",
+    "$(touch zq)",
+    "it's zq",
+    "two  blanks\nand a line",
+    "'\"\\",
+    "日本 ; rm zq",
+    "~",
+)
+
+
+def unnamed(path: Path) -> None:
+    """Write a profile whose ranges no convention names."""
+    written = profile(path.parent, [K(30, 80, 0)], [C(10, 20, 0)], [R(0, 90, "embed tokens")])
+    written.rename(path)
+
+
+def without_ranges(path: Path) -> None:
+    """Write a profile whose names are those of no work."""
+    unnamed(path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE NVTX_EVENTS SET text = 'x'")
+
+
+def raw_report(path: Path) -> None:
+    """Write what nsys cannot export."""
+    path.write_bytes(b"no report")
+
+
+def pytorch_trace(path: Path) -> None:
+    """Write a trace of PyTorch."""
+    args = {"device": 0, "stream": 7, "correlation": 1}
+    times = {"ph": "X", "ts": 1, "dur": 2, "pid": 0, "tid": 7, "args": args}
+    names = {"kernel": "gemm", "cuda_runtime": "cudaLaunchKernel", "user_annotation": "step"}
+    events = [{"cat": cat, "name": name, **times} for cat, name in names.items()]
+    document = {"schemaVersion": 1, "traceEvents": events}
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+
+
+CASES: dict[str, tuple[str, str, Callable[[Path], None]]] = {
+    "analyze": ("analyze", ".sqlite", unnamed),
+    "inspect": ("inspect", ".sqlite", without_ranges),
+    "pgle": ("pgle", ".pt.trace.json.gz", pytorch_trace),
+    "nsys": ("idle", ".nsys-rep", raw_report),
+}
+
+
+def suggested(text: str) -> list[str]:
+    """Return the words of the command in a message, as bash reads them."""
+    found = re.search(r"((?:bubbleviz idle|nsys export) .*?)(?: breaks down.*)?$", text, re.M)
+    assert found is not None, text
+    line = "for word in " + found[1] + '; do printf "%s\\0" "$word"; done'
+    read = subprocess.run(["bash", "-c", line], capture_output=True, check=True, text=True)
+    return read.stdout.split("\0")[:-1]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_shell_reads_the_path_that_was_given(
+    case: str,
+    stem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command, suffix, write = CASES[case]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    write(tmp_path / f"{stem}{suffix}")
+
+    main([command, "--", f"{stem}{suffix}"])
+
+    words = suggested("".join(capsys.readouterr()))
+    named = f"./{stem}{suffix}" if stem.startswith("-") else f"{stem}{suffix}"
+    assert words[-1] == named
+    assert not any(word.startswith("-") for word in words[2:] if word not in ("--type", "--output"))
+    assert {file.name for file in tmp_path.iterdir()} == {f"{stem}{suffix}"}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("stem", [stem for stem in STEMS if "zq" in stem])
+def test_hidden_names_stay_hidden_in_quotes(
+    case: str,
+    stem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command, suffix, write = CASES[case]
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    write(tmp_path / f"{stem}{suffix}")
+
+    main([command, "--anonymous", str(tmp_path / f"{stem}{suffix}")])
+
+    said = "".join(capsys.readouterr())
+    assert "file1" in said
+    assert "zq" not in said
+
+
+def test_costs_with_blanks_in_their_name_are_one_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = steps(3).written(tmp_path)
+    costs = tmp_path / 'the "costs" of\\step.pbtxt'
+
+    assert main(["pgle", str(path), "-o", str(costs)]) == 0
+
+    flag = "--xla_gpu_pgle_profile_file_or_directory_path="
+    escaped = str(costs).replace("\\", "\\\\").replace('"', '\\"')
+    assert f'{flag}"{escaped}"\n' in capsys.readouterr().out
