@@ -54,10 +54,10 @@ def not_option(path: str) -> str:
 
 
 def shell_word(path: str) -> str:
-    """Return a path as a word of a command line, on one line and never taken for an option.
+    r"""Return a path as a word of a command line, on one line and never taken for an option.
 
     Characters that do not print, and blanks that a sentence would fold, are written as bash and zsh
-    read them: ``$'a\\x0ab'``.
+    read them: ``$'a\x0ab'``.
     """
     path = not_option(path)
     if one_line(path) == path:

@@ -102,7 +102,18 @@ def test_a_path_is_one_word_on_one_line(path: str, word: str) -> None:
     assert shell_word(path) == word
 
 
-NAMES = ["a b", "$(touch y)", "it's", "--rcfile=x", "a\n\nb", " a  b ", "-", "a\tb\x1b[2J", "日 本", "`x`;"]
+NAMES = [
+    "a b",
+    "$(touch y)",
+    "it's",
+    "--rcfile=x",
+    "a\n\nb",
+    " a  b ",
+    "-",
+    "a\tb\x1b[2J",
+    "日 本",
+    "`x`;",
+]
 
 
 @pytest.mark.parametrize("name", [*NAMES, "a\udcff\\'x", "!$HOME", "*?[a]", "~", "#", "a\\"])
