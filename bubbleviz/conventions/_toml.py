@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,19 @@ def load_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def check_keys(table: Mapping[str, object], keys: frozenset[str], where: str) -> None:
+    """Check that a table has no other keys than these.
+
+    Raises:
+        UsageError: it has.
+    """
+    unknown = sorted(set(table) - keys)
+    if unknown:
+        raise UsageError(
+            f"{where}: unknown key {unknown[0]!r}; the keys are {', '.join(sorted(keys))}"
+        )
 
 
 def regex_of(text: str, where: str) -> re.Pattern[str]:

@@ -47,7 +47,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from bubbleviz.conventions._toml import load_toml, read_toml_text, regex_of, regexes_of
+from bubbleviz.conventions._toml import check_keys, load_toml, read_toml_text, regex_of, regexes_of
 from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
 from bubbleviz.conventions.globs import lets_through
 from bubbleviz.conventions.kinds import Kinds, default_kinds
@@ -187,11 +187,7 @@ def _from_text(text: str, where: str) -> Convention:
         data = load_toml(text)
     except ValueError as error:
         raise UsageError(f"{where}: not TOML ({error}); see bubbleviz guide conventions") from error
-    unknown = sorted(set(data) - _KEYS)
-    if unknown:
-        raise UsageError(
-            f"{where}: unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_KEYS))}"
-        )
+    check_keys(data, _KEYS, where)
     additions = data.get("communication") or data.get("helper_threads")
     patterns = data.get("pattern", [] if additions else None)
     if not isinstance(patterns, list) or not (patterns or additions):
@@ -224,11 +220,7 @@ def _pattern(data: object, where: str) -> Pattern:
         raise UsageError(
             f"{where}: unknown group {foreign[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
         )
-    unknown = sorted(set(data) - _PATTERN_KEYS)
-    if unknown:
-        raise UsageError(
-            f"{where}: unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_PATTERN_KEYS))}"
-        )
+    check_keys(data, _PATTERN_KEYS, where)
     phases = data.get("phases", {})
     if not isinstance(phases, dict):
         raise UsageError(f"{where}: phases must be a table of word = phase")

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from bubbleviz.conventions._toml import load_toml, read_toml_text, regexes_of
+from bubbleviz.conventions._toml import check_keys, load_toml, read_toml_text, regexes_of
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
 
@@ -148,11 +148,7 @@ def _from_text(text: str, where: str) -> tuple[Activity, ...]:
 def _activity(table: object, where: str) -> Activity:
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         raise UsageError(f"{where}: needs a name, a text")
-    unknown = sorted(set(table) - _KEYS)
-    if unknown:
-        raise UsageError(
-            f"{where}: unknown key {unknown[0]!r}; the keys are {', '.join(sorted(_KEYS))}"
-        )
+    check_keys(table, _KEYS, where)
     strength = table.get("strength", KNOWN)
     if isinstance(strength, bool) or strength not in (FRAME, NAMED, KNOWN, WHOLE):
         raise UsageError(f"{where}: strength must be 0, 1, 2 or 3, not {strength!r}")

@@ -61,11 +61,17 @@ class LongBubble:
 
 def operation_label(report: Report, row: int) -> str:
     """Return the name of an operation: ``F3``, with its chunk where ranks have several."""
-    return operation_labels(report, (row,))[0]
+    return _labels(report, (row,))[0]
 
 
-def operation_labels(report: Report, rows: Sequence[int]) -> list[str]:
-    """Return the names of some operations."""
+def operation_labels(report: Report, rows: Sequence[int]) -> list[str | None]:
+    """Return the names of operations by their rows; None for a row of -1, no operation."""
+    distinct = sorted({row for row in rows if row >= 0})
+    label_of = dict(zip(distinct, _labels(report, distinct), strict=True))
+    return [label_of.get(row) for row in rows]
+
+
+def _labels(report: Report, rows: Sequence[int]) -> list[str]:
     several = bool((report.operations.chunk > 0).any())
     shown = report.operations.take(np.array(rows, np.int64))
     columns = shown.phase, shown.microbatch, shown.second_microbatch, shown.chunk

@@ -50,8 +50,7 @@ def draw_idle(report: IdleReport) -> str:
     count = len(report.ranks)
     page.title = title_of(report, percent)
     page.description = "A strip a device; each slice is filled by the shares of its time."
-    page.y += 14
-    page.text(page.title, MARGIN, page.y, 16, font_weight="bold")
+    page.heading(page.title)
     page.y += 4
     page.paragraph(
         "Each slice of a strip is filled from the top by what the device ran, then by what its "

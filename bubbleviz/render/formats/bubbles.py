@@ -74,9 +74,7 @@ def _labels(report: Report, rows: list[int]) -> list[object]:
     """Return the labels of operations; an empty text for no operation."""
     from bubbleviz.report.advice import operation_labels
 
-    some = sorted({row for row in rows if row >= 0})
-    called = dict(zip(some, operation_labels(report, some), strict=True))
-    return [called.get(row, "") for row in rows]
+    return [label or "" for label in operation_labels(report, rows)]
 
 
 def _host(report: Report, row: int) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.notes import draw_limitations, notes_of, nothing_to_draw
 from bubbleviz.render.picture.overlays.heat_map import draw_heat_maps
-from bubbleviz.render.picture.page import MARGIN, Page
+from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.selection import Selection, select
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import draw_title
@@ -31,8 +31,7 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
 def _draw_nothing(page: Page, report: Report, view: View) -> None:
     page.title = nothing_to_draw(report, view)
     page.description = "An empty picture."
-    page.y += 14
-    page.text(page.title, MARGIN, page.y, 16, font_weight="bold")
+    page.heading(page.title)
     page.y += 6
 
 

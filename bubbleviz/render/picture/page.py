@@ -17,6 +17,8 @@ from bubbleviz.render.picture.palette import DARK, LIGHT, Ink, Paint
 
 WIDTH = 1200
 MARGIN = 16
+#: Size of a heading's letters, px.
+HEADING = 16
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 #: In place of an unknown number.
@@ -149,6 +151,11 @@ class Page:
         size = None if size is None else px(size)
         element = drawsvg.Text(text, size, px(x), px(y), **attributes)
         (self.elements if into is None else into).append(element)
+
+    def heading(self, text: str) -> None:
+        """Write a heading below the cursor, which moves to its baseline."""
+        self.y += 14
+        self.text(text, MARGIN, self.y, HEADING, font_weight="bold")
 
     def rule(self, path: str) -> None:
         """Draw a thin line along a path."""

@@ -13,7 +13,7 @@ from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
-from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, duration, fitted, text_width
+from bubbleviz.render.picture.page import HEADING, MARGIN, WIDTH, Page, duration, fitted, text_width
 from bubbleviz.render.picture.selection import select
 from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
 from bubbleviz.render.picture.title import headings
@@ -43,8 +43,7 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
     """
     page = Page()
     page.title = one_line(heading, 200) if panels else "Nothing to draw: no run"
-    page.y += 14
-    page.text(fitted(page.title, 16, WIDTH - 2 * MARGIN), MARGIN, page.y, 16, font_weight="bold")
+    page.heading(fitted(page.title, HEADING, WIDTH - 2 * MARGIN))
     if note:
         page.y += 5
         page.paragraph(one_line(note, 400), 10.5, lines=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.page import (
+    HEADING,
     MARGIN,
     UNKNOWN,
     WIDTH,
@@ -54,9 +55,8 @@ def draw_title(page: Page, report: Report, selection: Selection) -> None:
         f"Timeline of {ranks} GPU{'s' if ranks > 1 else ''}, one row each, over "
         f"{duration(selection.span_ns)}. {reason}"
     )
-    page.y += 14
-    page.text(head, MARGIN, page.y, 16, font_weight="bold")
-    x = MARGIN + text_width(head, 16) * 1.06 + 14
+    page.heading(head)
+    x = MARGIN + text_width(head, HEADING) * 1.06 + 14
     page.text(fitted(rest, 11.5, WIDTH - MARGIN - x), x, page.y, 11.5, ink="quiet")
     page.y += 4
     if reason:

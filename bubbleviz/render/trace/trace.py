@@ -182,10 +182,10 @@ class Trace:
                 Argument("ratio", [bubbles.ratio] * len(table)),
                 Argument("iteration", table.iteration.tolist()),
                 Argument("idle_ns", (table.end_ns - table.start_ns).tolist()),
-                Argument("before", _operation_labels(report, table.before.tolist())),
-                Argument("after", _operation_labels(report, table.after.tolist())),
+                Argument("before", operation_labels(report, table.before.tolist())),
+                Argument("after", operation_labels(report, table.after.tolist())),
                 Argument("peer", [None if at == NONE else ranks[at] for at in peer]),
-                Argument("peer_operation", _operation_labels(report, peer_operation)),
+                Argument("peer_operation", operation_labels(report, peer_operation)),
                 Argument("host_call", [call and _named(call) for call, _ in hosts]),
                 Argument("host_range", [around and _named(around) for _, around in hosts]),
             ),
@@ -276,13 +276,6 @@ def _operation_name(label: str, first: int, second: int) -> str:
     if first < 0:
         return label
     return f"{label} {first}" if second < 0 else f"{label} {first};{second}"
-
-
-def _operation_labels(report: Report, rows: list[int]) -> list[str | None]:
-    """Return the labels of operations in the rest of the report; None for no operation."""
-    some = sorted({row for row in rows if row >= 0})
-    called = dict(zip(some, operation_labels(report, some), strict=True))
-    return [called.get(row) for row in rows]
 
 
 def _labels(rank: Rank) -> tuple[str, ...]:
