@@ -30,7 +30,7 @@ class JoinedRank:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedRecordings:
     """All recordings; ranks are numbered through in the order the profiles hold them.
 
     Attributes:
@@ -77,12 +77,12 @@ class Joined:
 
 def join(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock], machines: Sequence[str]
-) -> Joined:
+) -> JoinedRecordings:
     """Return the recordings as one, times moved by their clocks."""
     base_rank = np.cumsum([0, *(len(r.ranks) for r in recordings)]).tolist()
     base_row = np.cumsum([0, *(len(r.operations) for r in recordings)]).tolist()
     parts = list(zip(recordings, clocks, base_rank, base_row, strict=False))
-    return Joined(
+    return JoinedRecordings(
         ranks=tuple(
             JoinedRank(i, recording.source.host, machine, rank)
             for i, (recording, machine) in enumerate(zip(recordings, machines, strict=True))

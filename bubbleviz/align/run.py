@@ -15,7 +15,7 @@ from bubbleviz.align.bounds.clocks import (
     untimed,
 )
 from bubbleviz.align.iteration_pairs import paired
-from bubbleviz.align.merge import TIMES, Joined, join
+from bubbleviz.align.merge import TIMES, JoinedRecordings, join
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.refusals import refuse_other_runs
 from bubbleviz.align.staging import Staging, stage
@@ -171,7 +171,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
     )
 
 
-def _staged(joined: Joined, hints: RunHints) -> tuple[Staging, Ints]:
+def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:
     """Return stages, pipelines and iterations, and each rank's place in the report.
 
     Raises:
@@ -199,7 +199,7 @@ def _placed(time: Timebase, place: Ints) -> Timebase:
     return replace(time, machine=machine)
 
 
-def _places(joined: Joined, staging: Staging) -> Ints:
+def _places(joined: JoinedRecordings, staging: Staging) -> Ints:
     """Return each rank's place: by pipeline, stage, host, rank number, process and device."""
     big = np.iinfo(np.int64).max
     keys = [
@@ -224,7 +224,7 @@ def _places(joined: Joined, staging: Staging) -> Ints:
     return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
 
 
-def _idle_ranks(joined: Joined) -> tuple[Limitation, ...]:
+def _idle_ranks(joined: JoinedRecordings) -> tuple[Limitation, ...]:
     """Return a limitation for ranks that ran kernels but no forward or backward."""
     working = set(joined.operations.rank[np.isin(joined.operations.phase, COUNTED)].tolist())
     labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
@@ -233,7 +233,7 @@ def _idle_ranks(joined: Joined) -> tuple[Limitation, ...]:
     return (Limitation("ranks without forward or backward", reason, len(idle)),) if idle else ()
 
 
-def _active(joined: Joined, place: Ints, staging: Staging, time_ns: Ints) -> Ints:
+def _active(joined: JoinedRecordings, place: Ints, staging: Staging, time_ns: Ints) -> Ints:
     """Return a column of the joined active times by (iteration, rank)."""
     active_ns = np.zeros((len(staging.pairing.names), len(place)), np.int64)
     table = joined.active
@@ -267,7 +267,7 @@ def _sorted(
     )
 
 
-def _ranks(joined: Joined, place: Ints, staging: Staging) -> tuple[Rank, ...]:
+def _ranks(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[Rank, ...]:
     """Return the ranks in pipeline order."""
     labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
     placed = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations
-from bubbleviz.align.merge import Joined
+from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.pipelines import (
     Parallel,
     RankNumbers,
@@ -80,14 +80,16 @@ class Staging:
 class _Inputs:
     """The recordings, and what is known of their ranks before staging."""
 
-    joined: Joined
+    joined: JoinedRecordings
     machine: Ints
     numbers: RankNumbers
     named: VirtualStages | None
     parallel: Parallel | None
 
 
-def stage(joined: Joined, order: Sequence[int] = (), parallel: Parallel | None = None) -> Staging:
+def stage(
+    joined: JoinedRecordings, order: Sequence[int] = (), parallel: Parallel | None = None
+) -> Staging:
     """Return stages, pipelines and paired iterations.
 
     Args:

@@ -94,8 +94,10 @@ def _of_world(numbers: RankNumbers, world: int) -> tuple[Limitation, ...]:
     count = len(numbers.number)
     which = ""
     if numbers.named and int(numbers.number.max(initial=0)) < world:
-        held = ", ".join(map(str, np.sort(numbers.number)[:_LISTED].tolist()))
-        which = f" (rank{'' if count == 1 else 's'} {held}{', …' if count > _LISTED else ''})"
+        numbers_held = ", ".join(map(str, np.sort(numbers.number)[:_LISTED].tolist()))
+        which = (
+            f" (rank{'' if count == 1 else 's'} {numbers_held}{', …' if count > _LISTED else ''})"
+        )
     reason = (
         f"the profiles hold {count:,}{which} of the {world:,} ranks of the run; ratios are "
         "incomplete"

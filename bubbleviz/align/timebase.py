@@ -16,7 +16,7 @@ from bubbleviz.align.bounds.offsets import GRAIN_NS, Contradiction, Solution, so
 from bubbleviz.align.bounds.precedences import Precedences, together
 from bubbleviz.align.causality import dependencies, overlaps
 from bubbleviz.align.iteration_pairs import paired
-from bubbleviz.align.merge import Joined
+from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.staging import Staging
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Limitation
@@ -49,7 +49,7 @@ class Timebase:
 
 
 def timebase(
-    joined: Joined,
+    joined: JoinedRecordings,
     staging: Staging,
     clocks: Sequence[ProfileClock],
     captures: Sequence[tuple[int, int]],
@@ -92,7 +92,7 @@ def timebase(
 
 
 def _by_session(
-    joined: Joined, staging: Staging, clocks: Sequence[ProfileClock], method: str
+    joined: JoinedRecordings, staging: Staging, clocks: Sequence[ProfileClock], method: str
 ) -> Timebase:
     """Return the sessions' own clocks; those of other machines are trusted with ``utc``."""
     count = len(joined.machines)
@@ -126,7 +126,7 @@ def _by_session(
     )
 
 
-def _broken(joined: Joined, staging: Staging) -> Limitation | None:
+def _broken(joined: JoinedRecordings, staging: Staging) -> Limitation | None:
     """Return a limitation on the data dependency that the sessions' clocks break most."""
     precedences = _causal(joined, staging)
     early = precedences.before_ns - precedences.after_ns
@@ -142,7 +142,7 @@ def _broken(joined: Joined, staging: Staging) -> Limitation | None:
 
 
 def _extents(
-    joined: Joined, clocks: Sequence[ProfileClock], captures: Sequence[tuple[int, int]]
+    joined: JoinedRecordings, clocks: Sequence[ProfileClock], captures: Sequence[tuple[int, int]]
 ) -> tuple[Ints, Ints]:
     """Return where each machine's captures start and end."""
     bounds: dict[str, list[int]] = {machine: [] for machine in joined.machines}
@@ -157,7 +157,7 @@ def _extents(
 
 
 def _solve(
-    joined: Joined, staging: Staging, extents: tuple[Ints, Ints]
+    joined: JoinedRecordings, staging: Staging, extents: tuple[Ints, Ints]
 ) -> tuple[Precedences, Solution, bool]:
     """Return the precedences, what they allow, and whether those of collectives do not fit."""
     causal = _causal(joined, staging)
@@ -177,7 +177,7 @@ def _solve(
     return (both, solution, False) if alone.contradiction is not None else (causal, alone, True)
 
 
-def _causal(joined: Joined, staging: Staging) -> Precedences:
+def _causal(joined: JoinedRecordings, staging: Staging) -> Precedences:
     """Return the precedences of data dependencies; none where iterations are not paired."""
     if not staging.pairing.known:
         return together()
@@ -189,7 +189,7 @@ def _causal(joined: Joined, staging: Staging) -> Precedences:
     )
 
 
-def _unbounded(joined: Joined, known: Bools) -> Limitation:
+def _unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
     """Return a limitation on machines whose clocks nothing bounds from both sides."""
     lacking = [machine for machine, ok in zip(joined.machines, known, strict=True) if not ok]
     return Limitation(
@@ -202,7 +202,10 @@ def _unbounded(joined: Joined, known: Bools) -> Limitation:
 
 
 def _contradicting(
-    joined: Joined, staging: Staging, precedences: Precedences, contradiction: Contradiction
+    joined: JoinedRecordings,
+    staging: Staging,
+    precedences: Precedences,
+    contradiction: Contradiction,
 ) -> Limitation:
     """Return a limitation on a circle of dependencies that no clocks satisfy."""
     needs = [
@@ -224,14 +227,14 @@ def _contradicting(
     )
 
 
-def _need(joined: Joined, staging: Staging, precedences: Precedences, row: int) -> str:
+def _need(joined: JoinedRecordings, staging: Staging, precedences: Precedences, row: int) -> str:
     """Return which operation needs which."""
     after, before = int(precedences.after_row[row]), int(precedences.before_row[row])
     consumer, producer = (_operation_label(joined, staging, row) for row in (after, before))
     return f"{consumer} needs {producer}"
 
 
-def _operation_label(joined: Joined, staging: Staging, row: int) -> str:
+def _operation_label(joined: JoinedRecordings, staging: Staging, row: int) -> str:
     """Return the words that name an operation in a sentence."""
     operations = staging.operations
     name = operations.names[int(operations.name_id[row])]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.merge import Joined
+from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.waits import usual_waits
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model.columns import NONE, Ints, Table
@@ -24,7 +24,7 @@ class VirtualStages(Table):
     virtual_stage: Ints
 
 
-def named_stages(joined: Joined) -> VirtualStages | None:
+def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
     """Return the virtual stages that names give, if they give them for all work."""
     operations, stage = joined.operations, joined.named_stage
     work = np.isin(operations.phase, COUNTED)
@@ -34,7 +34,7 @@ def named_stages(joined: Joined) -> VirtualStages | None:
     return VirtualStages(rows[0], rows[1], rows[2])
 
 
-def stages_in_order(joined: Joined, place: Ints, devices: int) -> VirtualStages:
+def stages_in_order(joined: JoinedRecordings, place: Ints, devices: int) -> VirtualStages:
     """Return the virtual stages of ranks whose places in the pipeline are given.
 
     Further chunks run the same way or, in a V, back: there their waiting times shrink the other

@@ -23,7 +23,7 @@ class _Quiet(ThreadingHTTPServer):
 
 
 @dataclass(frozen=True)
-class Served:
+class PageServer:
     """A page on a port that listens, but answers only in :meth:`forever`.
 
     Attributes:
@@ -43,7 +43,7 @@ class Served:
 
 
 @contextmanager
-def serving(page: bytes) -> Iterator[Served]:
+def serving(page: bytes) -> Iterator[PageServer]:
     """Yield a page's address on a free port of the loopback interface.
 
     Only a request for that very address, by its own name, gets the page: what knows neither port
@@ -81,4 +81,4 @@ def serving(page: bytes) -> Iterator[Served]:
 
     with _Quiet((_HOST, 0), Handler) as server:
         port = server.server_address[1]
-        yield Served(f"http://{_HOST}:{port}{path}", server)
+        yield PageServer(f"http://{_HOST}:{port}{path}", server)

@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.align.run import Run
 from bubbleviz.count.completeness import IterationStatus, iteration_statuses
 from bubbleviz.count.iterations import Account, Iteration, RankIteration, Ratio
-from bubbleviz.count.ratios import Counted, Extents, RatioDefinition, Windows, ratio_definitions
+from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
 from bubbleviz.count.summary import Summary, choose_headline, summarize
 from bubbleviz.count.time_breakdown import (
     TimeBreakdown,
@@ -177,9 +177,9 @@ def _measurable(
 def _work_ns(ratio: RatioDefinition, breakdown: TimeBreakdown) -> Ints:
     """Return the time of each window that counts as work, shape (iterations, ranks)."""
     work = breakdown.compute_ns
-    if ratio.work is not Counted.ITERATION:
+    if ratio.work is not CountedWork.ITERATION:
         work = work + breakdown.optimizer_ns
-    if ratio.work is Counted.EVERYTHING:
+    if ratio.work is CountedWork.EVERYTHING:
         work = work + breakdown.overlap_ns
     return work
 
@@ -229,7 +229,7 @@ def _ratio(measurements: _Measurements, ratio: RatioDefinition, k: int, present:
     run, status = measurements.run, measurements.statuses[k]
     incomplete = run.stages_missing or status.ranks_missing
     lacking = any(status.missing[rank] for rank in present.tolist()) or not status.complete
-    lacking = lacking or (ratio.work is Counted.STEP and not status.stepped)
+    lacking = lacking or (ratio.work is CountedWork.STEP and not status.stepped)
     if lacking or not (measurements.windows[ratio.name].known[k] and run.paired and len(present)):
         return Ratio(None, None, None, None, incomplete=incomplete)
     window, bounds = measurements.windows[ratio.name], measurements.bounds.get(ratio.name)

@@ -50,7 +50,7 @@ def is_json(head: bytes) -> bool:
 
 
 @contextmanager
-def unpacked(path: str, watch: Watch, most: int) -> Iterator[Unpacked]:
+def unpacked(path: str, watch: Watch, most: int) -> Iterator[UnpackedFile]:
     """Open a file.
 
     Args:
@@ -63,14 +63,14 @@ def unpacked(path: str, watch: Watch, most: int) -> Iterator[Unpacked]:
     """
     try:
         with Path(path).open("rb") as file:
-            yield Unpacked(file, Path(path).stat().st_size, watch, most)
+            yield UnpackedFile(file, Path(path).stat().st_size, watch, most)
     except OSError as error:
         raise ProfileError(
             f"{path}: cannot be read ({error.strerror or error}); copy it again"
         ) from error
 
 
-class Unpacked:
+class UnpackedFile:
     """The bytes of an open file, unpacked where they are gzipped, up to any damage.
 
     Attributes:

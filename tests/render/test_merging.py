@@ -17,7 +17,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture import merging
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks, compute_marks, marks_in
-from bubbleviz.render.picture.merging import NARROWEST, Merged, runs, silhouette, split
+from bubbleviz.render.picture.merging import NARROWEST, MergedMarks, runs, silhouette, split
 from bubbleviz.render.picture.page import WIDTH
 from bubbleviz.render.picture.rows.boxes import MOST_TOOLTIPS
 from bubbleviz.render.picture.selection import select
@@ -319,5 +319,5 @@ def test_the_same_operations_give_the_same_bytes() -> None:
 def test_nothing_merged_is_no_layer() -> None:
     _, merged = split([], ROWS, PIXELS)
 
-    assert isinstance(merged, Merged)
+    assert isinstance(merged, MergedMarks)
     assert (merged.kinds, merged.operations, merged.unattributed) == ((), 0, 0)

@@ -16,7 +16,7 @@ from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.registry import discover
 
 
-class Counted(Enum):
+class CountedWork(Enum):
     """What counts as work inside a window."""
 
     ITERATION = "F, B, W, BW, R and FB of the iteration"
@@ -74,7 +74,7 @@ class RatioDefinition:
     summary: str
     definition: str
     windows: Callable[[Extents], Windows]
-    work: Counted
+    work: CountedWork
     common_clock: bool
     across_ranks: bool
     order: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.count.ratios import Counted, Extents, RatioDefinition, Windows
+from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows
 
 
 def _windows(extents: Extents) -> Windows:
@@ -23,7 +23,7 @@ RATIO = RatioDefinition(
     definition="1 - sum of all compute / sum of the ranks' times from the iteration's first start "
     "to the next iteration's",
     windows=_windows,
-    work=Counted.EVERYTHING,
+    work=CountedWork.EVERYTHING,
     common_clock=False,
     across_ranks=False,
     order=4,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.count.ratios import Counted, Extents, RatioDefinition, Windows
+from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows
 from bubbleviz.model.columns import Ints
 
 
@@ -26,7 +26,7 @@ RATIO = RatioDefinition(
     summary="single-iteration window",
     definition="1 - sum of the ranks' compute / (ranks x (last end - first start over all ranks))",
     windows=lambda extents: common_window(extents, extents.last_ns),
-    work=Counted.ITERATION,
+    work=CountedWork.ITERATION,
     common_clock=True,
     across_ranks=True,
     order=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.count.ratios import Counted, Extents, RatioDefinition, Windows
+from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows
 
 
 def _windows(extents: Extents) -> Windows:
@@ -23,7 +23,7 @@ RATIO = RatioDefinition(
     definition="1 - sum of the ranks' compute / (ranks x longest (last end - first start) of a "
     "rank); arXiv 2401.10241, section 5.3",
     windows=_windows,
-    work=Counted.ITERATION,
+    work=CountedWork.ITERATION,
     common_clock=False,
     across_ranks=True,
     order=2,

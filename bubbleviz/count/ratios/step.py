@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bubbleviz.count.ratios import Counted, RatioDefinition
+from bubbleviz.count.ratios import CountedWork, RatioDefinition
 from bubbleviz.count.ratios.schedule import common_window
 
 RATIO = RatioDefinition(
@@ -11,7 +11,7 @@ RATIO = RatioDefinition(
     definition="1 - sum of the ranks' compute and Optimizer / (ranks x (last end, Optimizer "
     "included - first start over all ranks))",
     windows=lambda extents: common_window(extents, extents.step_last_ns),
-    work=Counted.STEP,
+    work=CountedWork.STEP,
     common_clock=True,
     across_ranks=True,
     order=3,

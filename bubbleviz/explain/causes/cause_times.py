@@ -16,7 +16,7 @@ import numpy as np
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
-from bubbleviz.count.ratios import Counted, ratio_definitions
+from bubbleviz.count.ratios import CountedWork, ratio_definitions
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause, Region
 from bubbleviz.explain.causes.idle import IdleIntervals, idle_of
@@ -126,10 +126,10 @@ def _regions(counts: Counts, name: str, rank: int) -> _Regions:
     known = window.known & extents.present[:, rank]
     low = np.where(known, window.start_ns[:, rank], 0)
     high = np.maximum(np.where(known, window.end_ns[:, rank], 0), low)
-    last = extents.last_ns if ratio.work is Counted.ITERATION else extents.step_last_ns
+    last = extents.last_ns if ratio.work is CountedWork.ITERATION else extents.step_last_ns
     first_ns = np.clip(extents.first_ns[:, rank], low, high)
     last_ns = np.clip(last[:, rank], first_ns, high)
-    if ratio.work is not Counted.EVERYTHING:
+    if ratio.work is not CountedWork.EVERYTHING:
         return _Regions(low, first_ns, last_ns, high, high, high)
     ended, begun = _ends_and_starts(counts)
     drained = np.clip(ended, last_ns, high)

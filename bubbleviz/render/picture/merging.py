@@ -62,7 +62,7 @@ _NO_ROOM = 0.01
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedMarks:
     """The marks that are too narrow to be drawn alone, as shares of time.
 
     Attributes:
@@ -100,7 +100,7 @@ class Merged:
         return int(self.counts[:, layers].sum())
 
 
-def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, Merged]:
+def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, MergedMarks]:
     """Return the marks that are drawn one by one, sorted, and the others merged.
 
     Args:
@@ -175,7 +175,7 @@ class _Sums:
         counts = np.bincount(place, minlength=self._rows * self._stretches)
         return counts.reshape(self._rows, self._stretches)
 
-    def merged(self, alone: Marks) -> Merged:
+    def merged(self, alone: Marks) -> MergedMarks:
         """Return the added marks as shares of the time that marks drawn alone leave in each column.
 
         Where more steps would be needed than such a picture may have, columns are wider.
@@ -199,7 +199,7 @@ class _Sums:
                 break
         there = self._there | (time.sum(axis=1) > 0)
         narrower = self._narrower
-        return Merged(tuple(kinds), share, pixels, there, counts, self._stretch, narrower)
+        return MergedMarks(tuple(kinds), share, pixels, there, counts, self._stretch, narrower)
 
 
 def coverage(marks: Marks, rows: int, width: float) -> Floats:

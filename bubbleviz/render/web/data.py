@@ -44,7 +44,7 @@ _LEVEL = 6
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedPage:
     """Two texts in base64 for a page: deflated JSON, and the deflated columns that it describes."""
 
     document: str
@@ -53,7 +53,7 @@ class Packed:
 
 def packed(
     document: Mapping[str, Any], timeline: Timeline, shown: int | None, command: str
-) -> Packed:
+) -> PackedPage:
     """Return a report for a page.
 
     Args:
@@ -92,7 +92,7 @@ def packed(
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
-    return Packed(_deflated(unmarked(text).encode("utf-8")), _deflated(columns))
+    return PackedPage(_deflated(unmarked(text).encode("utf-8")), _deflated(columns))
 
 
 def _deflated(data: bytes) -> str:

@@ -124,7 +124,7 @@ class Manner:
     pause: float
 
 
-class _Squeezed(Trial):
+class _SqueezedTrial(Trial):
     """Keeps the order of the repeated blocks, but not at its ends.
 
     ::
@@ -204,7 +204,7 @@ class _Squeezed(Trial):
 
 def squeeze(problem: Problem, manner: Manner, target: int) -> TrialResult | None:
     """Return a block's schedule at real times, or None where one comes to the target."""
-    return _Squeezed(problem, target, manner).result()
+    return _SqueezedTrial(problem, target, manner).result()
 
 
 def manners(block: Block) -> Iterator[Manner]:

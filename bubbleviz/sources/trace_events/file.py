@@ -26,7 +26,7 @@ import msgspec
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.operations import Limitation
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.gzip_files import BOM, Unpacked, unpacked
+from bubbleviz.sources.gzip_files import BOM, UnpackedFile, unpacked
 from bubbleviz.sources.trace_events.damaged import decode_one_by_one
 from bubbleviz.sources.trace_events.events import EventT, ExactT, may_be_rounded
 
@@ -66,7 +66,7 @@ class TraceFile(Generic[EventT, ExactT]):
     def __init__(
         self,
         path: str,
-        chunks: Unpacked,
+        chunks: UnpackedFile,
         event: type[EventT],
         exact: type[ExactT],
         rare: RareEvent[EventT] | None,

@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.picture.merging import Merged, runs, silhouette
+from bubbleviz.render.picture.merging import MergedMarks, runs, silhouette
 from bubbleviz.render.picture.page import box, px
 from bubbleviz.render.picture.palette import LIGHT
 from bubbleviz.render.picture.rows.paints import OperationPaints
@@ -23,7 +23,13 @@ _DOTS_BRIDGE = 3
 
 
 def draw_merged(
-    group: Any, merged: Merged, row: int, paints: OperationPaints, *, width: float, height: float
+    group: Any,
+    merged: MergedMarks,
+    row: int,
+    paints: OperationPaints,
+    *,
+    width: float,
+    height: float,
 ) -> None:
     """Draw the merged marks of a row as layers, each on top of the one before.
 
@@ -50,7 +56,7 @@ def draw_merged(
 
 
 def mark_merged(
-    group: Any, merged: Merged, row: int, *, width: float, top: float, bottom: float
+    group: Any, merged: MergedMarks, row: int, *, width: float, top: float, bottom: float
 ) -> None:
     """Dot the lower edge of merged marks, and describe them stretch by stretch in tooltips."""
     y = px(bottom + DOTS_BELOW)
@@ -75,6 +81,6 @@ def mark_merged(
     group.append(stretches)
 
 
-def _operations(merged: Merged, counts: Ints) -> int:
+def _operations(merged: MergedMarks, counts: Ints) -> int:
     attributed = [kind != UNATTRIBUTED_KIND for kind, _ in merged.kinds]
     return int(counts[attributed].sum())

@@ -8,7 +8,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.picture.merging import Merged
+from bubbleviz.render.picture.merging import MergedMarks
 from bubbleviz.report.report import Report
 
 
@@ -55,7 +55,7 @@ def pair(first: int, second: int) -> str:
     return f"{first};{second}" if second != NONE else str(first)
 
 
-def merged_tooltip(merged: Merged, counts: Ints) -> str:
+def merged_tooltip(merged: MergedMarks, counts: Ints) -> str:
     """Return merged marks by their counts: ``137 operations (F 90, B 47), merged``."""
     by_kind: dict[int, int] = defaultdict(int)
     for (kind, _), count in zip(merged.kinds, counts.tolist(), strict=True):
