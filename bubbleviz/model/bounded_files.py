@@ -10,6 +10,7 @@ import select
 import stat
 
 from bubbleviz.errors import InputError
+from bubbleviz.model.pointers import pointer_words
 from bubbleviz.model.private_names import note_paths
 
 #: Seconds that a named pipe has until something is written into it.
@@ -28,7 +29,8 @@ def read_bounded(path: str, most_bytes: int, kind: str, hint: str, *, pipes: boo
         pipes: whether it may be a pipe, as of ``<(zcat report.json.gz)``.
 
     Raises:
-        InputError: it cannot be read, is larger, or is neither a regular file nor an allowed pipe.
+        InputError: it cannot be read, is larger, or is neither a regular file nor an allowed pipe;
+            or it is a pointer of Git LFS or git-annex.
     """
     note_paths([path])
     try:
@@ -44,6 +46,9 @@ def read_bounded(path: str, most_bytes: int, kind: str, hint: str, *, pipes: boo
     if len(content) > most_bytes:
         size = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes >> 10} KiB"
         raise InputError(f"{path}: larger than {size}, so it is not {kind}; {hint}")
+    words = pointer_words(content)
+    if words is not None:
+        raise InputError(f"{path}: {words}")
     return content
 
 

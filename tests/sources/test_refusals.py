@@ -14,6 +14,8 @@ import bubbleviz
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.pgle import measure_costs
+from bubbleviz.cli.app import main
+from tests.support.nccl_runs import ALLREDUCE
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_profiles import tpu, written
 
@@ -24,6 +26,8 @@ COMMANDS = {
     "pgle": measure_costs,
     "inspect": lambda paths: bubbleviz.inspect(paths[0]),
 }
+#: What simulate needs beside a plan.
+TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 LFS = (
     "version https://git-lfs.github.com/spec/v1\n"
     "oid sha256:4665a5ea423c2713d436b5ee50593a9640e0018c1550b5a0002f74190d6caea8\nsize 12345\n"
@@ -53,6 +57,56 @@ def test_pointers_of_git_annex_are_named(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     path.write_text("/annex/objects/SHA256E-s1--6b86.sqlite\n")
     assert "git annex get" in _refusal(bubbleviz.analyze, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("costs.pbtxt", ("pgle", "{profile}", "--against", "{file}")),
+        ("costs.pb", ("pgle", "{profile}", "--against", "{file}")),
+        ("jax.sqlite", ("pgle", "{file}")),
+        ("host.xplane.pb", ("pgle", "{file}")),
+        ("plan.csv", ("analyze", "{profile}", "--plan", "{file}")),
+        ("plan.csv", ("simulate", "--plan", "{file}", *TIMES)),
+        ("ours.toml", ("analyze", "{profile}", "--convention", "{file}")),
+        ("ours.toml", ("inspect", "{profile}", "--convention", "{file}")),
+        ("ours.toml", ("idle", "{profile}", "--activities", "{file}")),
+        ("ours.toml", ("nccl", "{profile}", "--convention", "{file}")),
+        ("report.json", ("gate", "{file}", "--max-bubble", "schedule=1")),
+        ("report.json", ("compare", "{file}", "{profile}")),
+        ("report.json", ("view", "{file}")),
+        ("report.json", ("simulate", "--from", "{file}")),
+        ("trace-host-1.txt", ("nccl", "{file}")),
+        ("trace.jsonlines", ("nccl", "{profile}", "{file}")),
+        ("trace-host-2.txt", ("nccl", "{folder}")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [(LFS, "git lfs pull"), ("/annex/objects/SHA256E-s1--6b86.x\n", "git annex get")],
+)
+def test_pointers_are_named_wherever_a_file_is_given(
+    name: str,
+    arguments: tuple[str, ...],
+    text: str,
+    remedy: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file = folder / name
+    own = profile(folder, [K(0, 9, 1, ALLREDUCE)], [C(1, 2, 1)], name="own.sqlite")
+    file.write_text(text)
+    places = {"profile": own, "file": file, "folder": folder}
+
+    code = main([argument.format(**places) for argument in arguments])
+    said = capsys.readouterr().err
+    # What a directory holds beside it is read.
+    assert code == (0 if "{folder}" in arguments else 1)
+    assert f"{file}: a pointer of Git" in said or f"{file}: a pointer of git-annex" in said
+    assert remedy in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bubbleviz.errors import InputError, ProfileError
+from bubbleviz.model.pointers import pointer_words
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import EventFileFormat, format_of
 from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
+
+#: Endings that event files have: a pointer of such a name in a directory may stand for one.
+_SUFFIXES = frozenset(("", ".txt", ".log", ".json", ".jsonl", ".jsonlines"))
 
 
 @dataclass(frozen=True)
@@ -32,15 +37,19 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
     if not paths:
         raise InputError("no file given; name event files of NCCL, profiles, or both")
     formats: dict[str, EventFileFormat[Any] | None] = {}
+    pointers: set[str] = set()
 
     def recognises(path: str) -> bool:
         if path not in formats:
             try:
-                formats[path] = format_of(head_of(path))
+                head = head_of(path)
+                formats[path] = format_of(head)
+                if Path(path).suffix in _SUFFIXES and pointer_words(head) is not None:
+                    pointers.add(path)
             except ProfileError:
                 # As a profile, it is refused, or left out of a directory, for the same reason.
                 formats[path] = None
-        return formats[path] is not None
+        return formats[path] is not None or path in pointers
 
     files = find_profiles(paths, CompanionFormat("an event file of NCCL", recognises))
     refuse_twins([file.path for file in files], "file")

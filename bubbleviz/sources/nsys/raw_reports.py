@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bubbleviz.errors import OutputError, ProfileError
+from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import not_option, one_line, shell_word
-from bubbleviz.sources.pointers import refuse_pointer
 from bubbleviz.sources.signals import unwinding
 
 #: Of a reason that nsys gives, characters.

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.progress import Watch
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, is_json
-from bubbleviz.sources.pointers import refuse_pointer
 
 if TYPE_CHECKING:
     from bubbleviz.model.profile import Contents, Profile

@@ -14,6 +14,14 @@ _KEEPERS = {
 _LONGEST = max(map(len, _KEEPERS))
 
 
+def pointer_words(head: bytes) -> str | None:
+    """Return what a file's first bytes say of a pointer, and what to do; None where it is none."""
+    for beginning, (keeper, command) in _KEEPERS.items():
+        if head.startswith(beginning):
+            return f"a pointer of {keeper}, not the file itself; fetch that with: {command}"
+    return None
+
+
 def refuse_pointer(path: str, head: bytes | None = None) -> None:
     """Raise where a file is a pointer.
 
@@ -30,8 +38,6 @@ def refuse_pointer(path: str, head: bytes | None = None) -> None:
                 head = file.read(_LONGEST)
         except OSError:
             return
-    for beginning, (keeper, command) in _KEEPERS.items():
-        if head.startswith(beginning):
-            raise ProfileError(
-                f"{path}: a pointer of {keeper}, not the file itself; fetch that with: {command}"
-            )
+    words = pointer_words(head)
+    if words is not None:
+        raise ProfileError(f"{path}: {words}")
