@@ -20,7 +20,7 @@ T = TypeVar("T")
 def read_each(
     files: Sequence[InputFile], read: Callable[[str, Watch], T], progress: Progress | None
 ) -> tuple[list[T], tuple[Limitation, ...]]:
-    """Return what is read of each file, and limitations for files of directories without any.
+    """Return the contents of each file, and limitations for files of directories without any.
 
     Args:
         files: named, or found in directories.

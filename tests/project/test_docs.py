@@ -76,6 +76,30 @@ def test_the_sample_of_the_table_is_current(
     assert sample[1] in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_files_of_the_package_in_text_exist(page: Path) -> None:
+    """A file to be written, NAME or in a FOLDER or VIEW, lies beside others of its kind."""
+    text = page.read_text(encoding="utf-8")
+    for file in re.findall(r"`((?:bubbleviz|sql|tests|scripts|fixtures)/[\w./]+)`", text):
+        pattern = re.sub(r"\b(NAME|FOLDER|VIEW)\b", "*", file)
+        assert list(CHECKOUT.glob(pattern)), file
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("framework", "statistic", "output format", "input format", "option", "SQL query"),
+        *("schedule", "cause", "limitation", "command", "ratio"),
+    ],
+)
+def test_the_place_of_every_common_change_is_named(change: str) -> None:
+    rows = [line for line in text_of("contributing").splitlines() if line.startswith("| ")]
+    places = [row.split("|")[2] for row in rows if change in row.split("|")[1]]
+
+    assert places
+    assert all("`" in place for place in places)
+
+
 def test_every_guide_is_linked() -> None:
     readme = README.read_text(encoding="utf-8")
 

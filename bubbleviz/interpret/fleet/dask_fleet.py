@@ -400,9 +400,9 @@ def _absolute(path: str) -> str:
     return str(Path.cwd() / path) if path else path
 
 
-def _as_given(found: str, given: str) -> str:
-    """Return the path of a file as it would be found here: relative, if it was so given."""
-    return found if Path(given).is_absolute() else str(Path(found).relative_to(Path.cwd()))
+def _as_given(path: str, given: str) -> str:
+    """Return an absolute path as it would be found here: relative, if it was so given."""
+    return path if Path(given).is_absolute() else str(Path(path).relative_to(Path.cwd()))
 
 
 def _host_of(worker: str) -> str:

@@ -124,8 +124,8 @@ def problem_of(setting: Setting, placement: tuple[int, ...]) -> Problem:
     memory = setting.memory
     # Never more than everything, which also keeps the numbers small.
     most = HELD * setting.chunks * max(1, setting.microbatches)
-    held = (memory.limit or 0) / memory.backward * setting.chunks * HELD * (1 + 1e-12)
-    limit = math.floor(min(held, most))
+    units = (memory.limit or 0) / memory.backward * setting.chunks * HELD * (1 + 1e-12)
+    limit = math.floor(min(units, most))
     if limit < HELD * setting.chunks:
         raise UsageError(
             f"a memory limit of {memory.limit:g} holds no microbatch, which takes "

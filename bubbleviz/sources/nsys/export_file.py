@@ -154,7 +154,7 @@ class NsysFile:
         return self.export.number(rows[0][0]) if rows else 0
 
     def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return what the export holds, ranges of these names among it.
+        """Return the contents of the export, ranges of these names among them.
 
         Raises:
             ProfileError: the file is damaged.
