@@ -132,7 +132,7 @@ def tables_read(name: str) -> Requirements:
 
 
 def lacking(requires: Requirements, schema: Schema) -> tuple[str, ...]:
-    """Return the required tables and columns that an export lacks: ``TABLE`` or ``TABLE.column``."""
+    """Return the required tables and columns that an export lacks, as ``TABLE.column``."""
     missing: list[str] = []
     for table, columns in requires.items():
         if table not in schema:
