@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.truncation import OPEN, UNRECORDED
+from bubbleviz.model.columns import Codes
 from bubbleviz.model.operations import Limitation, LimitationKind, RankOperations
 from bubbleviz.model.phases import COMPUTE, COUNTED
 from bubbleviz.model.profile import Profile
 
+#: A subject, a reason, and how often it applies; of none, there is no limitation.
+_Candidate = tuple[str, str, int]
 #: The limitation of names that give no microbatches.
 _INFERRED = "microbatch numbers are inferred"
 _KINDS = {_INFERRED: LimitationKind.MICROBATCHES_INFERRED}
 
 
 def limitations_of(
-    profile: Profile, links: Links, operations: RankOperations, placed: OperationRanges
+    profile: Profile, links: Links, operations: RankOperations, ranges: OperationRanges
 ) -> tuple[Limitation, ...]:
     """Return the limitations of one profile.
 
@@ -25,61 +30,72 @@ def limitations_of(
         profile: the profile.
         links: of its kernels, then copies.
         operations: its operations.
-        placed: their ranges.
+        ranges: their ranges.
     """
-    kernels = links.rule[: profile.activities.kernels]
-    path = profile.source.path
-    compute = np.isin(operations.phase, COMPUTE)
     candidates = (
-        (
-            "kernels without their launching call",
-            "the call is not in the profile (a capture cut to a window drops some)",
-            int((kernels == LinkRule.UNLINKED).sum()),
-        ),
-        (
-            "kernels that several threads' backward could own",
-            "their thread opens no range, and several others had a backward range open",
-            int((kernels == LinkRule.AMBIGUOUS).sum()),
-        ),
-        (
-            "kernels of helper threads while backward ran elsewhere",
-            "their threads are named as loaders, watchdogs or profilers are",
-            int((kernels == LinkRule.HELPER_THREAD).sum()),
-        ),
-        (
-            "operations without any GPU work",
-            "their ranges launched nothing that the profile shows, so they have no device time",
-            int((compute & (operations.has_span == 0) & (operations.cut == 0)).sum()),
-        ),
-        (
-            _INFERRED,
-            "the names give none, so they are counted by order within an iteration",
-            int(placed.unnumbered.any()),
-        ),
-        (
-            "operations cut by the end of the capture",
-            "their range was still open",
-            int((operations.cut == OPEN).sum()),
-        ),
-        (
-            "operations whose work the end of the capture cut",
-            "the host had launched it, and the GPU had not done it",
-            int((operations.cut == UNRECORDED).sum()),
-        ),
-        (
-            "repeated operations",
-            "the same microbatch, chunk and phase occur again in one iteration",
-            int(
-                (
-                    np.isin(operations.phase, COUNTED)
-                    & (operations.occurrence > 0)
-                    & (operations.microbatch >= 0)
-                ).sum()
-            ),
-        ),
+        *_of_links(links.rule[: profile.activities.kernels]),
+        *_of_operations(operations, inferred=bool(ranges.unnumbered.any())),
     )
     return tuple(
-        Limitation(what, f"{path}: {reason}", count, _KINDS.get(what, LimitationKind.OTHER))
+        Limitation(
+            what, f"{profile.source.path}: {reason}", count, _KINDS.get(what, LimitationKind.OTHER)
+        )
         for what, reason, count in candidates
         if count
+    )
+
+
+def _of_links(kernels: Codes) -> Iterator[_Candidate]:
+    """Yield what rules of linking left open, by the rule of each kernel."""
+    yield (
+        "kernels without their launching call",
+        "the call is not in the profile (a capture cut to a window drops some)",
+        int((kernels == LinkRule.UNLINKED).sum()),
+    )
+    yield (
+        "kernels that several threads' backward could own",
+        "their thread opens no range, and several others had a backward range open",
+        int((kernels == LinkRule.AMBIGUOUS).sum()),
+    )
+    yield (
+        "kernels of helper threads while backward ran elsewhere",
+        "their threads are named as loaders, watchdogs or profilers are",
+        int((kernels == LinkRule.HELPER_THREAD).sum()),
+    )
+
+
+def _of_operations(operations: RankOperations, *, inferred: bool) -> Iterator[_Candidate]:
+    """Yield what operations lack, or have twice.
+
+    Args:
+        operations: of one profile.
+        inferred: whether names give no microbatches.
+    """
+    compute = np.isin(operations.phase, COMPUTE)
+    counted = np.isin(operations.phase, COUNTED)
+    repeated = counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
+    yield (
+        "operations without any GPU work",
+        "their ranges launched nothing that the profile shows, so they have no device time",
+        int((compute & (operations.has_span == 0) & (operations.cut == 0)).sum()),
+    )
+    yield (
+        _INFERRED,
+        "the names give none, so they are counted by order within an iteration",
+        int(inferred),
+    )
+    yield (
+        "operations cut by the end of the capture",
+        "their range was still open",
+        int((operations.cut == OPEN).sum()),
+    )
+    yield (
+        "operations whose work the end of the capture cut",
+        "the host had launched it, and the GPU had not done it",
+        int((operations.cut == UNRECORDED).sum()),
+    )
+    yield (
+        "repeated operations",
+        "the same microbatch, chunk and phase occur again in one iteration",
+        int(repeated.sum()),
     )

@@ -132,7 +132,7 @@ def tables_read(name: str) -> Requirements:
 
 
 def lacking(requires: Requirements, schema: Schema) -> tuple[str, ...]:
-    """Return the required tables and columns that an export lacks, as ``TABLE.column``."""
+    """Return the required ``TABLE`` or ``TABLE.column`` names that an export lacks."""
     missing: list[str] = []
     for table, columns in requires.items():
         if table not in schema:
