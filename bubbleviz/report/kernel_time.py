@@ -11,7 +11,7 @@ operations (launch gaps), or is compute that no operation holds::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from bubbleviz.report.report import Report
 
@@ -53,6 +53,16 @@ class KernelTime:
     def unattributed_outweighs(self) -> bool:
         """Whether compute outside operations takes more time than the bubble does."""
         return self._outweighs(self.unattributed_ns)
+
+    @property
+    def beside_headline(self) -> bool:
+        """Whether the share of time in which any kernel ran stands beside the headline ratio."""
+        return self.share is not None and (self.gaps_outweigh or self.unattributed_outweighs)
+
+    @property
+    def entry(self) -> dict[str, int | float | bool | None]:
+        """What JSON says of it."""
+        return {**asdict(self), "share": self.share, "beside_headline": self.beside_headline}
 
     def _outweighs(self, time_ns: int) -> bool:
         return time_ns > self.bubble_ns and time_ns >= _NOTICEABLE * self.window_ns

@@ -24,7 +24,9 @@ from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.render.formats import html
 from bubbleviz.render.formats.json import document
 from bubbleviz.render.picture.page import UNKNOWN
+from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.report import Report, View
+from tests.planting import Planting, plant
 from tests.support.drawn_reports import report_of
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
@@ -161,6 +163,35 @@ def test_the_numbers_are_those_of_the_json(name: str, opened: Open) -> None:
         assert read[definition][7] == percent(summary["bubble_overhead"][definition]["mean"])
     headline = summary["bubble_ratio"][REPORTS[name].headline]["mean"]
     assert page.locator("#headline strong").inner_text() == percent(headline)
+
+
+GAPPED = {"kernels": 10, "kernel_gap_ns": 100_000, "optimizer_ns": 0, "communication": False}
+
+
+@pytest.mark.parametrize(
+    ("planting", "shown"),
+    [
+        ({**GAPPED, "stages": 1, "microbatches": 4}, True),
+        ({**GAPPED, "stages": 2, "microbatches": 32}, True),
+        ({"kernels": 4, "kernel_gap_ns": 1_000}, False),
+    ],
+)
+def test_the_share_of_kernels_stands_beside_the_ratio_where_the_text_has_it(
+    planting: dict[str, Any], shown: bool, opened: Open, tmp_path: Path
+) -> None:
+    plant(Planting(**planting), tmp_path)
+    report = analyze(tmp_path)
+
+    head = opened(report).page.locator("#headline").inner_text()
+
+    text = headline_lines(report)[1]
+    assert ("; any kernel ran for " in head) == ("; any kernel ran for " in text) == shown
+    assert head.partition("; any kernel")[2] == text.partition("; any kernel")[2]
+    kernels = document(report)["summary"]["kernel_time"]
+    assert (kernels["beside_headline"], kernels["share"]) == (
+        shown,
+        pytest.approx(kernels["kernel_ns"] / kernels["extent_ns"]),
+    )
 
 
 def percent(ratio: float | None) -> str:

@@ -91,7 +91,7 @@ def document(report: Report) -> dict[str, Any]:
             "bubble_overhead": _spreads(summary.bubble_overhead),
             "window_ns": _spreads(summary.window_ns),
             "cause_ns": _summed_causes(report),
-            "kernel_time": asdict(kernel_time_of(report)),
+            "kernel_time": kernel_time_of(report).entry,
         },
         "schedule": _recognition(report.schedule),
         "plan": _recognition(report.plan),

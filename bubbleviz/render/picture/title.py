@@ -39,7 +39,7 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
         elif spread.n > 1:
             parts.append(f"mean {percent(spread.mean)}{bounds} over {over}")
     time = kernel_time_of(report)
-    if (time.gaps_outweigh or time.unattributed_outweighs) and time.share is not None:
+    if time.beside_headline:
         parts.append(f"any kernel ran for {percent(time.share)} of the time")
     head += "unknown" if value == UNKNOWN else value
     return head, " · ".join(parts)

@@ -53,7 +53,7 @@ def _kernel_share(report: Report) -> str:
     from bubbleviz.report.kernel_time import kernel_time_of
 
     time = kernel_time_of(report)
-    if not (time.gaps_outweigh or time.unattributed_outweighs):
+    if not time.beside_headline:
         return ""
     return f"; any kernel ran for {percent(time.share)} of the time"
 

@@ -4,7 +4,9 @@ function headlineOf(report) {
   const spread = report.summary.bubble_ratio[report.headline];
   const range = spread.ci95 === null ? "" : ` ± ${percent(spread.ci95)} (95 % confidence interval of the mean, n = ${spread.n})`;
   const marks = marksOf(report, report.headline);
-  return [percent(spread.mean), range + (marks ? `; ${marks}` : "")];
+  const kernels = report.summary.kernel_time?.beside_headline
+    ? `; any kernel ran for ${percent(report.summary.kernel_time.share)} of the time` : "";
+  return [percent(spread.mean), range + (marks ? `; ${marks}` : "") + kernels];
 }
 
 // Notes beside a ratio: its clock bounds, and whether a stage is missing.
