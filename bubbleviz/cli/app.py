@@ -95,6 +95,9 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except SystemExit as end:
+        # Typer ends with 1 where the reader of a pipe has gone.
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None
         if end.code not in _ENDED:
             raise
         code = end.code
@@ -112,6 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _answer(given: list[str]) -> int:
     """Run the command line and return its exit code; whatever ends it is a sentence."""
+    code = 0
     try:
         with unwinding():
             code = _run(given or ["--help"])
@@ -125,7 +129,7 @@ def _answer(given: list[str]) -> int:
     except BrokenPipeError:
         # The reader of a pipe (head, say) has seen enough.
         discard_output()
-        return 0
+        return code
     except OSError as error:
         # Standard output that takes nothing more, as a full disk.
         discard_output()

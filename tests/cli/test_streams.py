@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,13 +83,33 @@ def test_all_streams_closed(tmp_path: Path) -> None:
     assert report.read_text().startswith("{")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    done = subprocess.run(
-        ["sh", "-c", '"$0" -m bubbleviz schedules | head -n 1', sys.executable],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def without_reader(arguments: list[str]) -> tuple[int, bytes]:
+    """Run a command into a pipe whose reader has gone; return its exit code and complaint."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "bubbleviz", *arguments],
+            cwd=CHECKOUT,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    return done.returncode, done.stderr
 
-    assert done.stderr == ""
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_reader_that_has_seen_enough_is_no_error(arguments: list[str]) -> None:
+    assert without_reader(arguments) == (0, b"")
+
+
+@pytest.mark.parametrize(("limit", "code"), [("0.9", 0), ("0.01", 3)])
+def test_a_gate_needs_no_reader(limit: str, code: int, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    assert run(["analyze", EXAMPLE, "--json", str(report)], "").returncode == 0
+
+    done = without_reader(["gate", str(report), "--max-bubble", f"schedule={limit}"])
+
+    assert done == (code, b"")
