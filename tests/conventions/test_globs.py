@@ -67,6 +67,7 @@ def test_a_pattern_is_taken_as_it_is_written(tmp_path: Path) -> None:
         ["*Engine.forward*", "*Engine.step*", "*#*step_num=[0-9]*", "*pre_*"],
         ["*Engine.f*", "*Engine.s*", "*Engine.b?ck*", "*", "*#step*"],
         ["*a*", "*b*", "*c*", "*d*", "F*"],
+        ["[Eex]*", "[^E]*ba*", "p*", "[a-d]"],
         ["?bc*", "[^x]b*", "*[0-9]c", "[]z]*", "*[^]]"],
     ],
 )
@@ -78,7 +79,8 @@ def test_patterns_that_begin_with_anything(
     path = named(tmp_path, names, registered=registered, without=())
 
     with open_file(path, 1) as file:
-        ranges = file.read(globs).ranges
+        ranges, sample = file.read(globs).ranges, file.sample(globs)
 
     expected = [name for name in names if any(lets_through(glob, name) for glob in globs)]
     assert [ranges.names[i] for i in ranges.name_id] == expected
+    assert list(sample) == expected
