@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Codes, Ints
 
@@ -81,7 +83,7 @@ def rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
     return list(zip(values.tolist(), np.split(order, starts[1:]), strict=True))
 
 
-def found_in(ascending: Ints, values: Ints | Codes) -> Ints:
+def found_in(ascending: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.integer[Any]]) -> Ints:
     """Return the place of each value among ascending ones; -1 for those that are not there."""
     if len(ascending) == 0:
         return np.full(len(values), NONE, np.int64)

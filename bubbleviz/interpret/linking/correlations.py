@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Codes, Ints
-from bubbleviz.model.grouping import rows_by_value
+from bubbleviz.model.grouping import found_in, rows_by_value
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, process_of
 
 #: A look-up table may have so many places for each row that is looked up.
@@ -78,5 +78,4 @@ def places_of(ids: npt.NDArray[np.uint32], wanted: npt.NDArray[np.uint32]) -> Co
         table[ids - ids[0]] = np.arange(len(ids), dtype=np.int32)
         places: Codes = table[wanted - np.uint32(low)]
         return places
-    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where(ids[at] == wanted, at, NONE)
+    return found_in(ids, wanted)
