@@ -15,7 +15,7 @@ import numpy as np
 
 from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.offsets import GRAIN_NS
-from bubbleviz.align.waits import Waits, following, waits
+from bubbleviz.align.waits import Waits, following, waits, waits_of_neighbours
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import RankOperations
 
@@ -65,11 +65,7 @@ def nests(operations: RankOperations, virtual_stage: Ints) -> bool:
         virtual_stage: of each operation; -1 unknown.
     """
     every = waits(operations.changed(chunk=virtual_stage))
-    for upper in range(int(virtual_stage.max(initial=0))):
-        above, below = every.take(every.chunk == upper), every.take(every.chunk == upper + 1)
-        if not _holds(above, below, give=_GIVE):
-            return False
-    return True
+    return all(_holds(above, below, give=_GIVE) for _, above, below in waits_of_neighbours(every))
 
 
 def _fits(first: Waits, second: Waits) -> bool:

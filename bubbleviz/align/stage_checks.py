@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.waits import following, usual_waits
+from bubbleviz.align.waits import following, usual_waits, waits_of_neighbours
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
@@ -24,8 +24,7 @@ def slacks(operations: RankOperations, virtual_stage: Ints) -> list[tuple[int, i
     """
     every = usual_waits(operations.changed(chunk=virtual_stage))
     neighbours = []
-    for upper in range(int(virtual_stage.max(initial=0))):
-        above, below = every.take(every.chunk == upper), every.take(every.chunk == upper + 1)
+    for upper, above, below in waits_of_neighbours(every):
         i, j = following(above, below)
         # At the turn of a V one rank holds both, and may do other work in between.
         if len(i) and not np.isin(above.rank, below.rank).any():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,6 +117,16 @@ def usual_waits(operations: RankOperations, *, doubtful: bool = False) -> Waits:
         waited_ns=_medians(groups.of_row, every.waited_ns, len(groups)),
         worked_ns=_medians(groups.of_row, every.worked_ns, len(groups)),
     )
+
+
+def waits_of_neighbours(every: Waits) -> Iterator[tuple[int, Waits, Waits]]:
+    """Yield (virtual stage, its waits, those of the next one) for each but the last.
+
+    Args:
+        every: waits of which ``chunk`` is the virtual stage; -1 unknown.
+    """
+    for stage in range(int(every.chunk.max(initial=0))):
+        yield stage, every.take(every.chunk == stage), every.take(every.chunk == stage + 1)
 
 
 def _medians(group: Ints, values: Ints, groups: int) -> Ints:
