@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bubbleviz.cli import temporary_files
@@ -51,7 +52,7 @@ def _check_place(output: str, place: Path, profiles: set[Path], *, force: bool) 
         raise OutputError(
             f"{output}: is an input, and inputs are never replaced; name another file"
         )
-    if place.is_dir():
+    if place.is_dir() or output.endswith("/"):
         raise OutputError(f"{output}: is a directory; name a file in it")
     if _is_channel(output):
         return
@@ -161,6 +162,9 @@ def _place(temporary: str, output: str, *, force: bool) -> None:
     target = Path(output).resolve()
     try:
         if force:
+            # Who may read the file is not for its content to change.
+            with suppress(FileNotFoundError):
+                Path(temporary).chmod(stat.S_IMODE(target.stat().st_mode))
             Path(temporary).replace(target)
         else:
             os.link(temporary, target)

@@ -177,3 +177,21 @@ def test_files_on_standard_output_are_utf_8(name: str, tmp_path: Path) -> None:
     done = run("analyze", ONE, f"--{name}", "-", encoding="ascii")
 
     assert (done.returncode, done.stderr, done.stdout) == (0, b"", file.read_bytes())
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_a_file_that_is_replaced_keeps_its_permissions(mode: int, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text("old")
+    report.chmod(mode)
+
+    write_outputs({str(report): "new"}, force=True)
+
+    assert report.read_text() == "new"
+    assert report.stat().st_mode & 0o777 == mode
+
+
+def test_a_name_of_a_directory_makes_no_file(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="nosuch/: is a directory; name a file in it"):
+        check_outputs([f"{tmp_path}/nosuch/"], [], force=False)
+    assert list(tmp_path.iterdir()) == []
