@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -25,12 +27,15 @@ from bubbleviz.cli.streams import discard_output, failure, open_missing
 from bubbleviz.cli.terminal import complain
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
+from bubbleviz.model.texts import nearest
 from bubbleviz.sources.signals import unwinding
 
 #: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as shells give them.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
 _ENDED = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
 _INCOMPLETE = "interrupted; results are incomplete, run again"
+#: The complaint of typer about a command, with what it suggests.
+_UNKNOWN_COMMAND = re.compile(r"No such command .(.*?).(?=\.|$)")
 _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
 
 app = typer.Typer(
@@ -143,9 +148,24 @@ def _answer(given: list[str]) -> int:
         return complain(f"{_usage(error)}; see {place} --help", 2)
 
 
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    near = nearest(word, known)
+    return f"; did you mean {near}?" if near else ""
+
+
 def _usage(error: Any) -> str:
-    """Return the complaint about the command line, in our words where a minimum is missed."""
+    """Return the complaint about the command line, in our words where a minimum is missed.
+
+    What typer suggests for a word that it does not know may be far from it.
+    """
     message: str = error.format_message().rstrip(".")
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    if hasattr(error, "option_name") and hasattr(error, "possibilities"):
+        parameters = getattr(command, "params", ())
+        options = [option for parameter in parameters for option in parameter.opts]
+        return str(error.message).rstrip(".") + _suggestion(error.option_name, options)
+    if unknown := _UNKNOWN_COMMAND.match(message):
+        return unknown[0] + _suggestion(unknown[1], getattr(command, "commands", ()))
     parameter = getattr(error, "param", None)
     least = getattr(getattr(parameter, "type", None), "min", None)
     if parameter is None or least is None or "is not in the range" not in message:

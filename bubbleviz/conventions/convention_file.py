@@ -41,7 +41,6 @@ PyTorch's ``emit_nvtx`` behind (``, op_id = 3``) are taken off; a ``glob`` must 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -54,6 +53,7 @@ from bubbleviz.conventions.kinds import Kinds, default_kinds
 from bubbleviz.conventions.range_names import match_of, understand
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase, phase_of_label
+from bubbleviz.model.texts import nearest
 
 _GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
 _KEYS = frozenset(
@@ -100,8 +100,8 @@ def find_convention(name_or_path: str) -> Convention:
     if name_or_path in built_in():
         return built_in()[name_or_path]
     if not Path(name_or_path).exists() and Path(name_or_path).suffix != ".toml":
-        near = difflib.get_close_matches(name_or_path, built_in(), n=1, cutoff=0.3)
-        hint = f"did you mean {near[0]}?" if near else "give a TOML file of your own"
+        near = nearest(name_or_path, built_in())
+        hint = f"did you mean {near}?" if near else "give a TOML file of your own"
         raise UsageError(
             f"--convention {name_or_path}: no such convention; {hint} (known: "
             f"{', '.join(sorted(built_in()))})"

@@ -13,8 +13,8 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.phases import RECEIVING, Phase, phase_of_label
 
-#: Numbers of microbatches or ranks are shorter; a longer one is not a number of ours.
-_MOST_DIGITS = 9
+#: A number of more digits is none: JSON and spreadsheets would not hold it exactly.
+_MOST_DIGITS = 15
 #: What PyTorch's emit_nvtx writes behind a name.
 _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.DOTALL)
 

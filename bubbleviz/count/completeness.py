@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ class IterationStatus:
         ranks_missing: whether ranks that train in other iterations are not in it.
         microbatches: how many; None where names do not give it.
         missing: what each rank lacks to have a ratio, None where nothing.
+        unmatched: whether some F has no B though the rank went on, so that no capture cut it.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class IterationStatus:
     ranks_missing: bool
     microbatches: int | None
     missing: Mapping[int, str | None]
+    unmatched: bool
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,15 @@ def iteration_statuses(run: Run, present: Bools) -> tuple[IterationStatus, ...]:
     everyone = {rank for k in training for rank in iterations[k]}
     stepping = _stepping_ranks([iterations[k] for k in training])
     whole = _whole(iterations)
+    latest = {rank: k for k, ranks in enumerate(iterations) for rank in ranks}
     statuses = []
     for k, ranks in enumerate(iterations):
         all_present = set(ranks) == everyone or not training
         if k in training:
             complete = all_present and all(whole[k, rank] for rank in ranks)
-            statuses.append(_training(ranks, stepping, complete, ranks_missing=not all_present))
+            status = _training(ranks, stepping, complete, ranks_missing=not all_present)
+            went_on = {rank for rank, e in ranks.items() if e.optimizer or k < latest[rank]}
+            statuses.append(replace(status, unmatched=_is_unmatched(ranks, went_on)))
         else:
             # Forwards alone at the end of a capture may be the start of a training iteration.
             alike = all_present and _run_same_microbatches(ranks)
@@ -110,6 +115,14 @@ def iteration_statuses(run: Run, present: Bools) -> tuple[IterationStatus, ...]:
 
 def _trains(ranks: _Ranks) -> bool:
     return any(rank.backward for rank in ranks.values())
+
+
+def _is_unmatched(ranks: _Ranks, went_on: set[int]) -> bool:
+    """Return whether some rank that went on has a B, and an F without one."""
+    return any(
+        rank in went_on and e.backward and not (e.settled or e.cut or e.step_cut)
+        for rank, e in ranks.items()
+    )
 
 
 def _run_same_microbatches(ranks: _Ranks) -> bool:
@@ -129,6 +142,7 @@ def _training(
         ranks_missing=ranks_missing,
         microbatches=_microbatches(ranks),
         missing={rank: evidence.lacks for rank, evidence in ranks.items()},
+        unmatched=False,
     )
 
 
@@ -142,6 +156,7 @@ def _forwards_only(ranks: _Ranks, complete: bool, *, is_evaluation: bool) -> Ite
         missing={
             rank: None if is_evaluation else evidence.lacks for rank, evidence in ranks.items()
         },
+        unmatched=False,
     )
 
 

@@ -213,6 +213,7 @@ def _iteration(measurements: _Measurements, k: int) -> Iteration:
         name=measurements.run.iteration_names[k],
         kind=status.kind,
         complete=status.complete,
+        unmatched=status.unmatched,
         averaged=False,
         microbatches=status.microbatches,
         start_ns=int(extents.first_ns[k, present].min()) if len(present) else 0,

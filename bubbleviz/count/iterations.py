@@ -103,6 +103,7 @@ class Iteration:
         end_ns: last end, Optimizer included.
         ratios: by name of the ratio.
         ranks: the ranks with work in it.
+        unmatched: whether some F has no B though its rank went on, so that no capture cut it.
     """
 
     index: int
@@ -115,6 +116,7 @@ class Iteration:
     end_ns: int
     ratios: Mapping[str, Ratio]
     ranks: tuple[RankIteration, ...]
+    unmatched: bool = False
 
 
 _UNKNOWN = Ratio(None, None, None, None)

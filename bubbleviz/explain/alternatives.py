@@ -37,9 +37,9 @@ class Alternative:
         name: of the schedule; ``measured``, or ``no-delay`` for the same order without delays.
         makespan_ms: window over all stages; None where it is unknown.
         cost_ms: the longest of the stages' own windows; None likewise.
-        bubble_ratio: ``schedule`` ratio.
+        bubble_ratio: the ratio of the window that is compared.
         peak_activations: the most microbatches that a stage holds, each from its F to its W.
-        speedup: share of the measured makespan that it saves.
+        speedup: share of the measured window that it saves.
         fits: whether ``peak_activations`` are no more than those of the measured order, and the
             weights are held once.
         reason: why it is unknown; else empty.
@@ -64,12 +64,16 @@ class Alternatives:
         rows: as measured, in the same order without delays, then schedules, the best first.
         same: the recognised schedule (or the given plan), simulated; None for none.
         reason: why there are no rows; else empty.
+        window: what is compared: ``schedule``, the makespan; or, where consecutive iterations
+            overlap, ``stage``, the longest of the ranks' own windows. Training then waits for its
+            period, and the simulation of one iteration gives only this lower bound of it.
     """
 
     measured: MeasuredTimes | None
     rows: tuple[Alternative, ...]
     same: Ideal | None
     reason: str = ""
+    window: str = "schedule"
 
 
 def alternatives_of(
@@ -105,27 +109,56 @@ def alternatives_of(
     except BubblevizError as error:
         return unknown(str(error))
     peak = max(_peaks(ranks, operations, shown), default=0.0)
-    changes = {change.name: change for change in explanation.what_if}
-    whole_ms = changes["measured"].makespan_ns / 1e6
-    rows = [
-        Alternative(
-            name,
-            makespan_ms=changes[name].makespan_ns / 1e6,
-            bubble_ratio=changes[name].bubble_ratio,
-            peak_activations=peak,
-            speedup=1 - changes[name].makespan_ns / 1e6 / whole_ms if whole_ms else None,
-            fits=True,
-        )
-        for name in ("measured", "no-delay")
-    ]
+    window = "stage" if counts.headline == "period" else "schedule"
+    rows = _as_measured(shown, explanation, peak, window)
+    whole_ms = rows[0].cost_ms if window == "stage" else rows[0].makespan_ms
     same = None if plan is None else _planned(plan, measured)
     alternatives = []
-    for name, result in _simulated(measured):
-        alternatives.append(_row(name, result, whole_ms, peak))
+    for name, result in _simulated(measured, of_makespan=window == "schedule"):
+        alternatives.append(_row(name, result, window, whole_ms or 0.0, peak))
         if plan is None and ran is not None and name == ran.name and isinstance(result, Ideal):
             same = result
-    alternatives.sort(key=lambda row: (row.makespan_ms is None, row.makespan_ms or 0.0, row.name))
-    return Alternatives(measured, (*rows, *alternatives), same)
+    alternatives.sort(key=lambda row: _place(row, window))
+    return Alternatives(measured, (*rows, *alternatives), same, window=window)
+
+
+def _place(row: Alternative, window: str) -> tuple[bool, float, str]:
+    """Return what rows are sorted by: the shortest first, unknown ones last."""
+    time_ms = row.cost_ms if window == "stage" else row.makespan_ms
+    return time_ms is None, time_ms or 0.0, row.name
+
+
+def _as_measured(
+    shown: Iteration, explanation: Explanation, peak: float, window: str
+) -> tuple[Alternative, ...]:
+    """Return the iteration as measured, and in the same order without delays where comparable."""
+    changes = {change.name: change for change in explanation.what_if}
+    whole_ns = changes["measured"].makespan_ns
+    stage = shown.ratios["stage"]
+    measured = Alternative(
+        "measured",
+        makespan_ms=whole_ns / 1e6,
+        cost_ms=None if stage.window_ns is None else stage.window_ns / 1e6,
+        bubble_ratio=stage.value if window == "stage" else changes["measured"].bubble_ratio,
+        peak_activations=peak,
+        speedup=0.0 if whole_ns else None,
+        fits=True,
+    )
+    if window == "stage":
+        # A replay without delays gives a makespan alone.
+        return (measured,)
+    no_delay = changes["no-delay"]
+    return (
+        measured,
+        Alternative(
+            "no-delay",
+            makespan_ms=no_delay.makespan_ns / 1e6,
+            bubble_ratio=no_delay.bubble_ratio,
+            peak_activations=peak,
+            speedup=1 - no_delay.makespan_ns / whole_ns if whole_ns else None,
+            fits=True,
+        ),
+    )
 
 
 def _planned(plan: Plan, measured: MeasuredTimes) -> Ideal | None:
@@ -136,10 +169,13 @@ def _planned(plan: Plan, measured: MeasuredTimes) -> Ideal | None:
         return None
 
 
-def _simulated(measured: MeasuredTimes) -> Iterator[tuple[str, Ideal | str]]:
+def _simulated(measured: MeasuredTimes, *, of_makespan: bool) -> Iterator[tuple[str, Ideal | str]]:
     """Yield each schedule simulated at these times, or why it cannot be.
 
-    Searched schedules are searched for the shortest makespan, by which all are compared.
+    Args:
+        measured: the times.
+        of_makespan: whether schedules are searched for the shortest makespan, by which all are
+            compared, rather than for the shortest cost.
     """
     for rule in schedules():
         chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
@@ -150,23 +186,32 @@ def _simulated(measured: MeasuredTimes) -> Iterator[tuple[str, Ideal | str]]:
             sizes = measured.stages, measured.microbatches
             yield (
                 rule.name,
-                ideal(rule.name, *sizes, measured.times, chunks, memory=_MEMORY, of_makespan=True),
+                ideal(
+                    rule.name,
+                    *sizes,
+                    measured.times,
+                    chunks,
+                    memory=_MEMORY,
+                    of_makespan=of_makespan,
+                ),
             )
         except BubblevizError as error:
             yield rule.name, str(error)
 
 
-def _row(name: str, result: Ideal | str, whole_ms: float, peak: float) -> Alternative:
+def _row(name: str, result: Ideal | str, window: str, whole_ms: float, peak: float) -> Alternative:
     if isinstance(result, str):
         return Alternative(name, reason=result)
     peak_held = max(result.peak_activations, default=0.0)
+    own = window == "stage"
+    time_ms = result.cost_ms if own else result.makespan_ms
     return Alternative(
         name,
         makespan_ms=result.makespan_ms,
         cost_ms=result.cost_ms,
-        bubble_ratio=result.schedule_ratio,
+        bubble_ratio=result.stage_ratio if own else result.schedule_ratio,
         peak_activations=peak_held,
-        speedup=1 - result.makespan_ms / whole_ms if whole_ms else None,
+        speedup=1 - time_ms / whole_ms if whole_ms else None,
         # Two replicas of the model hold its weights twice.
         fits=peak_held <= peak + _SAME_MEMORY and result.plan.replicas == 1,
     )

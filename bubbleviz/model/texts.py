@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 _FORMULA = ("=", "+", "-", "@")
 #: Where commas are decimal points, a spreadsheet begins a new cell after each of these.
 _AFTER_SEMICOLON = re.compile(r"(;\s*(?:\"\s*)?)(?=[=+\-@])")
+#: How much of two words is alike where one may stand for the other (0 to 1).
+_NEAR = 0.75
 #: Control characters, line and direction marks, and halves of surrogate pairs.
 _CONTROL = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
@@ -36,6 +38,23 @@ def one_line(text: str, longest: int | None = None) -> str:
     if longest is None or len(flat) <= longest:
         return flat
     return flat[: longest - 1].rstrip() + "…"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that another one was probably meant to be; None where none is near.
+
+    Dashes in front, which all options share, count for nothing.
+    """
+    import difflib
+
+    bare = {name.lstrip("-").lower(): name for name in known}
+    near = difflib.get_close_matches(word.lstrip("-").lower(), bare, n=1, cutoff=_NEAR)
+    return bare[near[0]] if near else None
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """Return a number and what it counts: 1 stage, 2 stages, 1 copy, 2,000 copies."""
+    return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
 
 
 def unmarked(text: str) -> str:

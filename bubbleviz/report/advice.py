@@ -162,8 +162,11 @@ def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
 def first_thing(report: Report) -> str | None:
     """Return what to do first, in sentences; None where it is unknown.
 
-    What outweighs the bubble comes first: no change of the pipeline removes that.
+    What outweighs the bubble comes first: no change of the pipeline removes that. Where no
+    iteration is averaged, nothing is advised.
     """
+    if report.summary.iterations == 0:
+        return None
     heavier, replays = _heavier_than_bubble(report), _replays(report)
     change = None if replays is None else _best_change(report, replays)
     if heavier is not None:

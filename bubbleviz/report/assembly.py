@@ -140,11 +140,7 @@ def _limitations(
         )
         for what, ranks in sorted(lacking.items())
     )
-    partial = sum(not i.complete for i in counts.iterations)
-    if partial:
-        limitations.append(
-            Limitation("iterations cut by the capture", "they are listed, not averaged", partial)
-        )
+    limitations.extend(_incomplete(counts))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
     if not np.isin(run.operations.phase, (*BACKWARD, Phase.FB)).any():
@@ -157,6 +153,25 @@ def _limitations(
         )
     limitations.extend(_ambiguous_ratios(counts))
     return tuple(limitations)
+
+
+def _incomplete(counts: Counts) -> Iterator[Limitation]:
+    """Yield why iterations are incomplete."""
+    incomplete = [i for i in counts.iterations if not i.complete]
+    unmatched = sum(i.unmatched for i in incomplete)
+    if unmatched:
+        yield Limitation(
+            "iterations in which a forward has no backward of its number",
+            "their ranks went on, so the capture did not cut them; check the numbers in the names "
+            "of ranges; they are listed, not averaged",
+            unmatched,
+        )
+    if len(incomplete) > unmatched:
+        yield Limitation(
+            "iterations cut by the capture",
+            "they are listed, not averaged",
+            len(incomplete) - unmatched,
+        )
 
 
 def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:

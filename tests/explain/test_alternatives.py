@@ -232,3 +232,44 @@ def test_a_report_without_times_is_refused(
 def test_simulate_without_times_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--schedule", "1f1b", "-p", "4", "-m", "8"]) == 2
     assert "give the times" in capsys.readouterr().err
+
+
+OVERLAPPING = replace(SPLIT, schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=20_000)
+
+
+@pytest.mark.parametrize("planting", [OVERLAPPING, replace(OVERLAPPING, microbatches=16)])
+def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: Planting) -> None:
+    report = planted(planting)
+    others, typical = report.alternatives, report.typical_iteration()
+    assert report.headline == "period"
+    assert others is not None
+    assert typical is not None
+    assert others.window == "stage"
+    rows = {row.name: row for row in others.rows}
+    assert "no-delay" not in rows
+    assert rows["measured"].cost_ms == (typical.ratios["stage"].window_ns or 0) / 1e6
+    assert rows["measured"].bubble_ratio == typical.ratios["stage"].value
+    for row in others.rows:
+        if row.cost_ms is not None:
+            assert row.speedup == pytest.approx(1 - row.cost_ms / (rows["measured"].cost_ms or 0))
+    # A run of this schedule does not gain by this schedule.
+    assert rows["zb-h2"].speedup == pytest.approx(0, abs=0.01)
+    assert (rows["1f1b"].speedup or 0) < 0
+    assert max(row.speedup or 0 for row in others.rows) < 0.03
+
+
+def test_iterations_one_after_the_other_are_compared_by_makespan() -> None:
+    others = planted(FUSED).alternatives
+    assert others is not None
+    assert others.window == "schedule"
+    assert {"measured", "no-delay"} <= {row.name for row in others.rows}
+
+
+def test_the_table_says_which_window_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(OVERLAPPING, tmp_path)
+    assert main(["analyze", str(tmp_path), "--what-if"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "stage window ms" in shown
+    assert "Consecutive iterations overlap, so the longest rank's own window" in shown

@@ -84,6 +84,11 @@ def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tup
     if window.times_ns is not None:
         return window.times_ns
     tables = tuple(steps.values())
+    if not any(map(len, tables)):
+        raise InputError(
+            f"{profile.source.path}: --window {window.text}: no ranges are known as steps; name "
+            "them (bubbleviz idle --step NAME), or give a time, such as --window time:1.5s-3s"
+        )
     numbers = [number for table in tables for number in table.numbers()]
     start_ns = np.concatenate([table.start_ns for table in tables])
     end_ns = np.concatenate([table.end_ns for table in tables])

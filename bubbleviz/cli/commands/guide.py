@@ -8,6 +8,7 @@ import typer
 
 from bubbleviz.cli.terminal import pass_on, show
 from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,10 +48,8 @@ def _pages() -> Mapping[str, str]:
 
 
 def _suggestion(name: str, pages: Mapping[str, str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, pages, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(pages)}"
+    near = nearest(name, pages)
+    return f"; did you mean {near}?" if near else f"; there are {', '.join(pages)}"
 
 
 def _list_parts(pages: Mapping[str, str]) -> Iterator[RenderableType]:

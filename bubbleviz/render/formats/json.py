@@ -234,6 +234,7 @@ def _alternatives(report: Report) -> dict[str, Any] | None:
         return None
     return {
         "reason": others.reason,
+        "window": others.window,
         "times": None if others.measured is None else asdict(others.measured),
         "rows": [asdict(row) for row in others.rows],
     }

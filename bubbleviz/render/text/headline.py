@@ -52,6 +52,8 @@ def _kernel_share(report: Report) -> str:
     """Return the share of time in which any kernel ran, where more than the bubble is lost."""
     from bubbleviz.report.kernel_time import kernel_time_of
 
+    if report.summary.iterations == 0:
+        return ""
     time = kernel_time_of(report)
     if not time.beside_headline:
         return ""
@@ -67,3 +69,8 @@ def advice(report: Report) -> Iterator[RenderableType]:
     sentence = first_thing(report)
     if sentence is not None:
         yield Text(f"what to do first: {one_line(sentence, 600)}")
+    elif report.summary.iterations == 0:
+        yield Text(
+            "what to do first: nothing can be advised, since no iteration is averaged; leave out "
+            "fewer with --skip, or record more"
+        )

@@ -19,6 +19,8 @@ _MEMORY = "fits in the same memory"
 
 def what_if(report: Report) -> Iterator[RenderableType]:
     """Yield the length of the typical iteration without each delay."""
+    from rich.text import Text
+
     changes = report.explanation.what_if
     if not changes:
         return
@@ -32,6 +34,11 @@ def what_if(report: Report) -> Iterator[RenderableType]:
             in_percent(change.bubble_ratio),
         )
     yield from titled("Typical iteration without each delay, all else as measured", table)
+    if report.headline == "period":
+        yield Text(
+            "The iteration as if alone: consecutive iterations overlap, so training waits for the "
+            "period, which may change less"
+        )
 
 
 def alternatives(report: Report) -> Iterator[RenderableType]:
@@ -44,18 +51,21 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
     if others.measured is None:
         yield Text(f"\nOther schedules cannot be compared: {one_line(others.reason, 300)}")
         return
-    columns = ("iteration ms", "speed-up %", "schedule %", "activations", _MEMORY)
+    own = others.window == "stage"
+    times = ("stage window ms", "stage %") if own else ("iteration ms", "schedule %")
+    columns = (times[0], "speed-up %", times[1], "activations", _MEMORY)
     table = ruled("order", *columns, left=("order", _MEMORY))
     called = {"measured": "as measured", "no-delay": "the same order, without any delay"}
     ran = report.schedule.name if report.schedule is not None else None
     for row in others.rows:
         name = called.get(row.name, row.name) + (" (this one)" if row.name == ran else "")
-        if row.makespan_ms is None:
+        time_ms = row.cost_ms if own else row.makespan_ms
+        if time_ms is None:
             table.add_row(name, "-", "-", "-", "-", shortened(one_line(row.reason, 200), 40))
             continue
         table.add_row(
             name,
-            f"{row.makespan_ms:,.3f}",
+            f"{time_ms:,.3f}",
             in_percent(row.speedup),
             in_percent(row.bubble_ratio),
             "-" if row.peak_activations is None else f"{row.peak_activations:.2f}",
@@ -63,12 +73,17 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
         )
     yield from titled("Other schedules at the measured times, without any delay", table)
     measured = others.measured
+    if own:
+        yield Text(
+            "Consecutive iterations overlap, so the longest rank's own window (stage) is compared, "
+            "below which no period can be; a makespan is that of one iteration alone"
+        )
     yield Text(
         f"Times of {measured.stages} stages and {measured.microbatches} microbatches are medians; "
         f"a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: the most "
         "microbatches that a stage holds, each from F to W; fits in the same memory: no more "
         "activations than measured, and the weights once. Searched orders are those of the "
-        "shortest iteration."
+        f"shortest {'window' if own else 'iteration'}."
         + (
             ""
             if measured.split

@@ -101,11 +101,14 @@ function alternatives(run) {
   if (!others) return [];
   const heading = element("h3", {}, "Other schedules at these times");
   if (!others.rows.length) return [heading, element("p", { class: "quiet" }, clean(others.reason ?? "", 300))];
+  // Where iterations overlap, the ranks' own windows are compared, not makespans.
+  const stage = others.window === "stage";
+  const time = (own) => (stage ? own.cost_ms : own.makespan_ms);
   const rows = others.rows.map((own) => [
-    clean(own.name, 60), own.makespan_ms === null ? "–" : grouped(own.makespan_ms, 3), percent(own.bubble_ratio), percent(own.speedup),
+    clean(own.name, 60), time(own) === null ? "–" : grouped(time(own), 3), percent(own.bubble_ratio), percent(own.speedup),
     own.peak_activations === null ? "–" : grouped(own.peak_activations, 2), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
   ]);
-  const made = table(null, ["schedule", "iteration, ms", "ratio", "speed-up", "activations", "fits in the same memory"], rows);
+  const made = table(null, ["schedule", stage ? "stage window, ms" : "iteration, ms", "ratio", "speed-up", "activations", "fits in the same memory"], rows);
   made.classList.add("last-text");
   return [heading, element("div", { class: "wide" }, made)];
 }
