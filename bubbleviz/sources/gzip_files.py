@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,8 @@ def head_of(path: str) -> bytes:
     """
     try:
         with Path(path).open("rb") as file:
-            packed = file.read(HEAD)
+            # A kernel's log looks like an empty file, and never ends.
+            packed = file.read(HEAD) if os.fstat(file.fileno()).st_size else b""
     except OSError as error:
         raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
     if not packed.startswith(GZIP):

@@ -77,6 +77,21 @@ def test_a_kernel_log(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "/proc/kmsg" in refused(command, "/proc/kmsg", capsys)
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="no kernel log to read here")
+@pytest.mark.parametrize("command", ["profile", "any", "events", "inspected"])
+@pytest.mark.parametrize("name", ["log.json.gz", "log.sqlite"])
+def test_a_kernel_log_among_profiles(
+    name: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "node0.sqlite").symlink_to(FIXTURES / "1f1b" / "node0.sqlite")
+    for link in (name, "log.json", "log.txt"):
+        (tmp_path / link).symlink_to("/proc/kmsg" if link == name else "/dev/zero")
+
+    assert main([word.format(tmp_path) for word in COMMANDS[command]]) == 0
+    assert f"{name}: the file is empty" in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_directory_and_an_empty_file(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

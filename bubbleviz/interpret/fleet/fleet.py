@@ -6,6 +6,7 @@ Only a profile's recording, its operations and small statistics, travels and is 
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +75,8 @@ def _digest(path: str, most: int | None) -> bytes:
     content = hashlib.sha256()
     try:
         with Path(path).open("rb") as file:
-            while block := file.read(most or 1 << 20):
+            # A kernel's log looks like an empty file, and never ends.
+            while os.fstat(file.fileno()).st_size and (block := file.read(most or 1 << 20)):
                 content.update(block)
                 if most is not None:
                     break
