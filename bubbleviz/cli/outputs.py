@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bubbleviz.cli import temporary_files
 from bubbleviz.errors import OutputError, UsageError
+from bubbleviz.model import temporary_files
 from bubbleviz.model.private_names import note_paths
 
 #: Seconds that a pipe's reader has to come.

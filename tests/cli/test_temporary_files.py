@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli import temporary_files
 from bubbleviz.cli.outputs import write_outputs
+from bubbleviz.model import temporary_files
 from tests.support.places import CHECKOUT, FIXTURES
 
 #: The command line, which a signal hits when a complete file is about to take its name.
@@ -76,3 +77,32 @@ def test_files_of_running_processes_and_of_others_stay(tmp_path: Path) -> None:
 
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {Path(mine).name, Path(second).name, *foreign}
+
+
+def test_the_next_run_removes_the_folder_that_a_killed_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "import os, pathlib\n"
+        "from bubbleviz.model.temporary_files import temporary_folder\n"
+        "with temporary_folder() as folder:\n"
+        "    pathlib.Path(folder, 'export.sqlite').write_text('large')\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=CHECKOUT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=False,
+    )
+    assert len(list(tmp_path.iterdir())) == 1
+    kept = ["bubbleviz-abcdefgh", "bubbleviz-00000000-999999999-x", "other"]
+    for name in kept:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    with temporary_files.temporary_folder() as first, temporary_files.temporary_folder() as second:
+        names = {path.name for path in tmp_path.iterdir()}
+
+    assert names == {Path(first).name, Path(second).name, *kept}
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)

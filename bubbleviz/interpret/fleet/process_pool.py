@@ -21,9 +21,10 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from shutil import rmtree
-from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any, Generic, TypeVar, cast
+
+from bubbleviz.model.temporary_files import temporary_folder
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -124,7 +125,7 @@ def worker_pool(count: int, begin: Callable[..., None], *arguments: object) -> I
         # It lets signals through again once it runs, and must not do so in between.
         ensure_running()
     context = _Context("spawn" if afresh else "fork")
-    with TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True) as folder:
+    with temporary_folder() as folder:
         executor = ProcessPoolExecutor(
             count,
             cast(BaseContext, context),
