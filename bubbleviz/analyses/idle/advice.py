@@ -28,8 +28,11 @@ def title_of(report: IdleReport, written: Callable[[float | None], str] = percen
     window = "" if report.window is None else f", in {report.window} alone"
     if not report.devices:
         return f"{beside}: operators, and no work of any device{window}"
-    idle = report.idle_ns / report.span_ns if report.span_ns else None
-    devices = f"{counted(len(report.devices), 'device')}, idle for {written(idle)} of the time"
+    devices = counted(len(report.devices), "device")
+    if report.span_ns:
+        devices += f", idle for {written(report.idle_ns / report.span_ns)} of the time"
+    else:
+        devices += " with a single kernel or copy, which gives no time to be idle in"
     return f"{devices}{window}" + (f"; {beside}" if beside else "")
 
 
@@ -40,7 +43,12 @@ def advice(report: IdleReport) -> str:
             "no work of any device was recorded: how long devices were idle is unknown; record "
             "their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
         )
-    if not report.span_ns or report.idle_ns < _LITTLE * report.span_ns:
+    if not report.span_ns:
+        return (
+            "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of "
+            "the run"
+        )
+    if report.idle_ns < _LITTLE * report.span_ns:
         exposed_ns = _exposed_ns(report)
         if exposed_ns and exposed_ns >= _LITTLE * report.span_ns:
             return (

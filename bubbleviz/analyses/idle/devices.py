@@ -26,6 +26,7 @@ class DeviceTime:
         gaps: all of them.
         short: which are kernel-to-kernel gaps.
         span_ns: from the start of its first work to the end of its last, inside the window.
+        single: whether a single kernel or copy is all that it ran.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class DeviceTime:
     gaps: Gaps
     short: Bools
     span_ns: tuple[int, int]
+    single: bool
 
     @property
     def long_gaps(self) -> Gaps:
@@ -48,7 +50,8 @@ class DeviceTime:
         gaps = self.gaps.within(low_ns, high_ns)
         short = _short(gaps, shortest_ns)
         busy = self.busy.within(low_ns, high_ns)
-        return DeviceTime(self.rank, self.process, busy, gaps, short, (low_ns, high_ns))
+        span_ns = low_ns, high_ns
+        return DeviceTime(self.rank, self.process, busy, gaps, short, span_ns, self.single)
 
     def exposed(self) -> tuple[intervals.Intervals, intervals.Intervals, intervals.Intervals]:
         """Return the intervals of compute, of exposed communication and of exposed copies."""
@@ -93,7 +96,8 @@ def devices_of(activities: Activities, kinds: Kinds, shortest_ns: int) -> Iterat
         if len(busy.any_ns[0]):
             gaps = gaps_of(activities, rows)
             span_ns = int(busy.any_ns[0][0]), int(busy.any_ns[1][-1])
-            yield DeviceTime(rank, process, busy, gaps, _short(gaps, shortest_ns), span_ns)
+            short, single = _short(gaps, shortest_ns), len(rows) == 1
+            yield DeviceTime(rank, process, busy, gaps, short, span_ns, single)
 
 
 def _short(gaps: Gaps, shortest_ns: int) -> Bools:

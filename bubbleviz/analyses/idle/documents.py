@@ -125,7 +125,7 @@ def _step(step: StepIdle, rank: RankIdle) -> dict[str, Any]:
         "length_ns": step.length_ns,
         "busy_ns": step.busy_ns,
         "idle_ns": step.idle_ns,
-        "duty_cycle": None if rank.on_host else step.duty_cycle,
+        "duty_cycle": None if rank.duty_cycle is None else step.duty_cycle,
         "activities": dict(step.activities),
     }
 

@@ -130,6 +130,7 @@ def _rank(device: DeviceTime, evidence: IdleEvidence, shortest_ns: int) -> RankI
         device_id=device_id,
         place=profile.source.place(device_id),
         on_host=profile.source.on_host,
+        single=device.single and not profile.source.on_host,
         gpu=models[0] if models and models[0] else None,
         breakdown=device.breakdown(),
         activities=activities,
@@ -170,6 +171,14 @@ def _gap_tables(
 def _limitations(evidence: IdleEvidence, ranks: Sequence[RankIdle]) -> Iterator[Limitation]:
     """Yield why idle time could not be attributed."""
     path = evidence.profile.source.path
+    single = sum(rank.single for rank in ranks)
+    if single:
+        yield Limitation(
+            "duty cycle",
+            f"{path}: a device ran a single kernel or copy, which gives no window to be idle in; "
+            "it counts in no sum",
+            single,
+        )
     totals = [total for rank in ranks for total in rank.activities]
     unlinked = [total for total in totals if total.activity == UNLINKED]
     if unlinked:

@@ -232,6 +232,8 @@ class RankIdle:
         place: the device in words, ``GPU 0``.
         on_host: whether it is a host, whose operators stand for the work of a device: it has no
             duty cycle, and its idle time counts in no sum.
+        single: whether it is a device that ran a single kernel or copy: its span is that one's, so
+            it has no duty cycle, and counts in no sum.
         gpu: model of the device; None unknown.
         breakdown: how it spent its time.
         activities: its idle time by activity, the longest first; they add up to it.
@@ -249,6 +251,7 @@ class RankIdle:
     device_id: int
     place: str
     on_host: bool
+    single: bool
     gpu: str | None
     breakdown: Breakdown
     activities: tuple[ActivityIdle, ...]
@@ -260,13 +263,13 @@ class RankIdle:
 
     @property
     def duty_cycle(self) -> float | None:
-        """Busy time over the span; None for an empty span, and for a host."""
-        return None if self.on_host else self.breakdown.duty_cycle
+        """Busy time over the span; None for an empty span, a host, and a single kernel or copy."""
+        return None if self.on_host or self.single else self.breakdown.duty_cycle
 
     @property
     def compute_duty(self) -> float | None:
-        """Compute time over the span; None for an empty span, and for a host."""
-        return None if self.on_host else self.breakdown.compute_duty
+        """Compute time over the span; None where there is no duty cycle."""
+        return None if self.on_host or self.single else self.breakdown.compute_duty
 
 
 @dataclass(frozen=True)
@@ -299,9 +302,9 @@ class IdleReport:
     @property
     def idle_ns(self) -> int:
         """Idle time of all devices."""
-        return sum(rank.breakdown.idle_ns for rank in self.devices)
+        return sum(rank.breakdown.idle_ns for rank in self.devices if not rank.single)
 
     @property
     def span_ns(self) -> int:
-        """Spans of all devices."""
-        return sum(rank.breakdown.span_ns for rank in self.devices)
+        """Spans of all devices that ran more than a single kernel or copy."""
+        return sum(rank.breakdown.span_ns for rank in self.devices if not rank.single)

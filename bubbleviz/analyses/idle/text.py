@@ -88,10 +88,10 @@ def _devices(ranks: Sequence[RankIdle]) -> Table:
             milliseconds(time.span_ns),
             in_percent(rank.duty_cycle),
             *(
-                in_percent(part_ns / time.span_ns if time.span_ns and not rank.on_host else None)
+                in_percent(None if rank.duty_cycle is None else part_ns / time.span_ns)
                 for part_ns in (*parts_ns, time.idle_ns)
             ),
-            milliseconds(None if rank.on_host else time.idle_ns),
+            milliseconds(None if rank.on_host or rank.single else time.idle_ns),
             milliseconds(time.communication_ns),
             in_percent(time.overlap),
         )
