@@ -21,6 +21,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.profile import pid_of
+from bubbleviz.model.texts import counted
 
 #: More ranks than any run has.
 _MOST_RANKS = 1_000_000
@@ -104,10 +105,11 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
     """
     count, largest = len(numbers.number), int(numbers.number.max(initial=0))
     if largest >= parallel.ranks or (count < parallel.ranks and not numbers.named):
-        ranks = f"rank {largest}" if numbers.named else f"{count} ranks"
+        ranks = f"rank {largest}" if numbers.named else counted(count, "rank")
         raise MismatchError(
-            f"--parallel makes {parallel.ranks} ranks (tp={parallel.tp}, pp={parallel.pp}, "
-            f"dp={parallel.dp}), and the profiles hold {ranks}; give the run's own sizes"
+            f"--parallel makes {counted(parallel.ranks, 'rank')} (tp={parallel.tp}, "
+            f"pp={parallel.pp}, dp={parallel.dp}), and the profiles hold {ranks}; "
+            "give the run's own sizes"
         )
 
 

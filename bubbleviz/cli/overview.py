@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.profile import pid_of
-from bubbleviz.model.texts import one_line, printable
+from bubbleviz.model.texts import counted, one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -91,7 +91,7 @@ def _convention_lines(inspection: Inspection) -> Iterator[str]:
         yield "  no built-in convention matches these ranges"
     for evidence in inspection.evidence:
         counts = [f"{count:,} {phase}" for phase, count in evidence.phases]
-        counts += [f"{evidence.iterations:,} iterations"] if evidence.iterations else []
+        counts += [counted(evidence.iterations, "iteration")] if evidence.iterations else []
         examples = ", ".join(one_line(e, 40) for e in evidence.examples)
         left = "; parts of operations that another convention names"
         yield (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.errors import OutputError
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.progress import Watch, unwatched
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class _Bars:
         """Take the profiles of the run, each with its bytes."""
         self._sizes = dict(sizes)
         total = sum(sizes.values())
-        self._bars.update(self._all, total=total, description=f"{len(sizes)} profiles")
+        self._bars.update(self._all, total=total, description=counted(len(sizes), "profile"))
 
     def read(self, path: str, share: float) -> None:
         """Show how much of a profile has been read; finished profiles give way to others."""

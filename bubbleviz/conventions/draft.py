@@ -11,6 +11,7 @@ from bubbleviz.conventions.convention_file import built_in, convention_of
 from bubbleviz.conventions.name_words import NameShape, shapes_of
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.texts import counted
 
 #: How many shapes of names a draft holds at most.
 _MOST_SHAPES = 12
@@ -153,7 +154,7 @@ def _pattern(meaning: ShapeMeaning) -> str:
     if shape.tailed:
         glob += "*"
     lines = [
-        f"[[pattern]]  # {shape.count:,} ranges such as {shape.example!r}",
+        f"[[pattern]]  # {counted(shape.count, 'range')} such as {shape.example!r}",
         f"glob = {_quoted(glob)}",
         f"match = {_quoted(f'^{match}$')}",
     ]

@@ -21,6 +21,7 @@ from bubbleviz.explain.receives import CommunicationTimes, Receives, communicati
 from bubbleviz.explain.what_if import WhatIf, what_if
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK
+from bubbleviz.model.texts import counted
 
 #: Iterations with more operations than this are not replayed: it takes seconds.
 MOST_OPERATIONS = 500_000
@@ -97,8 +98,8 @@ def _no_path_reason(run: Run, dependencies: Dependencies, shown: Iteration) -> s
     count = int((of_iteration & np.isin(run.operations.phase, WORK)).sum())
     if count > MOST_OPERATIONS:
         return (
-            f"iteration {shown.name} holds {count:,} operations; at most {MOST_OPERATIONS:,} are "
-            "replayed"
+            f"iteration {shown.name} holds {counted(count, 'operation')}; at most "
+            f"{MOST_OPERATIONS:,} are replayed"
         )
     stages = {run.ranks[rank.rank].stage for rank in shown.ranks}
     if len(shown.ranks) == 1 or stages == {0}:

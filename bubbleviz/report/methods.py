@@ -11,6 +11,7 @@ from bubbleviz.count.summary import Spread
 from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.texts import counted
 from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.schedules.known import schedules
@@ -49,11 +50,6 @@ def with_source(definition: str) -> str:
     """Return the definition of a ratio with its source in brackets, for use in a sentence."""
     formula, _, source = definition.partition("; ")
     return f"{formula} ({source})" if source else formula
-
-
-def counted(number: int, singular: str, plural: str = "") -> str:
-    """Return a number with its noun, as ``1 rank`` or ``1,024 ranks``."""
-    return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
 
 
 def _profiles(report: Report) -> str:

@@ -25,6 +25,7 @@ from bubbleviz.model.operations import (
     RankIntervals,
     UnattributedKernels,
 )
+from bubbleviz.model.texts import counted
 
 if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
@@ -83,8 +84,9 @@ class Report:
         mean = None if spread is None else spread.mean
         return (
             f"Report({self.headline} bubble ratio {'unknown' if mean is None else f'{mean:.4f}'}, "
-            f"{len(self.ranks):,} ranks, {len(self.iterations):,} iterations, "
-            f"{len(self.operations):,} operations, {len(self.limitations):,} limitations)"
+            f"{counted(len(self.ranks), 'rank')}, {counted(len(self.iterations), 'iteration')}, "
+            f"{counted(len(self.operations), 'operation')}, "
+            f"{counted(len(self.limitations), 'limitation')})"
         )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import counted
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.formulas import Sizes, formula_named, formulas
 from bubbleviz.schedules.known import schedule_named, schedules
@@ -274,7 +275,9 @@ def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
     count = 3 * stages * microbatches * chunks
     if count > _MOST_OPERATIONS:
         raise UsageError(
-            f"{stages} stages with {microbatches} microbatches of {chunks} chunks are up to "
+            f"{counted(stages, 'stage')} with "
+            f"{counted(microbatches, 'microbatch', 'microbatches')} of "
+            f"{counted(chunks, 'chunk')} are up to "
             f"{count:,} operations; at most {_MOST_OPERATIONS:,} are simulated, give fewer "
             "microbatches"
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import counted
 
 #: Times are whole nanoseconds; one beyond the longest is a slip of the unit (115 days in ms).
 _SHORTEST_MS, _LONGEST_MS = 1e-6, 1e10
@@ -67,7 +68,8 @@ def ticks_of(
 def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ...]:
     if len(values) not in {1, stages}:
         raise UsageError(
-            f"{name}: {len(values)} times for {stages} stages; give one for all, or one each"
+            f"{name}: {counted(len(values), 'time')} for {counted(stages, 'stage')}; "
+            "give one for all, or one each"
         )
     each = tuple(values) * (stages if len(values) == 1 else 1)
     return tuple(_ns(name, ms) for ms in each)

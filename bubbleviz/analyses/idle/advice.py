@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from bubbleviz.analyses.idle.report import IdleReport
-from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import counted, percent
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.text.cells import percent
 
 #: Characters of an activity's name.
 _NAME = 40

@@ -18,8 +18,8 @@ from bubbleviz.analyses.nccl.totals import (
     totals_of,
 )
 from bubbleviz.model.process_groups import stretches
-from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import counted, milliseconds, omitted, ruled, shortened, titled
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.text.cells import milliseconds, omitted, ruled, shortened, titled
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,9 +51,9 @@ def summary(communication: Communication) -> str:
     lines = []
     for file in communication.files:
         events = sum(count for _, count in file.events)
-        of = f" of {events:,} events" if events else ""
+        of = f" of {counted(events, 'event')}" if events else ""
         name = one_line(file.path, None)
-        lines.append(f"{name}: {file.format}, {file.operations:,} operations{of}\n")
+        lines.append(f"{name}: {file.format}, {counted(file.operations, 'operation')}{of}\n")
     sums = sums_of(communication.operations)
     window = "" if communication.window is None else f"{communication.window} alone: "
     named = communication.communicators

@@ -21,7 +21,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
-from bubbleviz.model.texts import shell_word
+from bubbleviz.model.texts import counted, shell_word
 
 #: How the names of calls begin that launch CUDA graphs.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
@@ -123,7 +123,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     )
     if once:
         reason = (
-            f"{path}: no device runs them more than {skip} time{'s' * (skip != 1)}, so their "
+            f"{path}: no device runs them more than {counted(skip, 'time')}, so their "
             "warm-up is in their costs"
         )
         notes = (

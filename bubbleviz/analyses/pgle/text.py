@@ -11,8 +11,8 @@ from bubbleviz.analyses.pgle.comparison import CostComparison
 from bubbleviz.analyses.pgle.costs import Costs
 from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.model.operations import Limitation, LimitationKind
-from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import counted, omitted, ruled, shortened, titled
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.text.cells import omitted, ruled, shortened, titled
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -161,9 +161,9 @@ def comparison_sections(comparison: CostComparison) -> Iterator[RenderableType]:
     yield from omitted(len(both), _ROWS)
     yield Text(
         f"\nsum of absolute errors: {comparison.off_us:,.3f} us\n"
-        f"estimated, not in the profile: {len(comparison.unmeasured):,} instructions, "
+        f"estimated, not in the profile: {counted(len(comparison.unmeasured), 'instruction')}, "
         f"{comparison.unmeasured_us:,.3f} us{_examples(comparison.unmeasured)}\n"
-        f"in the profile, not estimated: {len(comparison.unestimated):,} instructions, "
+        f"in the profile, not estimated: {counted(len(comparison.unestimated), 'instruction')}, "
         f"{comparison.unestimated_us:,.3f} us{_examples(comparison.unestimated)}\n"
     )
 

@@ -27,6 +27,7 @@ from bubbleviz.explain.recognition.pipeline_orders import (
 from bubbleviz.explain.recognition.plans import Plans
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.texts import counted
 from bubbleviz.schedules.plan import Plan
 
 #: Deviations that are listed; all are counted.
@@ -148,9 +149,11 @@ def compared(
     if misfits and all(i.name is None for i in result.iterations):
         ran = misfits[0]
         raise MismatchError(
-            f"--plan {plan.name}: the plan has {plan.stages} stages of {plan.chunks} chunks with "
-            f"{plan.microbatches} microbatches, the profiles {ran.devices} of {ran.chunks} with "
-            f"{ran.microbatches}; give the plan that the run followed"
+            f"--plan {plan.name}: the plan has {counted(plan.stages, 'stage')} of "
+            f"{counted(plan.chunks, 'chunk')} with "
+            f"{counted(plan.microbatches, 'microbatch', 'microbatches')}, the profiles "
+            f"{ran.devices} of {ran.chunks} with {ran.microbatches}; "
+            "give the plan that the run followed"
         )
     return result
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
-from bubbleviz.model.texts import json_text
+from bubbleviz.model.texts import counted, json_text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 
 if TYPE_CHECKING:
@@ -146,7 +146,10 @@ def sections(result: Ideal | Estimate) -> Iterator[RenderableType]:
     name = sizes["schedule"]
     chunks = f", {sizes['chunks']} model chunks per stage" if sizes["chunks"] > 1 else ""
     yield Text(f"{name}: {_description(name)}", style="bold")
-    yield Text(f"  {sizes['stages']} stages, {sizes['microbatches']} microbatches{chunks}\n")
+    yield Text(
+        f"  {counted(sizes['stages'], 'stage')}, "
+        f"{counted(sizes['microbatches'], 'microbatch', 'microbatches')}{chunks}\n"
+    )
     rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]
     ratio = (
         "stage ratio",

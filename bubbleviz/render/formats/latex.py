@@ -144,7 +144,7 @@ def _number(value: float | None, unit: float) -> str:
 def _caption(report: Report, ordered: list[str]) -> str:
     """Return the caption of the table, with the definitions of its rows."""
     from bubbleviz.count.ratios import ratio_definitions
-    from bubbleviz.report.methods import counted
+    from bubbleviz.model.texts import counted
 
     definitions = {s.name: s.definition for s in ratio_definitions()}
     meanings = "; ".join(

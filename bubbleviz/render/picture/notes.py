@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.picture.brackets import MOST_BRACKETS
 from bubbleviz.render.picture.clocks import row_clocks
 from bubbleviz.render.picture.page import Page
@@ -114,7 +114,7 @@ def draw_limitations(page: Page, report: Report) -> None:
         what, reason = one_line(limitation.what, 160), one_line(limitation.reason, 500)
         page.paragraph(f"{what}{times}: {reason}", 9.5, lines=2)
     if (more := len(report.limitations) - _MOST_LIMITATIONS) > 0:
-        page.paragraph(f"and {more:,} more limitation{'s' if more > 1 else ''}", 9.5, lines=1)
+        page.paragraph(f"and {counted(more, 'more limitation')}", 9.5, lines=1)
 
 
 def nothing_to_draw(report: Report, view: View) -> str:

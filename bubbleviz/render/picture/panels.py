@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
@@ -113,8 +113,7 @@ def _draw_title(page: Page, title: str, rest: str) -> None:
 def _limited(panels: Sequence[Panel]) -> list[str]:
     """Return a sentence on each panel whose report has limitations."""
     return [
-        f"{one_line(panel.title, 60)}: {count:,} limitation{'' if count == 1 else 's'}, listed in "
-        "its own report."
+        f"{one_line(panel.title, 60)}: {counted(count, 'limitation')}, listed in its own report."
         for panel in panels
         if (count := len(panel.report.limitations))
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.picture.page import (
     HEADING,
     MARGIN,
@@ -32,7 +32,7 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
     spread = report.summary.bubble_ratio.get(report.headline)
     if spread is not None and spread.mean is not None and spread.n > 0:
         bounds = f" ± {percent(spread.ci95)} (95 % CI)" if spread.ci95 is not None else ""
-        over = f"{spread.n} iteration{'s' if spread.n > 1 else ''}"
+        over = counted(spread.n, "iteration")
         if value == UNKNOWN:
             value = percent(spread.mean) + bounds
             parts = [f"mean over {over}", *(f"drawn: {part}" for part in parts)]
@@ -52,7 +52,7 @@ def draw_title(page: Page, report: Report, selection: Selection) -> None:
     ranks = len(selection.ranks)
     reason = one_line(report.headline_reason, 300)
     page.description = (
-        f"Timeline of {ranks} GPU{'s' if ranks > 1 else ''}, one row each, over "
+        f"Timeline of {counted(ranks, 'GPU')}, one row each, over "
         f"{duration(selection.span_ns)}. {reason}"
     )
     page.heading(head)

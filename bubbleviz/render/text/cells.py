@@ -20,11 +20,6 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f} %"
 
 
-def counted(number: int, thing: str) -> str:
-    """Return a number of things: ``1 host``, ``1,024 ranks``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
 def milliseconds(value: float | None) -> str:
     """Return nanoseconds as milliseconds, or a dash."""
     return "-" if value is None else f"{value / 1e6:,.3f}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import between, counted, percent
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.text.cells import between, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

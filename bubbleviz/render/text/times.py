@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import MOST_ROWS, counted, listed, milliseconds, ruled, titled
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.text.cells import MOST_ROWS, listed, milliseconds, ruled, titled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def critical_path(report: Report) -> Iterator[RenderableType]:
     name = one_line(report.iterations[path.iteration].name, 60)
     yield Text(
         f"\nCritical path of iteration {name}: {milliseconds(path.length_ns)} ms, "
-        f"{len(path.operations)} operations",
+        f"{counted(len(path.operations), 'operation')}",
         style="bold",
     )
     lines = [

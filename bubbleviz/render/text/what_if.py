@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.text.cells import in_percent, milliseconds, ruled, shortened, titled
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
             "below which no period can be; a makespan is that of one iteration alone"
         )
     yield Text(
-        f"Times of {measured.stages} stages and {measured.microbatches} microbatches are medians; "
+        f"Times of {counted(measured.stages, 'stage')} and "
+        f"{counted(measured.microbatches, 'microbatch', 'microbatches')} are medians; "
         f"a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: the most "
         "microbatches that a stage holds, each from F to W; fits in the same memory: no more "
         "activations than measured, and the weights once. Searched orders are those of the "

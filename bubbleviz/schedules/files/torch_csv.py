@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.schedules.files import PlanFormat
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
@@ -220,7 +220,7 @@ def _placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
     odd = next((n for n, count in enumerate(stages, 1) if count != stages[0]), None)
     if odd is not None:
         raise InputError(
-            f"row {odd} has {stages[odd - 1]} stages and row 1 has {stages[0]}; "
+            f"row {odd} has {counted(stages[odd - 1], 'stage')} and row 1 has {stages[0]}; "
             "write as many on each"
         )
     return tuple(holder[stage].row - 1 for stage in range(count))

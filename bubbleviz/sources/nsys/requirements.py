@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import Ranges, TableCount
+from bubbleviz.model.texts import counted
 from bubbleviz.sources.nsys.export import GRAPH, KERNEL, NVTX, RUNTIME, Export
 from bubbleviz.sources.nsys.ranges import event_types
 
@@ -53,7 +54,7 @@ def _traced_without_kernels(export: Export) -> str:
     warnings = list(dict.fromkeys(str(text) for (text,) in rows if _is_of_cuda(str(text))))[:3]
     if not calls and not warnings:
         return ""
-    called = f", but {calls:,} CUDA API call{'s' * (calls != 1)}" if calls else ""
+    called = f", but {counted(calls, 'CUDA API call')}" if calls else ""
     reported = f" (nsys reported: {' '.join(warnings)})" if warnings else ""
     version = ", of a version that supports the driver" if "driver" in reported else ""
     return (

@@ -11,7 +11,7 @@ from bubbleviz.render.picture.rows.boxes import Boxes
 from bubbleviz.render.picture.rows.lane import CommunicationLane
 from bubbleviz.render.picture.rows.paints import OperationPaints
 from bubbleviz.render.picture.rows.spanless import SpanlessOperations
-from bubbleviz.render.picture.rows.tooltips import Tooltips, counted
+from bubbleviz.render.picture.rows.tooltips import Tooltips, counted_work
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.report.report import Report
 
@@ -56,7 +56,7 @@ class RowPainter:
     def merged_words(self) -> str:
         """The number of merged operations, communication included; empty for none."""
         lane = 0 if self.lane is None else self.lane.merged.operations
-        return counted(self.boxes.merged.operations + lane, self.boxes.merged.unattributed)
+        return counted_work(self.boxes.merged.operations + lane, self.boxes.merged.unattributed)
 
     @property
     def merged_colours(self) -> list[str]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.picture.merging import MergedMarks
 from bubbleviz.report.report import Report
@@ -62,12 +62,12 @@ def merged_tooltip(merged: MergedMarks, counts: Ints) -> str:
         by_kind[kind] += count
     outside = by_kind.pop(UNATTRIBUTED_KIND, 0)
     phases = ", ".join(f"{Phase(kind).label} {n:,}" for kind, n in by_kind.items() if n)
-    return f"{counted(sum(by_kind.values()), outside, f' ({phases})')}, merged"
+    return f"{counted_work(sum(by_kind.values()), outside, f' ({phases})')}, merged"
 
 
-def counted(operations: int, outside: int, phases: str = "") -> str:
+def counted_work(operations: int, outside: int, phases: str = "") -> str:
     """Return the number of operations, and of intervals of unattributed compute, in words."""
-    parts = [f"{operations:,} operation{'s' if operations > 1 else ''}{phases}"] * bool(operations)
+    parts = [f"{counted(operations, 'operation')}{phases}"] * bool(operations)
     if outside:
-        parts.append(f"{outside:,} time{'s' if outside > 1 else ''} unattributed compute")
+        parts.append(f"{counted(outside, 'time')} unattributed compute")
     return " and ".join(parts)
