@@ -134,7 +134,7 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     rows = [at for at, line in enumerate(lines) if line.startswith(("fusion.1 ", "all-gather"))]
     assert lines[rows[0]].split() == ["fusion.1", "0.500", "1.001", "2.002", "+0.501", "1"]
     assert lines[rows[1]].startswith("all-gather-start.2")
-    assert "estimated, not in the profile: 1 instructions, 3.000 us (=gone)" in out
+    assert "estimated, not in the profile: 1 instruction, 3.000 us (=gone)" in out
     read = list(csv.DictReader(io.StringIO(table.read_text())))
     assert [row["instruction"] for row in read] == ["fusion.1", "all-gather-start.2"]
     assert float(read[0]["ratio"]) == pytest.approx(2.002)
