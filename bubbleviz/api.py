@@ -10,7 +10,7 @@ from pathlib import Path
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.run import RunHints, merge_recordings
 from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import built_in, find_conventions
+from bubbleviz.conventions.convention_file import built_in, extended_kinds, find_conventions
 from bubbleviz.conventions.draft import drafts
 from bubbleviz.conventions.recognition import (
     ConventionScore,
@@ -25,6 +25,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared, schedule_of
 from bubbleviz.explain.windowed import windowed
+from bubbleviz.interpret.communication_candidates import candidates_in
 from bubbleviz.interpret.fleet.fleet import Fleet, Local
 from bubbleviz.interpret.fleet.run_recordings import record_all, refuse_same_content
 from bubbleviz.interpret.inspection import Inspection, look_over
@@ -167,6 +168,8 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
             note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
         inspection = look_over(contents, known, sample, chosen or recognised(scores))
+        candidates = candidates_in(opened, file, extended_kinds(given))
+        inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is None:
             return inspection
         additions = tuple(each for each in given if not each.patterns)

@@ -53,7 +53,7 @@ def inspection_parts(inspection: Inspection) -> Iterator[RenderableType]:
     yield Text("Next", style="bold")
     verdict = "analyze can compute bubble ratios" if inspection.analysable else "analyze cannot run"
     # A line break within a command's path would part it.
-    missing = map(printable, inspection.missing)
+    missing = map(printable, (*inspection.missing, *inspection.candidates))
     yield Text("\n".join(f"  {line}" for line in (verdict, *missing)) + "\n", no_wrap=True)
     if inspection.suggestion:
         yield Text(

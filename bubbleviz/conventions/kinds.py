@@ -15,6 +15,8 @@ from bubbleviz.model.columns import Bools
 
 #: What stands before the name of a kernel, and where its arguments begin.
 _RETURNED = re.compile(r"^(?:static |void |int )+")
+#: Names that say nothing: of kernels whose template's arguments are what they do.
+_NAMELESS = re.compile(r"^$|(^|_|:)kernel_?\d*$", re.IGNORECASE)
 _ARGUMENTS = re.compile(r"[<(]")
 
 
@@ -25,6 +27,7 @@ class Kinds:
     Attributes:
         communication: of communication kernels, on the demangled name.
         candidates: of kernels that look like communication, on the name without its arguments.
+        compute: of kernels that compute, however they run.
         receives: of those among them that wait for one peer's data.
         point_to_point: of those among them that pass data from one rank to another.
         collectives: of those among them that no member leaves before all have entered.
@@ -34,6 +37,7 @@ class Kinds:
 
     communication: tuple[str, ...]
     candidates: tuple[str, ...]
+    compute: tuple[str, ...]
     receives: tuple[str, ...]
     point_to_point: tuple[str, ...]
     collectives: tuple[str, ...]
@@ -45,6 +49,7 @@ class Kinds:
         return Kinds(
             (*self.communication, *communication),
             self.candidates,
+            self.compute,
             self.receives,
             self.point_to_point,
             self.collectives,
@@ -70,7 +75,18 @@ def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
 
 def plain_name(name: str) -> str:
     """Return the name of a kernel without what it returns and takes."""
-    return _ARGUMENTS.split(_RETURNED.sub("", name), maxsplit=1)[0]
+    plain = _RETURNED.sub("", name).replace("(anonymous namespace)::", "")
+    return _ARGUMENTS.split(plain, maxsplit=1)[0]
+
+
+def unknown_names(names: Sequence[str], kinds: Kinds) -> Bools:
+    """Tell which kernels' names are in neither list: of communication, and of compute."""
+    plain = [plain_name(name) for name in names]
+    texts = [
+        whole if _NAMELESS.search(name) else name for whole, name in zip(names, plain, strict=True)
+    ]
+    known = matching(names, kinds.communication) | matching(texts, kinds.compute)
+    return np.asarray(~known, bool)
 
 
 def communication_candidates(names: Sequence[str], kinds: Kinds) -> Bools:

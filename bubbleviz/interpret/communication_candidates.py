@@ -1,51 +1,181 @@
-"""Communication candidates: kernels that count as compute, and whose names look like communication.
+"""Communication candidates: kernels that count as compute, and look or behave like communication.
 
 Which kernels communicate is a list of names that users extend; a library that the list lacks would
-turn exposed communication into compute without a word.
+turn exposed communication into compute without a word. Two things give such kernels away: parts of
+their names, and that they take long beside other kernels, as transfers do that compute hides::
+
+    gemm, norm, ...     ██ ████ ██ ███   ████ ██ ███
+    exchange_rows        ████████████     █████████      on another stream
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, communication_candidates
-from bubbleviz.model.intervals import group_sum
+from bubbleviz.conventions.kinds import (
+    Kinds,
+    communication_candidates,
+    matching,
+    plain_name,
+    unknown_names,
+)
+from bubbleviz.errors import ProfileError
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import Activities
+from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import one_line
+from bubbleviz.sources.readers import OpenFile
 
 #: Names that a limitation lists, and characters of each.
 _LISTED, _NAME = 3, 60
+#: Of a device's kernel time, the least that a name must take to be looked at.
+_LEAST = 0.01
+#: How many names of a device are looked at, by their time.
+_MOST_NAMES = 16
+#: Of its own time, the least that other kernels must run beside it.
+_BESIDE = 0.8
+#: So many others run from start to end beside at least half of its kernels.
+_OTHERS = 2
 
 
-def candidates_of(path: str, activities: Activities, kinds: Kinds) -> Iterator[Limitation]:
-    """Yield a limitation where kernels that count as compute look like communication.
+def candidates_of(profile: Profile, kinds: Kinds) -> Iterator[Limitation]:
+    """Yield limitations where kernels that count as compute may be communication.
 
     Args:
-        path: of the profile.
-        activities: its kernels, then its copies.
+        profile: with the work whose times can be.
         kinds: lists of what kernels are.
     """
-    likely = communication_candidates(activities.names, kinds)
+    activities, path = profile.activities, profile.source.path
+    by_name = communication_candidates(activities.names, kinds)
+    yield from _limitation(
+        "kernels that look like communication", path, activities, by_name, "count as compute"
+    )
+    # Where no host launched the work, it is a host's own, or lies on one line a device.
+    if profile.launches_known:
+        beside = _beside_compute(activities, kinds, by_name)
+        words = "run beside other kernels almost all the time, and count as compute"
+        yield from _limitation(
+            "kernels that run beside compute, as communication does",
+            path,
+            activities,
+            beside,
+            words,
+        )
+
+
+def candidates_in(file: OpenFile, path: str, kinds: Kinds) -> tuple[str, ...]:
+    """Return a sentence for each limitation of an open file; none where it has no work.
+
+    Args:
+        file: the open profile.
+        path: that it goes by.
+        kinds: lists of what kernels are.
+    """
+    try:
+        profile = file.read((), partial=True)
+    except ProfileError:
+        return ()
+    profile = replace(profile, source=replace(profile.source, path=path))
+    return tuple(note.sentence.removeprefix("warning: ") for note in candidates_of(profile, kinds))
+
+
+def _limitation(
+    what: str, path: str, activities: Activities, likely: Bools, words: str
+) -> Iterator[Limitation]:
+    """Yield the limitation for the kernels of some names, if there are any.
+
+    Args:
+        what: they are.
+        path: of the profile.
+        activities: its kernels, then its copies.
+        likely: whether each name is meant.
+        words: what the kernels do.
+    """
     if not likely.any():
         return
     kernels = slice(0, activities.kernels)
     name = activities.name_id[kernels].astype(np.int64)
     duration_ns = activities.end_ns[kernels] - activities.start_ns[kernels]
-    total_ns = group_sum(name, len(activities.names), duration_ns)
+    total_ns = intervals.group_sum(name, len(activities.names), duration_ns)
     count = np.bincount(name, minlength=len(activities.names))
     rows = np.flatnonzero(likely & (count > 0))
     if len(rows) == 0:
         return
     longest = rows[np.argsort(-total_ns[rows], kind="stable")]
-    listed = ", ".join(repr(one_line(activities.names[row], _NAME)) for row in longest[:_LISTED])
+    names = [activities.names[row] for row in longest.tolist()]
+    listed = ", ".join(repr(one_line(name, _NAME)) for name in names[:_LISTED])
     more = f" and {len(rows) - _LISTED:,} more names" if len(rows) > _LISTED else ""
     yield Limitation(
-        "kernels that look like communication",
-        f"{path}: {int(total_ns[rows].sum()) / 1e6:,.3f} ms of {listed}{more} count as compute; if "
-        "they communicate, list their names under communication in a TOML file, and give it with "
-        "--convention",
+        what,
+        f"{path}: {int(total_ns[rows].sum()) / 1e6:,.3f} ms of {listed}{more} {words}; if they "
+        "communicate, list their names under communication in a TOML file, and give it with "
+        f"--convention: {addition(names[:_LISTED])}",
         int(count[rows].sum()),
     )
+
+
+def addition(names: Sequence[str]) -> str:
+    """Return the line of a convention file that makes kernels of some names communication."""
+    regexes = dict.fromkeys(map(_regex_of, names))
+    texts = (json.dumps(regex) if "'" in regex else f"'{regex}'" for regex in regexes)
+    return f"communication = [{', '.join(texts)}]"
+
+
+def _regex_of(name: str) -> str:
+    """Return a regex that is found in a kernel's name: the name without its arguments, or part."""
+    plain = plain_name(name)
+    for part in (plain, plain.rpartition("::")[2], name):
+        # What is not printable, or much too long, ends it.
+        text = re.match(r"[ -~]{0,60}", part)
+        if text is not None and text[0].strip() and text[0] in name:
+            return re.escape(text[0])
+    return re.escape(name[:1])
+
+
+def _beside_compute(activities: Activities, kinds: Kinds, by_name: Bools) -> Bools:
+    """Tell which names are of long kernels that others run beside almost all the time."""
+    likely = np.zeros(len(activities.names), bool)
+    unknown = unknown_names(activities.names, kinds) & ~by_name
+    if not unknown.any():
+        return likely
+    compute = ~matching(activities.names, kinds.communication) & ~by_name
+    kernels = slice(0, activities.kernels)
+    for rank in range(len(activities.ranks)):
+        rows = np.flatnonzero(activities.rank[kernels] == rank)
+        name = activities.name_id[rows].astype(np.int64)
+        start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
+        for number in _long_names(name, end_ns - start_ns, unknown):
+            own, others = name == number, compute[name] & (name != number)
+            if _is_beside(start_ns[own], end_ns[own], start_ns[others], end_ns[others]):
+                likely[number] = True
+    return likely
+
+
+def _long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
+    """Return the unknown names whose kernels are longer than most others, by their time."""
+    count = np.bincount(name, minlength=len(unknown))
+    total_ns = np.bincount(name, length_ns, len(unknown))
+    likely = unknown & (count > 1) & (total_ns >= _LEAST * total_ns.sum()) & (total_ns > 0)
+    if not likely.any():
+        return []
+    mean_ns = total_ns / np.maximum(count, 1)
+    rows = np.flatnonzero(likely & (mean_ns >= _OTHERS * np.median(length_ns)))
+    return [int(row) for row in rows[np.argsort(-total_ns[rows])][:_MOST_NAMES]]
+
+
+def _is_beside(start_ns: Ints, end_ns: Ints, other_start_ns: Ints, other_end_ns: Ints) -> bool:
+    """Tell whether others run beside kernels for most of their time, and several beside most."""
+    others = intervals.union(other_start_ns, other_end_ns)
+    beside_ns = intervals.measure_within(others, start_ns, end_ns)
+    if int(beside_ns.sum()) < _BESIDE * int((end_ns - start_ns).sum()):
+        return False
+    # Those that ended before a kernel's end, but for those that began before its start.
+    ended = np.searchsorted(np.sort(other_end_ns), end_ns, side="right")
+    begun = np.searchsorted(np.sort(other_start_ns), start_ns, side="left")
+    return bool(2 * int((ended - begun >= _OTHERS).sum()) >= len(start_ns))

@@ -74,6 +74,7 @@ class Inspection:
         suggestion: a draft of a convention (TOML), where no known one names the work and
             the draft does.
         trial: what the draft makes of this profile; None without one.
+        candidates: sentences on kernels that may be communication, and count as compute.
     """
 
     contents: Contents
@@ -83,6 +84,7 @@ class Inspection:
     shapes: tuple[tuple[str, int], ...]
     suggestion: str | None
     trial: DraftTrial | None = None
+    candidates: tuple[str, ...] = ()
 
     def tried(self, best: tuple[str, DraftTrial] | None) -> Inspection:
         """Return the inspection with a draft, or without one.

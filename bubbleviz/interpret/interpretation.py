@@ -132,7 +132,7 @@ def _recording(
         limitations=(
             *profile.limitations,
             *linked.limitations(profile.source.path),
-            *candidates_of(profile.source.path, activities, kinds),
+            *candidates_of(profile, kinds),
             *homeless,
             *limitations_of(profile, links, operations, placed),
         ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle.advice import advice
+from bubbleviz.cli.app import main
 from bubbleviz.conventions.kinds import communication_candidates, default_kinds, matching
 from bubbleviz.errors import UsageError
 from bubbleviz.render.text.report import sections
@@ -15,6 +17,7 @@ from bubbleviz.report.report import View
 from tests.planting import Planting, plant
 from tests.support.idle_runs import c, k, only
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.places import FIXTURES
 
 KNOWN = [
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
@@ -154,3 +157,124 @@ def test_exposed_counts_the_collectives_that_the_bubble_holds(
             )
             least = causes["collective"]
             assert least <= int(exposed_ns[iteration.index, rank.rank])
+
+
+# Kernels that run beside compute
+
+
+def _hidden(
+    folder: Path,
+    name: str = "void acme::xchg_rows<float, 8>(float*, int)",
+    compute: str = "gemm",
+    *,
+    times: int = 4,
+    begin: int = 5,
+    length: int = 85,
+) -> Path:
+    """Write steps of ten compute kernels of 9 us and one kernel on another stream beside them."""
+    kernels, calls = [], []
+    for step in range(times):
+        at = 200 * step
+        for number in range(10):
+            kernels.append(k(at + 10 * number, at + 10 * number + 9, 20 * step + number, compute))
+        kernels.append(k(at + begin, at + begin + length, 20 * step + 15, name, stream=8))
+        calls += [c(at, at + 1, 20 * step + n) for n in (*range(10), 15)]
+    return profile(folder, kernels, calls)
+
+
+BESIDE = "kernels that run beside compute, as communication does"
+
+
+def _beside(file: Path, **more: Any) -> list[str]:
+    return [n.reason for n in bubbleviz.idle(file, **more).limitations if n.what == BESIDE]
+
+
+@pytest.mark.parametrize("compute", ["gemm", "mystery_block"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void acme::xchg_rows<float, 8>(float*, int)",
+        "acme_broadcast_push",
+        "void (anonymous namespace)::xchg<cutlass::half>(int)",
+        "void acme::(anonymous namespace)::xchg<int>(int)",
+        "it's 日本",
+    ],
+)
+def test_long_kernels_beside_compute_are_pointed_out_with_the_line_that_adds_them(
+    tmp_path: Path, name: str, compute: str
+) -> None:
+    file = _hidden(tmp_path, name, compute)
+
+    (reason,) = _beside(file)
+    assert "0.340 ms of " in reason
+    line = reason.partition("--convention: ")[2]
+    assert line.startswith("communication = [")
+    assert not _beside(file, convention=_additions(tmp_path, line))
+    assert bubbleviz.inspect(file).candidates == (f"{BESIDE} (4 times): {reason}",)
+    assert bubbleviz.inspect(file, convention=tmp_path / "ours.toml").candidates == ()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": "ampere_sgemm_64x64"},
+        {"name": "void at::native::vectorized_elementwise_kernel<4>(int)"},
+        {"name": "Kernel2<cutlass_80_tensorop>"},
+        {"name": "ncclDevKernel_SendRecv"},
+        {"name": "gemm"},
+        {"times": 1},
+        {"begin": 100},
+        {"begin": 60, "length": 100},
+        {"begin": 1, "length": 8},
+        {"begin": 1, "length": 17},
+    ],
+)
+def test_kernels_that_compute_or_run_alone_or_are_short_are_none(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    assert not _beside(_hidden(tmp_path, **changed))
+
+
+@pytest.mark.parametrize(
+    "planting",
+    [
+        Planting(two_streams=True, kernels=6),
+        Planting(two_streams=True, kernels=3, stray="busy", copies=True),
+        Planting(schedule="zb-h1", autograd="unnamed", barrier=True, transfer_ns=40_000),
+    ],
+)
+def test_planted_runs_have_no_candidates(tmp_path: Path, planting: Planting) -> None:
+    plant(planting, tmp_path)
+
+    for report in (bubbleviz.analyze(tmp_path), bubbleviz.idle(tmp_path)):
+        assert not [n for n in report.limitations if n.what.startswith("kernels that")]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.iterdir() if path.is_dir()))
+def test_fixtures_have_no_candidates(name: str) -> None:
+    for file in sorted((FIXTURES / name).glob("*.sqlite")):
+        assert not [
+            n for n in bubbleviz.idle(file).limitations if n.what.startswith("kernels that")
+        ]
+        assert bubbleviz.inspect(file).candidates == ()
+
+
+def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
+    kernels = [K(10 * n, 10 * n + 9, n) for n in range(20)]
+    kernels += [K(2, 98, 30, "xchg", stream=8), K(102, 198, 31, "xchg", stream=8)]
+    calls = [C(1, 2, n) for n in (*range(10), 30)] + [C(101, 102, n) for n in (*range(10, 20), 31)]
+    file = profile(tmp_path, kernels, calls, [R(0, 5, "F0.0.0"), R(100, 105, "B0.0.0")])
+
+    found = [note for note in bubbleviz.analyze(file).limitations if note.what == BESIDE]
+
+    assert [(note.count, "communication = ['xchg']" in note.reason) for note in found] == [
+        (2, True)
+    ]
+
+
+def test_inspect_prints_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(_hidden(tmp_path))]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+
+    assert BESIDE in out
+    assert "communication = ['acme::xchg_rows']" in out

@@ -54,7 +54,7 @@ def ranks_of(
             profile, call, devices, options, replace(evidence, steps=steps)
         )
     ranks = tuple(_rank(device, evidence, options.shortest_ns) for device in devices)
-    candidates = candidates_of(profile.source.path, profile.activities, options.kinds)
+    candidates = candidates_of(profile, options.kinds)
     losses = (*profile.limitations, *implausible, *candidates, *lost)
     return ranks, (*losses, *_limitations(evidence, ranks))
 
