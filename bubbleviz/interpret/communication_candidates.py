@@ -38,6 +38,8 @@ _LISTED, _NAME = 3, 60
 _LEAST = 0.01
 #: How many names of a device are looked at, by their time.
 _MOST_NAMES = 16
+#: Of a device with more kernels, about so many in a row are looked at, found by a sample.
+_MOST_KERNELS, _SAMPLE = 200_000, 10_000
 #: Of its own time, the least that other kernels must run beside it.
 _BESIDE = 0.8
 #: So many others run from start to end beside at least half of its kernels.
@@ -148,6 +150,7 @@ def _beside_compute(activities: Activities, kinds: Kinds, by_name: Bools) -> Boo
     kernels = slice(0, activities.kernels)
     for rank in range(len(activities.ranks)):
         rows = np.flatnonzero(activities.rank[kernels] == rank)
+        rows = _in_the_middle(rows, activities.start_ns[rows])
         name = activities.name_id[rows].astype(np.int64)
         start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
         for number in _long_names(name, end_ns - start_ns, unknown):
@@ -155,6 +158,16 @@ def _beside_compute(activities: Activities, kinds: Kinds, by_name: Bools) -> Boo
             if _is_beside(start_ns[own], end_ns[own], start_ns[others], end_ns[others]):
                 likely[number] = True
     return likely
+
+
+def _in_the_middle(rows: Ints, start_ns: Ints) -> Ints:
+    """Return the rows that begin in the middle of a long run, where it has many kernels."""
+    if len(rows) <= _MOST_KERNELS:
+        return rows
+    sample = np.sort(start_ns[:: len(rows) // _SAMPLE])
+    share = _MOST_KERNELS / len(rows)
+    low, high = (sample[int(len(sample) * (1 + side * share) / 2)] for side in (-1, 1))
+    return rows[(start_ns >= low) & (start_ns < high)]
 
 
 def _long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:

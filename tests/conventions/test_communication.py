@@ -12,6 +12,7 @@ from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.kinds import communication_candidates, default_kinds, matching
 from bubbleviz.errors import UsageError
+from bubbleviz.interpret import communication_candidates as communication_candidates_module
 from bubbleviz.render.text.report import sections
 from bubbleviz.report.report import View
 from tests.planting import Planting, plant
@@ -270,6 +271,15 @@ def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
     assert [(note.count, "communication = ['xchg']" in note.reason) for note in found] == [
         (2, True)
     ]
+
+
+def test_of_many_kernels_those_in_the_middle_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communication_candidates_module, "_MOST_KERNELS", 60)
+    monkeypatch.setattr(communication_candidates_module, "_SAMPLE", 20)
+
+    assert len(_beside(_hidden(tmp_path, times=20))) == 1
 
 
 def test_inspect_prints_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
