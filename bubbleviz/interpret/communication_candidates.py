@@ -167,7 +167,9 @@ def _in_the_middle(rows: Ints, start_ns: Ints) -> Ints:
     sample = np.sort(start_ns[:: len(rows) // _SAMPLE])
     share = _MOST_KERNELS / len(rows)
     low, high = (sample[int(len(sample) * (1 + side * share) / 2)] for side in (-1, 1))
-    return rows[(start_ns >= low) & (start_ns < high)]
+    inside: Bools = (start_ns >= low) & (start_ns < high)
+    chosen: Ints = rows[inside]
+    return chosen
 
 
 def _long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
