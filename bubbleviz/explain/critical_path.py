@@ -119,24 +119,32 @@ def _parts(
     """
     rank = graph.rank[places]
     phase = operations.phase[graph.rows[places]]
+    # An operation can begin before the one that it followed ended: no time counts twice.
+    until_ns = np.maximum.accumulate(graph.end_ns[places])
+    since_ns = np.append(graph.start_ns[places[:1]], until_ns[:-1])
+    gap_ns = np.maximum(graph.start_ns[places] - since_ns, 0)
     parts = []
     work = groups_of(rank, phase)
-    total = intervals.group_sum(work.of_row, len(work), graph.busy_ns[places])
+    total = intervals.group_sum(work.of_row, len(work), until_ns - since_ns - gap_ns)
     counts = np.bincount(work.of_row, minlength=len(work)).tolist()
     for first, time_ns, count in zip(work.first.tolist(), total.tolist(), counts, strict=True):
         label = Phase(int(phase[first])).label
         parts.append(PathPart(int(rank[first]), label, time_ns, count))
-    later, remote = places[1:], remote[1:]
-    for number in np.unique(graph.rank[later]).tolist():
-        on_rank = graph.rank[later] == number
-        rows = later[on_rank]
-        delays = graph.delay_by_cause[rows].copy()
-        delays[:, Cause.COMMUNICATION] += np.where(remote[on_rank], graph.transfer_ns[rows], 0)
+    delays = graph.delay_by_cause[places]
+    delays[:, Cause.COMMUNICATION] += np.where(remote, graph.transfer_ns[places], 0)
+    delays = np.clip(delays, 0, gap_ns[:, None] - _before(delays, gap_ns))
+    for number in np.unique(rank[1:]).tolist():
+        rows = np.flatnonzero(rank == number)
         for cause in Cause:
-            if delays[:, cause].any():
-                count = int((delays[:, cause] > 0).sum())
-                parts.append(PathPart(number, cause.label, int(delays[:, cause].sum()), count))
-        rest = int(graph.delay_ns[rows].sum() - graph.delay_by_cause[rows].sum())
+            if delays[rows, cause].any():
+                count = int((delays[rows, cause] > 0).sum())
+                parts.append(PathPart(number, cause.label, int(delays[rows, cause].sum()), count))
+        rest = int(gap_ns[rows].sum() - delays[rows].sum())
         if rest:
-            parts.append(PathPart(number, "other work", rest, len(rows)))
+            parts.append(PathPart(number, "other work", rest, len(rows[rows > 0])))
     return tuple(sorted(parts, key=lambda part: (-part.time_ns, part.rank, part.what)))
+
+
+def _before(delays: Ints, most_ns: Ints) -> Ints:
+    """Return how much of the delay of each row the causes before each cause take, at most all."""
+    return np.minimum(np.cumsum(delays, axis=1) - delays, most_ns[:, None])

@@ -65,7 +65,7 @@ def possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
 
 def impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
     """Return the limitations for rows of some kinds that were left out for their times, if any."""
-    reason = f"{path}: they end before they start, or lie years away; they are left out"
+    reason = f"{path}: they lack a start, end before it, or lie years away; they are left out"
     return tuple(
         Limitation(
             f"{what} with impossible times", reason, count, _kind_of(what, LimitationKind.COSTS)

@@ -21,6 +21,8 @@ from bubbleviz.timing import step
 _VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
 #: The correlation id in calls/all.sql of a call without one.
 _WITHOUT_ID = -(1 << 40)
+#: A call that lasts longer from 0 on began later: CUPTI writes 0 for a time that it lacks.
+_LONGEST_FROM_0_NS = 1_000_000_000
 
 
 class _CallStretch(Stretch):
@@ -97,6 +99,9 @@ def _calls(row: Ints, columns: Ints) -> Calls:
     start_ns, end_ns, thread, correlation_id = columns
     keep = correlation_id != _WITHOUT_ID
     inside = possible(start_ns, end_ns)
+    untimed = (start_ns == 0) & ((end_ns == 0) | (end_ns > _LONGEST_FROM_0_NS))
+    if untimed.any():
+        inside = ~untimed if inside is None else inside & ~untimed
     impossible = 0 if inside is None else int((keep & ~inside).sum())
     if inside is not None:
         keep &= inside

@@ -32,6 +32,8 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+#: What SQLite keeps in any column, as Python reads it.
+_KINDS = {type(None): "no value", str: "text", float: "a fraction"}
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,8 @@ class Export:
         """
         if not isinstance(value, int):
             raise ProfileError(
-                f"{self.path}: holds {type(value).__name__} where a number belongs, so it is "
-                f"damaged or was edited; {EXPORT_AGAIN}"
+                f"{self.path}: holds {_KINDS.get(type(value), 'a value')} where a whole number "
+                f"belongs, so it is damaged or was edited; {EXPORT_AGAIN}"
             )
         return value
 

@@ -129,16 +129,21 @@ class NsysFile:
                 *name_limitations(export, activities.names),
                 *notes,
             )
+        overheads, left_out = overheads_of(export)
         return Profile(
             source=source_of(export),
             activities=activities,
             calls=calls or no_calls(),
             ranges=ranges,
             every_range=ExportedRanges(export, scan),
-            overheads=overheads_of(export),
+            overheads=overheads,
             threads=threads_of(export),
             devices=devices_of(export),
-            limitations=(*notes, *impossible_times(export.path, {"ranges": impossible})),
+            limitations=(
+                *notes,
+                *left_out,
+                *impossible_times(export.path, {"ranges": impossible}),
+            ),
             system_calls=SystemCalls(export) if export.has("calls/system") else None,
             payloads=lambda: read_payloads(export),
         )

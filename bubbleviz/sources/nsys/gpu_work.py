@@ -19,9 +19,10 @@ from bubbleviz.model.profile import (
     correlations,
     impossible_times,
     possible,
+    process_of,
     untimed_work,
 )
-from bubbleviz.sources.nsys.export import GRAPH, Export
+from bubbleviz.sources.nsys.export import GRAPH, KERNEL, Export
 from bubbleviz.sources.nsys.queries import tables_read
 from bubbleviz.sources.nsys.scan import Scan, Stretch
 
@@ -29,8 +30,10 @@ from bubbleviz.sources.nsys.scan import Scan, Stretch
 _COPYING = {"copies": ("cudaMemcpy", "cuMemcpy"), "memsets": ("cudaMemset", "cuMemset")}
 #: How the names of calls begin that launch CUDA graphs.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+#: How the names of calls begin that launch kernels.
+_LAUNCHES = ("cudaLaunchKernel", "cudaLaunchCooperative", "cuLaunchKernel", "cuLaunchCooperative")
 #: All of these: calls whose work may not be recorded.
-WORK_CALLS = (*_GRAPH_LAUNCHES, *(start for starts in _COPYING.values() for start in starts))
+WORK_CALLS = (*_LAUNCHES, *_GRAPH_LAUNCHES, *(start for starts in _COPYING.values() for start in starts))
 #: The name id in gpu_work/graphs.sql of a CUDA graph, which has no name.
 _WHOLE_GRAPH = -2
 #: A process (40 bits) and a device make one integer.
@@ -76,6 +79,7 @@ def activities_of(
     processes = _calling_processes(export) if orphans else ()
     activities = builder.activities(lambda ids: _names(export, ids), processes)
     return activities, (
+        *_lost_kernels(export, call_names, recorded=bool(stretches)),
         *_lost_graphs(export),
         *_lost_process(export, orphans, processes),
         *_unrecorded_graphs(export, activities, call_names),
@@ -97,7 +101,7 @@ def processes_of(export: Export, scan: Scan) -> tuple[int, ...]:
     processes: set[int] = set()
     blocks = scan.columns(kernel_stretches(export, scan))
     for block in chain(blocks, [graph_columns(export)]):
-        processes.update(np.unique(block[3]).tolist())
+        processes.update(np.unique(process_of(block[3])).tolist())
     return tuple(sorted(processes - {NONE}))
 
 
@@ -111,6 +115,25 @@ def _names(export: Export, ids: Ints) -> tuple[str, ...]:
 
 def _calling_processes(export: Export) -> tuple[int, ...]:
     return tuple(export.number(row[0]) for row in export.rows("calls/processes"))
+
+
+def _lost_kernels(
+    export: Export, call_names: Mapping[int, str], *, recorded: bool
+) -> tuple[Limitation, ...]:
+    """Return a limitation where kernels cannot be read, or were launched and not recorded."""
+    reason = ""
+    if KERNEL in export.schema and not export.has("gpu_work/kernels"):
+        reason = f"{export.path} lacks {', '.join(export.lacks('gpu_work/kernels'))}"
+    elif not recorded and _has_calls(export, _ids(call_names, _LAUNCHES)):
+        reason = f"{export.path} holds calls that launch some, but none in {KERNEL}"
+    return (Limitation(KERNELS, reason, kind=LimitationKind.COSTS),) if reason else ()
+
+
+def _has_calls(export: Export, ids: Sequence[int]) -> bool:
+    """Tell whether any call has one of some names."""
+    if not ids or not export.has("calls/any_named"):
+        return False
+    return bool(export.rows("calls/any_named", {"name_ids": json.dumps(ids)}))
 
 
 def _lost_graphs(export: Export) -> tuple[Limitation, ...]:
@@ -153,10 +176,7 @@ def _lost_copies(
         if table in export.schema and not export.has(f"gpu_work/{what}"):
             lacking = ", ".join(export.lacks(f"gpu_work/{what}"))
             lost.append(Limitation(what, f"{export.path} lacks {lacking}"))
-        ids = _ids(call_names, beginnings)
-        if what in recorded or not ids or not export.has("calls/any_named"):
-            continue
-        if export.rows("calls/any_named", {"name_ids": json.dumps(ids)}):
+        if what not in recorded and _has_calls(export, _ids(call_names, beginnings)):
             reason = f"{export.path} holds calls that make some, but none in {table}"
             lost.append(Limitation(what, reason))
     return tuple(lost)
@@ -203,7 +223,8 @@ class ActivitiesBuilder:
         self.untimed = {KERNELS: 0, "copies": 0}
 
     def add_kernels(self, block: Ints) -> None:
-        """Add kernels: start_ns, end_ns, device, process, correlation id, number of the name.
+        """Add kernels: start_ns, end_ns, device, process above 24 bits, correlation id, number of
+        the name.
 
         Raises:
             ValueError: a device has a number that none can have.
@@ -217,9 +238,10 @@ class ActivitiesBuilder:
 
     def _add(self, block: Ints, what: str) -> None:
         block = self._with_times(block, what)
-        start_ns, end_ns, device_id, process, correlation_id, *name = block
+        start_ns, end_ns, device_id, global_id, correlation_id, *name = block
+        process = process_of(global_id)
         if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
-            raise ValueError("no device has the number of one")
+            raise ValueError("a number of a device is below 0 or above 4,194,303")
         at, self._count = self._count, self._count + len(start_ns)
         if self._count > len(self._start_ns):
             raise ValueError("a table has more rows than numbers of rows")

@@ -9,7 +9,15 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import Device, Overheads, Source, Thread, possible
+from bubbleviz.model.profile import (
+    Device,
+    Overheads,
+    Source,
+    Thread,
+    impossible_times,
+    possible,
+    process_of,
+)
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import tables_read
 
@@ -95,14 +103,20 @@ def _uuid(text: str) -> str | None:
     return text if text.strip("0-") else None
 
 
-def overheads_of(export: Export) -> Overheads:
-    """Return when the profiler paused processes, as far as the export records it."""
+def overheads_of(export: Export) -> tuple[Overheads, tuple[Limitation, ...]]:
+    """Return when the profiler paused processes, and what of it was left out."""
     known = export.has("target/overheads")
     columns = export.columns("target/overheads") if known else np.empty((3, 0), np.int64)
-    start_ns, end_ns, process = columns
-    overheads = Overheads(process, start_ns, end_ns)
+    start_ns, end_ns, thread = columns
+    overheads = Overheads(process_of(thread), start_ns, end_ns)
+    # The session begins before any overhead does: CUPTI writes 0 for a time that it lacks.
+    timed = start_ns > 0
     sane = possible(start_ns, end_ns)
-    return overheads if sane is None else overheads.take(sane)
+    keep = timed if sane is None else timed & sane
+    left_out = int((~keep).sum())
+    if not left_out:
+        return overheads, ()
+    return overheads.take(keep), impossible_times(export.path, {"overheads of the profiler": left_out})
 
 
 def target_limitations(export: Export) -> tuple[Limitation, ...]:

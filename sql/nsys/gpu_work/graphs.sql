@@ -5,7 +5,7 @@ SELECT
     graph.start AS start_ns,  -- when its first node began on the device
     graph."end" AS end_ns,  -- when its last one finished
     graph.deviceId AS device_id,  -- device number as the process sees it
-    COALESCE(graph.globalPid, -1) >> 24 AS process,  -- host id and process id
+    COALESCE(graph.globalPid, -1) AS process,  -- host id and process id, above 24 bits
     COALESCE(graph.correlationId, -1) AS correlation_id,  -- pairs with its launch in calls/all.sql
     -2 AS name_id  -- a graph has no kernel name
 FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS graph

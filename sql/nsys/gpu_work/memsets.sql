@@ -5,7 +5,7 @@ SELECT
     memset.start AS start_ns,  -- when the memset began on the device
     memset."end" AS end_ns,  -- when it finished
     memset.deviceId AS device_id,  -- device number as the process sees it
-    COALESCE(memset.globalPid, -1) >> 24 AS process,  -- host id and process id
+    COALESCE(memset.globalPid, -1) AS process,  -- host id and process id, above 24 bits
     COALESCE(memset.correlationId, -1) AS correlation_id  -- pairs with calls/all.sql
 FROM CUPTI_ACTIVITY_KIND_MEMSET AS memset
 ORDER BY memset._rowid_

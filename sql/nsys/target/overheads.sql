@@ -1,10 +1,10 @@
 -- When the profiler paused a process: nsys to write its records, CUPTI to hand over its buffers.
 --
--- requires: overheads(source, row_number, start_ns, end_ns, process)
+-- requires: overheads(source, row_number, start_ns, end_ns, thread)
 SELECT
     overhead.start_ns AS start_ns,  -- when it began
     overhead.end_ns AS end_ns,  -- when it was over
-    COALESCE(overhead.process, -1) AS process  -- host id and process id
+    COALESCE(overhead.thread, -1) AS thread  -- host id, process id and thread id
 FROM overheads AS overhead
 WHERE overhead.start_ns IS NOT NULL AND overhead.end_ns IS NOT NULL
 ORDER BY overhead.source, overhead.row_number

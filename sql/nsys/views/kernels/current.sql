@@ -6,7 +6,7 @@ SELECT
     kernel.start AS start_ns,  -- began on the device, ns since the session's start
     kernel."end" AS end_ns,  -- finished, on the same clock
     kernel.deviceId AS device_id,  -- device number as the process sees it
-    kernel.globalPid >> 24 AS process,  -- host id and process id: globalPid without its low 24 bits
+    kernel.globalPid AS process,  -- host id and process id, above 24 bits of zeros
     kernel.correlationId AS correlation_id,  -- CUPTI's number of the launching call
     kernel.demangledName AS name_id  -- StringIds.id of the full name
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel

@@ -6,5 +6,5 @@ SELECT
     cupti._rowid_ AS row_number,  -- order of the rows of the source
     cupti.start AS start_ns,  -- began, ns since the session's start
     cupti."end" AS end_ns,  -- ended, on the same clock
-    cupti.globalTid >> 24 AS process  -- host id and process id: globalTid without its low 24 bits
+    cupti.globalTid AS thread  -- host id, process id and thread id
 FROM CUPTI_ACTIVITY_KIND_OVERHEAD AS cupti

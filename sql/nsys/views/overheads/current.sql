@@ -7,7 +7,7 @@ SELECT
     nsys._rowid_ AS row_number,  -- order of the rows of the source
     nsys.start AS start_ns,  -- began, ns since the session's start
     nsys."end" AS end_ns,  -- ended, on the same clock
-    nsys.globalTid >> 24 AS process  -- host id and process id: globalTid without its low 24 bits
+    nsys.globalTid AS thread  -- host id, process id and thread id
 FROM PROFILER_OVERHEAD AS nsys
 UNION ALL
 SELECT
@@ -15,5 +15,5 @@ SELECT
     cupti._rowid_ AS row_number,  -- order of the rows of the source
     cupti.start AS start_ns,  -- began, ns since the session's start
     cupti."end" AS end_ns,  -- ended, on the same clock
-    cupti.globalTid >> 24 AS process  -- host id and process id: globalTid without its low 24 bits
+    cupti.globalTid AS thread  -- host id, process id and thread id
 FROM CUPTI_ACTIVITY_KIND_OVERHEAD AS cupti

@@ -6,5 +6,5 @@ SELECT
     nsys._rowid_ AS row_number,  -- order of the rows of the source
     nsys.start AS start_ns,  -- began, ns since the session's start
     nsys."end" AS end_ns,  -- ended, on the same clock
-    nsys.globalTid >> 24 AS process  -- host id and process id: globalTid without its low 24 bits
+    nsys.globalTid AS thread  -- host id, process id and thread id
 FROM PROFILER_OVERHEAD AS nsys
