@@ -147,4 +147,5 @@ def _parts(
 
 def _before(delays: Ints, most_ns: Ints) -> Ints:
     """Return how much of the delay of each row the causes before each cause take, at most all."""
-    return np.minimum(np.cumsum(delays, axis=1) - delays, most_ns[:, None])
+    before: Ints = np.minimum(np.cumsum(delays, axis=1) - delays, most_ns[:, None])
+    return before

@@ -65,7 +65,11 @@ class KernelTime:
         return {**asdict(self), "share": self.share, "beside_headline": self.beside_headline}
 
     def _outweighs(self, time_ns: int) -> bool:
-        return self.window_ns > 0 and time_ns > self.bubble_ns and time_ns >= _NOTICEABLE * self.window_ns
+        return (
+            self.window_ns > 0
+            and time_ns > self.bubble_ns
+            and time_ns >= _NOTICEABLE * self.window_ns
+        )
 
 
 def kernel_time_of(report: Report) -> KernelTime:

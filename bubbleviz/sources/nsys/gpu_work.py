@@ -33,7 +33,11 @@ _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 #: How the names of calls begin that launch kernels.
 _LAUNCHES = ("cudaLaunchKernel", "cudaLaunchCooperative", "cuLaunchKernel", "cuLaunchCooperative")
 #: All of these: calls whose work may not be recorded.
-WORK_CALLS = (*_LAUNCHES, *_GRAPH_LAUNCHES, *(start for starts in _COPYING.values() for start in starts))
+WORK_CALLS = (
+    *_LAUNCHES,
+    *_GRAPH_LAUNCHES,
+    *(start for starts in _COPYING.values() for start in starts),
+)
 #: The name id in gpu_work/graphs.sql of a CUDA graph, which has no name.
 _WHOLE_GRAPH = -2
 #: A process (40 bits) and a device make one integer.
@@ -223,8 +227,7 @@ class ActivitiesBuilder:
         self.untimed = {KERNELS: 0, "copies": 0}
 
     def add_kernels(self, block: Ints) -> None:
-        """Add kernels: start_ns, end_ns, device, process above 24 bits, correlation id, number of
-        the name.
+        """Add kernels: start_ns, end_ns, device, globalPid, correlation id, number of the name.
 
         Raises:
             ValueError: a device has a number that none can have.

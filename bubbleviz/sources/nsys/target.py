@@ -116,7 +116,9 @@ def overheads_of(export: Export) -> tuple[Overheads, tuple[Limitation, ...]]:
     left_out = int((~keep).sum())
     if not left_out:
         return overheads, ()
-    return overheads.take(keep), impossible_times(export.path, {"overheads of the profiler": left_out})
+    return overheads.take(keep), impossible_times(
+        export.path, {"overheads of the profiler": left_out}
+    )
 
 
 def target_limitations(export: Export) -> tuple[Limitation, ...]:
