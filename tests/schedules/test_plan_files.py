@@ -277,6 +277,6 @@ def test_what_ran_is_compared_with_a_plan(
 
     assert main(["analyze", profile, "--plan", str(wrong)]) == 1
     assert (
-        "--plan wrong.csv: the plan has 4 stages of 1 chunks with 4 microbatches"
+        "--plan wrong.csv: the plan has 4 stages of 1 chunk with 4 microbatches"
         in capsys.readouterr().err
     )
