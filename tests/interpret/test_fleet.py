@@ -32,8 +32,7 @@ from bubbleviz.render.formats.csv import RENDERER as CSV
 from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.report.report import Report
 from bubbleviz.sources.nsys import scan
-from bubbleviz.sources.nsys.database import Database
-from bubbleviz.sources.nsys.scan import Stretch
+from bubbleviz.sources.nsys.scan import Readers, Stretch
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.places import CHECKOUT
@@ -88,9 +87,9 @@ def test_stretches_come_in_order_whichever_is_read_first(
     whole = written(bubbleviz.analyze(file))
     read, wait = Stretch.columns, Random(5)
 
-    def columns(stretch: Stretch, database: Database) -> Ints:
+    def columns(stretch: Stretch, readers: Readers) -> Ints:
         time.sleep(wait.random() / 500)
-        return read(stretch, database)
+        return read(stretch, readers)
 
     monkeypatch.setattr(Stretch, "columns", columns)
 
@@ -124,10 +123,10 @@ def test_what_a_thread_finds_damaged_ends_the_run(
 ) -> None:
     read = Stretch.columns
 
-    def columns(stretch: Stretch, database: Database) -> Ints:
+    def columns(stretch: Stretch, readers: Readers) -> Ints:
         if stretch.first > 61:
             raise ProfileError("damaged")
-        return read(stretch, database)
+        return read(stretch, readers)
 
     monkeypatch.setattr(Stretch, "columns", columns)
     with pytest.raises(ProfileError, match="damaged"):

@@ -28,7 +28,7 @@ _LONGEST_FROM_0_NS = 1_000_000_000
 class _CallStretch(Stretch):
     """A stretch of calls, mostly all of one thread."""
 
-    def columns(self, database: Database) -> Ints:
+    def from_database(self, database: Database) -> Ints:
         """Return the columns of calls/all.sql, which runs only where there are several threads."""
         ends = {"first": self.first, "last": self.last}
         threads = database.columns(query("calls/threads"), ends)[0].tolist()
@@ -37,7 +37,7 @@ class _CallStretch(Stretch):
             columns = database.columns(query("calls/of_thread"), binds, self.length)
             if columns.shape[1] == self.length:
                 return np.insert(columns, 2, threads[0], axis=0)
-        return super().columns(database)
+        return super().from_database(database)
 
 
 @dataclass(frozen=True)

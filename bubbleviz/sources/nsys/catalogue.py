@@ -83,6 +83,14 @@ class Catalogue:
             schema.setdefault(str(relation), set()).add(str(column))
         return {table: frozenset(columns) for table, columns in schema.items()}
 
+    def storage(self) -> list[tuple[object, ...]]:
+        """Return how the file stores each table that queries read: the rows of storage.sql.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        return self.rows(query("storage"), {"names": _names_of_tables()})
+
     def create_views(self, statements: Sequence[str]) -> None:
         """Create the temporary views which queries read."""
         for statement in statements:
@@ -100,6 +108,9 @@ class Catalogue:
         except DBAPIError as error:
             self.signals.raise_caught()
             raise damage(self.path, query, str(error.orig)) from error
+        except UnicodeDecodeError as error:
+            # Python cannot decode what SQLite reports of a malformed schema.
+            raise damage(self.path, query, "the schema is no text") from error
         return [tuple(map(_decoded, row)) for row in result]
 
     def count(self, table: str) -> int:

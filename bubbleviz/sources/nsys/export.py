@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
+from bubbleviz.native.library import library
 from bubbleviz.sources.nsys.database import Binds, Database, opened_database
+from bubbleviz.sources.nsys.direct_reader import DirectReader, opened_directly, stored_tables
 from bubbleviz.sources.nsys.pages import check_pages
 from bubbleviz.sources.nsys.queries import (
     Query,
@@ -45,12 +47,14 @@ class Export:
         views: the variant of each view that queries read here.
         catalogue: answers small queries.
         database: reads large tables.
+        direct: reads them faster; None where it cannot.
     """
 
     schema: Schema
     views: Mapping[str, Query]
     catalogue: Catalogue
     database: Database
+    direct: DirectReader | None = None
 
     @property
     def path(self) -> str:
@@ -142,8 +146,12 @@ def opened(path: str) -> Iterator[Export]:
         views = views_of(schema)
         statements = [f"CREATE TEMP VIEW {name} AS\n{views[name].text}" for name in views]
         catalogue.create_views(statements)
-        with opened_database(path, statements) as database:
-            yield Export(schema, views, catalogue, database)
+        stored = stored_tables(catalogue.storage()) if library() else {}
+        with (
+            opened_database(path, statements) as database,
+            opened_directly(path, stored, views) as direct,
+        ):
+            yield Export(schema, views, catalogue, database, direct)
 
 
 def _check_finished(path: str) -> None:

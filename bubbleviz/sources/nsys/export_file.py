@@ -193,7 +193,10 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
     Raises:
         ProfileError: it is being written, damaged, or no export.
     """
-    with opened(path) as export, scan_of(export.database, jobs, _rows(export), watch) as scan:
+    with (
+        opened(path) as export,
+        scan_of(export.database, export.direct, jobs, _rows(export), watch) as scan,
+    ):
         # The names of ranges to read are known only after a while; kernels need none.
         scan.begin(kernel_stretches(export, scan))
         yield NsysFile(export, scan)

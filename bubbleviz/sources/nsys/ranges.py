@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.sources.nsys.database import Binds
+from bubbleviz.sources.nsys.direct_reader import OPEN_END
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.gpu_work import WORK_CALLS
-from bubbleviz.sources.nsys.scan import Scan
+from bubbleviz.sources.nsys.scan import Readers, Scan, Stretch
 
 #: Rows of the NVTX table in one stretch.
 RANGE_ROWS = 1 << 18
@@ -27,6 +28,8 @@ _EVENT_TYPES = {
     "NvtxtPushPopRange": 70,
     "NvtxtStartEndRange": 71,
 }
+#: The parameters of queries for the four of them.
+_KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
 #: A sample is about so many pieces of so many rows.
 _SAMPLES = 64
 _SAMPLE_ROWS = 256
@@ -80,14 +83,46 @@ class NameFilter:
 
 def name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
     """Return the names to read; ``StringIds``, maybe as long as the NVTX table, is read once."""
-    binds = binds_of([*globs, *(f"{start}*" for start in WORK_CALLS)])
-    rows = export.rows("strings/matching", binds)
-    texts = {export.number(row[0]): str(row[1]) for row in rows}
+    texts = _matching_strings(export, (*globs, *(f"{start}*" for start in WORK_CALLS)))
     calls = {i: text for i, text in texts.items() if text.startswith(WORK_CALLS)}
     fits = fitting(globs, calls.values())
     others = {i for i, fit in zip(calls, fits, strict=True) if not fit}
     strings = {i: text for i, text in texts.items() if i not in others}
     return NameFilter(tuple(globs), strings, calls)
+
+
+def _matching_strings(export: Export, globs: tuple[str, ...]) -> Mapping[int, str]:
+    """Return the registered strings that fit a pattern, by id."""
+    rows = export.direct.named("strings/matching", globs) if export.direct else None
+    if rows is not None:
+        return {i: str(text) for i, text in zip(rows.values[0].tolist(), rows.texts, strict=True)}
+    matching = export.rows("strings/matching", binds_of(globs))
+    return {export.number(row[0]): str(row[1]) for row in matching}
+
+
+@dataclass(frozen=True)
+class _NamedStretch(Stretch):
+    """A stretch of ranges, of which those of some names are read."""
+
+    names: NameFilter = field(default_factory=lambda: NameFilter((), {}, {}))
+
+    def rows(self, readers: Readers) -> list[tuple[object, ...]]:
+        """Return the rows of ranges/named.sql."""
+        binds = dict(self.binds)
+        rows = None
+        if readers.direct:
+            rows = readers.direct.named(
+                self.query,
+                self.names.globs,
+                tuple(int(binds[kind] or 0) for kind in _KINDS),
+                tuple(sorted(self.names.strings)),
+                (self.first, self.last),
+            )
+        if rows is None:
+            return super().rows(readers)
+        *numbers, text_id = rows.values.tolist()
+        numbers[1] = [None if end == OPEN_END else end for end in numbers[1]]
+        return list(zip(*numbers, rows.texts, text_id, strict=True))
 
 
 def read_ranges(
@@ -112,7 +147,10 @@ def read_ranges(
     binds: Binds = {**types, **binds_of(names.globs), **strings}
     bounds = export.bounds("ranges/bounds")
     # Each stretch looks up the wanted strings anew, so that stretches are long.
-    stretches = scan.stretches("ranges/named", *bounds, RANGE_ROWS, binds)
+    stretches = [
+        _NamedStretch(s.query, s.first, s.last, s.binds, names)
+        for s in scan.stretches("ranges/named", *bounds, RANGE_ROWS, binds)
+    ]
     numbers: dict[str, int] = {}
     blocks = [_block(export, rows, names.strings, numbers) for rows in scan.rows(stretches)]
     start_ns, end_ns, kind, thread, end_thread, open_ended, name_id = np.concatenate(

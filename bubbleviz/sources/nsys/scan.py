@@ -25,6 +25,7 @@ from typing import TypeVar
 from bubbleviz.model.columns import Ints
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.database import Binds, Database, opened_database
+from bubbleviz.sources.nsys.direct_reader import DirectReader
 from bubbleviz.sources.nsys.queries import query
 
 Result = TypeVar("Result")
@@ -33,6 +34,19 @@ Result = TypeVar("Result")
 ROWS = 1 << 15
 #: How many stretches more than threads may be read before the first of them is used.
 _AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Readers:
+    """What a thread reads with.
+
+    Attributes:
+        direct: decodes pages; None where it cannot.
+        database: gives SQLite's connection, made on first use.
+    """
+
+    direct: DirectReader | None
+    database: Callable[[], Database]
 
 
 @dataclass(frozen=True)
@@ -47,13 +61,19 @@ class Stretch:
     last: int
     binds: tuple[tuple[str, int | str | None], ...] = ()
 
-    def columns(self, database: Database) -> Ints:
+    def columns(self, readers: Readers) -> Ints:
         """Return the query's int64 columns, shape (columns, rows)."""
+        direct = readers.direct
+        columns = direct.columns(self.query, self.first, self.last) if direct else None
+        return self.from_database(readers.database()) if columns is None else columns
+
+    def from_database(self, database: Database) -> Ints:
+        """Return the query's columns as SQLite reads them."""
         return database.columns(query(self.query), self._binds(), min(self.length, ROWS))
 
-    def rows(self, database: Database) -> list[tuple[object, ...]]:
+    def rows(self, readers: Readers) -> list[tuple[object, ...]]:
         """Return the query's rows, where they are few."""
-        return database.rows(query(self.query), self._binds())
+        return readers.database().rows(query(self.query), self._binds())
 
     @property
     def length(self) -> int:
@@ -64,12 +84,12 @@ class Stretch:
         return {**dict(self.binds), "first": self.first, "last": self.last}
 
 
-def _columns(stretch: Stretch, database: Database) -> Ints:
-    return stretch.columns(database)
+def _columns(stretch: Stretch, readers: Readers) -> Ints:
+    return stretch.columns(readers)
 
 
-def _rows(stretch: Stretch, database: Database) -> list[tuple[object, ...]]:
-    return stretch.rows(database)
+def _rows(stretch: Stretch, readers: Readers) -> list[tuple[object, ...]]:
+    return stretch.rows(readers)
 
 
 @dataclass(frozen=True)
@@ -78,11 +98,13 @@ class Scan:
 
     Attributes:
         database: the file.
+        direct: reads it faster; None where it cannot.
         jobs: how many threads read.
         count: takes how many rows more have been read.
     """
 
     database: Database
+    direct: DirectReader | None
     jobs: int
     count: Callable[[int], None]
     _pool: ThreadPoolExecutor
@@ -149,30 +171,38 @@ class Scan:
                 future.cancel()
 
     def _handed(
-        self, read: Callable[[Stretch, Database], Result], stretch: Stretch
+        self, read: Callable[[Stretch, Readers], Result], stretch: Stretch
     ) -> Future[Result]:
         """Hand a stretch to a thread; where none can be started, read it here."""
         try:
             return self._pool.submit(self._read, read, stretch)
         except RuntimeError:
             done: Future[Result] = Future()
-            done.set_result(read(stretch, self.database))
+            done.set_result(read(stretch, Readers(self.direct, lambda: self.database)))
             return done
 
-    def _read(self, read: Callable[[Stretch, Database], Result], stretch: Stretch) -> Result:
-        """Read a stretch in a thread, which opens the file for itself."""
+    def _read(self, read: Callable[[Stretch, Readers], Result], stretch: Stretch) -> Result:
+        """Read a stretch in a thread."""
+        return read(stretch, Readers(self.direct, self._database_of_thread))
+
+    def _database_of_thread(self) -> Database:
+        """Return the file as this thread has opened it for itself."""
         if not hasattr(self._of_thread, "database"):
             opened = opened_database(self.database.path, self.database.views)
             self._of_thread.database = self._opened.enter_context(opened)
-        return read(stretch, self._of_thread.database)
+        database: Database = self._of_thread.database
+        return database
 
 
 @contextmanager
-def scan_of(database: Database, jobs: int, rows: int, watch: Watch) -> Iterator[Scan]:
+def scan_of(
+    database: Database, direct: DirectReader | None, jobs: int, rows: int, watch: Watch
+) -> Iterator[Scan]:
     """Have an open file read by so many threads.
 
     Args:
         database: the open file.
+        direct: reads it faster; None where it cannot.
         jobs: how many threads read.
         rows: how many rows there are to read.
         watch: takes what share of them has been read.
@@ -186,6 +216,6 @@ def scan_of(database: Database, jobs: int, rows: int, watch: Watch) -> Iterator[
 
     with ExitStack() as opened, ThreadPoolExecutor(jobs, "bubbleviz-read") as pool:
         try:
-            yield Scan(database, jobs, count, pool, opened, local(), {})
+            yield Scan(database, direct, jobs, count, pool, opened, local(), {})
         finally:
             pool.shutdown(cancel_futures=True)

@@ -1,0 +1,281 @@
+"""Library: the functions of ``sqlite_pages.c``, with numpy columns in place of pointers.
+
+Every function gives None where the file is not plain, or memory is short; see the C source.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+#: The file that the build puts beside this one.
+FILE = "libbubbleviz.dylib" if sys.platform == "darwin" else "libbubbleviz.so"
+#: Set to 0, it leaves the compiled part out.
+SWITCH = "BUBBLEVIZ_NATIVE"
+
+_Ints: TypeAlias = npt.NDArray[np.int64]
+_SIZE = ctypes.c_size_t
+
+
+class Null(IntEnum):
+    """What NULL in a column reads as."""
+
+    UNUSUAL = 0
+    MISSING = 1
+    #: As missing, and no value of the file may be equal to that.
+    DISTINCT = 2
+
+
+class FileShape(ctypes.Structure):
+    """An open SQLite file: its descriptor, bytes of a page, of these in use, and its pages."""
+
+    _fields_ = (
+        ("descriptor", ctypes.c_int32),
+        ("page_bytes", ctypes.c_uint32),
+        ("usable", ctypes.c_uint32),
+        ("pages", ctypes.c_uint32),
+    )
+
+
+class IntegerColumn(ctypes.Structure):
+    """A column of integers: its place in the table, and how its values are read."""
+
+    _fields_ = (
+        ("index", ctypes.c_int32),
+        ("null", ctypes.c_int32),
+        ("missing", ctypes.c_int64),
+        ("shift", ctypes.c_int32),
+        ("alias", ctypes.c_int32),
+    )
+
+
+class _Leaves(ctypes.Structure):
+    _fields_ = (
+        ("page", ctypes.c_void_p),
+        ("last_row", ctypes.c_void_p),
+        ("from", _SIZE),
+        ("to", _SIZE),
+        ("first", ctypes.c_int64),
+        ("last", ctypes.c_int64),
+    )
+
+
+class _Selection(ctypes.Structure):
+    _fields_ = (
+        ("patterns", ctypes.c_void_p),
+        ("text", ctypes.c_int32),
+        ("kind", ctypes.c_int32),
+        ("kinds", ctypes.c_int64 * 4),
+        ("id", ctypes.c_int32),
+        ("id_count", ctypes.c_int32),
+        ("ids", ctypes.c_void_p),
+    )
+
+
+class _Named(ctypes.Structure):
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("texts", ctypes.c_void_p),
+        ("rows", _SIZE),
+        ("bytes", _SIZE),
+    )
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """The leaf pages of a table, in order.
+
+    Attributes:
+        page: number of each, shape (leaves,).
+        last_row: the last row number that each may hold.
+    """
+
+    page: npt.NDArray[np.uint32]
+    last_row: _Ints
+
+    def around(self, first: int, last: int) -> tuple[int, int]:
+        """Return which of these, from and to, may hold rows of some numbers."""
+        begin = int(np.searchsorted(self.last_row, first))
+        end = int(np.searchsorted(self.last_row, last)) + 1
+        return begin, min(end, len(self.page))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rows to keep: those of some kinds whose text fits a pattern, or has some number.
+
+    Attributes:
+        globs: SQLite's GLOB patterns, of which the text must fit one.
+        text: place of the column of texts in the table.
+        kind: place of the column of kinds; -1 to keep all kinds.
+        kinds: four codes.
+        text_id: place of the column of numbers of texts, used where the text is NULL; -1 none.
+        text_ids: wanted numbers, ascending.
+    """
+
+    globs: tuple[str, ...]
+    text: int
+    kind: int = -1
+    kinds: tuple[int, ...] = (0, 0, 0, 0)
+    text_id: int = -1
+    text_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class NamedRows:
+    """Rows with names.
+
+    Attributes:
+        values: of the columns that were asked for, shape (columns, rows).
+        texts: of each row, read as far as it is UTF-8; None for NULL.
+    """
+
+    values: _Ints
+    texts: tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class Library:
+    """The loaded functions. Threads may call them at the same time; they hold no lock."""
+
+    functions: ctypes.CDLL
+
+    def leaves(self, file: FileShape, root: int) -> Leaves | None:
+        """Return the leaf pages of the table whose tree begins on a page."""
+        page, last_row = np.empty(file.pages, np.uint32), np.empty(file.pages, np.int64)
+        count = _SIZE()
+        status = self.functions.bubbleviz_leaves(
+            ctypes.byref(file),
+            ctypes.c_uint32(root),
+            _pointer(page),
+            _pointer(last_row),
+            _SIZE(len(page)),
+            ctypes.byref(count),
+        )
+        rows = slice(0, count.value)
+        return None if status else Leaves(page[rows].copy(), last_row[rows].copy())
+
+    def integers(
+        self,
+        file: FileShape,
+        leaves: Leaves,
+        columns: Sequence[IntegerColumn],
+        first: int,
+        last: int,
+    ) -> _Ints | None:
+        """Return columns of the rows ``first`` to ``last``, shape (columns, rows)."""
+        # No row takes less than three bytes.
+        begin, end = leaves.around(first, last)
+        room = min(last - first + 1, (end - begin) * file.page_bytes // 3)
+        values = np.empty((len(columns), room), np.int64)
+        rows = _SIZE()
+        status = self.functions.bubbleviz_integers(
+            ctypes.byref(file),
+            ctypes.byref(_leaves(leaves, begin, end, first, last)),
+            _array(columns),
+            len(columns),
+            _pointer(values),
+            _SIZE(room),
+            ctypes.byref(rows),
+        )
+        if status:
+            return None
+        return values if rows.value == room else values[:, : rows.value].copy()
+
+    def named(
+        self,
+        file: FileShape,
+        leaves: Leaves,
+        columns: Sequence[IntegerColumn],
+        selection: Selection,
+        first: int,
+        last: int,
+    ) -> NamedRows | None:
+        """Return the selected rows among ``first`` to ``last``."""
+        begin, end = leaves.around(first, last)
+        ids = np.array(selection.text_ids, np.int64)
+        texts = b"".join(glob.encode() + b"\0" for glob in selection.globs)
+        patterns = ctypes.c_void_p(
+            self.functions.bubbleviz_patterns(texts, _SIZE(len(selection.globs)))
+        )
+        result = _Named()
+        try:
+            chosen = _Selection(
+                patterns,
+                selection.text,
+                selection.kind,
+                (ctypes.c_int64 * 4)(*selection.kinds),
+                selection.text_id,
+                len(ids),
+                _pointer(ids),
+            )
+            status = patterns.value is None or self.functions.bubbleviz_named(
+                ctypes.byref(file),
+                ctypes.byref(_leaves(leaves, begin, end, first, last)),
+                _array(columns),
+                len(columns),
+                ctypes.byref(chosen),
+                ctypes.byref(result),
+            )
+            return None if status else _named_rows(result, len(columns))
+        finally:
+            self.functions.bubbleviz_named_free(ctypes.byref(result))
+            self.functions.bubbleviz_patterns_free(patterns)
+
+
+def _named_rows(result: _Named, columns: int) -> NamedRows:
+    size = result.rows * (columns + 1) * 8
+    flat = np.frombuffer(ctypes.string_at(result.values, size) if size else b"", np.int64)
+    table = flat.reshape(result.rows, columns + 1)
+    texts = ctypes.string_at(result.texts, result.bytes) if result.bytes else b""
+    length = table[:, columns].tolist()
+    end = np.cumsum(np.maximum(table[:, columns], 0)).tolist()
+    return NamedRows(
+        np.ascontiguousarray(table[:, :columns].T),
+        tuple(
+            None if bytes_ < 0 else texts[to - bytes_ : to].decode("utf-8", "replace")
+            for to, bytes_ in zip(end, length, strict=True)
+        ),
+    )
+
+
+def _pointer(column: npt.NDArray[np.generic]) -> ctypes.c_void_p:
+    return column.ctypes.data_as(ctypes.c_void_p)
+
+
+def _array(columns: Sequence[IntegerColumn]) -> ctypes.Array[IntegerColumn]:
+    return (IntegerColumn * len(columns))(*columns)
+
+
+def _leaves(leaves: Leaves, begin: int, end: int, first: int, last: int) -> _Leaves:
+    return _Leaves(leaves.page.ctypes.data, leaves.last_row.ctypes.data, begin, end, first, last)
+
+
+def library() -> Library | None:
+    """Return the compiled part; None where it was not built, or is switched off."""
+    return None if os.environ.get(SWITCH) == "0" else _loaded()
+
+
+@cache
+def _loaded() -> Library | None:
+    return load(Path(__file__).with_name(FILE))
+
+
+def load(path: Path) -> Library | None:
+    """Return the library in a file; None where it cannot be loaded."""
+    try:
+        functions = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    functions.bubbleviz_patterns.restype = ctypes.c_void_p
+    return Library(functions)

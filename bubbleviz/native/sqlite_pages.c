@@ -1,0 +1,813 @@
+/* Rows of ordinary SQLite tables, decoded straight from the leaf pages of their B-trees.
+ *
+ * SQLite steps through a row at a time; whoever wants columns of millions of rows can have them for
+ * half of that. Nothing here is trusted before it is checked: every number that comes from the file
+ * is held against the bounds of its cell, its page and the file, and whatever is not plain is
+ * UNUSUAL. The caller then leaves the file to SQLite, which is the reference.
+ *
+ *     page      | header | places of cells --> |    free    | <-- cells ... |  reserved  |
+ *     cell      | bytes of payload | row number | payload, maybe continued on overflow pages |
+ *     payload   | bytes of header | a type for each column | a value for each column |
+ *
+ * https://sqlite.org/fileformat2.html, sections 1.6 (B-tree pages) and 2.1 (records). No state is
+ * kept between calls, so that threads may call at the same time.
+ */
+#define _GNU_SOURCE /* memmem */
+#define _DARWIN_C_SOURCE
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef EXPORTED
+#define EXPORTED __attribute__((visibility("default")))
+#endif
+
+enum status { OK = 0, UNUSUAL = 1, NO_MEMORY = 2 };
+
+enum {
+    INTERIOR = 0x05,    /* page types of a table's B-tree */
+    LEAF = 0x0d,
+    LEAF_HEADER = 8,    /* bytes */
+    INTERIOR_HEADER = 12,
+    MOST_DEPTH = 20,    /* as SQLite's own limit of a cursor */
+    MOST_COLUMNS = 64,  /* of a table, up to the last that is read */
+    RUN_BYTES = 1 << 18 /* read at once */
+};
+
+/* The page around this byte holds SQLite's locks, never data. */
+static const uint64_t LOCK_BYTE = 1u << 30;
+
+struct file {
+    int32_t descriptor;
+    uint32_t page_bytes;
+    uint32_t usable; /* bytes of a page: all but the reserved ones at its end */
+    uint32_t pages;
+};
+
+/* A column of integers, and what stands for NULL. */
+struct column {
+    int32_t index;    /* among the columns of the table */
+    int32_t nullable; /* 0: NULL is unusual; 1: it reads as missing; 2: and no value may be that */
+    int64_t missing;
+    int32_t shift; /* the value is shifted right by so many bits */
+    int32_t alias; /* not 0: stands for the row number, and NULL is stored */
+};
+
+struct leaves {
+    const uint32_t *page;
+    const int64_t *last_row; /* that may be on it */
+    size_t from, to;         /* of these, those to read */
+    int64_t first, last;     /* row numbers to read */
+};
+
+static inline uint32_t big2(const uint8_t *at) { return (uint32_t)at[0] << 8 | at[1]; }
+
+static inline uint32_t big4(const uint8_t *at)
+{
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+/* A number of one to nine bytes; NULL where it is not whole. */
+static inline const uint8_t *varint(const uint8_t *at, const uint8_t *end, uint64_t *value)
+{
+    uint64_t sum = 0;
+
+    for (int byte = 0; byte < 8; byte++) {
+        if (at >= end)
+            return NULL;
+        sum = sum << 7 | (*at & 0x7f);
+        if (*at++ < 0x80) {
+            *value = sum;
+            return at;
+        }
+    }
+    if (at >= end)
+        return NULL;
+    *value = sum << 8 | *at++;
+    return at;
+}
+
+static int plain_page(const struct file *file, uint32_t number)
+{
+    return number > 1 && number <= file->pages && number != LOCK_BYTE / file->page_bytes + 1;
+}
+
+static int read_pages(const struct file *file, uint32_t number, size_t count, uint8_t *into)
+{
+    size_t wanted = count * file->page_bytes;
+    uint64_t at = (uint64_t)(number - 1) * file->page_bytes;
+
+    while (wanted > 0) {
+        ssize_t got = pread(file->descriptor, into, wanted, (off_t)at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return UNUSUAL;
+        into += got, at += (uint64_t)got, wanted -= (size_t)got;
+    }
+    return OK;
+}
+
+/* --- the tree ------------------------------------------------------------------------------- */
+
+struct walk {
+    const struct file *file;
+    uint8_t *seen; /* a bit a page: none is in the tree twice */
+    uint8_t *pages;
+    uint32_t *leaf;
+    int64_t *last_row;
+    size_t room, count;
+    int depth; /* of leaves; the root has 0 */
+};
+
+static int visit(struct walk *walk, uint32_t number)
+{
+    uint8_t bit = (uint8_t)(1 << (number & 7));
+
+    if (!plain_page(walk->file, number) || walk->seen[number >> 3] & bit)
+        return UNUSUAL;
+    walk->seen[number >> 3] |= bit;
+    return OK;
+}
+
+/* Leaves are all at the same depth: that of the leftmost. */
+static int find_depth(struct walk *walk, uint32_t number)
+{
+    for (walk->depth = 0; walk->depth < MOST_DEPTH; walk->depth++) {
+        if (!plain_page(walk->file, number) || read_pages(walk->file, number, 1, walk->pages))
+            return UNUSUAL;
+        if (walk->pages[0] == LEAF)
+            return OK;
+        if (walk->pages[0] != INTERIOR)
+            return UNUSUAL;
+        uint32_t cells = big2(walk->pages + 3);
+        uint32_t at = cells ? big2(walk->pages + INTERIOR_HEADER) : 8;
+        if (at > walk->file->usable - 4)
+            return UNUSUAL;
+        number = big4(walk->pages + at);
+    }
+    return UNUSUAL;
+}
+
+static int walk_below(struct walk *walk, uint32_t number, int depth, int64_t *after, int64_t last)
+{
+    int status = visit(walk, number);
+
+    if (status)
+        return status;
+    if (depth == walk->depth) {
+        if (walk->count == walk->room)
+            return UNUSUAL;
+        walk->leaf[walk->count] = number;
+        walk->last_row[walk->count++] = last;
+        *after = last;
+        return OK;
+    }
+    const uint8_t *page = walk->pages + (size_t)depth * walk->file->page_bytes;
+    const uint8_t *end = page + walk->file->usable;
+    if (read_pages(walk->file, number, 1, (uint8_t *)page) || page[0] != INTERIOR)
+        return UNUSUAL;
+    uint32_t cells = big2(page + 3);
+    if (INTERIOR_HEADER + 2 * (uint64_t)cells > walk->file->usable)
+        return UNUSUAL;
+    for (uint32_t cell = 0; cell < cells; cell++) {
+        uint32_t at = big2(page + INTERIOR_HEADER + 2 * cell);
+        uint64_t key;
+        if (at < INTERIOR_HEADER + 2 * cells || at > walk->file->usable - 4)
+            return UNUSUAL;
+        if (!varint(page + at + 4, end, &key))
+            return UNUSUAL;
+        /* Row numbers ascend: each child holds those after the one before, up to its key. */
+        if ((int64_t)key <= *after || (int64_t)key > last)
+            return UNUSUAL;
+        status = walk_below(walk, big4(page + at), depth + 1, after, (int64_t)key);
+        if (status)
+            return status;
+        *after = (int64_t)key;
+    }
+    return walk_below(walk, big4(page + 8), depth + 1, after, last);
+}
+
+/* The leaves of a table in order, and the last row number that each may hold. */
+EXPORTED int bubbleviz_leaves(const struct file *file, uint32_t root, uint32_t *leaf,
+                              int64_t *last_row, size_t room, size_t *count)
+{
+    struct walk walk = {file, NULL, NULL, leaf, last_row, room, 0, 0};
+    int64_t after = INT64_MIN;
+    int status = NO_MEMORY;
+
+    walk.seen = calloc(1, (size_t)(file->pages >> 3) + 1);
+    walk.pages = malloc((size_t)(MOST_DEPTH + 1) * file->page_bytes);
+    if (walk.seen && walk.pages)
+        status = find_depth(&walk, root);
+    if (!status)
+        status = walk_below(&walk, root, 0, &after, INT64_MAX);
+    free(walk.seen);
+    free(walk.pages);
+    *count = walk.count;
+    return status;
+}
+
+/* --- records -------------------------------------------------------------------------------- */
+
+struct buffer {
+    uint8_t *bytes;
+    size_t room;
+};
+
+/* Payloads that continue on other pages. */
+struct overflow {
+    struct buffer whole;
+    uint32_t pages; /* followed so far; no page belongs to two payloads */
+};
+
+static int grow(struct buffer *buffer, size_t bytes)
+{
+    if (bytes <= buffer->room)
+        return OK;
+    size_t room = bytes + bytes / 2;
+    uint8_t *moved = realloc(buffer->bytes, room);
+    if (!moved)
+        return NO_MEMORY;
+    buffer->bytes = moved;
+    buffer->room = room;
+    return OK;
+}
+
+struct record {
+    int64_t row;
+    const uint8_t *payload, *end;
+    uint64_t type[MOST_COLUMNS];
+    const uint8_t *value[MOST_COLUMNS];
+};
+
+/* Puts a payload together that continues on other pages. */
+static int follow(const struct file *file, struct overflow *overflow, const uint8_t *local,
+                  const uint8_t *page_end, uint64_t bytes)
+{
+    uint64_t usable = file->usable, least = (usable - 12) * 32 / 255 - 23;
+    uint64_t here = least + (bytes - least) % (usable - 4);
+    struct buffer *whole = &overflow->whole;
+    uint64_t at;
+
+    if (here > usable - 35)
+        here = least;
+    if (bytes > (uint64_t)file->pages * file->page_bytes || here + 4 > (size_t)(page_end - local))
+        return UNUSUAL;
+    /* Room for a page more than the payload, as pages are read whole. */
+    if (grow(whole, (size_t)bytes + file->page_bytes))
+        return NO_MEMORY;
+    memcpy(whole->bytes, local, (size_t)here);
+    uint32_t next = big4(local + here);
+    for (at = here; at < bytes; at += usable - 4) {
+        uint8_t *into = whole->bytes + at;
+        uint8_t kept[4];
+        /* The number of the next page comes first; it goes where the last four bytes were. */
+        memcpy(kept, into - 4, 4);
+        if (overflow->pages++ == file->pages || !plain_page(file, next) ||
+            read_pages(file, next, 1, into - 4))
+            return UNUSUAL;
+        next = big4(into - 4);
+        memcpy(into - 4, kept, 4);
+    }
+    return next ? UNUSUAL : OK;
+}
+
+static const uint8_t SIZES[12] = {0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0};
+
+static inline int is_integer(uint64_t type) { return (type >= 1 && type <= 6) || (type | 1) == 9; }
+
+static inline int is_text(uint64_t type) { return type >= 13 && type & 1; }
+
+/* The record of a cell: types and values of its columns up to one. */
+static inline int read_record(const struct file *file, const uint8_t *page, uint32_t cell,
+                              int columns, struct overflow *overflow, struct record *record)
+{
+    const uint8_t *end = page + file->usable, *at = page + cell, *header_end, *value;
+    uint64_t bytes, row, header;
+
+    if (!(at = varint(at, end, &bytes)) || !(at = varint(at, end, &row)))
+        return UNUSUAL;
+    record->row = (int64_t)row;
+    if (bytes > file->usable - 35) {
+        int status = follow(file, overflow, at, end, bytes);
+        if (status)
+            return status;
+        at = overflow->whole.bytes;
+    } else if (bytes > (size_t)(end - at)) {
+        return UNUSUAL;
+    }
+    end = at + bytes;
+    record->payload = at, record->end = end;
+    const uint8_t *begin = at;
+    if (!(at = varint(at, end, &header)) || header > bytes)
+        return UNUSUAL;
+    header_end = begin + header, value = header_end;
+    for (int column = 0; column < columns; column++) {
+        uint64_t type, size;
+        if (at >= header_end)
+            return UNUSUAL;
+        if (*at < 0x80)
+            type = *at++;
+        else if (!(at = varint(at, header_end, &type)))
+            return UNUSUAL;
+        if (type == 10 || type == 11)
+            return UNUSUAL;
+        size = type < 12 ? SIZES[type] : (type - 12) >> 1;
+        if (size > (size_t)(end - value))
+            return UNUSUAL;
+        record->type[column] = type;
+        record->value[column] = value;
+        value += size;
+    }
+    return OK;
+}
+
+static inline int64_t integer(uint64_t type, const uint8_t *at)
+{
+    switch (type) {
+    case 1:
+        return (int8_t)at[0];
+    case 2:
+        return (int16_t)big2(at);
+    case 3:
+        return (int32_t)((uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8) >> 8;
+    case 4:
+        return (int32_t)big4(at);
+    case 5:
+        return (int64_t)(int16_t)big2(at) * 4294967296 + big4(at + 2);
+    case 6:
+        return (int64_t)((uint64_t)big4(at) << 32 | big4(at + 4));
+    default:
+        return type == 9;
+    }
+}
+
+static inline int read_integer(const struct record *record, const struct column *column,
+                               int64_t *value)
+{
+    uint64_t type = record->type[column->index];
+
+    if (column->alias) {
+        *value = record->row;
+        return type ? UNUSUAL : OK;
+    }
+    if (is_integer(type)) {
+        *value = integer(type, record->value[column->index]) >> column->shift;
+        return column->nullable == 2 && *value == column->missing ? UNUSUAL : OK;
+    }
+    *value = column->missing;
+    return type || !column->nullable ? UNUSUAL : OK;
+}
+
+/* --- leaves --------------------------------------------------------------------------------- */
+
+/* What is done with each record; other than OK ends the reading. */
+typedef int use(void *, const struct record *);
+
+static inline int read_leaf(const struct file *file, const uint8_t *page, int columns,
+                            const struct leaves *leaves, size_t leaf, struct overflow *overflow,
+                            use *use, void *with)
+{
+    int64_t after = leaf ? leaves->last_row[leaf - 1] : INT64_MIN;
+    int first = leaf == 0;
+    struct record record;
+
+    if (page[0] != LEAF)
+        return UNUSUAL;
+    uint32_t cells = big2(page + 3);
+    if (LEAF_HEADER + 2 * (uint64_t)cells > file->usable)
+        return UNUSUAL;
+    for (uint32_t cell = 0; cell < cells; cell++) {
+        uint32_t at = big2(page + LEAF_HEADER + 2 * cell);
+        if (at < LEAF_HEADER + 2 * cells || at > file->usable - 4)
+            return UNUSUAL;
+        int status = read_record(file, page, at, columns, overflow, &record);
+        if (status)
+            return status;
+        /* Ascending, and within what the tree says of this leaf. */
+        if ((record.row <= after && !first) || record.row > leaves->last_row[leaf])
+            return UNUSUAL;
+        first = 0;
+        after = record.row;
+        if (record.row < leaves->first || record.row > leaves->last)
+            continue;
+        status = use(with, &record);
+        if (status)
+            return status;
+    }
+    return OK;
+}
+
+static inline int read_leaves(const struct file *file, int columns, const struct leaves *leaves,
+                              use *use, void *with)
+{
+    size_t most = RUN_BYTES / file->page_bytes + 1;
+    uint8_t *pages = malloc(most * file->page_bytes);
+    struct overflow overflow = {{NULL, 0}, 0};
+    int status = pages ? OK : NO_MEMORY;
+
+    for (size_t leaf = leaves->from; leaf < leaves->to && !status;) {
+        /* Leaves of a table lie mostly one behind the other. */
+        size_t run = 1;
+        while (run < most && leaf + run < leaves->to &&
+               leaves->page[leaf + run] == leaves->page[leaf] + run)
+            run++;
+        status = read_pages(file, leaves->page[leaf], run, pages);
+        for (size_t of_run = 0; of_run < run && !status; of_run++, leaf++)
+            status = read_leaf(file, pages + of_run * file->page_bytes, columns, leaves, leaf,
+                               &overflow, use, with);
+    }
+    free(overflow.whole.bytes);
+    free(pages);
+    return status;
+}
+
+static int columns_to_read(const struct column *columns, int count)
+{
+    int most = 0;
+
+    for (int i = 0; i < count; i++)
+        if (columns[i].index >= most)
+            most = columns[i].index + 1;
+    return most;
+}
+
+/* --- columns of integers -------------------------------------------------------------------- */
+
+struct table {
+    const struct column *columns;
+    int count;
+    int64_t *out; /* shape (count, room) */
+    size_t room, rows;
+};
+
+static inline int keep_integers(void *with, const struct record *record)
+{
+    struct table *table = with;
+    int status = OK;
+
+    if (table->rows == table->room)
+        return UNUSUAL;
+    for (int i = 0; i < table->count; i++)
+        status |= read_integer(record, table->columns + i,
+                               table->out + (size_t)i * table->room + table->rows);
+    table->rows++;
+    return status;
+}
+
+/* Columns of integers of some rows of a table, shape (count, room), of which *rows are filled. */
+EXPORTED int bubbleviz_integers(const struct file *file, const struct leaves *leaves,
+                                const struct column *columns, int count, int64_t *out, size_t room,
+                                size_t *rows)
+{
+    struct table table = {columns, count, out, room, 0};
+    int status =
+        read_leaves(file, columns_to_read(columns, count), leaves, keep_integers, &table);
+
+    *rows = table.rows;
+    return status;
+}
+
+/* --- names ---------------------------------------------------------------------------------- */
+
+enum { MOST_PATTERNS = 256, TRIGRAMS = 1 << 16 };
+
+struct pattern {
+    const uint8_t *text, *end;
+    const uint8_t *literal; /* the longest text that each name contains which fits */
+    size_t literal_bytes;
+};
+
+/* SQLite's GLOB patterns, of which a name must fit one. */
+struct patterns {
+    size_t anchored, floating;              /* how many begin with a letter, or a set of them */
+    struct pattern begins[MOST_PATTERNS];   /* these */
+    struct pattern contains[MOST_PATTERNS]; /* the others */
+    uint64_t by_first[256][MOST_PATTERNS / 64]; /* those that a name with this first byte may fit */
+    size_t step; /* each name that fits one of the others has one of their trigrams at
+                    some place in every stretch of so many; 0: no telling */
+    uint8_t trigram[TRIGRAMS / 8];
+};
+
+static inline uint32_t trigram_of(const uint8_t *at)
+{
+    uint32_t three = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16;
+
+    return (three * 2654435761u) >> 16;
+}
+
+/* A character as SQLite reads it: bytes that are no UTF-8 are each one, or U+FFFD. */
+static const uint8_t *character(const uint8_t *at, const uint8_t *end, uint32_t *value)
+{
+    uint32_t c = *at++;
+
+    if (c >= 0xc0) {
+        c = c < 0xe0 ? c & 0x1f : c < 0xf0 ? c & 0x0f : c < 0xf8 ? c & 0x07 : c < 0xfc ? c & 3 : c < 0xfe ? c & 1 : 0;
+        while (at < end && (*at & 0xc0) == 0x80)
+            c = c << 6 | (*at++ & 0x3f);
+        if (c < 0x80 || (c & 0xfffff800) == 0xd800 || (c & 0xfffffffe) == 0xfffe)
+            c = 0xfffd;
+    }
+    *value = c;
+    return at;
+}
+
+/* Whether a character is in the set behind "["; *behind is what follows "]", NULL if nothing. */
+static int in_set(const uint8_t *at, const uint8_t *end, uint32_t wanted, const uint8_t **behind)
+{
+    uint32_t c = 0, before = 0;
+    int inverted = 0, seen = 0;
+
+    *behind = NULL;
+    if (at < end && *at == '^')
+        inverted = 1, at++;
+    if (at < end && *at == ']')
+        seen = wanted == ']', at++;
+    while (at < end && *at != ']') {
+        at = character(at, end, &c);
+        if (c == '-' && before > 0 && at < end && *at != ']') {
+            at = character(at, end, &c);
+            seen |= wanted >= before && wanted <= c;
+            before = 0;
+        } else {
+            seen |= wanted == c;
+            before = c;
+        }
+    }
+    if (at >= end)
+        return 0;
+    *behind = at + 1;
+    return seen ^ inverted;
+}
+
+/* Whether a name fits. After a star that was left, an earlier one need not be tried again. */
+static int fits(const uint8_t *glob, const uint8_t *glob_end, const uint8_t *at, const uint8_t *end)
+{
+    const uint8_t *star = NULL, *retry = NULL, *behind;
+    uint32_t c, wanted;
+
+    for (;;) {
+        if (glob < glob_end && *glob == '*') {
+            star = ++glob, retry = at;
+            if (glob == glob_end)
+                return 1;
+            continue;
+        }
+        if (at < end) {
+            const uint8_t *next = character(at, end, &c);
+            if (glob < glob_end && *glob == '[') {
+                if (in_set(glob + 1, glob_end, c, &behind)) {
+                    glob = behind, at = next;
+                    continue;
+                }
+            } else if (glob < glob_end) {
+                const uint8_t *rest = character(glob, glob_end, &wanted);
+                if (*glob == '?' || wanted == c) {
+                    glob = rest, at = next;
+                    continue;
+                }
+            }
+        } else if (glob == glob_end) {
+            return 1;
+        }
+        if (!star || retry >= end)
+            return 0;
+        retry = character(retry, end, &c);
+        at = retry, glob = star;
+    }
+}
+
+/* The longest stretch of a pattern without wildcards; of ASCII, which is written in one way only. */
+static void find_literal(struct pattern *pattern)
+{
+    const uint8_t *begin = pattern->text;
+
+    pattern->literal = begin, pattern->literal_bytes = 0;
+    for (const uint8_t *at = begin; at <= pattern->end; at++) {
+        if (at < pattern->end && *at < 0x80 && *at != '*' && *at != '?' && *at != '[')
+            continue;
+        if ((size_t)(at - begin) > pattern->literal_bytes)
+            pattern->literal = begin, pattern->literal_bytes = (size_t)(at - begin);
+        if (at < pattern->end && *at == '[') {
+            const uint8_t *behind;
+            in_set(at + 1, pattern->end, 0, &behind);
+            at = behind ? behind - 1 : pattern->end;
+        }
+        begin = at + 1;
+    }
+}
+
+static int first_bytes(const uint8_t *text, const uint8_t *end, uint8_t *set)
+{
+    if (text < end && *text < 0x80 && *text != '*' && *text != '?' && *text != '[') {
+        set[*text] = 1;
+        return 1;
+    }
+    if (text == end || *text != '[')
+        return 0;
+    /* Only plain sets: letters and digits one by one. */
+    for (text++; text < end && *text != ']'; text++) {
+        if ((*text | 32) < 'a' || (*text | 32) > 'z')
+            return 0;
+        set[*text] = 1;
+    }
+    return text < end;
+}
+
+/* Prepares patterns, each ended by NUL, one behind the other; they must outlive the result. */
+EXPORTED struct patterns *bubbleviz_patterns(const uint8_t *texts, size_t count)
+{
+    struct patterns *all = count <= MOST_PATTERNS ? calloc(1, sizeof *all) : NULL;
+    size_t shortest = SIZE_MAX;
+
+    if (!all)
+        return NULL;
+    for (size_t i = 0; i < count; i++) {
+        struct pattern pattern = {texts, texts + strlen((const char *)texts), NULL, 0};
+        uint8_t set[256] = {0};
+        texts = pattern.end + 1;
+        find_literal(&pattern);
+        if (first_bytes(pattern.text, pattern.end, set)) {
+            for (int byte = 0; byte < 256; byte++)
+                if (set[byte])
+                    all->by_first[byte][all->anchored / 64] |= (uint64_t)1 << all->anchored % 64;
+            all->begins[all->anchored++] = pattern;
+            continue;
+        }
+        if (pattern.literal_bytes < shortest)
+            shortest = pattern.literal_bytes;
+        for (size_t at = 0; at + 3 <= pattern.literal_bytes; at++) {
+            uint32_t trigram = trigram_of(pattern.literal + at);
+            all->trigram[trigram >> 3] |= (uint8_t)(1 << (trigram & 7));
+        }
+        all->contains[all->floating++] = pattern;
+    }
+    all->step = all->floating && shortest >= 3 ? shortest - 2 : 0;
+    return all;
+}
+
+EXPORTED void bubbleviz_patterns_free(struct patterns *patterns) { free(patterns); }
+
+static int fits_any(const struct patterns *patterns, const uint8_t *at, const uint8_t *end)
+{
+    if (at < end) {
+        const uint64_t *may = patterns->by_first[*at];
+        for (size_t i = 0; i < patterns->anchored; i++)
+            if (may[i / 64] >> (i % 64) & 1 &&
+                fits(patterns->begins[i].text, patterns->begins[i].end, at, end))
+                return 1;
+    }
+    if (patterns->step) {
+        const uint8_t *look = at + patterns->step - 1;
+        for (;; look += patterns->step) {
+            if (end - look < 3)
+                return 0;
+            uint32_t trigram = trigram_of(look);
+            if (patterns->trigram[trigram >> 3] >> (trigram & 7) & 1)
+                break;
+        }
+    }
+    for (size_t i = 0; i < patterns->floating; i++) {
+        const struct pattern *pattern = patterns->contains + i;
+        if (pattern->literal_bytes &&
+            !memmem(at, (size_t)(end - at), pattern->literal, pattern->literal_bytes))
+            continue;
+        if (fits(pattern->text, pattern->end, at, end))
+            return 1;
+    }
+    return 0;
+}
+
+/* --- rows with names ------------------------------------------------------------------------ */
+
+/* Rows to keep: those of some kinds, with a text that fits, or without one and with some number. */
+struct selection {
+    const struct patterns *patterns;
+    int32_t text;  /* index of the column of texts */
+    int32_t kind;  /* index of the column of kinds; -1: all are kept */
+    int64_t kinds[4];
+    int32_t id;        /* index of the column of numbers of texts; -1: none */
+    int32_t id_count;  /* of these numbers */
+    const int64_t *ids; /* ascending */
+};
+
+struct named {
+    int64_t *values; /* shape (rows, count + 1); the last is the length of the text, -1 for none */
+    uint8_t *texts;  /* one behind the other */
+    size_t rows, bytes;
+};
+
+struct naming {
+    const struct column *columns;
+    int count;
+    const struct selection *selection;
+    struct buffer values, texts;
+    size_t rows, bytes;
+};
+
+static int is_wanted(const struct selection *selection, int64_t id)
+{
+    int32_t low = 0, high = selection->id_count;
+
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (selection->ids[middle] < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < selection->id_count && selection->ids[low] == id;
+}
+
+/* Whether a row is kept: OK or UNUSUAL, and the answer. */
+static inline int select_row(const struct selection *selection, const struct record *record,
+                             int *kept)
+{
+    uint64_t type = record->type[selection->text];
+    const uint8_t *text = record->value[selection->text];
+
+    *kept = 0;
+    if (selection->kind >= 0) {
+        uint64_t kind_type = record->type[selection->kind];
+        if (kind_type && !is_integer(kind_type))
+            return UNUSUAL;
+        int64_t kind = integer(kind_type, record->value[selection->kind]);
+        int known = 0;
+        for (int i = 0; i < 4; i++)
+            known |= kind == selection->kinds[i];
+        if (!kind_type || !known)
+            return OK;
+    }
+    if (is_text(type)) {
+        size_t bytes = (size_t)((type - 13) >> 1);
+        *kept = fits_any(selection->patterns, text, text + bytes);
+        /* SQLite's patterns see a text up to its first NUL. */
+        return memchr(text, 0, bytes) ? UNUSUAL : OK;
+    }
+    if (type)
+        return UNUSUAL;
+    if (selection->id >= 0) {
+        uint64_t id_type = record->type[selection->id];
+        if (id_type && !is_integer(id_type))
+            return UNUSUAL;
+        *kept = id_type && is_wanted(selection, integer(id_type, record->value[selection->id]));
+    }
+    return OK;
+}
+
+static int keep_named(void *with, const struct record *record)
+{
+    struct naming *naming = with;
+    const struct selection *selection = naming->selection;
+    size_t width = (size_t)naming->count + 1;
+    int kept, status = select_row(selection, record, &kept);
+
+    if (status || !kept)
+        return status;
+    uint64_t type = record->type[selection->text];
+    size_t bytes = type ? (size_t)((type - 13) >> 1) : 0;
+    if (grow(&naming->values, (naming->rows + 1) * width * sizeof(int64_t)) ||
+        grow(&naming->texts, naming->bytes + bytes))
+        return NO_MEMORY;
+    int64_t *values = (int64_t *)naming->values.bytes + naming->rows * width;
+    for (int i = 0; i < naming->count; i++)
+        status |= read_integer(record, naming->columns + i, values + i);
+    values[naming->count] = type ? (int64_t)bytes : -1;
+    if (bytes)
+        memcpy(naming->texts.bytes + naming->bytes, record->value[selection->text], bytes);
+    naming->bytes += bytes;
+    naming->rows++;
+    return status;
+}
+
+/* Columns of integers and the text of some rows; the result is freed by bubbleviz_named_free. */
+EXPORTED int bubbleviz_named(const struct file *file, const struct leaves *leaves,
+                             const struct column *columns, int count,
+                             const struct selection *selection, struct named *result)
+{
+    struct naming naming = {columns, count, selection, {NULL, 0}, {NULL, 0}, 0, 0};
+    int most = columns_to_read(columns, count);
+
+    if (selection->text >= most)
+        most = selection->text + 1;
+    if (selection->kind >= most)
+        most = selection->kind + 1;
+    if (selection->id >= most)
+        most = selection->id + 1;
+    int status = read_leaves(file, most, leaves, keep_named, &naming);
+    result->values = (int64_t *)naming.values.bytes;
+    result->texts = naming.texts.bytes;
+    result->rows = naming.rows, result->bytes = naming.bytes;
+    return status;
+}
+
+EXPORTED void bubbleviz_named_free(struct named *result)
+{
+    free(result->values);
+    free(result->texts);
+    result->values = NULL, result->texts = NULL;
+}

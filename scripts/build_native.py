@@ -1,0 +1,99 @@
+"""Compile the C part of bubbleviz: the hook by which hatchling builds a wheel, and a command.
+
+A wheel carries the compiled library where a compiler is found (``CC``, or ``cc``, ``gcc``,
+``clang``), and is then of one platform; elsewhere it is pure, and bubbleviz reads through SQLite.
+``BUBBLEVIZ_PLATFORM`` names the platform of a wheel that ``CC`` compiles for another machine.
+
+    python scripts/build_native.py FILE [FLAG...]
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run as a command
+    BuildHookInterface = object
+
+_FOLDER = Path(__file__).resolve().parents[1] / "bubbleviz" / "native"
+_FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden")
+
+
+def library_name(platform: str) -> str:
+    """Return the name of the library on a platform, as bubbleviz/native/library.py looks for it."""
+    return "libbubbleviz.dylib" if platform.startswith("macosx") else "libbubbleviz.so"
+
+
+def compiler() -> list[str] | None:
+    """Return the command of a C compiler, if there is one."""
+    given = shlex.split(os.environ.get("CC", ""))
+    commands = [given] if given else [["cc"], ["gcc"], ["clang"]]
+    return next((command for command in commands if shutil.which(command[0])), None)
+
+
+def compile_library(target: Path, flags: Sequence[str] = ()) -> str:
+    """Compile the library; return why it could not be, or "".
+
+    Args:
+        target: the file to write.
+        flags: more flags of the compiler.
+    """
+    command = compiler()
+    if command is None or sys.platform == "win32":
+        return "no C compiler was found"
+    sources = [str(source) for source in sorted(_FOLDER.glob("*.c"))]
+    # The library appears whole or not at all; a process may have the one before open.
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    run = subprocess.run(
+        [*command, *_FLAGS, *flags, *sources, "-o", str(part)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode:
+        part.unlink(missing_ok=True)
+        return f"{shlex.join(command)} failed: {(run.stderr.splitlines() or ['no reason'])[0]}"
+    part.replace(target)
+    return ""
+
+
+class NativeBuild(BuildHookInterface):  # type: ignore[misc]  # hatchling is there in builds only
+    """Adds the library to a wheel, or puts it into the checkout of an editable one."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile before files are collected."""
+        platform = os.environ.get("BUBBLEVIZ_PLATFORM") or sysconfig.get_platform()
+        name = library_name(platform)
+        if version == "editable":
+            target = _FOLDER / name
+        else:
+            self._folder = tempfile.TemporaryDirectory()
+            target = Path(self._folder.name) / name
+        if reason := compile_library(target):
+            self.app.display_warning(f"{reason}; bubbleviz reads profiles through SQLite")
+            return
+        if version != "editable":
+            build_data["force_include"][str(target)] = f"bubbleviz/native/{name}"
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{platform.replace('-', '_').replace('.', '_')}"
+
+    def finalize(self, *_: object) -> None:
+        """Remove what was compiled."""
+        if hasattr(self, "_folder"):
+            self._folder.cleanup()
+
+
+if __name__ == "__main__":
+    sys.exit(compile_library(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,441 @@
+"""What is decoded from the pages of a file is what SQLite reads, or nothing at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bubbleviz.cli.app import main
+from bubbleviz.conventions.globs import binds_of
+from bubbleviz.errors import BubblevizError, ProfileError
+from bubbleviz.native import library as native
+from bubbleviz.sources.nsys.direct_reader import OPEN_END
+from bubbleviz.sources.nsys.export import Export, opened
+from bubbleviz.sources.nsys.queries import query
+from bubbleviz.sources.nsys.ranges import event_types
+from tests.support.compiled import compiled_library
+from tests.support.places import FIXTURES
+
+EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
+EVERYTHING = (-(1 << 62), 1 << 62)
+GLOBS = ("*",), ("F*", "[BW]*"), ("*ward*", "*step_num=[0-9]*", "aten::*"), ("F[0-9].*.?",)
+TABLES = ("gpu_work/kernels", "calls/all")
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the C part of this source loaded, even where another is installed."""
+    functions = compiled_library()
+    monkeypatch.setattr(native, "_loaded", lambda: functions)
+    monkeypatch.delenv(native.SWITCH, raising=False)
+
+
+def _numbers(export: Export, name: str) -> Any:
+    """Return the columns of a query as SQLite reads them, or the error."""
+    try:
+        binds = {"first": EVERYTHING[0], "last": EVERYTHING[1]}
+        return export.database.columns(query(name), binds)
+    except ProfileError as error:
+        return error
+
+
+def _names(export: Export, globs: tuple[str, ...]) -> Any:
+    """Return the rows of ranges/named.sql as SQLite reads them, or the error."""
+    binds = {
+        **event_types(export),
+        **binds_of(globs),
+        "text_ids": json.dumps(_ids(export)),
+        "some_strings": True,
+        "first": EVERYTHING[0],
+        "last": EVERYTHING[1],
+    }
+    try:
+        return export.database.rows(query("ranges/named"), binds)
+    except ProfileError as error:
+        return error
+
+
+def _ids(export: Export) -> tuple[int, ...]:
+    """Return some registered strings, as if their texts fitted."""
+    rows = export.rows("strings/by_id", {"ids": json.dumps([1, 2, 3, 5, 8, 13, 21])})
+    return tuple(sorted(export.number(row[0]) for row in rows))
+
+
+def _direct_names(export: Export, globs: tuple[str, ...]) -> Any:
+    assert export.direct is not None
+    kinds = tuple(event_types(export).values())
+    rows = export.direct.named("ranges/named", globs, kinds, _ids(export), EVERYTHING)
+    if rows is None:
+        return None
+    *numbers, text_id = rows.values.tolist()
+    numbers[1] = [None if end == OPEN_END else end for end in numbers[1]]
+    return list(zip(*numbers, rows.texts, text_id, strict=True))
+
+
+def _without_null(rows: Any) -> Any:
+    """Return rows in which a missing number of a text is -1."""
+    return [(*row[:-1], -1 if row[-1] is None else row[-1]) for row in rows]
+
+
+def _compare(path: Path) -> int:
+    """Hold what is decoded of a file against what SQLite reads; return how much was decoded."""
+    decoded = 0
+    with opened(str(path)) as export:
+        for name in TABLES:
+            columns = export.direct and export.direct.columns(name, 1, 1 << 40)
+            if columns is not None:
+                decoded += 1
+                np.testing.assert_array_equal(columns, _numbers(export, name))
+        for globs in GLOBS:
+            if export.direct is None or not export.direct.reads("ranges/named"):
+                continue
+            rows = _direct_names(export, globs)
+            if rows is not None:
+                decoded += 1
+                assert rows == _without_null(_names(export, globs))
+        for globs in GLOBS:
+            strings = export.direct.named("strings/matching", globs) if export.direct else None
+            if strings is not None:
+                decoded += 1
+                pairs = list(zip(strings.values[0].tolist(), strings.texts, strict=True))
+                assert pairs == export.rows("strings/matching", binds_of(globs))
+    return decoded
+
+
+# --- real and drawn files ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/*.sqlite")), ids=str)
+def test_examples(path: Path) -> None:
+    assert _compare(path) == 2 + 2 * len(GLOBS)
+
+
+def test_real_exports() -> None:
+    data = os.environ.get("BUBBLEVIZ_DATA")
+    if not data:
+        pytest.skip("BUBBLEVIZ_DATA is not set: no real exports here")
+    decoded = [_compare(path) for path in sorted((Path(data) / "nsys").glob("*.sqlite"))]
+    assert len(decoded) >= 17
+    # Some are too old to hold what is needed, or one table; most are plain.
+    assert sum(bool(count) for count in decoded) >= 14
+
+
+def _table(columns: str, table: str) -> str:
+    return f"CREATE TABLE {table} ({columns})"
+
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+KERNEL_COLUMNS = ("start", "end", "deviceId", "globalPid", "correlationId", "demangledName")
+NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId")
+
+numbers = st.one_of(
+    st.integers(-2, 300),
+    st.sampled_from(
+        [2**k + d for k in (7, 8, 15, 16, 23, 24, 31, 32, 47, 48, 62) for d in (-1, 0)]
+    ),
+    st.integers(-(2**63) + 1, 2**63 - 1),
+)
+texts = st.one_of(
+    st.sampled_from(["F0.0.0", "backward", "step_num=3", "aten::mm", "", "[", "F1.22.x", "ß*?]-^"]),
+    st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20),
+    st.integers(0, 600).map(lambda n: "forward " * n),
+)
+
+
+@st.composite
+def files(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
+    """Draw a file of two tables with columns in any order; some rows are deleted again."""
+    path = folder / "drawn.sqlite"
+    path.unlink(missing_ok=True)
+    value = st.one_of(numbers, st.none(), st.floats(), texts, st.binary(max_size=9))
+    number = st.one_of(numbers, value) if odd else numbers
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"PRAGMA page_size = {draw(st.sampled_from([512, 1024, 4096, 65536]))}")
+        for table, wanted in ((KERNEL, KERNEL_COLUMNS), ("NVTX_EVENTS", (*NVTX_COLUMNS, "text"))):
+            others = [f"other{n}" for n in range(draw(st.integers(0, 9)))]
+            names = draw(st.permutations([*wanted, *others]))
+            types = dict.fromkeys(wanted, "INT") | {"text": "TEXT"}
+            columns = ", ".join(f'"{name}" {types.get(name, "")}' for name in names)
+            db.execute(_table(columns, table))
+            marks = ", ".join("?" for _ in names)
+            for _ in range(draw(st.integers(0, 20))):
+                row = {name: draw(value) for name in others} | {
+                    name: draw(number) for name in wanted
+                }
+                if "text" in wanted:
+                    row["text"] = draw(st.one_of(texts, st.none()))
+                    row["eventType"] = draw(st.sampled_from([59, 60, 70, 71, 1]))
+                    row["end"] = draw(st.one_of(numbers, st.none()))
+                db.execute(f"INSERT INTO {table} VALUES ({marks})", [row[name] for name in names])
+            db.execute(f"DELETE FROM {table} WHERE rowid % {draw(st.integers(2, 9))} = 0")
+        db.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
+        strings = draw(st.dictionaries(st.integers(-5, 40), texts, max_size=30))
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", strings.items())
+    return path
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_drawn_files(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        assert _compare(data.draw(files(Path(folder), odd=False))) == 1 + 2 * len(GLOBS)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_drawn_files_with_values_of_any_type(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        _compare(data.draw(files(Path(folder), odd=True)))
+
+
+patterns = st.lists(
+    st.one_of(
+        st.sampled_from([*"*?[]^-FBab.0 ß", "[a-c]", "[^F]", "[]x]", "step", "[a", "ward"]),
+        st.text(max_size=3),
+    ),
+    max_size=6,
+).map("".join)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(patterns.filter(lambda glob: "\0" not in glob), min_size=1, max_size=5),
+    st.lists(st.one_of(texts, st.text("FBab.0ß step-]^ward", max_size=12)), max_size=20),
+)
+def test_patterns_are_those_of_sqlite(globs: list[str], values: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "strings.sqlite"
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+            db.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(values))
+            test = " OR ".join("value GLOB ?" for _ in globs)
+            expected = db.execute(
+                f"SELECT id, value FROM StringIds WHERE {test} ORDER BY id", globs
+            ).fetchall()
+        with opened(str(path)) as export:
+            assert export.direct is not None
+            rows = export.direct.named("strings/matching", tuple(globs))
+        assert rows is not None
+        assert list(zip(rows.values[0].tolist(), rows.texts, strict=True)) == expected
+
+
+def test_an_empty_table(tmp_path: Path) -> None:
+    path = _edited(tmp_path, f"DELETE FROM {KERNEL}", "DELETE FROM NVTX_EVENTS")
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        columns = export.direct.columns("gpu_work/kernels", 1, 100)
+        assert columns is not None
+        assert columns.shape == (6, 0)
+        assert _direct_names(export, ("*",)) == []
+
+
+def test_rows_of_a_stretch(tmp_path: Path) -> None:
+    path = _edited(tmp_path, f"DELETE FROM {KERNEL} WHERE rowid IN (1, 50, 51)")
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        whole = _numbers(export, "gpu_work/kernels")
+        parts = [export.direct.columns("gpu_work/kernels", at, at + 6) for at in range(1, 999, 7)]
+        np.testing.assert_array_equal(np.concatenate([p for p in parts if p is not None], 1), whole)
+
+
+# --- files that are not plain --------------------------------------------------------------------
+
+
+def _edited(folder: Path, *statements: str) -> Path:
+    path = folder / "node0.sqlite"
+    shutil.copy(EXAMPLE, path)
+    path.chmod(0o644)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+    return path
+
+
+def _byte(at: int, value: int) -> Callable[[Path], None]:
+    def edit(path: Path) -> None:
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(bytes([value]))
+
+    return edit
+
+
+UNUSUAL: dict[str, tuple[str, ...] | Callable[[Path], None]] = {
+    "a log": ("PRAGMA journal_mode = WAL",),
+    "moving pages": ("PRAGMA auto_vacuum = FULL", "VACUUM"),
+    "a log that lies beside": lambda path: path.with_name(f"{path.name}-wal").touch(),
+    "bytes behind the last page": lambda path: os.truncate(path, path.stat().st_size + 1),
+    "a size of another change": _byte(95, 77),
+    "reserved bytes that leave too little": _byte(20, 255),
+    "fractions of another format": _byte(21, 63),
+    "a format of the future": _byte(47, 5),
+    "another encoding": _byte(59, 2),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_files_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) -> None:
+    edit = UNUSUAL[name]
+    path = _edited(tmp_path, *(edit if isinstance(edit, tuple) else ()))
+    if callable(edit):
+        edit(path)
+    try:
+        with opened(str(path)) as export:
+            assert export.direct is None or name == "reserved bytes that leave too little"
+    except ProfileError:
+        pass  # a file that SQLite does not read either
+
+
+def _rebuilt(columns: str, suffix: str = "") -> tuple[str, ...]:
+    names = '"start", "end", deviceId, globalPid, correlationId, demangledName'
+    return (
+        f"ALTER TABLE {KERNEL} RENAME TO other",
+        f"CREATE TABLE {KERNEL} ({columns}){suffix}",
+        f"INSERT INTO {KERNEL} ({names}) SELECT {names} FROM other",
+        "DROP TABLE other",
+    )
+
+
+_REST = "deviceId INT, globalPid INT, correlationId INT, demangledName INT"
+ODD_TABLES = {
+    "floats": _rebuilt(f'"start" REAL, "end" INT, {_REST}'),
+    "values without a type": _rebuilt(f'"start", "end" INT, {_REST}'),
+    "no row numbers": _rebuilt(
+        f'"start" INT, "end" INT, {_REST}, PRIMARY KEY (start, correlationId, globalPid)',
+        " WITHOUT ROWID",
+    ),
+    "a computed column": _rebuilt(f'"start" INT, "end" INT, {_REST}, twice AS ("start" * 2)'),
+    "a stored computed column": _rebuilt(
+        f'"start" INT, twice INT AS ("end" * 2) STORED, "end" INT, {_REST}'
+    ),
+    "a column added later": (
+        f"ALTER TABLE {KERNEL} RENAME COLUMN correlationId TO before",
+        f"ALTER TABLE {KERNEL} ADD COLUMN correlationId INT DEFAULT 7",
+    ),
+    "text where a number belongs": (f"UPDATE {KERNEL} SET deviceId = 'one' WHERE rowid = 9",),
+    "no number where one belongs": (
+        *_rebuilt(f'"start" INT, "end" INT, {_REST}'),
+        f'UPDATE {KERNEL} SET "end" = NULL WHERE rowid = 9',
+    ),
+    "a fraction where a number belongs": (f"UPDATE {KERNEL} SET deviceId = 0.5 WHERE rowid = 9",),
+}
+
+
+@pytest.mark.parametrize("name", ODD_TABLES)
+def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) -> None:
+    path = _edited(tmp_path, *ODD_TABLES[name])
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        assert export.direct.columns("gpu_work/kernels", 1, 1 << 40) is None
+        assert export.direct.columns("gpu_work/kernels", 1, 1) is None
+
+
+def test_the_key_is_the_row_number(tmp_path: Path) -> None:
+    path = _edited(tmp_path, *_rebuilt(f'"start" INTEGER PRIMARY KEY, "end" INT, {_REST}'))
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        columns = export.direct.columns("gpu_work/kernels", 0, 1 << 60)
+        np.testing.assert_array_equal(columns, _numbers(export, "gpu_work/kernels"))
+
+
+def test_a_key_in_descending_order_is_left_to_sqlite(tmp_path: Path) -> None:
+    path = _edited(tmp_path, *_rebuilt(f'"start" INTEGER PRIMARY KEY DESC, "end" INT, {_REST}'))
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        assert not export.direct.reads("gpu_work/kernels")
+
+
+def test_a_text_with_nul_is_left_to_sqlite(tmp_path: Path) -> None:
+    path = _edited(tmp_path, "UPDATE NVTX_EVENTS SET text = 'F' || CHAR(0) || 'x' WHERE rowid = 3")
+    with opened(str(path)) as export:
+        assert _direct_names(export, ("*",)) is None
+
+
+def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(str(EXAMPLE)) as export:
+        assert export.direct is not None
+    monkeypatch.setenv(native.SWITCH, "0")
+    with opened(str(EXAMPLE)) as export:
+        assert export.direct is None
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(native, "_loaded", lambda: native.load(tmp_path / native.FILE))
+    with opened(str(EXAMPLE)) as export:
+        assert export.direct is None
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def _damaged(folder: Path, seed: int) -> Path:
+    """Return a copy of the example in which some bytes of one page are others."""
+    chance = random.Random(seed)
+    raw = bytearray(EXAMPLE.read_bytes())
+    page = 4096 * chance.randrange(1, len(raw) // 4096)
+    for _ in range(chance.choice([1, 1, 2, 4, 16])):
+        # Headers of pages and places of cells are what readers trip over.
+        at = page + chance.choice([chance.randrange(4096), chance.randrange(64)])
+        raw[at] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+    path = folder / "damaged.sqlite"
+    path.write_bytes(raw)
+    return path
+
+
+def _all_of(path: Path) -> Iterator[tuple[Any, Any]]:
+    """Yield what either way reads of a file: (decoded, read by SQLite)."""
+    try:
+        with opened(str(path)) as export:
+            for name in TABLES:
+                columns = export.direct.columns(name, 1, 1 << 40) if export.direct else None
+                if columns is not None:
+                    yield columns.tolist(), _numbers(export, name)
+            rows = _direct_names(export, ("*",)) if export.direct else None
+            if rows is not None:
+                yield rows, _names(export, ("*",))
+    except BubblevizError:
+        return
+
+
+@pytest.mark.parametrize("seeds", range(4))
+def test_damaged_pages_are_read_as_sqlite_reads_them(tmp_path: Path, seeds: int) -> None:
+    for seed in range(100 * seeds, 100 * seeds + 100):
+        for decoded, reference in _all_of(_damaged(tmp_path, seed)):
+            if isinstance(reference, np.ndarray):
+                assert decoded == reference.tolist(), seed
+            elif not isinstance(reference, ProfileError):
+                assert decoded == _without_null(reference), seed
+
+
+def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    raw = EXAMPLE.read_bytes()
+    path = tmp_path / "damaged.sqlite"
+    path.write_bytes(raw.replace(b"CREATE TABLE StringIds", b"CREATE \x80\x80BLE StringIds"))
+    with pytest.raises(ProfileError, match="the file is damaged"), opened(str(path)):
+        pass
+
+
+def test_the_report_is_the_same_to_the_byte(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    texts = []
+    for switch in ("1", "0"):
+        monkeypatch.setenv(native.SWITCH, switch)
+        path = tmp_path / f"{switch}.json"
+        assert main(["analyze", str(EXAMPLE), "--json", str(path)]) == 0
+        texts.append(path.read_bytes())
+    assert texts[0] == texts[1]
