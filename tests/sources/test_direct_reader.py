@@ -305,7 +305,7 @@ def _rebuilt(columns: str, suffix: str = "") -> tuple[str, ...]:
     return (
         f"ALTER TABLE {KERNEL} RENAME TO other",
         f"CREATE TABLE {KERNEL} ({columns}){suffix}",
-        f"INSERT INTO {KERNEL} ({names}) SELECT {names} FROM other",
+        f"INSERT OR IGNORE INTO {KERNEL} ({names}) SELECT {names} FROM other",
         "DROP TABLE other",
     )
 

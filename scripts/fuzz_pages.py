@@ -1,0 +1,172 @@
+"""Damage pages of small SQLite files at random, and hold what the C part reads against SQLite.
+
+The C part is compiled with the address and undefined-behaviour sanitizers of gcc, which end the run
+at the first access out of bounds. Where SQLite reads a damaged table without complaint, the C part
+must give the same rows or nothing; where SQLite refuses, nothing is compared.
+
+    python scripts/fuzz_pages.py [SECONDS] [SEED]
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bubbleviz.native.library import (  # the path comes first
+    FileShape,
+    IntegerColumn,
+    Library,
+    Null,
+    Selection,
+    load,
+)
+from scripts.build_native import compile_library
+
+_ROWS = 400
+_SANITIZED = "BUBBLEVIZ_SANITIZED"
+#: Bytes that headers, sizes and types trip over.
+_NASTY = (0, 1, 2, 5, 9, 10, 11, 12, 13, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
+_EVERYTHING = (-(1 << 63), (1 << 63) - 1)
+_MISSING = -(1 << 62)
+
+
+def _made(path: Path, page_bytes: int, chance: random.Random) -> None:
+    """Write a file of one table: numbers of all sizes, texts that overflow, deleted rows."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"PRAGMA page_size = {page_bytes}")
+        database.execute("CREATE TABLE t (a INT, x BLOB, kind INT, name TEXT, b INT)")
+        for _ in range(_ROWS):
+            text = "forward " * chance.choice([0, 1, 2, 3, 40, 300])
+            bits = chance.choice([1, 7, 8, 16, 24, 32, 48, 62])
+            values = (
+                chance.getrandbits(bits),
+                b"x" * chance.randrange(9),
+                chance.randrange(59, 63),
+            )
+            database.execute(
+                "INSERT INTO t VALUES (?, ?, ?, ?, ?)", (*values, text, -chance.getrandbits(bits))
+            )
+        database.execute("DELETE FROM t WHERE rowid % 7 = 3")
+
+
+def _damaged(raw: bytes, page_bytes: int, chance: random.Random) -> bytes:
+    damaged = bytearray(raw)
+    for _ in range(chance.choice([1, 1, 1, 2, 3, 8])):
+        # The first page holds the schema; SQLite alone reads that.
+        page = page_bytes * chance.randrange(1, len(raw) // page_bytes)
+        at = page + chance.choice([chance.randrange(page_bytes), chance.randrange(40)])
+        damaged[at] = chance.choice(
+            [*_NASTY, chance.randrange(256), damaged[at] ^ 1 << chance.randrange(8)]
+        )
+    return bytes(damaged)
+
+
+def _by_sqlite(path: Path) -> list[tuple[object, ...]] | None:
+    """Return the rows; None where SQLite refuses, or a value has a type of its own."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
+        database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        try:
+            query = "SELECT a, kind, b, name FROM t ORDER BY rowid"
+            return database.execute(query).fetchall()
+        except sqlite3.DatabaseError:
+            return None
+
+
+def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[object, ...]] | None:
+    """Return the same rows as the C part reads them, or None."""
+    columns = [IntegerColumn(i, Null.MISSING, _MISSING, 0, 0) for i in (0, 2, 4)]
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        file = FileShape(descriptor, page_bytes, page_bytes, path.stat().st_size // page_bytes)
+        leaves = functions.leaves(file, 2)
+        if leaves is None:
+            return None
+        numbers = functions.integers(file, leaves, columns, *_EVERYTHING)
+        every = Selection(("*",), 3, 2, (59, 60, 61, 62))
+        functions.named(file, leaves, columns, Selection(("*ward*", "f*x"), 3), *_EVERYTHING)
+        rows = functions.named(file, leaves, columns, every, *_EVERYTHING)
+    finally:
+        os.close(descriptor)
+    if numbers is None or rows is None:
+        return None
+    return list(zip(*rows.values.tolist(), rows.texts, strict=True))
+
+
+def _expected(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Return what the C part must give of rows: those of four kinds, with a text."""
+    return [
+        (*(_MISSING if value is None else value for value in row[:3]), row[3])
+        for row in rows
+        if row[1] in {59, 60, 61, 62} and row[3] is not None
+    ]
+
+
+def _fuzz(functions: Library, seconds: float, seed: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    until = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fuzz.sqlite"
+        while time.monotonic() < until:
+            chance = random.Random(seed)
+            page_bytes = chance.choice([512, 512, 1024, 4096])
+            path.unlink(missing_ok=True)
+            _made(path, page_bytes, chance)
+            raw = path.read_bytes()
+            for _ in range(200):
+                path.write_bytes(_damaged(raw, page_bytes, chance))
+                decoded, rows = _directly(functions, path, page_bytes), _by_sqlite(path)
+                counts["files"] += 1
+                counts["left to SQLite"] += decoded is None
+                counts["refused by SQLite"] += rows is None
+                if decoded is not None and rows is None:
+                    counts["decoded, refused by SQLite"] += 1
+                elif decoded is not None and rows is not None and decoded != _expected(rows):
+                    kept = Path(tempfile.gettempdir()) / f"fuzz-{seed}.sqlite"
+                    kept.write_bytes(path.read_bytes())
+                    sys.exit(f"seed {seed}: what is decoded differs; see {kept}")
+            seed += 1
+    return counts
+
+
+def main() -> None:
+    """Compile, start again under the sanitizers, and fuzz."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    built = os.environ.get(_SANITIZED)
+    if built is None:
+        with tempfile.TemporaryDirectory() as folder:
+            target = Path(folder) / "libbubbleviz.so"
+            flags = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+            if reason := compile_library(target, flags):
+                sys.exit(reason)
+            library = ["gcc", "-print-file-name=libasan.so"]
+            preload = subprocess.run(library, capture_output=True, text=True, check=True).stdout
+            environment = {
+                **os.environ,
+                _SANITIZED: str(target),
+                "LD_PRELOAD": preload.strip(),
+                "ASAN_OPTIONS": "detect_leaks=0",
+            }
+            sys.exit(
+                subprocess.run([sys.executable, *sys.argv], env=environment, check=False).returncode
+            )
+    functions = load(Path(built))
+    if functions is None:
+        sys.exit(f"{built} cannot be loaded")
+    for what, count in _fuzz(functions, seconds, seed).items():
+        print(f"{count:10,} {what}")
+
+
+if __name__ == "__main__":
+    main()
