@@ -20,7 +20,6 @@ from bubbleviz.conventions.recognition import (
 )
 from bubbleviz.count.count import count
 from bubbleviz.count.draft_trial import best_draft
-from bubbleviz.count.summary import prepare
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared, schedule_of
@@ -132,7 +131,7 @@ def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: must be 1 or more")
     if dask is None:
-        return nullcontext(Local(jobs, prepare))
+        return nullcontext(Local(jobs))
     from bubbleviz.interpret.fleet.dask_fleet import dask_fleet
 
     return dask_fleet(dask)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.count.student_t import quantile
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
 OVERLAP_SHARE = 0.01
@@ -71,11 +71,6 @@ def _mean_interval(averaged: Sequence[Iteration], name: str) -> tuple[float, flo
     return low, high
 
 
-def prepare() -> None:
-    """Load what :func:`spread` needs: 0.15 s, best spent while other threads read."""
-    importlib.import_module("scipy.special")
-
-
 def spread(values: Sequence[float | None]) -> Spread:
     """Return mean and spread of the known values; ``std`` with n - 1, ``ci95`` a half width."""
     known = np.array([v for v in values if v is not None], np.float64)
@@ -85,11 +80,8 @@ def spread(values: Sequence[float | None]) -> Spread:
     mean, low, high = float(known.mean()), float(known.min()), float(known.max())
     if n == 1:
         return Spread(mean, None, low, high, None, 1)
-    # Imported here: a single iteration needs none of it.
-    from scipy.special import stdtrit
-
     std = float(known.std(ddof=1))
-    return Spread(mean, std, low, high, float(stdtrit(n - 1, 0.975)) * std / n**0.5, n)
+    return Spread(mean, std, low, high, quantile(n - 1) * std / n**0.5, n)
 
 
 def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -55,7 +55,6 @@ def record(
     path: str,
     options: ReadOptions,
     watch: Watch = unwatched,
-    meanwhile: Callable[[], None] = lambda: None,
 ) -> TimedRecording:
     """Read and interpret one profile; its kernels are dropped when this returns.
 
@@ -63,14 +62,13 @@ def record(
         path: the profile.
         options: how to read it.
         watch: called with the share of it that has been read.
-        meanwhile: called while threads begin to read.
 
     Raises:
         ProfileError: it cannot be read, or holds nothing that can be analysed.
     """
     watch(0.0)
     with noting() as steps, export_of(path, keep=options.keep_export) as file:
-        recording = _record_export(file, options, watch, meanwhile)
+        recording = _record_export(file, options, watch)
     return TimedRecording(renamed(recording, file, path), tuple(steps))
 
 
@@ -129,9 +127,7 @@ def opened_profile(
         yield file, export
 
 
-def _record_export(
-    path: str, options: ReadOptions, watch: Watch, meanwhile: Callable[[], None]
-) -> Recording:
+def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
     """Read and interpret one export.
 
     Raises:
@@ -140,7 +136,6 @@ def _record_export(
     kinds = extended_kinds(options.conventions)
     chosen = tuple(convention for convention in options.conventions if convention.patterns)
     with reader_of(path).open_file(path, options.jobs, watch) as file:
-        meanwhile()
         with step("recognise names"):
             candidates = chosen or recognise(file.sample(globs_of(tuple(built_in().values()))))
         for conventions in (chosen,) if chosen else rounds(candidates):

@@ -109,13 +109,9 @@ class Fleet(Protocol):
 
 @dataclass(frozen=True)
 class Local:
-    """This machine, with so many processes, or threads, at work at once.
-
-    ``meanwhile`` is done here while threads begin to read a single file.
-    """
+    """This machine, with so many processes, or threads, at work at once."""
 
     jobs: int
-    meanwhile: Callable[[], None] = lambda: None
     strict: bool = True
 
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
@@ -145,7 +141,7 @@ class Local:
             for number, path in enumerate(paths):
                 watch = partial(progress.read, path)
                 each = replace(options, jobs=self.jobs)
-                yield number, outcome_of(path, each, watch, self.meanwhile)
+                yield number, outcome_of(path, each, watch)
                 watch(1.0)
             return
         sizes = [_or_error(_size, path) for path in paths]
@@ -166,11 +162,10 @@ def outcome_of(
     path: str,
     options: ReadOptions,
     watch: Watch = unwatched,
-    meanwhile: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Return the recording of a profile, or why there is none; see :func:`record`."""
     try:
-        return record(path, options, watch, meanwhile)
+        return record(path, options, watch)
     except ProfileError as error:
         return error
     except OSError as error:
