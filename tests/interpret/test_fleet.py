@@ -171,7 +171,7 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
     """Have the process that reads a file die so many times."""
     own = os.getpid()
 
-    def dies(one: str, how: ReadOptions, watch: Watch, _: Callable[[], None]) -> TimedRecording:
+    def dies(one: str, how: ReadOptions, watch: Watch) -> TimedRecording:
         deaths = len(list(folder.glob("death*")))
         if os.getpid() != own and one == path and deaths < times:
             (folder / f"death{deaths}").touch()
