@@ -9,8 +9,6 @@ SELECT
     detail.pk AS key_place,  -- place in the primary key, from 1; 0 if it is none of it
     detail.hidden AS hidden  -- not 0 of columns that are generated, or of a virtual table
 FROM sqlite_master AS entry
-INNER JOIN PRAGMA_TABLE_XINFO(entry.name) AS detail
-WHERE
-    entry.type = 'table'
-    AND entry.name IN (SELECT wanted.value FROM JSON_EACH(:names) AS wanted)
+INNER JOIN PRAGMA_TABLE_XINFO(entry.name) AS detail ON entry.type = 'table'
+WHERE entry.name IN (SELECT wanted.value FROM JSON_EACH(:names) AS wanted)
 ORDER BY entry.name, detail.cid

@@ -30,17 +30,17 @@ def value(cls: Class, /) -> Class: ...
 
 
 @overload
-def value(*, eq: bool = True, repr: bool = True) -> Callable[[Class], Class]: ...
+def value(*, eq: bool = True, shown: bool = True) -> Callable[[Class], Class]: ...
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
-def value(cls: Any = None, /, *, eq: bool = True, repr: bool = True) -> Any:
+def value(cls: Any = None, /, *, eq: bool = True, shown: bool = True) -> Any:
     """Make a class a frozen dataclass, as ``dataclass(frozen=True)`` does.
 
     Args:
         cls: the class.
         eq: whether values with equal fields are equal, and can be hashed.
-        repr: whether a value is shown by its fields.
+        shown: whether its ``repr`` shows the fields.
     """
 
     def define(cls: Any) -> Any:
@@ -49,7 +49,7 @@ def value(cls: Any = None, /, *, eq: bool = True, repr: bool = True) -> Any:
         parts = fields(cls)
         if "__init__" not in own:
             cls.__init__ = _initialiser(parts, hasattr(cls, "__post_init__"))
-        if repr and "__repr__" not in own:
+        if shown and "__repr__" not in own:
             cls.__repr__ = _repr
         if eq and "__eq__" not in own:
             cls.__eq__, cls.__hash__ = _comparison([f.name for f in parts if f.compare])
@@ -66,7 +66,7 @@ def _initialiser(parts: tuple[Field[Any], ...], finished: bool) -> Callable[...,
     factories = {f.name: f.default_factory for f in parts if f.default_factory is not MISSING}
     count, known = len(names), frozenset(names)
 
-    def __init__(self: Any, /, *given: Any, **named: Any) -> None:
+    def initialise(self: Any, /, *given: Any, **named: Any) -> None:
         state = vars(self)
         if len(given) == count and not named:
             state.update(zip(names, given, strict=True))
@@ -91,7 +91,7 @@ def _initialiser(parts: tuple[Field[Any], ...], finished: bool) -> Callable[...,
             else:
                 raise TypeError(f"the field {name} has no value")
 
-    return __init__
+    return initialise
 
 
 def _comparison(names: list[str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -100,16 +100,16 @@ def _comparison(names: list[str]) -> tuple[Callable[..., Any], Callable[..., Any
         names = ["__class__"]
     parts = attrgetter(*names)
 
-    def __eq__(self: Any, other: object) -> bool:
+    def equal(self: Any, other: object) -> Any:
         if other.__class__ is not self.__class__:
             return NotImplemented
         # A tuple, so that a part that is the other's very own is equal to it.
         return bool((parts(self),) == (parts(other),))
 
-    def __hash__(self: Any) -> int:
+    def digest(self: Any) -> int:
         return hash((parts(self),))
 
-    return __eq__, __hash__
+    return equal, digest
 
 
 def _repr(self: Any) -> str:
