@@ -13,20 +13,19 @@ launched long before the iteration of its operation begins.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.values import frozen
 
 #: No time at all.
 NEVER = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True)
+@frozen
 class Arrivals(Table):
     """One row an operation; only those of F, B and BW have arrivals.
 

@@ -7,7 +7,6 @@ they do not, the pairing is unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,9 +16,10 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Pairing:
     """Which iterations of the ranks are the same.
 
@@ -37,7 +37,7 @@ class Pairing:
     by_count: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Places:
     """Where ranks stand: columns by rank, and the order in which they are paired.
 

@@ -7,8 +7,6 @@ dependencies will do, if it is small enough.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.align.bounds.clock_segments import DRIFT
@@ -17,6 +15,7 @@ from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.values import frozen
 
 #: By how many iterations more than their counts differ two captures may be moved.
 _MOVES = 2
@@ -24,7 +23,7 @@ _MOVES = 2
 NTP_NS = 100_000_000
 
 
-@dataclass(frozen=True)
+@frozen
 class OperationEnds(Table):
     """F and B of one rank with spans: which, and when they ended."""
 
@@ -40,7 +39,7 @@ class OperationEnds(Table):
         return number | (self.microbatch + 1) << 1 | self.is_backward
 
 
-@dataclass(frozen=True)
+@frozen
 class RankHistory:
     """One rank through its iterations.
 

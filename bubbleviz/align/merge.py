@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,13 +13,14 @@ from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.model.operations import BusyIntervals, HostActivities, RankIntervals, RankOperations
+from bubbleviz.model.values import frozen
 
 #: The columns of operations that depend on the clock.
 _LAUNCHES = ("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns")
 TIMES = ("start_ns", "end_ns", "host_start_ns", "host_end_ns", *_LAUNCHES)
 
 
-@dataclass(frozen=True)
+@frozen
 class JoinedRank:
     """A rank with the profile it comes from and the machine whose clock it has."""
 
@@ -29,7 +30,7 @@ class JoinedRank:
     local: LocalRank
 
 
-@dataclass(frozen=True)
+@frozen
 class JoinedRecordings:
     """All recordings; ranks are numbered through in the order the profiles hold them.
 

@@ -10,7 +10,7 @@ apart (megatron/core/parallel_state.py, order ``tp-dp-pp``)::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,12 +22,13 @@ from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import counted
+from bubbleviz.model.values import frozen
 
 #: More ranks than any run has.
 _MOST_RANKS = 1_000_000
 
 
-@dataclass(frozen=True)
+@frozen
 class Parallel:
     """How many ways a run is parallel, its ranks numbered ``tp + TP (dp + DP pp)``.
 
@@ -69,7 +70,7 @@ class Parallel:
         return self.stage(number) * self.tp + number % self.tp
 
 
-@dataclass(frozen=True)
+@frozen
 class RankNumbers:
     """The numbers of ranks in the run, and whether range names give them."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,9 +35,10 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import pid_of
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Run:
     """All profiles as one: what the counting stage works on.
 
@@ -86,7 +87,7 @@ class Run:
     rank_of_local: tuple[Ints, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class RunHints:
     """What the user states about a run.
 

@@ -8,7 +8,7 @@ the waiting times on each rank's own clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -49,9 +49,10 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct_rows
 from bubbleviz.model.operations import Limitation, RankOperations
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Staging:
     """Stages, pipelines and paired iterations of all ranks.
 
@@ -76,7 +77,7 @@ class Staging:
     limitations: tuple[Limitation, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Inputs:
     """The recordings, and what is known of their ranks before staging."""
 

@@ -7,7 +7,6 @@ off by what NTP leaves over. What happened before what bounds that from both sid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.staging import Staging
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Limitation
+from bubbleviz.model.values import frozen
 
 _COLLECTIVES_DROPPED = Limitation(
     "collectives between replicas",
@@ -27,7 +27,7 @@ _COLLECTIVES_DROPPED = Limitation(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Timebase:
     """One clock for all profiles.
 

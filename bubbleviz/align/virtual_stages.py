@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.align.merge import JoinedRecordings
@@ -13,9 +11,10 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import distinct_rows, looked_up
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class VirtualStages(Table):
     """Which (rank, chunk as named) holds which virtual stage; -1 unknown."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 
 _BACKWARD = (Phase.B, Phase.BW)
 
@@ -34,7 +34,7 @@ def forward_and_backward(
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Waits(Table):
     """How long a microbatch is away from a (rank, chunk).
 

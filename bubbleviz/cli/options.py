@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous, hide
+from bubbleviz.model.values import frozen
 from bubbleviz.render.formats import renderers
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ PngFile = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@frozen
 class ReadingOptions:
     """How profiles are read: the part of the run, what stays of exports, and on how many cores."""
 
@@ -126,7 +126,7 @@ class ReadingOptions:
         return jobs_or_cores(self.jobs)
 
 
-@dataclass(frozen=True)
+@frozen
 class MeasurementOptions:
     """How profiles are measured where a command takes them in place of a saved report."""
 

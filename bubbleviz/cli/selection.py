@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bubbleviz.errors import UsageError
+from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
     from bubbleviz.align.pipelines import Parallel
@@ -73,7 +73,7 @@ def parallel_of(text: str) -> Parallel:
     return Parallel(**sizes)
 
 
-@dataclass(frozen=True)
+@frozen
 class PictureOptions:
     """Options of pictures: what they show, and of which iterations and ranks."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from bubbleviz.model.values import frozen
 
 _HOST = "127.0.0.1"
 _TOKEN_BYTES = 24
@@ -22,7 +23,7 @@ class _Quiet(ThreadingHTTPServer):
         """Say nothing."""
 
 
-@dataclass(frozen=True)
+@frozen
 class PageServer:
     """A page on a port that listens, but answers only in :meth:`forever`.
 

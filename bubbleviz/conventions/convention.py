@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 
 #: Named groups of a pattern that are numbers.
 NUMBER_GROUPS = (
@@ -22,7 +23,7 @@ NUMBER_GROUPS = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Pattern:
     """One shape of name.
 
@@ -55,7 +56,7 @@ class Pattern:
         return not names_operation and (self.by_order or "iteration" in self.match.groupindex)
 
 
-@dataclass(frozen=True)
+@frozen
 class Convention:
     """How one framework names its ranges.
 

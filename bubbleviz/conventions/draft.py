@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in, convention_of
@@ -12,6 +12,7 @@ from bubbleviz.conventions.name_words import NameShape, shapes_of
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.texts import counted
+from bubbleviz.model.values import frozen
 
 #: How many shapes of names a draft holds at most.
 _MOST_SHAPES = 12
@@ -21,7 +22,7 @@ _MOST_DRAFTS = 8
 _ORDERS = (("microbatch", "chunk", "sequence"), ("chunk", "microbatch", "sequence"))
 
 
-@dataclass(frozen=True)
+@frozen
 class ShapeMeaning:
     """What names of one shape may mean.
 

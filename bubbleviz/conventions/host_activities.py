@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from bubbleviz.conventions._toml import check_keys, load_toml, read_toml_text, regexes_of
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
+from bubbleviz.model.values import frozen
 
 #: Activities that are inferred without a name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
@@ -28,7 +28,7 @@ _DIGITS = re.compile(r"\d+")
 _LONGEST = 60
 
 
-@dataclass(frozen=True)
+@frozen
 class Activity:
     """Something a host does.
 
@@ -48,7 +48,7 @@ class Activity:
     match: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class ActivityList:
     """Activities in the order in which they are tried."""
 
@@ -88,7 +88,7 @@ class ActivityList:
         return ActivityList((*added, *self.all_of))
 
 
-@dataclass(frozen=True)
+@frozen
 class ActivityLookup:
     """Activities by name, each distinct name matched once.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from bubbleviz.conventions._toml import load_toml
 from bubbleviz.model.columns import Bools
+from bubbleviz.model.values import frozen
 
 #: What stands before the name of a kernel, and where its arguments begin.
 _RETURNED = re.compile(r"^(?:static |void |int )+")
@@ -20,7 +20,7 @@ _NAMELESS = re.compile(r"^$|(^|_|:)kernel_?\d*$", re.IGNORECASE)
 _ARGUMENTS = re.compile(r"[<(]")
 
 
-@dataclass(frozen=True)
+@frozen
 class Kinds:
     """Regexes, tried anywhere in a name and in any case.
 

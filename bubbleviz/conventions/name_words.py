@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 
 #: A word of forward, and one of backward; names with both are around operations.
 _FORWARD = r"(?<!feed)(?<!feed[^a-z])(?:forward|fwd|fprop)"
@@ -73,7 +73,7 @@ _DIGITS = re.compile(r"[0-9]+")
 _MICROBATCHES = 10_000
 
 
-@dataclass(frozen=True)
+@frozen
 class NameShape:
     """Names that differ in their numbers only.
 

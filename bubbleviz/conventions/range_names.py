@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.phases import RECEIVING, Phase, phase_of_label
+from bubbleviz.model.values import frozen
 
 #: A number of more digits is none: JSON and spreadsheets would not hold it exactly.
 _MOST_DIGITS = 15
@@ -19,7 +20,7 @@ _MOST_DIGITS = 15
 _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.DOTALL)
 
 
-@dataclass(frozen=True)
+@frozen
 class NameMeanings(Table):
     """What each distinct name means; one row a name, -1 where the name does not say.
 
@@ -50,7 +51,7 @@ class NameMeanings(Table):
         return (self.phase >= 0) | (self.iteration >= 0) | (self.rank >= 0) | self.by_order
 
 
-@dataclass(frozen=True)
+@frozen
 class NameMatch:
     """A pattern that a name matches, and the phase and numbers that the name holds.
 

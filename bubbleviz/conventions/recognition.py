@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from bubbleviz.conventions.convention import Convention, iterations_only, withou
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.values import frozen
 
 #: A convention that names work this many times less often than another one does not count.
 _RARE = 10
@@ -18,7 +18,7 @@ _RARE = 10
 _PARTS = 100
 
 
-@dataclass(frozen=True)
+@frozen
 class ConventionScore:
     """How many ranges of a profile one convention understands.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,12 +12,13 @@ from bubbleviz.align.run import Run
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
+from bubbleviz.model.values import frozen
 
 _FORWARD = (Phase.F, Phase.FB)
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
 
 
-@dataclass(frozen=True)
+@frozen
 class IterationStatus:
     """Kind and completeness of one iteration.
 
@@ -40,7 +41,7 @@ class IterationStatus:
     unmatched: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class _RankEvidence:
     """What one rank ran in one iteration.
 
@@ -69,7 +70,7 @@ class _RankEvidence:
 _Ranks = dict[int, _RankEvidence]
 
 
-@dataclass(frozen=True)
+@frozen
 class _OperationKeys(Table):
     """The columns of operations that show what is complete, as in :class:`.Operations`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,10 +22,11 @@ from bubbleviz.count.window_bounds import WindowBounds, window_bounds
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 
 
-@dataclass(frozen=True)
+@frozen
 class Counts:
     """What counting gives: iterations, their summary, and the ratio to quote.
 
@@ -107,7 +108,7 @@ def _usual_microbatches(iterations: Sequence[Iteration]) -> int | None:
     return max(known, key=lambda c: (known.count(c), c)) if known else None
 
 
-@dataclass(frozen=True)
+@frozen
 class _Measurements:
     """All times that ratios are made of, by iteration and rank.
 

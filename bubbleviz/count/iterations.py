@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import overload
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.arrow import ArrowTable, Column, values
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Account:
     """How one rank used the time of one window; the parts add up to the window exactly.
 
@@ -31,7 +31,7 @@ class Account:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True)
+@frozen
 class RankIteration:
     """One rank in one iteration.
 
@@ -64,7 +64,7 @@ class RankIteration:
     gap_ns: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Ratio:
     """One bubble ratio of one iteration over all its ranks.
 
@@ -88,7 +88,7 @@ class Ratio:
     contradicted: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Iteration:
     """One training or evaluation iteration.
 

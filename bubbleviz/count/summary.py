@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.student_t import quantile
+from bubbleviz.model.values import frozen
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
 OVERLAP_SHARE = 0.01
 
 
-@dataclass(frozen=True)
+@frozen
 class Spread:
     """Mean and spread over iterations; ``ci95`` is the half width (Student t)."""
 
@@ -27,7 +27,7 @@ class Spread:
     n: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Summary:
     """Statistics over the averaged iterations, by name of the ratio.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,9 +11,10 @@ from bubbleviz.count.ratios import Windows
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class TimeBreakdown:
     """How the time of each (iteration, rank) window was used; shape (iterations, ranks)."""
 
@@ -63,7 +63,7 @@ def time_breakdowns(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Ti
     return breakdowns
 
 
-@dataclass(frozen=True)
+@frozen
 class _Busy:
     """Busy intervals of one rank."""
 

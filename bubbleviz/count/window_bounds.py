@@ -10,7 +10,7 @@ machines both ends can move by the uncertainty of their clocks::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.ratios import Extents, RatioDefinition
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class WindowBounds:
     """Bounds of the windows of one ratio, by iteration.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal, ideal_of
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import MeasuredTimes, measured_times
@@ -29,7 +30,7 @@ _SAME_MEMORY = 1e-9
 _MEMORY = MemoryOptions(backward=1.0, weight=1.0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Alternative:
     """The iteration under one schedule.
 
@@ -55,7 +56,7 @@ class Alternative:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Alternatives:
     """Other schedules at the times of the typical iteration.
 

@@ -11,8 +11,6 @@ runs backwards from the operation that ends last, always to the one that it foll
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
@@ -22,9 +20,10 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class PathPart:
     """A part of the critical path: the work of one rank in one phase, or one cause of delay.
 
@@ -41,7 +40,7 @@ class PathPart:
     count: int
 
 
-@dataclass(frozen=True)
+@frozen
 class CriticalPath:
     """The chain of operations that bounds an iteration, each delayed only by the one before it.
 

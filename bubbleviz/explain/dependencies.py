@@ -10,8 +10,6 @@ behind it, of the same microbatch; a B takes that of its own F too, and a W that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
@@ -20,9 +18,10 @@ from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Dependencies(Table):
     """Pairs of operations, in order of ``after``.
 
@@ -38,7 +37,7 @@ class Dependencies(Table):
     remote: Bools
 
 
-@dataclass(frozen=True)
+@frozen
 class Inputs(Table):
     """What each operation waited for on other ranks; one row an operation.
 
@@ -52,7 +51,7 @@ class Inputs(Table):
     producer: Ints
 
 
-@dataclass(frozen=True)
+@frozen
 class _Halves(Table):
     """Forwards and backwards, an ``FB`` being one of each."""
 

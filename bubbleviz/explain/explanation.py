@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.align.run import Run
@@ -22,12 +20,13 @@ from bubbleviz.explain.what_if import WhatIf, what_if
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
+from bubbleviz.model.values import frozen
 
 #: Iterations with more operations than this are not replayed: it takes seconds.
 MOST_OPERATIONS = 500_000
 
 
-@dataclass(frozen=True)
+@frozen
 class Explanation:
     """Why there are bubbles, and what bounds an iteration.
 

@@ -11,7 +11,6 @@ on its rank, and the producers of its input on other ranks, a transfer after the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,9 +24,10 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Graph:
     """The operations of one iteration in order of their start, and those that each follows.
 

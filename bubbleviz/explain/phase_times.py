@@ -7,7 +7,6 @@ ready on the peer to the end of the receive. It stands under the phase of the re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.model.values import frozen
 
 #: An operation is a straggler if it takes more than this many times the median of its kind.
 STRAGGLES = 1.2
@@ -23,7 +23,7 @@ STRAGGLES = 1.2
 _LISTED = 10
 
 
-@dataclass(frozen=True)
+@frozen
 class PhaseTime:
     """How long the operations of one kind take, in nanoseconds of busy time (or of transfer).
 
@@ -56,7 +56,7 @@ class PhaseTime:
     last_ns: float | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Straggler:
     """An operation that took long: its row, and how many times the median of its kind."""
 
@@ -64,7 +64,7 @@ class Straggler:
     times: float
 
 
-@dataclass(frozen=True)
+@frozen
 class PhaseTimes:
     """How long operations take.
 
@@ -118,7 +118,7 @@ def phase_times_of(
     return PhaseTimes(tuple(kinds), median_ns, _imbalance(kinds), _stragglers(times), times)
 
 
-@dataclass(frozen=True)
+@frozen
 class _OperationTimes(Table):
     """Times of operations: their rows, the phases they stand under, and nanoseconds."""
 

@@ -11,7 +11,6 @@ A receive's kernel runs from the moment it is launched, and spins until the peer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,9 +21,10 @@ from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Receives(Table):
     """The last receive of each operation whose input is known.
 
@@ -54,7 +54,7 @@ class Receives(Table):
         return self.end_ns - self.start_ns - self.wait_ns
 
 
-@dataclass(frozen=True)
+@frozen
 class CommunicationTimes:
     """How long ranks communicated in iterations; columns of shape (iterations, ranks).
 

@@ -6,8 +6,6 @@ follows has ended, a transfer later where that ran on another rank.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
@@ -16,9 +14,10 @@ from bubbleviz.explain.graph import Graph
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class WhatIf:
     """An iteration under one change, all else as measured.
 

@@ -6,7 +6,7 @@ last period ends) come from the whole capture. Only the contents of the report a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,13 +18,14 @@ from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Limitation, Operations, RankIntervals
+from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 
 #: Subject of the limitation for the rest of the capture.
 OUTSIDE = "iterations outside the window"
 
 
-@dataclass(frozen=True)
+@frozen
 class _Selection:
     """The iterations and operations in the window, and their new numbers; -1 for the others."""
 

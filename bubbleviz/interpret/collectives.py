@@ -9,7 +9,7 @@ belongs to tensor parallelism, or to buckets that cannot be distinguished from i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import COUNTED, WORK, Phase
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class ReplicaCollectives(Table):
     """Kernels of collectives, in order of (rank, iteration): at most one each.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from intervaltree import IntervalTree
@@ -14,12 +13,13 @@ from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankCoverage, UnattributedKernels
 from bubbleviz.model.profile import Profile, Ranges, tid_of
+from bubbleviz.model.values import frozen
 
 #: How many unattributed kernel names are listed for each rank.
 LISTED = 5
 
 
-@dataclass(frozen=True)
+@frozen
 class Coverage:
     """Counts and sums of one profile, ranks numbered within it."""
 
@@ -32,7 +32,7 @@ class Coverage:
     unattributed: tuple[UnattributedKernels, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class UnattributedName:
     """Unattributed compute kernels of one name on one rank.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
@@ -12,9 +10,10 @@ from bubbleviz.interpret.linking.links import Links
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.model.profile import Activities, Ranges
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class DeviceWork(Table):
     """Kernels, then copies: when and where they ran, and the range they belong to."""
 
@@ -32,7 +31,7 @@ class DeviceWork(Table):
         return ~self.compute & ~self.communication
 
 
-@dataclass(frozen=True)
+@frozen
 class RankWork:
     """What ran on one rank, and the operation that owns each kernel and copy.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents
 from bubbleviz.model.texts import shell_word
+from bubbleviz.model.values import frozen
 
 #: How many shapes of names are shown.
 _SHAPES = 20
@@ -21,7 +22,7 @@ _SHAPES = 20
 _GPU_WORK = ("kernels", "copies", "memsets", "copies and memsets", "CUDA graphs traced as a whole")
 
 
-@dataclass(frozen=True)
+@frozen
 class Evidence:
     """How many ranges one convention understands.
 
@@ -41,7 +42,7 @@ class Evidence:
     parts_left: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class DraftTrial:
     """What a drafted convention makes of the profile that it was drafted from.
 
@@ -61,7 +62,7 @@ class DraftTrial:
     even: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Inspection:
     """What a profile holds and what can be made of it.
 

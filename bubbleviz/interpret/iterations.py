@@ -13,15 +13,14 @@ an iteration ends at an Optimizer that a forward follows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class HostOrder(Table):
     """Ranges of operations in the order of (rank, host start).
 

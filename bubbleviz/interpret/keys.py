@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
@@ -15,9 +13,10 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import Ranges
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class NameHints(Table):
     """What the names of operations give beyond their keys; -1 nothing.
 

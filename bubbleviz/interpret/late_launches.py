@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import HostActivities, RankOperations
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.profile import CallLog, Calls, Profile, Ranges
+from bubbleviz.model.values import frozen
 
 #: Shorter delays, and shorter calls and ranges, are launch overhead.
 _SHORTEST_NS = 20_000
@@ -28,7 +29,7 @@ _SHARE, _MOST = 20, 2000
 _KEPT = 8
 
 
-@dataclass(frozen=True)
+@frozen
 class LateLaunches(Table):
     """Operations that were launched after their GPU, and their last receive, had come to an end.
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.interpret.linking.links import Links
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.operations import OperationLaunches
 from bubbleviz.model.profile import CallLog
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class FirstWork:
     """The work that operations of a rank began with, and what they received last; -1 none.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
@@ -14,12 +12,13 @@ from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges
+from bubbleviz.model.values import frozen
 
 #: Kernels that are looked at together.
 _PIECE = 1 << 16
 
 
-@dataclass(frozen=True)
+@frozen
 class OperationRanges(Table):
     """Ranges on ranks, in order of (rank, host start), each the whole or a part of an operation.
 

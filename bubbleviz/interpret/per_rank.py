@@ -6,7 +6,7 @@ Ranks are worked out one after another, so that memory is that of one rank's ker
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,9 +31,10 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 from bubbleviz.model.profile import Activities, CallLog
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class ProfileWork:
     """All that ran in a profile, not yet divided into ranks.
 
@@ -56,7 +57,7 @@ class ProfileWork:
     receives: EnclosingRanges
 
 
-@dataclass(frozen=True)
+@frozen
 class RankRecording:
     """What one rank did; tables count the operations of the whole profile.
 
@@ -83,7 +84,7 @@ class RankRecording:
     names: tuple[UnattributedName, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class _KernelKinds:
     """What kernels are by their names; the last place of each column is that of no name (-1).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import shell_word
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.raw_reports import exported
 from bubbleviz.sources.readers import OpenFile, reader_of
 from bubbleviz.timing import Step, noting, step
 
 
-@dataclass(frozen=True)
+@frozen
 class ReadOptions:
     """How profiles are read.
 
@@ -43,7 +44,7 @@ class ReadOptions:
     jobs: int = 1
 
 
-@dataclass(frozen=True)
+@frozen
 class TimedRecording:
     """The recording of a profile, and the time that its steps took."""
 

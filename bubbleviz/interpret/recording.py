@@ -6,8 +6,6 @@ compute that no operation explains, and counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.coverage import Coverage
 from bubbleviz.interpret.keys import NameHints
@@ -21,9 +19,10 @@ from bubbleviz.model.operations import (
     RankOperations,
 )
 from bubbleviz.model.profile import Device, Source
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class LocalRank:
     """A (process, device) of one profile.
 
@@ -44,7 +43,7 @@ class LocalRank:
     world_size: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Recording:
     """One profile, interpreted; times are the profile's own.
 

@@ -5,8 +5,6 @@ All is worked out rank by rank: what a rank ran stays in the cache, and little m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.interpret.device_work import DeviceWork, RankWork
@@ -20,9 +18,10 @@ from bubbleviz.model.operations import (
     RankOperations,
 )
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class ActiveTime(Table):
     """How long a rank computed and communicated in an iteration, by lengths of unions of kernels.
 

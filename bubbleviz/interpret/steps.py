@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.containment import disjoint_layers
 from bubbleviz.model.profile import Ranges, process_of
+from bubbleviz.model.values import frozen
 
 #: Families that count up, and names that repeat, cover at least so much of the device's time.
 _COUNTED, _REPEATED = 0.5, 0.8
@@ -36,7 +37,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _DIGITS = 18
 
 
-@dataclass(frozen=True)
+@frozen
 class Steps(Table):
     """Iterations of a process, disjoint, in order.
 
@@ -138,7 +139,7 @@ def _steps(ranges: Ranges, by: str) -> Steps:
     return Steps(ranges.start_ns, ranges.end_ns, of_name[ranges.name_id], tuple(texts), by)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Family:
     """Ranges of one thread whose names differ by their numbers alone."""
 

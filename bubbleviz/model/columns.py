@@ -8,11 +8,13 @@ one row per kernel, identifiers take 16 or 32 bits: such tables are what memory 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from bubbleviz.model.values import frozen
 
 Ints = npt.NDArray[np.int64]
 #: Identifiers in as few bits as they need.
@@ -25,7 +27,7 @@ NONE = -1
 TableT = TypeVar("TableT", bound="Table")
 
 
-@dataclass(frozen=True)
+@frozen
 class Table:
     """Base of the tables: every array field is a column, and all have one length."""
 

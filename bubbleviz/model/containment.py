@@ -6,11 +6,11 @@ Innermost is the shortest; of equal ones the one that starts later, then the lat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.values import frozen
 
 
 def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
@@ -47,7 +47,7 @@ def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
     return tuple(layers)
 
 
-@dataclass(frozen=True)
+@frozen
 class Innermost:
     """Intervals prepared for the question "which is the innermost around this?".
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.values import frozen
 
 _ROOM = 1 << 62
 
 
-@dataclass(frozen=True)
+@frozen
 class Groups:
     """The distinct rows of some columns, in lexicographic order (first column first).
 

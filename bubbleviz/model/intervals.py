@@ -6,11 +6,10 @@ merged. Everything here sorts and sums; nothing loops over intervals.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Codes, Ints
+from bubbleviz.model.values import frozen
 
 Intervals = tuple[Ints, Ints]
 
@@ -96,7 +95,7 @@ def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
     return upto(high_ns) - upto(low_ns)
 
 
-@dataclass(frozen=True)
+@frozen
 class Packing:
     """Groups laid side by side on one line, so that one set operation serves them all.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Payloads(Table):
     """Payloads of NCCL's ranges: one row a range that has one; -1 is none.
 

@@ -6,7 +6,7 @@ Bulk data (operations, busy intervals) is columns; everything else is a small fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import Enum, auto
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ import numpy as np
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 
 
 class LimitationKind(Enum):
@@ -31,7 +32,7 @@ class LimitationKind(Enum):
     STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
 
 
-@dataclass(frozen=True)
+@frozen
 class Limitation:
     """A limit of an analysis: its subject, the reason, how often it applies, and its kind."""
 
@@ -52,7 +53,7 @@ class Limitation:
         return f"warning: {self.what}{times}: {self.reason}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Rank:
     """One row of the picture: a device as one process of one host sees it.
 
@@ -86,7 +87,7 @@ class Rank:
     global_rank: int | None = None
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(shown=False)
 class OperationKeys(Table):
     """What operations are, as the names and times of their ranges give it; ``-1`` is "none".
 
@@ -124,7 +125,7 @@ class OperationKeys(Table):
     names: tuple[str, ...] = field(metadata={"shared": True})
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(shown=False)
 class OperationSpans(Table):
     """When and how long operations kept their GPU busy.
 
@@ -147,7 +148,7 @@ class OperationSpans(Table):
     received_ns: Ints
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(shown=False)
 class OperationLaunches(Table):
     """When the host launched what operations begin with, and their last receive; -1 unknown.
 
@@ -165,7 +166,7 @@ class OperationLaunches(Table):
 RankOperationsT = TypeVar("RankOperationsT", bound="RankOperations")
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(shown=False)
 class RankOperations(OperationLaunches, OperationSpans, OperationKeys):
     """Operations of ranks whose stages are not known yet: keys, spans and launches side by side."""
 
@@ -181,7 +182,7 @@ class RankOperations(OperationLaunches, OperationSpans, OperationKeys):
         return replace(self, **exchanged)
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(shown=False)
 class Operations(RankOperations, ArrowTable):
     """Operations in order of (rank, start_ns), on the report's clock; ``-1`` is "none".
 
@@ -233,7 +234,7 @@ class Operations(RankOperations, ArrowTable):
         }
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(shown=False)
 class BusyIntervals(Table):
     """When operations keep their GPU busy: disjoint and sorted within one operation.
 
@@ -254,7 +255,7 @@ class BusyIntervals(Table):
     end_ns: Ints
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(shown=False)
 class RankIntervals(Table):
     """Disjoint, sorted intervals of ranks (unattributed compute, for example)."""
 
@@ -263,7 +264,7 @@ class RankIntervals(Table):
     end_ns: Ints
 
 
-@dataclass(frozen=True)
+@frozen
 class HostActivities(Table):
     """What launching threads did while their GPU had run dry: long calls, and ranges.
 
@@ -282,7 +283,7 @@ class HostActivities(Table):
     name_id: Ints
 
 
-@dataclass(frozen=True)
+@frozen
 class UnattributedKernels:
     """Compute kernels of one name that no compute operation holds, on one rank."""
 
@@ -293,7 +294,7 @@ class UnattributedKernels:
     where: str
 
 
-@dataclass(frozen=True)
+@frozen
 class RankCoverage:
     """How much of a rank's GPU time was explained, by sums of durations."""
 
@@ -305,7 +306,7 @@ class RankCoverage:
     copy_ns: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ProfileSummary:
     """One input file: what it is, what was linked, and how its clock was moved.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 
 from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Group:
     """A process group (``torch.distributed.new_group``): a communicator of its ranks.
 
@@ -46,7 +47,7 @@ def stretches(numbers: Sequence[int]) -> str:
     return ",".join(texts)
 
 
-@dataclass(frozen=True)
+@frozen
 class Collectives(Table):
     """Collectives that kernels carry out: a row for each kernel of each; -1 is none.
 

@@ -8,7 +8,7 @@ Times are the profile's own nanoseconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from bubbleviz.model.columns import Bools, Codes, Ints, Table
 from bubbleviz.model.nccl_payloads import Payloads
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.process_groups import Collectives
+from bubbleviz.model.values import frozen
 
 PID_MASK = 0xFFFFFF
 
@@ -108,7 +109,7 @@ def correlations(ids: Ints) -> npt.NDArray[np.uint32]:
     return np.where(known, ids, UNCORRELATED).astype(np.uint32)
 
 
-@dataclass(frozen=True)
+@frozen
 class Activities(Table):
     """What ran on devices: kernels (CUPTI_ACTIVITY_KIND_KERNEL), then copies and memsets.
 
@@ -139,7 +140,7 @@ class Activities(Table):
         return replace(self.take(rows), kernels=int(rows[: self.kernels].sum()))
 
 
-@dataclass(frozen=True)
+@frozen
 class Calls(Table):
     """Some CUDA API calls (CUPTI_ACTIVITY_KIND_RUNTIME), in the order of the export.
 
@@ -160,7 +161,7 @@ class Calls(Table):
     impossible: int = field(default=0, metadata={"shared": True})
 
 
-@dataclass(frozen=True)
+@frozen
 class Overheads(Table):
     """When the profiler itself held a process up (PROFILER_OVERHEAD, CUPTI_ACTIVITY_KIND_OVERHEAD).
 
@@ -188,7 +189,7 @@ class CallLog(Protocol):
         """Return the name of each call of some rows (distinct, ascending); "" where unknown."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Ranges(Table):
     """NVTX ranges that may follow a convention, in the order of the export.
 
@@ -220,7 +221,7 @@ class RangeLog(Protocol):
         """Return the ranges of some threads that last so long, and touch any of some times."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Thread:
     """A named thread."""
 
@@ -228,7 +229,7 @@ class Thread:
     name: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Device:
     """A GPU as one process of the profile (None: every process) numbers it."""
 
@@ -243,7 +244,7 @@ class Device:
 HOST = "host"
 
 
-@dataclass(frozen=True)
+@frozen
 class Source:
     """Where a profile came from.
 
@@ -279,7 +280,7 @@ class Source:
         return HOST if self.on_host and device_id == 0 else f"{self.device} {device_id}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Profile:
     """One profile, read.
 
@@ -311,7 +312,7 @@ class Profile:
     payloads: Callable[[], tuple[Payloads, tuple[Limitation, ...]]] | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class TableCount:
     """How many rows a table of a profile holds; None where it is absent."""
 
@@ -320,7 +321,7 @@ class TableCount:
     rows: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class NameCount:
     """How often a range name occurs."""
 
@@ -328,7 +329,7 @@ class NameCount:
     count: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Contents:
     """What a profile holds, for a first look at an unknown file.
 

@@ -26,15 +26,15 @@ Class = TypeVar("Class", bound=type[Any])
 
 
 @overload
-def value(cls: Class, /) -> Class: ...
+def frozen(cls: Class, /) -> Class: ...
 
 
 @overload
-def value(*, eq: bool = True, shown: bool = True) -> Callable[[Class], Class]: ...
+def frozen(*, eq: bool = True, shown: bool = True) -> Callable[[Class], Class]: ...
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
-def value(cls: Any = None, /, *, eq: bool = True, shown: bool = True) -> Any:
+def frozen(cls: Any = None, /, *, eq: bool = True, shown: bool = True) -> Any:
     """Make a class a frozen dataclass, as ``dataclass(frozen=True)`` does.
 
     Args:
@@ -54,6 +54,7 @@ def value(cls: Any = None, /, *, eq: bool = True, shown: bool = True) -> Any:
         if eq and "__eq__" not in own:
             cls.__eq__, cls.__hash__ = _comparison([f.name for f in parts if f.compare])
         cls.__setattr__, cls.__delattr__ = _refuse, _refuse
+        cls.__signature__ = _Signature()
         return cls
 
     return define if cls is None else define(cls)
@@ -110,6 +111,34 @@ def _comparison(names: list[str]) -> tuple[Callable[..., Any], Callable[..., Any
         return hash((parts(self),))
 
     return equal, digest
+
+
+class _Signature:
+    """The signature of a class of values, worked out for those who ask: documentation."""
+
+    def __get__(self, instance: object, owner: Any) -> Any:
+        """Return an ``inspect.Signature``."""
+        import inspect
+
+        return inspect.Signature(
+            [
+                inspect.Parameter(
+                    f.name,
+                    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                    default=_default(f, inspect.Parameter.empty),
+                    annotation=f.type,
+                )
+                for f in fields(owner)
+                if f.init
+            ]
+        )
+
+
+def _default(part: Field[Any], none: object) -> object:
+    """Return the default of a field, or what makes it, or what stands for none."""
+    if part.default is not MISSING:
+        return part.default
+    return none if part.default_factory is MISSING else part.default_factory
 
 
 def _repr(self: Any) -> str:

@@ -54,7 +54,6 @@ class IntegerColumn(ctypes.Structure):
         ("index", ctypes.c_int32),
         ("null", ctypes.c_int32),
         ("missing", ctypes.c_int64),
-        ("shift", ctypes.c_int32),
         ("alias", ctypes.c_int32),
     )
 

@@ -52,7 +52,6 @@ struct column {
     int32_t index;    /* among the columns of the table */
     int32_t nullable; /* 0: NULL is unusual; 1: it reads as missing; 2: and no value may be that */
     int64_t missing;
-    int32_t shift; /* the value is shifted right by so many bits */
     int32_t alias; /* not 0: stands for the row number, and NULL is stored */
 };
 
@@ -356,7 +355,7 @@ static inline int read_integer(const struct record *record, const struct column 
         return type ? UNUSUAL : OK;
     }
     if (is_integer(type)) {
-        *value = integer(type, record->value[column->index]) >> column->shift;
+        *value = integer(type, record->value[column->index]);
         return column->nullable == 2 && *value == column->missing ? UNUSUAL : OK;
     }
     *value = column->missing;

@@ -6,17 +6,16 @@ drawn as the first of them ran, and counted as their mean.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bubbleviz.model.choices import ROWS, one_of
 from bubbleviz.model.operations import Rank
+from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report, View
 
 #: More ranks than this have a row per stage, unless the view says otherwise.
 MOST_RANKS = 64
 
 
-@dataclass(frozen=True)
+@frozen
 class RankRow:
     """One row.
 

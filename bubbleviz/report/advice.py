@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report
 
@@ -46,7 +46,7 @@ _UNATTRIBUTED = (
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 
 
-@dataclass(frozen=True)
+@frozen
 class LongBubble:
     """One of the longest bubbles, for people.
 

@@ -11,15 +11,16 @@ operations (launch gaps), or is compute that no operation holds::
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 
 #: Of the window: gaps, or compute outside operations, below this share are not worth a sentence.
 _NOTICEABLE = 0.01
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelTime:
     """Sums over the ranks of the averaged iterations, in nanoseconds.
 

@@ -7,7 +7,6 @@ clock, which is the first profile's own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bubbleviz.count.iterations import Iteration, Iterations, typical
@@ -26,6 +25,7 @@ from bubbleviz.model.operations import (
     UnattributedKernels,
 )
 from bubbleviz.model.texts import counted
+from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
 SCHEMA = "bubbleviz.report/1"
 
 
-@dataclass(frozen=True)
+@frozen
 class Report:
     """The result of an analysis.
 
@@ -154,7 +154,7 @@ def distinct_percents(interval: tuple[float, float], fewest: int, most: int) -> 
     return low, high
 
 
-@dataclass(frozen=True)
+@frozen
 class View:
     """The part of a report that a picture shows; ratios are never affected.
 

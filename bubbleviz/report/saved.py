@@ -5,7 +5,7 @@ Only the keys that are compared and checked are read; the rest of a report may g
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -15,6 +15,7 @@ from msgspec import json as msgspec_json
 from bubbleviz.errors import InputError
 from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.phases import Phase, phase_of_label
+from bubbleviz.model.values import frozen
 
 SCHEMA = "bubbleviz.report/1"
 
@@ -30,7 +31,7 @@ _Positive = Annotated[float, Meta(ge=0, le=1e30)]
 _Count = Annotated[int, Meta(ge=0)]
 
 
-@dataclass(frozen=True)
+@frozen
 class Average:
     """A mean over iterations: None for none, and ``std`` (n - 1) None for fewer than two."""
 
@@ -44,7 +45,7 @@ class Average:
             raise ValueError(f"mean, std and n = {self.n} contradict each other")
 
 
-@dataclass(frozen=True)
+@frozen
 class SavedRatio:
     """One bubble ratio of a run: over its iterations, with the length of its window in ns.
 
@@ -57,7 +58,7 @@ class SavedRatio:
     interval: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class SavedReport:
     """The ratios of a saved report.
 
@@ -82,7 +83,7 @@ class SavedReport:
         return next((ratio for ratio in self.ratios if ratio.name == name), None)
 
 
-@dataclass(frozen=True)
+@frozen
 class SavedTime:
     """Times of operations of one kind; see :class:`~bubbleviz.explain.phase_times.PhaseTime`."""
 
@@ -100,7 +101,7 @@ class SavedTime:
         return phase
 
 
-@dataclass(frozen=True)
+@frozen
 class SavedTimes:
     """The times of a report with which other schedules are simulated.
 
@@ -115,7 +116,7 @@ class SavedTimes:
     microbatches: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class SavedTimeline:
     """The timeline of a report, as written by :func:`bubbleviz.report.timeline.saved`."""
 
@@ -124,7 +125,7 @@ class SavedTimeline:
     tables: dict[str, dict[str, list[int]]]
 
 
-@dataclass(frozen=True)
+@frozen
 class SavedDocument:
     """A report's whole JSON, and its timeline; None where it was too large to be saved."""
 
@@ -149,12 +150,12 @@ _SHOWN = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Header:
     schema: str
 
 
-@dataclass(frozen=True)
+@frozen
 class _PhaseTime:
     stage: int | None
     chunk: int | None
@@ -162,35 +163,35 @@ class _PhaseTime:
     median_ns: _Positive
 
 
-@dataclass(frozen=True)
+@frozen
 class _IterationSize:
     microbatches: _Count | None = None
     averaged: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class _TimesDocument(_Header):
     iterations: list[_IterationSize]
     phase_times: list[_PhaseTime] = field(default_factory=list)
     transfer_ns: _Positive | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class _TimelineDocument(_Header):
     timeline: SavedTimeline | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class _Entry:
     """An entry that is only counted."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _IterationFlags:
     clocks_contradict: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class _Summary:
     iterations: _Count
     bubble_ratio: dict[str, Average]
@@ -198,7 +199,7 @@ class _Summary:
     bubble_interval: dict[str, tuple[_Finite, _Finite] | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class _RatiosDocument(_Header):
     version: str
     headline: str

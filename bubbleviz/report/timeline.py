@@ -6,7 +6,6 @@ The HTML report holds it, and a small report's JSON, so that ``bubbleviz view`` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument, SavedTimeline
 
@@ -66,7 +66,7 @@ _LONGEST_NAME = 300
 MOST_SAVED = 20_000
 
 
-@dataclass(frozen=True)
+@frozen
 class Timeline:
     """Columns by table and name; times are nanoseconds since ``base_ns``, -1 is none.
 

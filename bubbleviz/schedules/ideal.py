@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import counted
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.formulas import Sizes, formula_named, formulas
 from bubbleviz.schedules.known import schedule_named, schedules
@@ -30,7 +29,7 @@ _MOST_STAGES = 5_000
 _MOST_MEMORY = 1e30
 
 
-@dataclass(frozen=True)
+@frozen
 class MemoryOptions:
     """Activation memory, in any one unit; see :class:`bubbleviz.schedules.plan.Memory`.
 
@@ -45,7 +44,7 @@ class MemoryOptions:
     weight: float | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Ideal:
     """A schedule, simulated.
 
@@ -73,7 +72,7 @@ class Ideal:
     peak_memory: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Estimate:
     """The cost of a schedule by a formula, which gives no order: neither makespan nor memory.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.stage_times import StageTimes
 
 
@@ -31,7 +31,7 @@ class OperationTimes(Protocol):
         """Median of their busy time."""
 
 
-@dataclass(frozen=True)
+@frozen
 class MeasuredTimes:
     """What schedules can be simulated with.
 

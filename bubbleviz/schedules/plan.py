@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 
 
@@ -35,7 +36,7 @@ class PlannedOperation:
 Order = tuple[PlannedOperation, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """The operations of one iteration, in the order in which each device runs them.
 
@@ -84,7 +85,7 @@ class Plan:
         return self._chunk[virtual_stage]
 
 
-@dataclass(frozen=True)
+@frozen
 class Memory:
     """Activation memory of one microbatch on one whole stage, and how much a device has.
 
@@ -102,7 +103,7 @@ class Memory:
     weight: float = 1.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Setting:
     """What a plan is searched for.
 
@@ -130,7 +131,7 @@ class Setting:
     makespan: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanSearch:
     """How a schedule finds its plan for given times.
 
@@ -150,7 +151,7 @@ class PlanSearch:
     kept: float = 1.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Schedule:
     """A rule that makes plans.
 

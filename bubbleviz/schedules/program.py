@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 
@@ -25,7 +26,7 @@ Duration = Callable[[Task], int]
 STEP, POSTPONED = 0, 1
 
 
-@dataclass(frozen=True)
+@frozen
 class Program:
     """Iterations back to back: what each device runs, in order.
 

@@ -7,18 +7,19 @@ after its producer ended, and the transfer keeps no device busy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.program import Duration, Program, Task, program_of
 
 
-@dataclass(frozen=True)
+@frozen
 class Simulation(Table):
     """When every task ran; in order of device, then of time.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import counted
+from bubbleviz.model.values import frozen
 
 #: Times are whole nanoseconds; one beyond the longest is a slip of the unit (115 days in ms).
 _SHORTEST_MS, _LONGEST_MS = 1e-6, 1e10
@@ -15,7 +15,7 @@ _SHORTEST_MS, _LONGEST_MS = 1e-6, 1e10
 _MOST_TICKS = 1 << 62
 
 
-@dataclass(frozen=True)
+@frozen
 class StageTimes:
     """Milliseconds for one microbatch: one value for all stages, or one per stage.
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Codes, Ints
 from bubbleviz.model.profile import PID_MASK, Calls, Ranges
+from bubbleviz.model.values import frozen
 
 #: Calls that are yielded at a time.
 _BLOCK = 1 << 16
 
 
-@dataclass(frozen=True)
+@frozen
 class InMemoryCalls:
     """A :class:`~bubbleviz.model.profile.CallLog` of calls in memory.
 
@@ -43,7 +43,7 @@ class InMemoryCalls:
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
 
 
-@dataclass(frozen=True)
+@frozen
 class InMemoryRanges:
     """A :class:`~bubbleviz.model.profile.RangeLog` of ranges in memory."""
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.private_names import note_paths
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.raw_reports import SUFFIXES
 
 
-@dataclass(frozen=True)
+@frozen
 class InputFile:
     """A file to read; ``named`` on the command line, or found in a directory."""
 
@@ -21,7 +21,7 @@ class InputFile:
     named: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class CompanionFormat:
     """Files that are read beside profiles.
 

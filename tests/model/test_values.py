@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
 from functools import cached_property
 
 import pytest
 
-from bubbleviz.model.values import value
+from bubbleviz.model.values import frozen
 
 
-@value
+@frozen
 class Plain:
     """With defaults of both kinds."""
 
@@ -25,7 +26,7 @@ class Plain:
         return 2 * self.first
 
 
-@value
+@frozen
 class More(Plain):
     """With one part more, which is worked out."""
 
@@ -37,14 +38,14 @@ class More(Plain):
         object.__setattr__(self, "total", self.first + self.fourth)
 
 
-@value(eq=False, shown=False)
+@frozen(eq=False, shown=False)
 class Same:
     """Equal to nothing but itself."""
 
     part: int
 
 
-@value
+@frozen
 class Empty:
     """Without parts."""
 
@@ -66,6 +67,11 @@ def test_parts() -> None:
     assert repr(More(1)) == "More(first=1, second='two', third=[], fourth=4)"
     assert Plain(1).third is not Plain(1).third
     assert Plain(3).twice == 6
+
+
+def test_documentation_shows_the_parts() -> None:
+    assert list(inspect.signature(More).parameters) == ["first", "second", "third", "fourth"]
+    assert inspect.signature(Plain).parameters["second"].default == "two"
 
 
 def test_equality_and_hashes() -> None:

@@ -12,12 +12,11 @@ it holds. Then a path between two clocks in one segment bounds their difference 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.values import frozen
 
 Floats = npt.NDArray[np.float64]
 
@@ -28,7 +27,7 @@ _EACH = DRIFT / 2
 _MOST, _FEWEST, _NODES = 128, 32, 4096
 
 
-@dataclass(frozen=True)
+@frozen
 class ClockSegments:
     """Bounds between clocks by segment of time.
 

@@ -8,7 +8,6 @@ steady clock (``systemClockNs``), which NTP does not move.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -18,6 +17,7 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Source
+from bubbleviz.model.values import frozen
 
 #: UTC clocks are set by less than that; machines are switched on at more different times.
 REBOOT_NS = 10_000_000_000
@@ -25,7 +25,7 @@ REBOOT_NS = 10_000_000_000
 APART_NS = 60_000_000_000
 
 
-@dataclass(frozen=True)
+@frozen
 class ProfileClock:
     """A profile's clock against the report's.
 

@@ -18,7 +18,7 @@ only where no constant offset satisfies the bounds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,12 +39,13 @@ from bubbleviz.align.bounds.difference_constraints import (
 from bubbleviz.align.bounds.drift_lines import drift_line
 from bubbleviz.align.bounds.precedences import Precedences
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.values import frozen
 
 #: Bounds that miss each other by less are the grain of clocks, no contradiction.
 GRAIN_NS = 5_000.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Correction:
     """What to add to a clock's time t: ``offset_ns + (t - t0_ns) drift``.
 
@@ -58,7 +59,7 @@ class Correction:
     uncertainty_ns: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Contradiction:
     """A circle of precedences that no clocks can satisfy.
 
@@ -72,7 +73,7 @@ class Contradiction:
     by_ns: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Solution:
     """One correction a clock, and the contradiction that was smoothed over, if any."""
 
@@ -114,7 +115,7 @@ def solve(precedences: Precedences, start_ns: Ints, end_ns: Ints, reference: int
     return Solution(tuple(corrections), _contradiction(limit, row, circle))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Problem:
     """The arguments of :func:`solve`."""
 

@@ -14,7 +14,6 @@ The parts of a gap, first that fits:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,6 +42,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Activities, CallLog, Calls, Ranges, process_of
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import no_calls
 
 #: Shorter calls and ranges count as part of what is around them.
@@ -51,7 +51,7 @@ GRAIN_NS = 1_000
 _MOST = 1 << 20
 
 
-@dataclass(frozen=True)
+@frozen
 class GapCalls:
     """The calls of a profile that matter to idle gaps, in order of their rows.
 
@@ -120,7 +120,7 @@ def _launched(calls: Calls, call: Codes) -> Ints:
     return launched
 
 
-@dataclass(frozen=True)
+@frozen
 class HostRecord:
     """What the threads of a profile did around gaps.
 
@@ -209,7 +209,7 @@ def host_of_rank(
     return joined([table.take(np.isin(table.thread, threads)) for table in tables])
 
 
-@dataclass(frozen=True)
+@frozen
 class AttributedIdle(Table):
     """Idle time of a rank in pieces, disjoint and ascending; they add up to it.
 

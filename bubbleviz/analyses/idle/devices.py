@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,9 +12,10 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.profile import Activities
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class DeviceTime:
     """A device of a process: when it was busy, and its gaps.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Profile, Ranges
+from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.sources.in_memory import no_ranges
 
@@ -34,7 +35,7 @@ from bubbleviz.sources.in_memory import no_ranges
 _SHORTEST_STEP = 20_000
 
 
-@dataclass(frozen=True)
+@frozen
 class IdleOptions:
     """How idle time is analysed.
 
@@ -53,7 +54,7 @@ class IdleOptions:
     window: Window | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class IdleEvidence:
     """All that a profile holds to explain idle time.
 

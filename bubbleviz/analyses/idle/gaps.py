@@ -11,21 +11,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.profile import Activities, Calls
+from bubbleviz.model.values import frozen
 
 #: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
 #: that is off by 1 us or a slow host up to 20 us; what takes longer waits for something else.
 LATENCY_NS = 20_000
 
 
-@dataclass(frozen=True)
+@frozen
 class Busy:
     """When a device of a process was busy, and with what.
 
@@ -51,7 +50,7 @@ class Busy:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class Gaps(Table):
     """Idle gaps of a device, in order.
 
@@ -73,7 +72,7 @@ class Gaps(Table):
         return Gaps(start_ns, end_ns, self.before.copy(), self.after.copy()).take(end_ns > start_ns)
 
 
-@dataclass(frozen=True)
+@frozen
 class GapLaunches(Table):
     """The call that launched the work after each gap; one row a gap.
 
@@ -144,7 +143,7 @@ def launches_of(gaps: Gaps, call: Codes, calls: Calls, kernels: int) -> GapLaunc
     return GapLaunches(thread, start_ns, end_ns, gaps.after >= kernels)
 
 
-@dataclass(frozen=True)
+@frozen
 class Cuts:
     """Where gaps are cut: [start, entered) is the host's, [entered, under_way) the launch's.
 

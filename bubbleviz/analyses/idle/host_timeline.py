@@ -11,17 +11,16 @@ innermost::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.analyses.idle.gaps import split
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.containment import Innermost, disjoint_layers
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class HostIntervals(Table):
     """Ranges and calls of threads, each with an activity.
 
@@ -60,7 +59,7 @@ def collapsed(host: HostIntervals, strength: int) -> HostIntervals:
     return joined((host.take(~mask), united))
 
 
-@dataclass(frozen=True)
+@frozen
 class GapSegments(Table):
     """Segments of gaps, those of one gap disjoint, each with a thread and what it did.
 

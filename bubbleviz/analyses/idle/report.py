@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.operations import Limitation
+from bubbleviz.model.values import frozen
 
 #: The terms of the report; also in the JSON.
 DEFINITIONS = {
@@ -23,7 +24,7 @@ DEFINITIONS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Breakdown:
     """How a device spent the time from the start of its first work to the end of its last.
 
@@ -82,7 +83,7 @@ def ratio(part_ns: int, whole_ns: int) -> float | None:
     return part_ns / whole_ns if whole_ns else None
 
 
-@dataclass(frozen=True)
+@frozen
 class Example:
     """The longest gap of an activity.
 
@@ -103,7 +104,7 @@ class Example:
     where: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class ActivityIdle:
     """Idle time attributed to an activity of the host.
 
@@ -124,7 +125,7 @@ class ActivityIdle:
     rank: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class StepIdle:
     """A step of a rank: the host's range, clipped to the span of the device's work.
 
@@ -158,7 +159,7 @@ class StepIdle:
         return ratio(self.busy_ns, self.length_ns)
 
 
-@dataclass(frozen=True)
+@frozen
 class IdleGaps(Table):
     """Idle gaps that are attributed to activities, in order; shape (gaps,).
 
@@ -183,7 +184,7 @@ class IdleGaps(Table):
     activities: tuple[str, ...] = field(metadata={"shared": True})
 
 
-@dataclass(frozen=True)
+@frozen
 class Chunks(Table):
     """Gaps cut by activity, in order; the chunks of a gap add up to it.
 
@@ -205,7 +206,7 @@ COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = "compute", "communication", "copi
 BUSY = (COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY)
 
 
-@dataclass(frozen=True)
+@frozen
 class Strip:
     """A rank's time in slices of equal length, for a picture.
 
@@ -219,7 +220,7 @@ class Strip:
     spent_ns: Ints
 
 
-@dataclass(frozen=True)
+@frozen
 class RankIdle:
     """A device of a process.
 
@@ -272,7 +273,7 @@ class RankIdle:
         return None if self.on_host or self.single else self.breakdown.compute_duty
 
 
-@dataclass(frozen=True)
+@frozen
 class IdleReport:
     """Idle time of the devices of some profiles.
 

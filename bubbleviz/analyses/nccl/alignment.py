@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +34,14 @@ from bubbleviz.analyses.nccl.matching import (
 )
 from bubbleviz.analyses.nccl.starts import Starts
 from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, NcclEvents, OperationKind
 
 #: The thread that wrote a file ends its name: ``FILE-host-tid.txt``.
 _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
 
 
-@dataclass(frozen=True)
+@frozen
 class EventTimes(Table):
     """When the operations of event files ran: one row each, in the order of the files.
 
@@ -67,7 +68,7 @@ class EventTimes(Table):
     ambiguous: int = field(metadata={"shared": True})
 
 
-@dataclass(frozen=True)
+@frozen
 class _AlignedGpu:
     """A GPU's clock on the profile's, and its operations' times and kernels."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.errors import UsageError
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import EventFile
 
 #: A GPU's clock counts since 1970, a host's since its profiler began.
@@ -15,7 +15,7 @@ _GPU_CLOCK_NS = 10**15
 _MOST_NS = 1 << 62
 
 
-@dataclass(frozen=True)
+@frozen
 class Anchor:
     """An instant on an event file's clock and on the profile's.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,10 @@ from bubbleviz.analyses.nccl.alignment import EventTimes
 from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock
 from bubbleviz.analyses.nccl.profiles import NcclProfile
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class ProfileClocks:
     """The clocks of profiles; columns of one length, in the order of the profiles.
 

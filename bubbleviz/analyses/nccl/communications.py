@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum
 
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.process_groups import Group
+from bubbleviz.model.values import frozen
 
 #: NCCL's hash of it, or the PyTorch process group that owns it.
 Communicator = int | Group
@@ -92,7 +93,7 @@ class Alignment(Enum):
     UNALIGNED = "unaligned"
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordingClock:
     """A clock that recorded operations, and how it was aligned to the report's.
 
@@ -120,7 +121,7 @@ class RecordingClock:
         return self.aligned_by is not Alignment.UNALIGNED
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelOperations(Table):
     """Operations that the kernels of a profile carry out, from ranges or PyTorch; -1 is none.
 
@@ -155,7 +156,7 @@ class KernelOperations(Table):
     communicators: tuple[Communicator, ...] = field(metadata={"shared": True})
 
 
-@dataclass(frozen=True)
+@frozen
 class Communications(Table):
     """One row an operation of a rank; -1 is "none" in identifiers, ``UNKNOWN`` in times.
 

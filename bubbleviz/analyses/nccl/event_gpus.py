@@ -8,7 +8,6 @@ kernel begin, the two meet: it saw that later, never earlier, so the smallest di
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,11 @@ import numpy as np
 from bubbleviz.analyses.nccl.communications import Timing
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents
 
 
-@dataclass(frozen=True)
+@frozen
 class EventGpu:
     """The operations of one GPU in a file.
 
@@ -36,7 +36,7 @@ class EventGpu:
     label: str
 
 
-@dataclass(frozen=True)
+@frozen
 class LocalTimes:
     """Times of one GPU's operations on its host's clock, and on its own.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.pointers import pointer_words
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import EventFileFormat, format_of
 from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
@@ -17,7 +17,7 @@ from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
 _SUFFIXES = frozenset(("", ".txt", ".log", ".json", ".jsonl", ".jsonlines"))
 
 
-@dataclass(frozen=True)
+@frozen
 class Input:
     """A file to read, ``named`` or not, and the format of its NCCL events; None of a profile."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,9 +10,10 @@ from bubbleviz.analyses.nccl.kernel_names import kernel_family
 from bubbleviz.analyses.nccl.profiles import NcclProfile
 from bubbleviz.analyses.nccl.starts import Starts
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """A GPU as a process of a profile sees it, and its kernels in the pool.
 
@@ -30,7 +30,7 @@ class Place:
     host: str
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelPool:
     """Kernels of all profiles, on the report's clock.
 

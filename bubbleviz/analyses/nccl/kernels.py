@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -10,9 +10,10 @@ from bubbleviz.analyses.nccl.kernel_names import is_nccl
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.profile import Activities, pid_of
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Kernels(Table):
     """Kernels of NCCL, and added ones: by (place, start).
 

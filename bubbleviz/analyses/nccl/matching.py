@@ -6,13 +6,14 @@ A block of operations gives an offset; from there a line, offset and drift, is f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from bubbleviz.analyses.nccl.offset_search import BlockOffset, best_offset
 from bubbleviz.analyses.nccl.starts import StartPairs, Starts
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import UNKNOWN
 
 #: A GPU's clock has the start of a channel's work: within this of the start of its kernel.
@@ -30,7 +31,7 @@ _DRIFT_PAIRS, _DRIFT_SPAN_NS = 16, 1_000_000_000
 _DRIFT_RESIDUAL = 0.5
 
 
-@dataclass(frozen=True)
+@frozen
 class Match:
     """A clock put onto another: t becomes t + offset_ns + round((t - middle_ns) drift).
 
@@ -128,7 +129,7 @@ def beside(operations: Starts, kernels: Starts, tolerance_ns: int) -> tuple[Ints
     return ClockLine(0, 0, 0.0).nearest(StartPairs(operations, kernels, tolerance_ns), rows)
 
 
-@dataclass(frozen=True)
+@frozen
 class ClockLine:
     """A clock against another: as of :class:`Match`."""
 

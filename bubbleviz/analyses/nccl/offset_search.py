@@ -10,12 +10,11 @@ Blocks of operations are searched on their own: within one the drift of a clock 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.analyses.nccl.starts import StartPairs
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
 
 #: Operations of a block: so many that chance does not put most onto kernels, few enough that a
 #: drift does not pull them apart. A block may lie where the profile recorded nothing, so several
@@ -28,7 +27,7 @@ _DIFFERENCES_AT_ONCE = 1 << 20
 _CLEAR_RATIO = 1.5
 
 
-@dataclass(frozen=True)
+@frozen
 class BlockOffset:
     """The offset that most operations of a block agree on, and the next best.
 
@@ -73,7 +72,7 @@ def _begins(count: int) -> list[int]:
     return sorted({int(at) for at in np.linspace(0, count - _BLOCK_OPERATIONS, _MOST_BLOCKS)})
 
 
-@dataclass(frozen=True)
+@frozen
 class _Cluster:
     """Differences within one tolerance: how many, over how long, and the first one."""
 

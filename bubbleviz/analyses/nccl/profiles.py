@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,12 +27,13 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Source
+from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.readers import OpenFile
 
 
-@dataclass(frozen=True)
+@frozen
 class NcclProfile:
     """The kernels and operations of NCCL in a profile.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, NcclEvents, OperationKind
 
 #: More elements than any operation has.
@@ -39,7 +40,7 @@ _OF_TIMES = ("gpu", "start_ns", "end_ns", "duration_ns", "timing", "kernel")
 _OF_OPERATIONS = ("rank", "peer", "root", "sequence", "count", "bytes")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Distinct:
     """The distinct names and communicators of all tables."""
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.values import frozen
 
 #: Kernels last as long as their work but for this share of their length and this time: the two are
 #: recorded at different points.
 _LENGTH_SHARE, _LENGTH_SLACK_NS = 0.25, 50_000
 
 
-@dataclass(frozen=True)
+@frozen
 class Starts:
     """Where things begin on some clock: columns of one length.
 
@@ -28,7 +27,7 @@ class Starts:
     length_ns: Ints
 
 
-@dataclass(frozen=True)
+@frozen
 class StartPairs:
     """Recorded operations and the kernels that they may be.
 

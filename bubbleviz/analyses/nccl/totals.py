@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +20,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import UNKNOWN
 
 Floats = npt.NDArray[np.float64]
@@ -47,7 +47,7 @@ DEFINITIONS = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class FileRead:
     """A file that was read.
 
@@ -64,7 +64,7 @@ class FileRead:
     events: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Communication:
     """What ranks did in communication operations.
 
@@ -92,7 +92,7 @@ class Communication:
         return tuple((of_all[row], self.ranks[row]) for row in used[used != NONE].tolist())
 
 
-@dataclass(frozen=True)
+@frozen
 class Bandwidths:
     """Gigabytes (10^9 bytes) a second of each operation; not a number where unknown.
 
@@ -134,7 +134,7 @@ def bandwidths_of(communication: Communication) -> Bandwidths:
     return Bandwidths(size, algorithm, algorithm * factor, size * factor / moving_ns)
 
 
-@dataclass(frozen=True)
+@frozen
 class Sums:
     """Sums over operations; each over those whose value is known, and None where none is.
 
@@ -204,7 +204,7 @@ def _busy_ns(table: Communications) -> int:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Total(Sums):
     """Operations of one communicator, name, peer, algorithm and protocol, summed.
 

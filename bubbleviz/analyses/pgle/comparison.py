@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from bubbleviz.analyses.pgle.costs import InstructionCost
 from bubbleviz.model.texts import csv_text, inert
+from bubbleviz.model.values import frozen
 
 COLUMNS = ("instruction", "estimated_us", "measured_us", "ratio", "off_us", "executions")
 
 
-@dataclass(frozen=True)
+@frozen
 class CostDifference:
     """The estimated and the measured cost of an instruction.
 
@@ -35,7 +35,7 @@ class CostDifference:
         return self.measured_us - self.estimated_us
 
 
-@dataclass(frozen=True)
+@frozen
 class CostComparison:
     """Estimated costs against measured ones.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import Limitation
+from bubbleviz.model.values import frozen
 
 Floats = npt.NDArray[np.float64]
 
@@ -22,7 +23,7 @@ _WORDS = ("max", "min", "mean", "median")
 _PERCENTILE = re.compile(r"p([0-9]{1,2}|100)")
 
 
-@dataclass(frozen=True)
+@frozen
 class Aggregation:
     """The statistic over the executions of an instruction that becomes its cost.
 
@@ -69,7 +70,7 @@ def aggregation_of(text: str, option: str) -> Aggregation:
     return Aggregation(text)
 
 
-@dataclass(frozen=True)
+@frozen
 class InstructionCost:
     """The cost of an instruction.
 
@@ -88,7 +89,7 @@ class InstructionCost:
     collective: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class ModuleTotal:
     """A module that ran.
 
@@ -103,7 +104,7 @@ class ModuleTotal:
     gpu_ns: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Costs:
     """Instruction costs of a run.
 

@@ -11,8 +11,6 @@ thunks; every trip of a loop is one, too::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.analyses.pgle.range_names import RangeKind, XlaNames, halves, loops
@@ -20,9 +18,10 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.containment import Innermost
 from bubbleviz.model.profile import Ranges
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Thunks(Table):
     """Ranges of instructions; rows count those of all ranges, -1 is none.
 

@@ -6,7 +6,7 @@ A kernel or copy belongs to the innermost instruction around its launching call.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.model.texts import counted, shell_word
+from bubbleviz.model.values import frozen
 
 #: How the names of calls begin that launch CUDA graphs.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
@@ -33,7 +34,7 @@ PAIRS = "asynchronous collectives"
 GRAPHS = "instructions inside CUDA graphs"
 
 
-@dataclass(frozen=True)
+@frozen
 class Samples(Table):
     """One row an execution of an instruction on a device.
 
@@ -56,7 +57,7 @@ class Samples(Table):
     modules: tuple[str, ...] = field(metadata={"shared": True})
 
 
-@dataclass(frozen=True)
+@frozen
 class LeftOut:
     """Numbers of executions of instructions that were left out, by reason.
 
@@ -71,7 +72,7 @@ class LeftOut:
     warm_up: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ProfileSamples:
     """The executions of instructions in one profile.
 
@@ -153,7 +154,7 @@ def _without_instructions(profile: Profile) -> NothingToAnalyseError:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Work:
     """Activities of instructions, and their groups: one an execution and device.
 

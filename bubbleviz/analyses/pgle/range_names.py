@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.values import frozen
 
 #: SQLite GLOBs that let all of them through.
 GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")
@@ -50,7 +51,7 @@ class RangeKind(IntEnum):
     COMPILATION = 3
 
 
-@dataclass(frozen=True)
+@frozen
 class XlaNames(Table):
     """The parsed names of XLA's ranges, one row a name; -1 is none.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,13 +15,14 @@ from bubbleviz.cli.options import FILE, Conventions, Force, ReadingOptions, RunP
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.cli.terminal import deliver, progress_bars, show, show_steps, width
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
+from bubbleviz.model.values import frozen
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report, View
 
 
-@dataclass(frozen=True)
+@frozen
 class AnalysisOptions:
     """Options of the analysis: averages, names, stage order, clocks, sizes, plan and cluster."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,12 +11,13 @@ from bubbleviz.cli.options import FILE, Additions, CsvFile, Force, JsonFile, Rea
 from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.idle.report import IdleReport
 
 
-@dataclass(frozen=True)
+@frozen
 class AttributionOptions:
     """How idle time is divided and attributed, and how much of it is listed."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from bubbleviz.cli.options import FILE, Additions, Force, Jobs, KeepExport, jobs
 from bubbleviz.cli.terminal import deliver, pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bubbleviz.analyses.pgle.costs import Costs
 
 
-@dataclass(frozen=True)
+@frozen
 class CostFileOptions:
     """The files of costs: to be written, and to be compared with."""
 
@@ -69,7 +69,7 @@ class CostFileOptions:
         return [file for file in files if file is not None]
 
 
-@dataclass(frozen=True)
+@frozen
 class CostOptions:
     """Which executions are measured, and which of their times becomes the cost."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +12,7 @@ from bubbleviz.cli.options import FILE, Force, JsonFile, PdfFile, PngFile, SvgFi
 from bubbleviz.cli.terminal import deliver, search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
+from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from bubbleviz.schedules.stage_times import StageTimes
 
 
-@dataclass(frozen=True)
+@frozen
 class TimeOptions:
     """How long the operations of a microbatch take."""
 
@@ -62,7 +63,7 @@ class TimeOptions:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class ScheduleOptions:
     """A schedule by name, its sizes, and the memory that a searched one keeps within."""
 

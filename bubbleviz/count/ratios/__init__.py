@@ -7,12 +7,12 @@ A ratio over the ranks is ``1 - sum of work / sum of windows``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 
 
@@ -24,7 +24,7 @@ class CountedWork(Enum):
     EVERYTHING = "all compute operations of any iteration, Optimizer included"
 
 
-@dataclass(frozen=True)
+@frozen
 class Extents:
     """First starts and last ends, shape (iterations, ranks); meaningless where not ``present``.
 
@@ -46,7 +46,7 @@ class Extents:
         return np.asarray(self.present.any(axis=1), bool)
 
 
-@dataclass(frozen=True)
+@frozen
 class Windows:
     """Windows, shape (iterations, ranks), and which iterations have one (iterations,)."""
 
@@ -55,7 +55,7 @@ class Windows:
     known: Bools
 
 
-@dataclass(frozen=True)
+@frozen
 class RatioDefinition:
     """A bubble ratio.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.operations import HostActivities, Operations
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True, repr=False)
+@frozen(shown=False)
 class Bubbles(Table, ArrowTable):
     """Idle intervals in the windows of one ratio, one row a cause; -1 for none.
 

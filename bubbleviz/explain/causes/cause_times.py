@@ -9,7 +9,7 @@ drain, unless the profiler or a collective takes it; in between, idle time keeps
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,9 +23,10 @@ from bubbleviz.explain.causes.idle import IdleIntervals, idle_of
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class CauseTimes:
     """How long ranks were idle for each cause.
 
@@ -52,7 +53,7 @@ def _by_label(idle_ns: Ints) -> dict[str, int]:
     return {cause.label: int(idle_ns[cause]) for cause in Cause}
 
 
-@dataclass(frozen=True)
+@frozen
 class _Regions:
     """Where a rank's windows are cut, shape (iterations,) each, ascending.
 

@@ -14,7 +14,6 @@ recorded, its launch and end are the cuts; the operation's own launch counts fro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,9 +27,10 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class IdleIntervals(Table):
     """The idle intervals of one rank, cut by cause; warm-up and drain depend on the window.
 
@@ -113,7 +113,7 @@ def _previous(time_ns: Ints, end_ns: Ints, operation: Ints) -> Ints:
     return np.append(operation[order], NONE)[at]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Waits(Table):
     """What each operation waited for, in this order; the last row stands for no operation.
 

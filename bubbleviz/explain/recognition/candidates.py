@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bubbleviz.explain.recognition.order_codes import in_microbatch_order, without_eager_weights
 from bubbleviz.explain.recognition.order_diff import OrderDifference
@@ -20,11 +20,12 @@ from bubbleviz.explain.recognition.plans import Plans, PlanSizes, plans_like, sp
 from bubbleviz.explain.recognition.preference import in_preference
 from bubbleviz.explain.recognition.structure import families_of
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     """Which schedule a pipeline's orders are.
 

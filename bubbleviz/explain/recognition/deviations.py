@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bubbleviz.explain.recognition.order_codes import (
@@ -16,12 +14,13 @@ from bubbleviz.explain.recognition.order_codes import (
 from bubbleviz.explain.recognition.order_diff import OrderDifference, joined_codes
 from bubbleviz.explain.recognition.orders import OrderedOperations, Orders
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 
 #: Phases by kind of operation.
 _PHASES = (Phase.F, Phase.BW, Phase.W)
 
 
-@dataclass(frozen=True)
+@frozen
 class Deviation:
     """An operation that is not where the schedule has it.
 

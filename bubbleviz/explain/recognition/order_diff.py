@@ -10,16 +10,16 @@ share (a longest increasing subsequence). The others are out of place::
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
 from bubbleviz.explain.recognition.order_codes import in_planned_order
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class OrderDifference:
     """How an order differs from a planned one; codes as in :mod:`..recognition.order_codes`.
 

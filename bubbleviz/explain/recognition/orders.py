@@ -10,7 +10,6 @@ pair is a forward and a backward, and a range that clears weight gradients is al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,10 +33,11 @@ from bubbleviz.explain.recognition.order_numbers import (
 from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan
 
 
-@dataclass(frozen=True)
+@frozen
 class OrderedOperations(Table):
     """Operations in order of (iteration, rank, host start); an overlapped pair takes two rows.
 
@@ -56,7 +56,7 @@ class OrderedOperations(Table):
     phase: Ints
 
 
-@dataclass(frozen=True)
+@frozen
 class Orders:
     """The orders of ranks in iterations; equal orders are one pattern.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,9 +11,10 @@ from bubbleviz.explain.recognition.order_codes import FORWARD, chunk_of, kind_of
 from bubbleviz.explain.recognition.orders import Orders
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Rank
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class PipelineOrders:
     """The orders of one pipeline in one iteration; replicas with equal orders are one row.
 
@@ -57,7 +57,7 @@ class PipelineOrders:
         return np.setdiff1d(np.arange(int(ran.max(initial=-1)) + 1), ran)
 
 
-@dataclass(frozen=True)
+@frozen
 class Pipeline:
     """One pipeline in one iteration: its orders, and the ranks that ran them.
 

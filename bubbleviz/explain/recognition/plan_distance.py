@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from bubbleviz.explain.recognition.order_codes import BACKWARD, in_planned_order
 from bubbleviz.explain.recognition.order_diff import OrderDifference, difference
 from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
 
 #: With more operations elsewhere than this share, an order is not that of the schedule. Different
 #: schedules of this package are at least 0.125 apart, from 2 devices and 4 microbatches on.
@@ -22,7 +22,7 @@ _NEAR_AT_FIRST = 0.3
 _COMPARED = 4
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanDistance:
     """The distance of a pipeline's orders from a plan.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from bubbleviz.explain.recognition.orders import planned_orders
 from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
 from bubbleviz.explain.recognition.plan_distance import NEAR, begins_alike
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Schedule
 
 #: More operations than this take seconds to plan.
@@ -40,7 +40,7 @@ class Plans:
         return self._planned[key]
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanSizes:
     """Sizes to plan: chunks of a device, microbatches of each, and possible directions."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from bubbleviz.explain.recognition.plans import Plans
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan
 
 #: Deviations that are listed; all are counted.
@@ -38,7 +39,7 @@ SINGLE_STAGE = "one stage is no pipeline"
 _INFERRED = "microbatches are counted by order, which may make one schedule look like another"
 
 
-@dataclass(frozen=True)
+@frozen
 class IterationOrder:
     """Which schedule an iteration ran.
 
@@ -60,7 +61,7 @@ class IterationOrder:
     names: tuple[str | None, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Recognition:
     """Which schedule a run ran.
 

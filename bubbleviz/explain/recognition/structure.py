@@ -16,7 +16,6 @@ states. By source:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -33,13 +32,14 @@ from bubbleviz.explain.recognition.order_codes import (
 )
 from bubbleviz.explain.recognition.preference import in_preference
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.known import schedules
 
 #: Share of backwards that must have a W of their own. Some schedulers fuse the last ones.
 _SPLIT = 0.9
 
 
-@dataclass(frozen=True)
+@frozen
 class Family:
     """Orders of one kind.
 

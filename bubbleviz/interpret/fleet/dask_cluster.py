@@ -14,11 +14,11 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.bounded_files import read_bounded
+from bubbleviz.model.values import frozen
 
 #: ``distributed.Client``, which annotates little, and some of that for other uses.
 Client: TypeAlias = Any
@@ -37,7 +37,7 @@ _MOST_BYTES = 64 << 20
 _GIVE = "give the address of a scheduler, such as tcp://HOST:8786, or its scheduler file (.json)"
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Pending:
     """Something asked of a worker, and its outcome as it comes in.
 
@@ -60,7 +60,7 @@ class Pending:
         return self.arrival.result()
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Attempt(Pending):
     """One submission of a task.
 
@@ -75,7 +75,7 @@ class Attempt(Pending):
     future: Any
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Question(Pending):
     """A question to one worker; an error that it answers is a result.
 

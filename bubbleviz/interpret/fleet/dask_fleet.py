@@ -12,7 +12,7 @@ import platform
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from time import monotonic
@@ -24,6 +24,7 @@ from bubbleviz.interpret.fleet.dask_cluster import LOOK_S, Attempt, Cluster, con
 from bubbleviz.interpret.fleet.fleet import Glance, Outcome, digest, glance, outcome_of
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.natural_order import natural_key
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress
 from bubbleviz.sources.paths import InputFile, find_profiles
 
@@ -138,7 +139,7 @@ def _same_version(version: str, work: Callable[..., T], *arguments: object) -> T
     return work(*arguments)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Sighting:
     """A file that one host sees, with what tells whether another one sees the same."""
 
@@ -168,7 +169,7 @@ def _outcome(path: str, shown: str, options: ReadOptions) -> Outcome:
     return replace(outcome, recording=renamed(outcome.recording, path, shown))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Task:
     """What a worker is to do.
 

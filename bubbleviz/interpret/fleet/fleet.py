@@ -11,7 +11,7 @@ import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -21,6 +21,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.fleet.process_pool import BrokenPool, Job, worker_pool
 from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.paths import InputFile, find_profiles
 
@@ -38,7 +39,7 @@ _LOOK_S = 0.1
 _HEAD_BYTES = 1 << 16
 
 
-@dataclass(frozen=True)
+@frozen
 class Glance:
     """A file's size, and a digest of its beginning."""
 
@@ -107,7 +108,7 @@ class Fleet(Protocol):
         """Yield (number of the path, outcome), in the order in which they are done."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Local:
     """This machine, with so many processes, or threads, at work at once."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
@@ -14,6 +14,7 @@ from bubbleviz.interpret.linking.time_check import TimeCheck
 from bubbleviz.model.columns import NONE, Codes, Ints, Table
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Activities, CallLog, Calls, impossible_times
+from bubbleviz.model.values import frozen
 
 
 class LinkRule(IntEnum):
@@ -27,7 +28,7 @@ class LinkRule(IntEnum):
     HELPER_THREAD = 5
 
 
-@dataclass(frozen=True)
+@frozen
 class Links(Table):
     """For each activity (kernel or copy): its call and its range; -1 is none.
 
@@ -58,7 +59,7 @@ class Links(Table):
         return time_ns
 
 
-@dataclass(frozen=True)
+@frozen
 class CallStarts:
     """When the host entered some calls, as short offsets from one time.
 
@@ -85,7 +86,7 @@ class CallStarts:
         return self.after_ns.astype(np.int64) + self.base_ns
 
 
-@dataclass(frozen=True)
+@frozen
 class WorklessCalls:
     """Calls without work in the profile, of threads that launched some.
 
@@ -101,7 +102,7 @@ class WorklessCalls:
         return np.sort(np.concatenate(times)) if times else np.empty(0, np.int64)
 
 
-@dataclass(frozen=True)
+@frozen
 class LinkResult:
     """What the calls of a profile give.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from bubbleviz.model.containment import Innermost
 from bubbleviz.model.grouping import rows_by_value
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.profile import CallLog, Calls, Ranges, process_of
+from bubbleviz.model.values import frozen
 
 
 class OpenRanges:
@@ -77,7 +77,7 @@ class ThreadRanges:
         return best
 
 
-@dataclass(frozen=True)
+@frozen
 class EnclosingRanges(Table):
     """The compute ranges around the launch of activities: one row a pair."""
 

@@ -16,7 +16,6 @@ out; a damaged time is alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from bubbleviz.model.capture import outside_capture
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import IMPOSSIBLE_NS, Activities, outside_limitation
+from bubbleviz.model.values import frozen
 
 #: Work may begin so much before its launching call, as clocks differ; ns.
 _CLOCK_GRAIN_NS = 100_000
@@ -35,7 +35,7 @@ _MANY = 20
 _PIECE = 1 << 16
 
 
-@dataclass(frozen=True)
+@frozen
 class TimeCheck:
     """Which work has times that can be.
 

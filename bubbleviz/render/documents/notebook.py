@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from html import escape
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.texts import one_line
+from bubbleviz.model.values import frozen
 from bubbleviz.render.rows import by_stage, rows_of
 from bubbleviz.render.text.causes import cause_cells, causes_title
 from bubbleviz.render.text.headline import headline_lines
@@ -58,7 +59,7 @@ class NotebookReport(Report):
         return bounded_picture(self).svg
 
 
-@dataclass(frozen=True)
+@frozen
 class BoundedPicture:
     """A picture that fits into a notebook.
 

@@ -8,9 +8,9 @@ it, returns text or bytes, and opens no file.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 
 if TYPE_CHECKING:  # the command line lists renderers without loading numpy
@@ -28,7 +28,7 @@ def _nothing_needed() -> None:
     """Raise nothing: text needs nothing but bubbleviz."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Renderer(Generic[Content]):
     """A way to write a report.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import drawsvg
 
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.merging import NARROWEST
 from bubbleviz.render.picture.page import Page, box
@@ -17,7 +17,7 @@ from bubbleviz.render.picture.selection import Selection
 _MOST_WINDOWS = 20_000
 
 
-@dataclass(frozen=True)
+@frozen
 class WindowGaps:
     """The gaps between the windows of a row: whether any is drawn, and any too narrow to draw."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import drawsvg
 
 from bubbleviz.model.operations import Rank
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page, at_most, px
 from bubbleviz.render.picture.palette import LIGHT
@@ -17,7 +16,7 @@ from bubbleviz.report.report import Report
 _SMALLEST_ERROR_BAR = 1.5
 
 
-@dataclass(frozen=True)
+@frozen
 class RowClocks:
     """The clocks of the drawn ranks.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 
 from bubbleviz.model.texts import one_line
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.clocks import RowClocks, row_clocks
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, fitted, percent, px, text_width
@@ -18,7 +18,7 @@ _WIDEST_NAME = 210.0
 _SHORTEST_HOST = 40
 
 
-@dataclass(frozen=True)
+@frozen
 class HostRows:
     """A host, and its first and last row."""
 
@@ -27,7 +27,7 @@ class HostRows:
     last: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Labels:
     """What is written left of the rows.
 

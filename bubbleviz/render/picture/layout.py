@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.rows.lane import LANE_GAP
 
 # (rows at most, height of a row, gap below it), px
@@ -11,7 +10,7 @@ _ROWS = ((4, 30.0, 7.0), (8, 26.0, 6.0), (16, 21.0, 5.0), (32, 16.0, 4.0), (64, 
 _SMALLEST_ROW = (7.0, 2.0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Layout:
     """Positions on the page, px.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import drawsvg
 
 from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, box, px, text_width
 from bubbleviz.render.picture.palette import CAUSES, COMMUNICATION, LIGHT, UNATTRIBUTED, paint
@@ -29,7 +29,7 @@ _LONG_NAMES = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class _Swatch:
     """A box of the legend: width, presentation attributes, and its number and the colour of it.
 

@@ -6,13 +6,13 @@ Times become pixels block by block, for a report can hold millions of operations
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.report.report import Report
 
@@ -24,7 +24,7 @@ UNATTRIBUTED_KIND = len(Phase)
 _BLOCK = 1 << 19
 
 
-@dataclass(frozen=True)
+@frozen
 class Marks(Table):
     """Intervals on rows, in order of (row, left).
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.phases import COMMUNICATION, Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Floats, Marks, marks_in
 from bubbleviz.render.picture.page import px
 
@@ -61,7 +61,7 @@ _NOTHING = 1e-9
 _NO_ROOM = 0.01
 
 
-@dataclass(frozen=True)
+@frozen
 class MergedMarks:
     """The marks that are too narrow to be drawn alone, as shares of time.
 

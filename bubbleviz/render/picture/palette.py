@@ -12,9 +12,8 @@ Chunks of a rank run from dark with white numbers to light with black ones; from
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 
 BLACK = "#000000"
 WHITE = "#ffffff"
@@ -81,7 +80,7 @@ _TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BA
 _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
 
 
-@dataclass(frozen=True)
+@frozen
 class Ink:
     """The colours that change with the screen; not those of operations."""
 
@@ -109,7 +108,7 @@ _INKS = {
 LIGHT, DARK = (Ink(**{name: pair[i] for name, pair in _INKS.items()}) for i in range(2))
 
 
-@dataclass(frozen=True)
+@frozen
 class Paint:
     """How the box of an operation is filled.
 

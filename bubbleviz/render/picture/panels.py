@@ -7,9 +7,9 @@ are compared, or a plan above its measurement.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
@@ -24,7 +24,7 @@ _APART = 12.0
 _TITLE_SIZE = 12.5
 
 
-@dataclass(frozen=True)
+@frozen
 class Panel:
     """One panel: its title, and what to draw of which report."""
 

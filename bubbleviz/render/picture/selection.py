@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
+from bubbleviz.model.values import frozen
 from bubbleviz.render.rows import RankRow, rows_of
 from bubbleviz.report.report import Report, View
 
 
-@dataclass(frozen=True)
+@frozen
 class Selection:
     """The part of a report that is drawn: rows, iterations, and the time they span.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.brackets import brackets_height, draw_brackets
 from bubbleviz.render.picture.bubbles import WindowGaps, draw_bubbles
 from bubbleviz.render.picture.clocks import draw_error_bars
@@ -21,7 +21,7 @@ from bubbleviz.report.report import Report, View
 _RATIO_COLUMN = 50
 
 
-@dataclass(frozen=True)
+@frozen
 class TimelineContents:
     """What the rows of a timeline hold, for the legend and the notes.
 

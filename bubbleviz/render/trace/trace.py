@@ -11,7 +11,6 @@ the last one and back::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import one_line
+from bubbleviz.model.values import frozen
 from bubbleviz.render.trace.tracks import Argument, Counter, Process, SliceTrack, Value, lanes_of
 from bubbleviz.report.advice import host_activity, operation_labels
 from bubbleviz.report.report import Report
@@ -34,7 +34,7 @@ _WHOLE_NS = 1 << 53
 ALL_RANKS = "all ranks"
 
 
-@dataclass(frozen=True)
+@frozen
 class Flows(Table):
     """Results passed from one operation to another, as rows of the operations table."""
 
@@ -42,7 +42,7 @@ class Flows(Table):
     after: Ints
 
 
-@dataclass(frozen=True)
+@frozen
 class Trace:
     """A report, seen as a trace.
 

@@ -11,18 +11,18 @@ Times are nanoseconds since the base of the trace, never negative.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
 
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
 
 #: What arguments of slices hold.
 Value = int | float | str
 
 
-@dataclass(frozen=True)
+@frozen
 class Argument:
     """One property of the slices of a track, a value each; None where a slice has none."""
 
@@ -30,7 +30,7 @@ class Argument:
     values: Sequence[Value | None]
 
 
-@dataclass(frozen=True)
+@frozen
 class SliceTrack:
     """Slices of one kind, in order of (start, end); those of one lane follow each other.
 
@@ -62,7 +62,7 @@ class SliceTrack:
         return int(self.lane.max(initial=0)) + 1
 
 
-@dataclass(frozen=True)
+@frozen
 class Counter:
     """A ratio by iteration.
 
@@ -77,7 +77,7 @@ class Counter:
     values: Sequence[float]
 
 
-@dataclass(frozen=True)
+@frozen
 class Process:
     """What a viewer takes for a process: a rank, or all of them.
 

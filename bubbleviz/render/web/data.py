@@ -14,7 +14,6 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import unmarked
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.palette import (
     CAUSES,
     COMMUNICATION,
@@ -43,7 +43,7 @@ _SIZES = (np.int8, np.int16, np.int32)
 _LEVEL = 6
 
 
-@dataclass(frozen=True)
+@frozen
 class PackedPage:
     """Two texts in base64 for a page: deflated JSON, and the deflated columns that it describes."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.summary import Spread
+from bubbleviz.model.values import frozen
 from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
@@ -16,7 +16,7 @@ from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 SIGNIFICANT = 0.05
 
 
-@dataclass(frozen=True)
+@frozen
 class ComparedRun:
     """One run: its title, the path that it was read from, and its ratios.
 
@@ -29,7 +29,7 @@ class ComparedRun:
     report: Report | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Cell:
     """One ratio of one run, and how far it and its window (ns) are from the first run's.
 
@@ -42,7 +42,7 @@ class Cell:
     window_ns: MeanDifference | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class RatioRow:
     """One ratio of all runs, in their order."""
 
@@ -50,7 +50,7 @@ class RatioRow:
     cells: tuple[Cell, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Comparison:
     """Runs, their ratios by name, and notes on them, in sentences."""
 

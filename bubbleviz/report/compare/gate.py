@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.texts import one_line
+from bubbleviz.model.values import frozen
 from bubbleviz.report.saved import SavedReport
 
 
-@dataclass(frozen=True)
+@frozen
 class Limit:
     """The most that the mean of a ratio may be, as a fraction of 1, and as it was written."""
 
@@ -20,7 +20,7 @@ class Limit:
     written: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Check:
     """A limit, and the mean over ``n`` iterations that is compared with it."""
 

@@ -7,8 +7,8 @@ are involved, Biometrika 34 (1947): unequal variances, degrees of freedom by Sat
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from bubbleviz.model.values import frozen
 from bubbleviz.report.saved import Average
 
 #: Assumptions of every test, for readers.
@@ -19,7 +19,7 @@ ASSUMPTIONS = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class MeanDifference:
     """The difference of two means; None for an unknown value.
 

@@ -6,12 +6,12 @@ Adding one is adding a module with a ``FORMAT`` constant.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.texts import one_line
+from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 from bubbleviz.schedules.plan import Plan
 
@@ -19,7 +19,7 @@ from bubbleviz.schedules.plan import Plan
 _MOST_BYTES = 1 << 28
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanFormat:
     """A file format that holds the order of operations.
 

@@ -16,11 +16,12 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.files import PlanFormat
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
@@ -39,7 +40,7 @@ _BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
 _MOST_STAGES, _MOST_CELLS = 100_000, 20_000_000
 
 
-@dataclass(frozen=True)
+@frozen
 class _Cell:
     """An operation of the file, and where it stands; counted from 1."""
 

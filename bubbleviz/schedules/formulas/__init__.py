@@ -6,12 +6,12 @@ Each module exports one ``FORMULA``, and that is all it takes to add one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 
 
-@dataclass(frozen=True)
+@frozen
 class Sizes:
     """The sizes that a formula takes; times of a whole stage, in one unit.
 
@@ -30,7 +30,7 @@ class Sizes:
     transfer: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Formula:
     """A closed form of the cost, the longest of the devices' own windows.
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.search.problem import NEVER, Problem
 from bubbleviz.schedules.search.trial import WAIT, Trial, TrialResult
 
@@ -19,7 +19,7 @@ from bubbleviz.schedules.search.trial import WAIT, Trial, TrialResult
 PERIOD = 6
 
 
-@dataclass(frozen=True)
+@frozen
 class Block:
     """The slots of microbatch 0, by virtual stage of a V.
 
@@ -108,7 +108,7 @@ def _behind(slot: int, place: int) -> int:
     return slot + 1 + (place - slot - 1) % PERIOD
 
 
-@dataclass(frozen=True)
+@frozen
 class Manner:
     """How a block's schedule is squeezed.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
 from bubbleviz.schedules.search.trial import WAIT, Trial, TrialResult
 
 
-@dataclass(frozen=True)
+@frozen
 class Draft:
     """An order to be filled.
 

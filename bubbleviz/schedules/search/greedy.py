@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.search.problem import HELD, NEVER, Problem
 from bubbleviz.schedules.search.trial import WAIT, Trial, TrialResult
 
 
-@dataclass(frozen=True)
+@frozen
 class Policy:
     """How devices choose.
 

@@ -8,10 +8,11 @@ that has most of it; where stages differ, those with less work may idle more.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, Setting
 
 #: Longer than any schedule: a time that never comes.
@@ -25,7 +26,7 @@ _CODES = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
 Codes = list[list[int]]
 
 
-@dataclass(frozen=True)
+@frozen
 class Problem:
     """A placement with its times; all tuples are by virtual stage.
 

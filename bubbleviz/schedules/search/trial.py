@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from bubbleviz.model.values import frozen
 from bubbleviz.schedules.search.problem import HELD, NEVER, Codes, Problem
 
 #: A choice: nothing now; look again when something arrives, or at the trial's ``near``.
 WAIT = -1
 
 
-@dataclass(frozen=True)
+@frozen
 class TrialResult:
     """The orders of a trial, and how good they are.
 

@@ -11,6 +11,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.kineto.events import (
     CATEGORIES,
     KERNEL,
@@ -32,7 +33,7 @@ _RECORDED = (THREAD, START, END, CORRELATION, EXTERNAL)
 _NO_ARGS = KinetoArgs()
 
 
-@dataclass(frozen=True)
+@frozen
 class CollectiveRecord:
     """An event with the arguments of a collective: its category, thread, times, and arguments."""
 
@@ -45,7 +46,7 @@ class CollectiveRecord:
     args: CollectiveArgs
 
 
-@dataclass(frozen=True)
+@frozen
 class EventRows:
     """Events as columns; times count from the trace's first event.
 

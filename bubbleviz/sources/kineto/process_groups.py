@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.process_groups import Group
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.kineto.events import CollectiveArgs, either, text_of, whole_number
 
 #: More ranks than there are.
@@ -23,7 +23,7 @@ _FIELDS = ("group", "size", "ranks", "description")
 Places: TypeAlias = Mapping[int, int]
 
 
-@dataclass(frozen=True)
+@frozen
 class World:
     """What ``distributedInfo`` of the document holds.
 

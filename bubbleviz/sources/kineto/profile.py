@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +38,7 @@ from bubbleviz.model.profile import (
     process_of,
 )
 from bubbleviz.model.texts import encodable
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import InMemoryRanges
 from bubbleviz.sources.kineto.collectives import collectives_of
 from bubbleviz.sources.kineto.event_columns import (
@@ -91,7 +91,7 @@ _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 _LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*(?:Launch|Memcpy|Memset)")
 
 
-@dataclass(frozen=True)
+@frozen
 class KinetoProfile:
     """A whole trace; times count from its first event.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.values import frozen
 
 #: No time: event files write 0 for it, and relative times begin near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)
@@ -46,7 +47,7 @@ class OperationKind(IntEnum):
     KERNEL = 5
 
 
-@dataclass(frozen=True)
+@frozen
 class NcclEvents(Table):
     """Communication operations as recorded; -1 is "none" in identifiers, ``UNKNOWN`` in times.
 
@@ -114,7 +115,7 @@ class NcclEvents(Table):
     communicators: tuple[int, ...] = field(metadata={"shared": True})
 
 
-@dataclass(frozen=True)
+@frozen
 class Bridges(Table):
     """Instants on both a GPU's clock and a host's: one row per kernel on a channel.
 
@@ -129,7 +130,7 @@ class Bridges(Table):
     host_ns: Ints
 
 
-@dataclass(frozen=True)
+@frozen
 class EventFile:
     """The contents of an event file.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.profile import Calls, correlations, possible
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.database import Database
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import query
@@ -40,7 +40,7 @@ class _CallStretch(Stretch):
         return super().from_database(database)
 
 
-@dataclass(frozen=True)
+@frozen
 class ExportedCalls:
     """A :class:`~bubbleviz.model.profile.CallLog`; it can be read while the export is open."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.database import Binds, damage, uri_of
 from bubbleviz.sources.nsys.queries import Query, Schema, query, tables
 
@@ -52,7 +52,7 @@ class _Signals:
             raise caught
 
 
-@dataclass(frozen=True)
+@frozen
 class Catalogue:
     """An open export.
 

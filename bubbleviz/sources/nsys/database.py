@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
@@ -24,6 +23,7 @@ from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.queries import Query
 
 Binds: TypeAlias = Mapping[str, int | str | None]
@@ -68,7 +68,7 @@ def _reason(error: Exception) -> str:
     return _AROUND.sub("", reason)
 
 
-@dataclass(frozen=True)
+@frozen
 class Database:
     """An open file. One thread at a time may use it.
 

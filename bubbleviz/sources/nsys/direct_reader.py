@@ -10,10 +10,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.native.library import (
     FileShape,
     IntegerColumn,
@@ -40,7 +40,7 @@ _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 OPEN_END = -(1 << 63)
 
 
-@dataclass(frozen=True)
+@frozen
 class SourceColumn:
     """A column of integers, as a query gives it.
 
@@ -48,16 +48,14 @@ class SourceColumn:
         name: in the table of nsys; None where the variant of a view gives NULL for it.
         null: what NULL reads as.
         missing: stands for NULL.
-        shift: the value is shifted right by so many bits.
     """
 
     name: str | None
     null: Null = Null.UNUSUAL
     missing: int = NONE
-    shift: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Source:
     """The table behind a query, and its columns of integers in the query's order.
 
@@ -89,7 +87,7 @@ SOURCES: Mapping[str, Source] = {
             _START,
             _END,
             SourceColumn("deviceId"),
-            SourceColumn("globalPid", Null.MISSING, shift=24),
+            SourceColumn("globalPid", Null.MISSING),
             SourceColumn("correlationId", Null.MISSING),
             SourceColumn("demangledName", Null.MISSING),
         ),
@@ -120,7 +118,7 @@ SOURCES: Mapping[str, Source] = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredColumn:
     """A column as the file stores it: its place, its declared type, and whether it is the key."""
 
@@ -129,7 +127,7 @@ class StoredColumn:
     is_key: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredTable:
     """A table as the file stores it.
 
@@ -144,7 +142,7 @@ class StoredTable:
     plain: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class _OpenTable:
     """A table whose pages are known, with the columns of a source."""
 
@@ -338,4 +336,4 @@ def _integer_column(column: SourceColumn, table: StoredTable) -> IntegerColumn |
     # Other types may keep an integer and give a float, or text.
     if stored is None or "INT" not in stored.declared_type:
         return None
-    return IntegerColumn(stored.place, column.null, column.missing, column.shift, stored.is_key)
+    return IntegerColumn(stored.place, column.null, column.missing, stored.is_key)

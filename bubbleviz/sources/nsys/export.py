@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.native.library import library
 from bubbleviz.sources.nsys.database import Binds, Database, opened_database
 from bubbleviz.sources.nsys.direct_reader import DirectReader, opened_directly, stored_tables
@@ -38,7 +38,7 @@ GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _KINDS = {type(None): "no value", str: "text", float: "a fraction"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Export:
     """An open export of nsys.
 

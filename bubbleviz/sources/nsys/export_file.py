@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from bubbleviz.model.profile import (
     Ranges,
     impossible_times,
 )
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import no_calls, no_ranges
 from bubbleviz.sources.nsys.call_log import ExportedCalls
@@ -50,7 +51,7 @@ from bubbleviz.timing import step
 _BOUNDS = ("gpu_work/kernel_bounds", "ranges/bounds", "calls/bounds")
 
 
-@dataclass(frozen=True)
+@frozen
 class InspectedRanges:
     """The ranges that an inspection has read, for an analysis of the same open export."""
 
@@ -68,7 +69,7 @@ class InspectedRanges:
         return self.ranges.take(fits[self.ranges.name_id])
 
 
-@dataclass(frozen=True)
+@frozen
 class NsysFile:
     """An open export; see :class:`~bubbleviz.sources.readers.OpenFile`."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.nccl_payloads import Payloads
 from bubbleviz.model.operations import Limitation
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import query
 
@@ -46,7 +46,7 @@ Bytes = npt.NDArray[np.uint8]
 _Key = tuple[int, int]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Field:
     """A field of a layout: its name, its numpy type, and where it begins."""
 
@@ -63,7 +63,7 @@ class _Field:
         return self.at + self.size
 
 
-@dataclass(frozen=True)
+@frozen
 class _Block:
     """Payloads of some rows, that are filled in; unknown fields are -1.
 

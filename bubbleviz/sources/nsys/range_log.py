@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.database import Binds
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.ranges import RANGE_ROWS, event_types
@@ -19,7 +19,7 @@ from bubbleviz.sources.nsys.scan import Scan
 _Rows = Sequence[tuple[object, ...]]
 
 
-@dataclass(frozen=True)
+@frozen
 class ExportedRanges:
     """A :class:`~bubbleviz.model.profile.RangeLog`; it can be read while the export is open."""
 
@@ -37,7 +37,7 @@ class ExportedRanges:
         return _ranges_touching(times, self.scan.rows(stretches))
 
 
-@dataclass(frozen=True)
+@frozen
 class SystemCalls:
     """A :class:`~bubbleviz.model.profile.RangeLog` of calls of the operating system."""
 

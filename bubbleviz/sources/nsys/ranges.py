@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from bubbleviz.conventions.globs import binds_of, fitting
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges, possible
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.database import Binds
 from bubbleviz.sources.nsys.direct_reader import OPEN_END
 from bubbleviz.sources.nsys.export import Export
@@ -66,7 +67,7 @@ def sample_names(export: Export, globs: Sequence[str]) -> Mapping[str, int]:
     return counts
 
 
-@dataclass(frozen=True)
+@frozen
 class NameFilter:
     """Names to read: by patterns, and as registered strings, by id.
 
@@ -100,7 +101,7 @@ def _matching_strings(export: Export, globs: tuple[str, ...]) -> Mapping[int, st
     return {export.number(row[0]): str(row[1]) for row in matching}
 
 
-@dataclass(frozen=True)
+@frozen
 class _NamedStretch(Stretch):
     """A stretch of ranges, of which those of some names are read."""
 

@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from threading import local
 from typing import TypeVar
 
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.database import Binds, Database, opened_database
 from bubbleviz.sources.nsys.direct_reader import DirectReader
@@ -36,7 +36,7 @@ ROWS = 1 << 15
 _AHEAD = 4
 
 
-@dataclass(frozen=True)
+@frozen
 class Readers:
     """What a thread reads with.
 
@@ -49,7 +49,7 @@ class Readers:
     database: Callable[[], Database]
 
 
-@dataclass(frozen=True)
+@frozen
 class Stretch:
     """Rows ``first`` to ``last`` of the table that a query of ``sql/`` reads.
 
@@ -92,7 +92,7 @@ def _rows(stretch: Stretch, readers: Readers) -> list[tuple[object, ...]]:
     return stretch.rows(readers)
 
 
-@dataclass(frozen=True)
+@frozen
 class Scan:
     """Reads stretches of a file.
 

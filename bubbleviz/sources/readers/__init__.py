@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, is_json
@@ -57,7 +57,7 @@ class OpenFile(Protocol):
         """Return the contents of the file, for a first look."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Reader:
     """A kind of file that can be read.
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
+
+from bubbleviz.model.values import frozen
 
 #: JSON that cannot be read so near the end of a text may be cut: a number, a word, an escape.
 _ENDING = 16
@@ -34,7 +35,7 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 _Field = tuple[str, str, Any, type[msgspec.Struct] | None]
 
 
-@dataclass(frozen=True)
+@frozen
 class EventsOneByOne(Generic[StructT]):
     """Events decoded one by one.
 

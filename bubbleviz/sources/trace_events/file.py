@@ -18,13 +18,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Generic
 
 import msgspec
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.operations import Limitation
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile, unpacked
 from bubbleviz.sources.trace_events.damaged import decode_one_by_one
@@ -41,7 +41,7 @@ _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
 
-@dataclass(frozen=True)
+@frozen
 class RareEvent(Generic[EventT]):
     """An event with more fields than most.
 

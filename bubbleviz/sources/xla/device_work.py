@@ -12,7 +12,7 @@ each device, in the device's time, and launch themselves; such launches are not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.containment import Innermost
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.profile import Activities, Calls, Ranges, correlations
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import InMemoryCalls
 from bubbleviz.sources.xla.names import are_copies
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
@@ -33,7 +34,7 @@ from bubbleviz.sources.xla.threads import PlaneThreads
 _OF_HOST = ":XLA GPU module"
 
 
-@dataclass(frozen=True)
+@frozen
 class XlaWork:
     """The work of devices, and the calls and ranges that show its instructions.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bubbleviz.model.columns import Codes, Ints, Table
+from bubbleviz.model.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class LineEvents(Table):
     """Events of one line, or a piece of them; texts by number, -1 is none.
 
@@ -42,7 +41,7 @@ class LineEvents(Table):
 STAT_COLUMNS = ("op", "path", "module", "program", "run", "correlation", "device", "step")
 
 
-@dataclass(frozen=True)
+@frozen
 class PlaneEvents(Table):
     """Events of several lines, in fewer bits.
 
@@ -69,7 +68,7 @@ class PlaneEvents(Table):
     step: Codes
 
 
-@dataclass(frozen=True)
+@frozen
 class HostSpans(Table):
     """All events of the host's threads that lasted, in the fewest bits."""
 
@@ -79,7 +78,7 @@ class HostSpans(Table):
     line: Codes
 
 
-@dataclass(frozen=True)
+@frozen
 class Label:
     """An instruction of a module; texts by number, -1 is none."""
 
@@ -89,7 +88,7 @@ class Label:
     program: int
 
 
-@dataclass(frozen=True)
+@frozen
 class HostLine:
     """A line of a host's plane: its number there, and its name."""
 
@@ -97,7 +96,7 @@ class HostLine:
     name: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Planes:
     """All of a profile of XLA, in columns.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,7 @@ from bubbleviz.model.profile import (
     impossible_times,
     outside_limitation,
 )
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import InMemoryRanges
 from bubbleviz.sources.xla.device_work import XlaWork, work_of
 from bubbleviz.sources.xla.planes import HostSpans, Planes
@@ -39,7 +40,7 @@ NO_LAUNCHES = "launches"
 _RECORD_AGAIN = "record again with jax.profiler.trace around whole steps"
 
 
-@dataclass(frozen=True)
+@frozen
 class XlaRanges:
     """A :class:`~bubbleviz.model.profile.RangeLog` of a profile of XLA.
 
@@ -91,7 +92,7 @@ class XlaRanges:
         return replace(ranges, names=self.names)
 
 
-@dataclass(frozen=True)
+@frozen
 class XlaProfile:
     """A profile in memory, whose ranges are selected by name.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.profile import PID_MASK
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import thread_numbers
 from bubbleviz.sources.xla.planes import Planes
 
@@ -18,7 +18,7 @@ _DEVICE_THREAD = 1 << 40
 _PYTHON = "python"
 
 
-@dataclass(frozen=True)
+@frozen
 class PlaneThreads:
     """Threads of the profiled process.
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.xla.file_content import FileContent
 
 #: Bytes of a number of 64 bits, at most.
@@ -44,7 +45,7 @@ class _ShortError(Exception):
     """The bytes end before a number does."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Field:
     """A field in a file.
 
@@ -202,7 +203,7 @@ def signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-@dataclass(frozen=True)
+@frozen
 class Messages:
     """Many small messages.
 

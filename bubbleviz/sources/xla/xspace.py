@@ -12,11 +12,11 @@ be lost.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.xla.wire import NO_MESSAGES, Field, Messages, Walk
 
 #: Numbers of fields, by message.
@@ -32,7 +32,7 @@ _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _PROGRAMS = "/host:metadata"
 
 
-@dataclass(frozen=True)
+@frozen
 class Stat:
     """A statistic of a plane or of an event's metadata: its name, and its number or text."""
 
@@ -41,7 +41,7 @@ class Stat:
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class EventMetadata:
     """The name and the statistics that many events have in common."""
 
@@ -50,7 +50,7 @@ class EventMetadata:
     stats: tuple[Stat, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Line:
     """A line of a plane, whose events are decoded by :func:`events_of`.
 
@@ -67,7 +67,7 @@ class Line:
     stretches: tuple[Field, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Plane:
     """A plane of the file.
 
@@ -86,7 +86,7 @@ class Plane:
     lines: tuple[Line, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class RawEvents:
     """Events of a line, or a piece of it, as they are written.
 

@@ -7,13 +7,13 @@ that an event that follows another without a gap still does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import found_in
 from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.xla.collector import PlaneCollector
 from bubbleviz.sources.xla.names import Role, device_of, instruction_of, path_of, roles_of
 from bubbleviz.sources.xla.planes import STAT_COLUMNS, LineEvents
@@ -38,7 +38,7 @@ _TEXTS = frozenset(("op", "path", "module"))
 _UTC_NS = 10**17
 
 
-@dataclass(frozen=True)
+@frozen
 class SessionClock:
     """The clock of a profile.
 
@@ -131,7 +131,7 @@ def _line_events(
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class _StatTexts:
     """Texts that statistics of a plane refer to by number.
 
@@ -171,7 +171,7 @@ class _StatTexts:
         return texts
 
 
-@dataclass(frozen=True)
+@frozen
 class _MetadataColumns:
     """Metadata of events as columns; the last row is that of unknown metadata.
 

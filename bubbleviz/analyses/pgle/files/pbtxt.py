@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from bubbleviz.analyses.pgle.files import CostFormat
+from bubbleviz.model.values import frozen
 
 _ESCAPED = {
     **{byte: f"\\{byte:03o}" for byte in (*range(0x20), *range(0x7F, 0x100))},
@@ -51,7 +51,7 @@ def _quoted(name: str) -> str:
     return name.encode("utf-8", errors="replace").decode("latin-1").translate(_ESCAPED)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Token:
     kind: str
     text: bytes

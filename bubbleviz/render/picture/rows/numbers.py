@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Any
 
 import drawsvg
@@ -12,6 +11,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.marks import Marks
 from bubbleviz.render.picture.page import Page, px
 from bubbleviz.render.picture.palette import LIGHT, WHITE
@@ -22,7 +22,7 @@ from bubbleviz.render.picture.rows.tooltips import pair
 _NARROWEST = 5
 
 
-@dataclass(frozen=True)
+@frozen
 class NumberStyle:
     """How the numbers of a phase are written: font size, and upright or sideways."""
 

@@ -7,11 +7,11 @@ another kind, which are not read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic
 
 from bubbleviz.errors import InputError
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, unpacked
@@ -22,7 +22,7 @@ from bubbleviz.sources.nccl.lines import BLOCK, EventObjects, EventT
 _SQLITE = b"SQLite format 3\0"
 
 
-@dataclass(frozen=True)
+@frozen
 class EventFileFormat(Generic[EventT]):
     """A kind of event file; no file is of two.
 
