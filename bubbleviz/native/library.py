@@ -90,6 +90,9 @@ class _Named(ctypes.Structure):
     )
 
 
+_LAYOUT = tuple(map(ctypes.sizeof, (FileShape, IntegerColumn, _Leaves, _Selection, _Named)))
+
+
 @dataclass(frozen=True)
 class Leaves:
     """The leaf pages of a table, in order.
@@ -151,7 +154,10 @@ class Library:
 
     def leaves(self, file: FileShape, root: int) -> Leaves | None:
         """Return the leaf pages of the table whose tree begins on a page."""
-        page, last_row = np.empty(file.pages, np.uint32), np.empty(file.pages, np.int64)
+        try:
+            page, last_row = np.empty(file.pages, np.uint32), np.empty(file.pages, np.int64)
+        except MemoryError:
+            return None
         count = _SIZE()
         status = self.functions.bubbleviz_leaves(
             ctypes.byref(file),
@@ -176,7 +182,10 @@ class Library:
         # No row takes less than three bytes.
         begin, end = leaves.around(first, last)
         room = min(last - first + 1, (end - begin) * file.page_bytes // 3)
-        values = np.empty((len(columns), room), np.int64)
+        try:
+            values = np.empty((len(columns), room), np.int64)
+        except MemoryError:
+            return None
         rows = _SIZE()
         status = self.functions.bubbleviz_integers(
             ctypes.byref(file),
@@ -201,6 +210,8 @@ class Library:
         last: int,
     ) -> NamedRows | None:
         """Return the selected rows among ``first`` to ``last``."""
+        if any("\0" in glob for glob in selection.globs):
+            return None
         begin, end = leaves.around(first, last)
         ids = np.array(selection.text_ids, np.int64)
         texts = b"".join(glob.encode() + b"\0" for glob in selection.globs)
@@ -271,10 +282,14 @@ def _loaded() -> Library | None:
 
 
 def load(path: Path) -> Library | None:
-    """Return the library in a file; None where it cannot be loaded."""
+    """Return the library in a file; None where it cannot be loaded, or is of another source."""
+    layout = (ctypes.c_uint32 * len(_LAYOUT))()
     try:
         functions = ctypes.CDLL(str(path))
-    except OSError:
+        functions.bubbleviz_layout(layout)
+    except (OSError, AttributeError):
+        return None
+    if tuple(layout) != _LAYOUT:
         return None
     functions.bubbleviz_patterns.restype = ctypes.c_void_p
     return Library(functions)

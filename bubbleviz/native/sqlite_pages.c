@@ -14,6 +14,7 @@
  */
 #define _GNU_SOURCE /* memmem */
 #define _DARWIN_C_SOURCE
+#define _FILE_OFFSET_BITS 64
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +35,7 @@ enum {
     INTERIOR_HEADER = 12,
     MOST_DEPTH = 20,    /* as SQLite's own limit of a cursor */
     MOST_COLUMNS = 64,  /* of a table, up to the last that is read */
+    MOST_PAYLOAD = 1000000000, /* bytes, as SQLite's own limit of a row */
     RUN_BYTES = 1 << 18 /* read at once */
 };
 
@@ -254,7 +256,8 @@ static int follow(const struct file *file, struct overflow *overflow, const uint
 
     if (here > usable - 35)
         here = least;
-    if (bytes > (uint64_t)file->pages * file->page_bytes || here + 4 > (size_t)(page_end - local))
+    if (bytes > MOST_PAYLOAD || bytes > (uint64_t)file->pages * file->page_bytes ||
+        here + 4 > (size_t)(page_end - local))
         return UNUSUAL;
     /* Room for a page more than the payload, as pages are read whole. */
     if (grow(whole, (size_t)bytes + file->page_bytes))
@@ -405,8 +408,11 @@ static inline int read_leaves(const struct file *file, int columns, const struct
                               use *use, void *with)
 {
     size_t most = RUN_BYTES / file->page_bytes + 1;
-    uint8_t *pages = malloc(most * file->page_bytes);
     struct overflow overflow = {{NULL, 0}, 0};
+
+    if (columns > MOST_COLUMNS)
+        return UNUSUAL;
+    uint8_t *pages = malloc(most * file->page_bytes);
     int status = pages ? OK : NO_MEMORY;
 
     for (size_t leaf = leaves->from; leaf < leaves->to && !status;) {
@@ -608,8 +614,10 @@ static int first_bytes(const uint8_t *text, const uint8_t *end, uint8_t *set)
     }
     if (text == end || *text != '[')
         return 0;
-    /* Only plain sets: letters and digits one by one. */
-    for (text++; text < end && *text != ']'; text++) {
+    /* Only plain sets, of letters one by one; a "]" that comes first is a character of its set. */
+    if (++text < end && *text == ']')
+        return 0;
+    for (; text < end && *text != ']'; text++) {
         if ((*text | 32) < 'a' || (*text | 32) > 'z')
             return 0;
         set[*text] = 1;
@@ -802,6 +810,16 @@ EXPORTED int bubbleviz_named(const struct file *file, const struct leaves *leave
     result->texts = naming.texts.bytes;
     result->rows = naming.rows, result->bytes = naming.bytes;
     return status;
+}
+
+/* Bytes of the structures that callers pass: those of another source have others. */
+EXPORTED void bubbleviz_layout(uint32_t bytes[5])
+{
+    bytes[0] = sizeof(struct file);
+    bytes[1] = sizeof(struct column);
+    bytes[2] = sizeof(struct leaves);
+    bytes[3] = sizeof(struct selection);
+    bytes[4] = sizeof(struct named);
 }
 
 EXPORTED void bubbleviz_named_free(struct named *result)

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.cli.app import main
@@ -26,6 +27,7 @@ from bubbleviz.sources.nsys.direct_reader import OPEN_END
 from bubbleviz.sources.nsys.export import Export, opened
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import event_types
+from scripts.build_native import compiler
 from tests.support.compiled import compiled_library
 from tests.support.places import FIXTURES
 
@@ -212,6 +214,8 @@ patterns = st.lists(
 
 
 @settings(max_examples=300)
+@example(["[]x]"], ["]", "x", "[]x]"])
+@example(["[]x]*", "[^]F]*"], ["]", "xF", "F", "^"])
 @given(
     st.lists(patterns.filter(lambda glob: "\0" not in glob), min_size=1, max_size=5),
     st.lists(st.one_of(texts, st.text("FBab.0ß step-]^ward", max_size=12)), max_size=20),
@@ -363,6 +367,92 @@ def test_a_text_with_nul_is_left_to_sqlite(tmp_path: Path) -> None:
     path = _edited(tmp_path, "UPDATE NVTX_EVENTS SET text = 'F' || CHAR(0) || 'x' WHERE rowid = 3")
     with opened(str(path)) as export:
         assert _direct_names(export, ("*",)) is None
+
+
+@pytest.mark.parametrize("others", [50, 58, 59, 70, 1900])
+def test_a_table_of_many_columns(tmp_path: Path, others: int) -> None:
+    more = ", ".join(f"other{n} INT" for n in range(others))
+    path = _edited(tmp_path, *_rebuilt(f'{more}, "start" INT, "end" INT, {_REST}'))
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        columns = export.direct.columns("gpu_work/kernels", 1, 1 << 40)
+        if others + len(KERNEL_COLUMNS) > 64:
+            assert columns is None
+        else:
+            np.testing.assert_array_equal(columns, _numbers(export, "gpu_work/kernels"))
+
+
+def _rebuilt_ranges(columns: str) -> tuple[str, ...]:
+    names = '"start", "end", eventType, globalTid, endGlobalTid, textId, text'
+    return (
+        "ALTER TABLE NVTX_EVENTS RENAME TO other",
+        f"CREATE TABLE NVTX_EVENTS ({columns})",
+        f"INSERT OR IGNORE INTO NVTX_EVENTS ({names}) SELECT {names} FROM other",
+        "DROP TABLE other",
+    )
+
+
+def test_a_text_behind_many_columns_is_left_to_sqlite(tmp_path: Path) -> None:
+    numbers = ", ".join(f'"{name}" INT' for name in NVTX_COLUMNS)
+    more = ", ".join(f"other{n} INT" for n in range(70))
+    path = _edited(tmp_path, *_rebuilt_ranges(f"{numbers}, {more}, text TEXT"))
+    with opened(str(path)) as export:
+        assert _direct_names(export, ("*",)) is None
+
+
+@pytest.mark.parametrize("key", ["eventType", "textId"])
+def test_a_key_that_selects_rows_is_left_to_sqlite(tmp_path: Path, key: str) -> None:
+    numbers = ", ".join(
+        f'"{name}" {"INTEGER PRIMARY KEY" if name == key else "INT"}' for name in NVTX_COLUMNS
+    )
+    path = _edited(tmp_path, *_rebuilt_ranges(f"{numbers}, text TEXT"))
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        assert not export.direct.reads("ranges/named")
+
+
+def test_a_pattern_with_nul_is_left_to_sqlite() -> None:
+    with opened(str(EXAMPLE)) as export:
+        assert export.direct is not None
+        assert export.direct.named("strings/matching", ("F\0x", "*")) is None
+
+
+def test_reserved_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "node0.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA page_size = 512")
+        db.execute("VACUUM")
+    raw = bytearray(path.read_bytes())
+    raw[20], raw[105:107] = 32, (480).to_bytes(2, "big")
+    path.write_bytes(raw)
+    values = [(n, f"{n} " + "forward " * (n % 200)) for n in range(400)]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", values)
+    assert path.read_bytes()[20] == 32
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        rows = export.direct.named("strings/matching", ("*",))
+        assert rows is not None
+        assert list(zip(rows.values[0].tolist(), rows.texts, strict=True)) == values
+
+
+def test_too_little_memory() -> None:
+    functions = compiled_library()
+    leaves = native.Leaves(np.full(1 << 20, 2, np.uint32), np.full(1 << 20, 1 << 62, np.int64))
+    column = native.IntegerColumn(0, native.Null.MISSING, -1, 0)
+    shape = native.FileShape(-1, 1 << 31, 1 << 31, 9)
+    assert functions.integers(shape, leaves, [column], 1, 1 << 61) is None
+
+
+def test_a_library_of_another_source_is_not_loaded(tmp_path: Path) -> None:
+    source = tmp_path / "other.c"
+    source.write_text("void bubbleviz_leaves(void) {}\n")
+    path = tmp_path / native.FILE
+    command = compiler()
+    assert command is not None
+    subprocess.run([*command, "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
+    assert native.load(path) is None
 
 
 def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -313,7 +313,9 @@ def _open_table(
     texts = not source.text or (
         text is not None and any(kind in text.declared_type for kind in _TEXT_TYPES)
     )
-    if not table.plain or not texts or None in columns:
+    # A key is stored as NULL, and rows are selected by what is stored.
+    keys = [c for c in (source.kind, source.text_id) if c and table.columns[c].is_key]
+    if keys or not table.plain or not texts or None in columns:
         return None
     leaves = functions.leaves(file, table.root)
     if leaves is None:
