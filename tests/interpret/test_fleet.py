@@ -23,7 +23,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.errors import InputError, MismatchError, ProfileError, UsageError
-from bubbleviz.interpret.fleet import dask_cluster, dask_fleet, fleet, process_pool
+from bubbleviz.interpret.fleet import dask_connection, dask_versions, fleet, process_pool
 from bubbleviz.interpret.fleet.process_pool import BrokenPool, worker_pool
 from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
 from bubbleviz.model.columns import Ints
@@ -664,7 +664,7 @@ def test_a_port_of_something_else_is_an_error_within_seconds(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(dask_cluster, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(dask_connection, "PATIENCE_S", 1.5)
     listening, thread = _server(answer)
     address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
     assert main(["analyze", str(many), "--dask", address]) == 1
@@ -682,7 +682,7 @@ def test_a_port_of_something_else_is_an_error_within_seconds(
 def test_a_cluster_that_is_not_there_is_an_error(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_cluster, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(dask_connection, "PATIENCE_S", 0.5)
     for address in ("tcp://127.0.0.1:9", "127.0.0.1:9", "tcp://[::1]:9"):
         with pytest.raises(InputError, match="no scheduler answers"):
             bubbleviz.analyze(many, dask=address)
@@ -862,7 +862,7 @@ def test_a_worker_that_freezes_while_it_loads_is_noticed(
     others: int, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # That a task takes long is no sign.
-    monkeypatch.setattr(dask_fleet, "_LOADING_S", 3600.0)
+    monkeypatch.setattr(dask_versions, "_LOADING_S", 3600.0)
     file, begun = tmp_path / "scheduler.json", tmp_path / "begun"
     with ExitStack() as stack:
         stack.enter_context(running_scheduler(file))
@@ -878,14 +878,11 @@ def test_a_worker_that_freezes_while_it_loads_is_noticed(
                 bubbleviz.analyze(many, dask=str(file))
 
 
-def test_who_loads_for_long_is_not_taken_for_frozen(
-    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dask_fleet, "_SILENCE_S", 4.0)
-    monkeypatch.setattr(dask_cluster, "PATIENCE_S", 1.5)
+def test_who_loads_for_long_is_not_taken_for_frozen(many: Path, tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
-    first = SLOW.format(begun=str(tmp_path / "scheduler"), seconds=8.0)
-    with running_scheduler(file, first), slow_worker(file, tmp_path / "begun", 8.0):
+    # Longer than a silence, or a question, may take.
+    first = SLOW.format(begun=str(tmp_path / "scheduler"), seconds=9.0)
+    with running_scheduler(file, first), slow_worker(file, tmp_path / "begun", 9.0):
         report = bubbleviz.analyze(many, dask=str(file))
 
     assert written(report) == written(bubbleviz.analyze(many))
@@ -893,16 +890,15 @@ def test_who_loads_for_long_is_not_taken_for_frozen(
 
 
 def test_a_newcomer_that_loads_for_long_does_the_rest(
-    scheduler: Path, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheduler: Path, many: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(dask_fleet, "_SILENCE_S", 4.0)
     with ExitStack() as stack:
         running = stack.enter_context(workers(scheduler, 1))
 
         class Successor(Noted):
             def files(self, sizes: Mapping[str, int]) -> None:
                 super().files(sizes)
-                stack.enter_context(slow_worker(scheduler, tmp_path / "begun", 8.0))
+                stack.enter_context(slow_worker(scheduler, tmp_path / "begun", 9.0))
                 running[0].kill()
 
         report = bubbleviz.analyze(many, dask=str(scheduler), progress=Successor())
