@@ -62,7 +62,7 @@ class KernelTime:
 
     @property
     def entry(self) -> dict[str, int | float | bool | None]:
-        """What JSON says of it."""
+        """Its entry in JSON."""
         return {**asdict(self), "share": self.share, "beside_headline": self.beside_headline}
 
     def _outweighs(self, time_ns: int) -> bool:

@@ -117,7 +117,7 @@ def _caveats(report: Report, mean: float) -> Iterator[str]:
     if report.contradicted(report.headline):
         yield "; it needs clocks that contradict each other"
     time = kernel_time_of(report)
-    if time.gaps_outweigh and time.share is not None:
+    if time.beside_headline and time.share is not None:
         yield f"; any kernel ran for {100 * time.share:.2f} % of the time"
     low = report.summary.bubble_low.get(report.headline)
     if low is not None and low.mean is not None and mean - low.mean > _UNATTRIBUTED_MATTERS:
