@@ -204,13 +204,13 @@ def _row(name: str, result: Ideal | str, window: str, whole_ms: float, peak: flo
     if isinstance(result, str):
         return Alternative(name, reason=result)
     peak_held = max(result.peak_activations, default=0.0)
-    own = window == "stage"
-    time_ms = result.cost_ms if own else result.makespan_ms
+    by_stage = window == "stage"
+    time_ms = result.cost_ms if by_stage else result.makespan_ms
     return Alternative(
         name,
         makespan_ms=result.makespan_ms,
         cost_ms=result.cost_ms,
-        bubble_ratio=result.stage_ratio if own else result.schedule_ratio,
+        bubble_ratio=result.stage_ratio if by_stage else result.schedule_ratio,
         peak_activations=peak_held,
         speedup=1 - time_ms / whole_ms if whole_ms else None,
         # Two replicas of the model hold its weights twice.

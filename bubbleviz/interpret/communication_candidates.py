@@ -154,8 +154,8 @@ def _beside_compute(activities: Activities, kinds: Kinds, by_name: Bools) -> Boo
         name = activities.name_id[rows].astype(np.int64)
         start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
         for number in _long_names(name, end_ns - start_ns, unknown):
-            own, others = name == number, compute[name] & (name != number)
-            if _is_beside(start_ns[own], end_ns[own], start_ns[others], end_ns[others]):
+            named, others = name == number, compute[name] & (name != number)
+            if _is_beside(start_ns[named], end_ns[named], start_ns[others], end_ns[others]):
                 likely[number] = True
     return likely
 

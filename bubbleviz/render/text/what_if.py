@@ -51,15 +51,15 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
     if others.measured is None:
         yield Text(f"\nOther schedules cannot be compared: {one_line(others.reason, 300)}")
         return
-    own = others.window == "stage"
-    times = ("stage window ms", "stage %") if own else ("iteration ms", "schedule %")
+    by_stage = others.window == "stage"
+    times = ("stage window ms", "stage %") if by_stage else ("iteration ms", "schedule %")
     columns = (times[0], "speed-up %", times[1], "activations", _MEMORY)
     table = ruled("order", *columns, left=("order", _MEMORY))
     called = {"measured": "as measured", "no-delay": "the same order, without any delay"}
     ran = report.schedule.name if report.schedule is not None else None
     for row in others.rows:
         name = called.get(row.name, row.name) + (" (this one)" if row.name == ran else "")
-        time_ms = row.cost_ms if own else row.makespan_ms
+        time_ms = row.cost_ms if by_stage else row.makespan_ms
         if time_ms is None:
             table.add_row(name, "-", "-", "-", "-", shortened(one_line(row.reason, 200), 40))
             continue
@@ -73,7 +73,7 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
         )
     yield from titled("Other schedules at the measured times, without any delay", table)
     measured = others.measured
-    if own:
+    if by_stage:
         yield Text(
             "Consecutive iterations overlap, so the longest rank's own window (stage) is compared, "
             "below which no period can be; a makespan is that of one iteration alone"
@@ -84,7 +84,7 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
         f"a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: the most "
         "microbatches that a stage holds, each from F to W; fits in the same memory: no more "
         "activations than measured, and the weights once. Searched orders are those of the "
-        f"shortest {'window' if own else 'iteration'}."
+        f"shortest {'window' if by_stage else 'iteration'}."
         + (
             ""
             if measured.split
