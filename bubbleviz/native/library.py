@@ -139,7 +139,7 @@ class NamedRows:
 
     Attributes:
         values: of the columns that were asked for, shape (columns, rows).
-        texts: of each row, read as far as it is UTF-8; None for NULL.
+        texts: of each row, U+FFFD for what is not UTF-8; None for NULL.
     """
 
     values: _Ints

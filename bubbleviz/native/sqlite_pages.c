@@ -245,7 +245,7 @@ struct record {
     const uint8_t *value[MOST_COLUMNS];
 };
 
-/* Puts a payload together that continues on other pages. */
+/* The whole of a payload that continues on other pages, in overflow->whole. */
 static int follow(const struct file *file, struct overflow *overflow, const uint8_t *local,
                   const uint8_t *page_end, uint64_t bytes)
 {
@@ -494,7 +494,7 @@ struct patterns {
     struct pattern contains[MOST_PATTERNS]; /* the others */
     uint64_t by_first[256][MOST_PATTERNS / 64]; /* those that a name with this first byte may fit */
     size_t step; /* each name that fits one of the others has one of their trigrams at
-                    some place in every stretch of so many; 0: no telling */
+                    some place in every stretch of so many; 0: unknown */
     uint8_t trigram[TRIGRAMS / 8];
 };
 
@@ -586,7 +586,7 @@ static int fits(const uint8_t *glob, const uint8_t *glob_end, const uint8_t *at,
     }
 }
 
-/* The longest stretch of a pattern without wildcards; of ASCII, which is written in one way only. */
+/* The longest part of a pattern without wildcards; of ASCII, which is written in one way only. */
 static void find_literal(struct pattern *pattern)
 {
     const uint8_t *begin = pattern->text;

@@ -242,17 +242,23 @@ def opened_directly(
     if functions is None:
         yield None
         return
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        yield None
-        return
-    try:
-        file = _shape_of(descriptor) if _alone(path) else None
+    with _descriptor_of(path) as descriptor:
+        file = None if descriptor is None else _shape_of(descriptor)
         yield None if file is None else _reader(functions, file, stored, views)
+
+
+@contextmanager
+def _descriptor_of(path: str) -> Iterator[int | None]:
+    """Open a file beside which no journal or log lies; None where that cannot be."""
+    descriptor = None
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY) if _alone(path) else None
+    try:
+        yield descriptor
     finally:
-        with suppress(OSError):
-            os.close(descriptor)
+        if descriptor is not None:
+            with suppress(OSError):
+                os.close(descriptor)
 
 
 def _alone(path: str) -> bool:
@@ -263,7 +269,10 @@ def _alone(path: str) -> bool:
 
 def _shape_of(descriptor: int) -> FileShape | None:
     """Return the shape of a file whose header is plain in every respect."""
-    head = os.pread(descriptor, _HEADER_BYTES, 0)
+    try:
+        head, file_bytes = os.pread(descriptor, _HEADER_BYTES, 0), os.fstat(descriptor).st_size
+    except OSError:
+        return None
     if len(head) < _HEADER_BYTES or not head.startswith(_MAGIC):
         return None
 
@@ -279,7 +288,7 @@ def _shape_of(descriptor: int) -> FileShape | None:
         and head[18] == head[19] == 1  # a journal, no log, as nsys writes it
         and head[21:24] == _FRACTIONS
         and number(24) == number(92)  # the size below is that of the last change
-        and pages * page_bytes == os.fstat(descriptor).st_size
+        and pages * page_bytes == file_bytes
         and 1 <= number(44) <= _MOST_FORMAT
         and number(52) == 0  # no pages move
         and number(56) == _UTF8
@@ -299,9 +308,9 @@ def _reader(
         table = stored.get(source.table)
         if table is None or (source.view and source.view not in variants):
             continue
-        found = _open_table(functions, file, source, table)
-        if found is not None:
-            tables[query] = found
+        open_table = _open_table(functions, file, source, table)
+        if open_table is not None:
+            tables[query] = open_table
     return DirectReader(functions, file, tables)
 
 
