@@ -72,9 +72,7 @@ def measure_costs(
     collective = aggregation_of(aggregate_collectives or aggregate, "--aggregate-collectives")
     if skip < 0:
         raise UsageError(f"--skip {skip}: must be 0 or more")
-    inputs = [paths] if isinstance(paths, (str, Path)) else paths
-    files = find_profiles([str(path) for path in inputs])
-    refuse_twins([file.path for file in files])
+    files = _files(paths)
     kinds = extended_kinds(find_conventions(convention))
     measured, unreadable = _of_profiles(files, kinds, skip, jobs, progress, keep_export=keep_export)
     samples = merge_samples([of_profile.samples for of_profile in measured])
@@ -103,6 +101,14 @@ def measure_costs(
         ),
         on_gpus=any(of_profile.device != "TPU" for of_profile in measured),
     )
+
+
+def _files(paths: str | Path | Sequence[str | Path]) -> tuple[InputFile, ...]:
+    """Return the profiles that paths stand for, no two of them the same."""
+    inputs = [paths] if isinstance(paths, (str, Path)) else paths
+    files = find_profiles([str(path) for path in inputs])
+    refuse_twins([file.path for file in files])
+    return files
 
 
 def _of_profiles(

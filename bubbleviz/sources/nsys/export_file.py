@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 
@@ -114,13 +114,10 @@ class NsysFile:
             latest = 0 if partial else self._latest_call_ns()
             return max(int(activities.end_ns.max(initial=0)), latest)
 
-        ranges, impossible = no_ranges(), 0
         if earlier:
             ranges, impossible = earlier.of(globs), earlier.impossible
-        elif globs and export.has("ranges/named"):
-            with step("read ranges") as rows:
-                ranges, impossible = read_ranges(export, scan, names, last_ns)
-                rows.count = len(ranges)
+        else:
+            ranges, impossible = self._ranges(names, last_ns)
         if not partial:
             if not len(ranges):
                 check_ranges(export)
@@ -148,6 +145,15 @@ class NsysFile:
             system_calls=SystemCalls(export) if export.has("calls/system") else None,
             payloads=lambda: read_payloads(export),
         )
+
+    def _ranges(self, names: NameFilter, last_ns: Callable[[], int]) -> tuple[Ranges, int]:
+        """Return the ranges of some names, if any; see :func:`read_ranges`."""
+        if not names.globs or not self.export.has("ranges/named"):
+            return no_ranges(), 0
+        with step("read ranges") as rows:
+            ranges, impossible = read_ranges(self.export, self.scan, names, last_ns)
+            rows.count = len(ranges)
+        return ranges, impossible
 
     def _calls(self) -> ExportedCalls | None:
         """Return the calls, if any can have launched something."""
