@@ -119,7 +119,7 @@ def _fuzz(functions: Library, seconds: float, seed: int) -> Counter[str]:
         path = Path(folder) / "fuzz.sqlite"
         while time.monotonic() < until:
             chance = random.Random(seed)
-            page_bytes = chance.choice([512, 512, 1024, 4096])
+            page_bytes = chance.choice([512, 512, 1024, 4096, 65536])
             path.unlink(missing_ok=True)
             _made(path, page_bytes, chance)
             raw = path.read_bytes()

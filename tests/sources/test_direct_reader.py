@@ -278,13 +278,20 @@ def _byte(at: int, value: int) -> Callable[[Path], None]:
     return edit
 
 
+def _reserve_most(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA page_size = 512")
+        db.execute("VACUUM")
+    _byte(20, 33)(path)
+
+
 UNUSUAL: dict[str, tuple[str, ...] | Callable[[Path], None]] = {
     "a log": ("PRAGMA journal_mode = WAL",),
     "moving pages": ("PRAGMA auto_vacuum = FULL", "VACUUM"),
     "a log that lies beside": lambda path: path.with_name(f"{path.name}-wal").touch(),
     "bytes behind the last page": lambda path: os.truncate(path, path.stat().st_size + 1),
     "a size of another change": _byte(95, 77),
-    "reserved bytes that leave too little": _byte(20, 255),
+    "reserved bytes that leave too little": _reserve_most,
     "fractions of another format": _byte(21, 63),
     "a format of the future": _byte(47, 5),
     "another encoding": _byte(59, 2),
@@ -299,7 +306,7 @@ def test_files_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) 
         edit(path)
     try:
         with opened(str(path)) as export:
-            assert export.direct is None or name == "reserved bytes that leave too little"
+            assert export.direct is None
     except ProfileError:
         pass  # a file that SQLite does not read either
 
@@ -503,12 +510,16 @@ def _all_of(path: Path) -> Iterator[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("seeds", range(4))
 def test_damaged_pages_are_read_as_sqlite_reads_them(tmp_path: Path, seeds: int) -> None:
+    compared = 0
     for seed in range(100 * seeds, 100 * seeds + 100):
         for decoded, reference in _all_of(_damaged(tmp_path, seed)):
+            compared += not isinstance(reference, ProfileError)
             if isinstance(reference, np.ndarray):
                 assert decoded == reference.tolist(), seed
             elif not isinstance(reference, ProfileError):
                 assert decoded == _without_null(reference), seed
+    # Most damage hits one table, or nothing that is read.
+    assert compared > 100
 
 
 def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:

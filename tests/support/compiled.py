@@ -15,9 +15,11 @@ from scripts.build_native import compile_library
 
 @cache
 def _built() -> tuple[Library | None, str]:
-    folder = Path(tempfile.mkdtemp(prefix="bubbleviz-test-"))
-    reason = compile_library(folder / native.FILE)
-    return (None if reason else native.load(folder / native.FILE)), reason
+    # What is loaded stays so without its file.
+    with tempfile.TemporaryDirectory(prefix="bubbleviz-test-") as folder:
+        path = Path(folder) / native.FILE
+        reason = compile_library(path)
+        return (None if reason else native.load(path)), reason
 
 
 def compiled_library() -> Library:
