@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
 
     def dataclass_transform(**_: object) -> Callable[[Any], Any]:
-        """Stand in for what tells type checkers alone."""
+        """Stand in for a hint to type checkers, which does nothing at run time."""
         return lambda decorator: decorator
 
 
@@ -44,14 +44,14 @@ def frozen(cls: Any = None, /, *, eq: bool = True, shown: bool = True) -> Any:
     """
 
     def define(cls: Any) -> Any:
-        own = set(vars(cls))
+        defined = set(vars(cls))
         dataclass(init=False, repr=False, eq=False)(cls)
         parts = fields(cls)
-        if "__init__" not in own:
+        if "__init__" not in defined:
             cls.__init__ = _initialiser(parts, hasattr(cls, "__post_init__"))
-        if shown and "__repr__" not in own:
+        if shown and "__repr__" not in defined:
             cls.__repr__ = _repr
-        if eq and "__eq__" not in own:
+        if eq and "__eq__" not in defined:
             cls.__eq__, cls.__hash__ = _comparison([f.name for f in parts if f.compare])
         cls.__setattr__, cls.__delattr__ = _refuse, _refuse
         cls.__signature__ = _Signature()
