@@ -63,7 +63,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"[]", b"[ ]\n", b'{"traceEvents": []}', b'{"traceEvents":[{}]}', b"[{}]"]
+    "content", [b"[]", b"[ ]\n", b'{"traceEvents": []}', b'{"traceEvents":[{}]}']
 )
 def test_no_event_is_no_event(tmp_path: Path, content: bytes) -> None:
     events, file = _of(tmp_path, content)
@@ -76,6 +76,26 @@ def test_no_event_is_no_event(tmp_path: Path, content: bytes) -> None:
 def test_a_document_without_events_is_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ProfileError, match="JSON without traceEvents"):
         _of(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"[1,2,3]", b"[null]", b'["a"]', b"[[]]", b"[[1], [2]]", b"[{}]", b'[{"id": 1}]'),
+        *(b'[{"name": "a", "ts": 1}, 2]', b"[", b"[1", b"[" * 10, b"[" * 200_000, b"[garbage"),
+        *(b'{"traceEvents": [1, 2]}', b'{"traceEvents": ["X"]}', b"[" + b"1," * 100_000 + b"1]"),
+    ],
+)
+def test_a_list_without_an_event_is_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(ProfileError, match="JSON without trace events, so not a trace"):
+        _of(tmp_path, content)
+
+
+@pytest.mark.parametrize("content", [b'[{"ph": "X"}]', b'[1, {"ph": "X"}]', b'[{}, {"ph": "X"}, {'])
+def test_a_list_with_an_event_is_a_trace(tmp_path: Path, content: bytes) -> None:
+    events, _ = _of(tmp_path, content)
+
+    assert events[-1].ph == "X"
 
 
 _TRICKY = st.sampled_from(
@@ -229,9 +249,9 @@ def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("small_blocks")
 def test_garbage_is_no_event(tmp_path: Path) -> None:
-    events, file = _of(tmp_path, b"[" + b"garbage " * 200)
+    events, file = _of(tmp_path, b'[{"ph": "X"}, ' + b"garbage " * 200)
 
-    assert (events, file.cut) == ([], True)
+    assert (len(events), file.cut) == (1, True)
     assert file.malformed > 0
 
 

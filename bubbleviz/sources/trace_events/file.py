@@ -76,6 +76,7 @@ class TraceFile(Generic[EventT, ExactT]):
         self._rest, self._ended = b"", False
         self._head, self._tail = b"", b""
         self._too_deep = False
+        self._bare = self._holds_objects = self._holds_events = False
         self._exact = exact
         # The struct is only known at run time, which type checkers cannot follow.
         self._fast_decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
@@ -95,13 +96,16 @@ class TraceFile(Generic[EventT, ExactT]):
         while True:
             events = None if self._ended else self._decode_block()
             if events is not None:
+                self._look_for_events(events)
                 yield events
             else:
                 exact_events, list_ended = self._decode_damaged()
+                self._look_for_events(exact_events)
                 yield exact_events
                 if list_ended or self._ended:
                     break
             self._read_more()
+        self._refuse_other_lists()
         self._read_tail()
 
     def metadata(self) -> Mapping[str, object]:
@@ -167,11 +171,30 @@ class TraceFile(Generic[EventT, ExactT]):
             if match or bare:
                 at = self._rest.index(b"[") if bare or match is None else match.end() - 1
                 self._head, self._rest = self._rest[:at], self._rest[at + 1 :]
+                self._bare = bare
                 return
             if self._ended or len(self._rest) > _LONGEST:
                 break
-        raise ProfileError(
-            f"{self.path}: JSON without traceEvents, so not a trace of PyTorch or XLA; give the "
+        raise self._no_trace("traceEvents")
+
+    def _look_for_events(self, objects: Sequence[EventT | ExactT]) -> None:
+        """Take note whether the list holds an event: an object with a phase, ``ph``."""
+        self._holds_events = self._holds_events or any(event.ph for event in objects)
+        self._holds_objects = self._holds_objects or bool(objects)
+
+    def _refuse_other_lists(self) -> None:
+        """Refuse a list that holds values, none of which is an event.
+
+        Raises:
+            ProfileError: it does; an empty list is a trace of nothing.
+        """
+        others = self.malformed or (self._bare and (self._holds_objects or self.cut))
+        if others and not (self._holds_events or self._unpacked.damaged):
+            raise self._no_trace("trace events")
+
+    def _no_trace(self, what: str) -> ProfileError:
+        return ProfileError(
+            f"{self.path}: JSON without {what}, so not a trace of PyTorch or XLA; give the "
             "file that the profiler wrote"
         )
 
