@@ -5,13 +5,14 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from shutil import copy
 
 import numpy as np
 import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import attribution
-from bubbleviz.analyses.idle.advice import advice
+from bubbleviz.analyses.idle.advice import advice, exposure_advice
 from bubbleviz.analyses.idle.gaps import gaps_of, split
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.profile import Activities
@@ -402,5 +403,43 @@ def test_several_files_are_several_ranks(tmp_path: Path) -> None:
         "launch": 10 + 10,
     }
     assert report.activities[0].rank == 1
-    with pytest.raises(MismatchError, match="the same profile twice"):
-        bubbleviz.idle([one, one])
+    for twin in (one, copy(one, tmp_path / "c.sqlite")):
+        with pytest.raises(MismatchError, match="the same profile twice"):
+            bubbleviz.idle([one, two, twin])
+
+
+def test_busy_devices_that_only_copy_are_pointed_out(tmp_path: Path) -> None:
+    copies = bubbleviz.idle(profile(tmp_path, [k(0, 100, 1)], copies=[M(100_000, 1_000_000, None)]))
+    both = bubbleviz.idle(
+        profile(
+            tmp_path,
+            [k(0, 100, 1), k(100, 300, 2, "ncclKernel")],
+            copies=[M(300_000, 1_000_000, None)],
+            name="both.sqlite",
+        )
+    )
+    covered = bubbleviz.idle(
+        profile(tmp_path, [k(0, 991, 1)], copies=[M(0, 1_000_000, None)], name="covered.sqlite")
+    )
+
+    assert advice(copies) == (
+        "devices are idle for less than 1 % of the time, and only copy or fill memory for 90.00 % "
+        "of it: overlap copies with compute"
+    )
+    (exposed,) = exposure_advice(copies)
+    assert exposed.startswith("90.00 % of the time is exposed copies; they count as busy")
+    assert advice(both) == (
+        "devices are idle for less than 1 % of the time, and only copy or fill memory for 70.00 % "
+        "and only communicate for 20.00 % of it: overlap copies and communication with compute"
+    )
+    assert len(list(exposure_advice(both))) == 2
+    assert "little to win here" in advice(covered)
+    assert not list(exposure_advice(covered))
+
+
+def test_exposed_copies_are_pointed_out_beside_idle_time(tmp_path: Path) -> None:
+    report = bubbleviz.idle(profile(tmp_path, [k(0, 100, 1)], copies=[M(500_000, 1_000_000, None)]))
+
+    assert [text.partition(";")[0] for text in exposure_advice(report)] == [
+        "50.00 % of the time is exposed copies"
+    ]

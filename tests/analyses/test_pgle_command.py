@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from shutil import copy
 
 import pytest
 
@@ -247,6 +248,28 @@ def test_the_same_profile_twice_is_refused(
 
     assert code == 1
     assert "the same profile twice" in err
+
+
+def test_a_copy_of_a_profile_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = steps(2).written(tmp_path)
+    code, _, err = called(capsys, path, copy(path, tmp_path / "copy.sqlite"))
+
+    assert code == 1
+    assert "the same profile twice" in err
+
+
+@pytest.mark.parametrize("content", ["", 'costs { name: "other" cost_us: 7 }\n'])
+def test_that_no_instruction_is_compared_is_reported(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    estimates = tmp_path / "estimates.pbtxt"
+    estimates.write_text(content)
+    code, out, _ = called(capsys, steps(2).written(tmp_path), "--against", estimates)
+
+    assert code == 0
+    assert "no instruction is both estimated and in the profile" in out
+    assert "sum of absolute errors: -\n" in out
+    assert "largest error first" not in out
 
 
 def test_limitations_of_clocks_are_no_warnings(tmp_path: Path) -> None:

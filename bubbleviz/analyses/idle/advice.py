@@ -12,7 +12,7 @@ from bubbleviz.render.text.cells import percent
 _NAME = 40
 #: Idle time below this share of the span needs no advice.
 _LITTLE = 0.01
-#: An activity, or exposed communication, below this share is not worth naming.
+#: An activity, exposed communication, or exposed copies, below this share is not worth naming.
 _SHARE = 0.1
 
 
@@ -49,13 +49,7 @@ def advice(report: IdleReport) -> str:
             "the run"
         )
     if report.idle_ns < _LITTLE * report.span_ns:
-        exposed_ns = _exposed_ns(report)
-        if exposed_ns and exposed_ns >= _LITTLE * report.span_ns:
-            return (
-                "devices are idle for less than 1 % of the time, and only communicate for "
-                f"{percent(exposed_ns / report.span_ns)} of it: overlap communication with compute"
-            )
-        return "devices are idle for less than 1 % of the time: there is little to win here"
+        return _advice_on_busy_devices(report)
     longest = report.activities[0]
     share = longest.idle_ns / report.idle_ns
     if share < _SHARE:
@@ -66,16 +60,45 @@ def advice(report: IdleReport) -> str:
     return f'{percent(share)} of the idle time ({of_span} of all) goes to "{name}": {hint}'
 
 
-def _exposed_ns(report: IdleReport) -> int:
-    return sum(rank.breakdown.exposed_communication_ns for rank in report.devices)
+def _advice_on_busy_devices(report: IdleReport) -> str:
+    """Return the advice on devices that are hardly idle: overlap what no compute covers."""
+    communication_ns, copy_ns = _exposed_ns(report)
+    exposed = [
+        (communication_ns, "communicate", "communication"),
+        (copy_ns, "copy or fill memory", "copies"),
+    ]
+    exposed = [part for part in exposed if part[0] and part[0] >= _LITTLE * report.span_ns]
+    exposed.sort(key=lambda part: -part[0])
+    if not exposed:
+        return "devices are idle for less than 1 % of the time: there is little to win here"
+    shares = (f"only {verb} for {percent(ns / report.span_ns)}" for ns, verb, _ in exposed)
+    return (
+        f"devices are idle for less than 1 % of the time, and {' and '.join(shares)} of it: "
+        f"overlap {' and '.join(noun for _, _, noun in exposed)} with compute"
+    )
 
 
-def communication_advice(report: IdleReport) -> Iterator[str]:
-    """Yield that communication may be waiting, where much of the time is exposed communication."""
-    exposed_ns = _exposed_ns(report)
-    if report.span_ns and exposed_ns >= _SHARE * report.span_ns:
-        share = percent(exposed_ns / report.span_ns)
+def _exposed_ns(report: IdleReport) -> tuple[int, int]:
+    """Return the exposed communication and the exposed copies of the devices with a span."""
+    times = [rank.breakdown for rank in report.devices if not rank.single]
+    return (
+        sum(time.exposed_communication_ns for time in times),
+        sum(time.exposed_copy_ns for time in times),
+    )
+
+
+def exposure_advice(report: IdleReport) -> Iterator[str]:
+    """Yield that busy devices compute nothing, where much of the time is exposed."""
+    communication_ns, copy_ns = _exposed_ns(report)
+    if report.span_ns and communication_ns >= _SHARE * report.span_ns:
         yield (
-            f"{share} of the time is exposed communication; it counts as busy, though its kernels "
-            "may only wait for other ranks: see bubbleviz analyze for pipelines"
+            f"{percent(communication_ns / report.span_ns)} of the time is exposed communication; "
+            "it counts as busy, though its kernels may only wait for other ranks: see bubbleviz "
+            "analyze for pipelines"
+        )
+    if report.span_ns and copy_ns >= _SHARE * report.span_ns:
+        yield (
+            f"{percent(copy_ns / report.span_ns)} of the time is exposed copies; they count as "
+            "busy, though no kernel runs: copy less, or copy from pinned memory on a stream of "
+            "its own, beside compute"
         )

@@ -13,6 +13,8 @@ from bubbleviz.analyses.idle.report import ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.conventions.host_activities import ActivityList, default_activities
 from bubbleviz.errors import UsageError
+from bubbleviz.interpret.fleet.fleet import Local
+from bubbleviz.interpret.fleet.run_recordings import refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.interpret.steps import pattern_of
 from bubbleviz.model.choices import SHORTEST_US
@@ -21,7 +23,7 @@ from bubbleviz.model.private_names import note_host
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.directories import read_each
-from bubbleviz.sources.paths import find_profiles, refuse_twins
+from bubbleviz.sources.paths import find_profiles
 
 
 def idle(
@@ -67,7 +69,7 @@ def idle(
     )
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_profiles([str(path) for path in inputs])
-    refuse_twins([file.path for file in files])
+    refuse_same_content(Local(jobs), [file.path for file in files])
 
     def read(path: str, watch: Watch) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
         return _of_profile(path, options, jobs, watch, keep_export=keep_export)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from bubbleviz.analyses.idle.advice import advice, communication_advice, title_of
+from bubbleviz.analyses.idle.advice import advice, exposure_advice, title_of
 from bubbleviz.analyses.idle.report import (
     DEFINITIONS,
     ActivityIdle,
@@ -52,7 +52,7 @@ def sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
         by = ", ".join(dict.fromkeys(rank.steps_by for rank in report.ranks))
         yield from titled(f"Steps ({by}), most idle ones", _steps(_most_idle(steps, top)))
         yield from _omitted(len(steps), top)
-    yield Text("\n" + "\n".join((advice(report), *communication_advice(report))) + "\n")
+    yield Text("\n" + "\n".join((advice(report), *exposure_advice(report))) + "\n")
 
 
 def _headline(report: IdleReport) -> str:

@@ -22,12 +22,14 @@ from bubbleviz.analyses.pgle.range_names import GLOBS, module_name
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import NothingToAnalyseError, UsageError
+from bubbleviz.interpret.fleet.fleet import Local
+from bubbleviz.interpret.fleet.run_recordings import refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.directories import read_each
-from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
+from bubbleviz.sources.paths import InputFile, find_profiles
 
 #: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.
 AGGREGATE = "p90"
@@ -107,7 +109,7 @@ def _files(paths: str | Path | Sequence[str | Path]) -> tuple[InputFile, ...]:
     """Return the profiles that paths stand for, no two of them the same."""
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_profiles([str(path) for path in inputs])
-    refuse_twins([file.path for file in files])
+    refuse_same_content(Local(1), [file.path for file in files])
     return files
 
 

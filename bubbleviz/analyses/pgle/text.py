@@ -157,10 +157,15 @@ def comparison_sections(comparison: CostComparison) -> Iterator[RenderableType]:
             f"{comparison.measured_us - estimated:+,.3f}",
             f"{sum(cost.executions for cost in both):,}",
         )
-    yield from titled("Estimates, largest error first (ratio: measured / estimated)", table)
-    yield from omitted(len(both), _ROWS)
+        yield from titled("Estimates, largest error first (ratio: measured / estimated)", table)
+        yield from omitted(len(both), _ROWS)
+    else:
+        yield Text(
+            "\nno instruction is both estimated and in the profile, so no estimate is compared; "
+            "give the costs and the profile of one program"
+        )
     yield Text(
-        f"\nsum of absolute errors: {comparison.off_us:,.3f} us\n"
+        f"\nsum of absolute errors: {f'{comparison.off_us:,.3f} us' if both else '-'}\n"
         f"estimated, not in the profile: {counted(len(comparison.unmeasured), 'instruction')}, "
         f"{comparison.unmeasured_us:,.3f} us{_examples(comparison.unmeasured)}\n"
         f"in the profile, not estimated: {counted(len(comparison.unestimated), 'instruction')}, "
