@@ -13,6 +13,7 @@ from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
+from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
 from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.values import frozen
@@ -50,12 +51,14 @@ class SavedRatio:
     """One bubble ratio of a run: over its iterations, with the length of its window in ns.
 
     ``interval`` holds the clock bounds of the mean; None for unknown or exact ones.
+    ``contradicted``: whether it needs clocks that contradict each other.
     """
 
     name: str
     bubble: Average
     window_ns: Average
     interval: tuple[float, float] | None = None
+    contradicted: bool = False
 
 
 @frozen
@@ -69,6 +72,8 @@ class SavedReport:
         iterations: number of averaged iterations.
         contradicted: whether a ratio needs clocks that contradict each other.
         ratios: in the report's order.
+        incomplete: whether ranks or stages of an averaged iteration are known to be missing.
+        single_stage: whether the ranks form no pipeline.
     """
 
     version: str
@@ -77,6 +82,8 @@ class SavedReport:
     iterations: int
     contradicted: bool
     ratios: tuple[SavedRatio, ...]
+    incomplete: bool = False
+    single_stage: bool = False
 
     def ratio(self, name: str) -> SavedRatio | None:
         """Return the ratio of that name, or None."""
@@ -189,6 +196,13 @@ class _Entry:
 @frozen
 class _IterationFlags:
     clocks_contradict: bool = False
+    incomplete: bool = False
+    averaged: bool = True
+
+
+@frozen
+class _Schedule:
+    reason: str | None = None
 
 
 @frozen
@@ -206,6 +220,7 @@ class _RatiosDocument(_Header):
     ranks: list[_Entry]
     iterations: list[_IterationFlags]
     summary: _Summary
+    schedule: _Schedule | None = None
 
 
 def looks_saved(path: str) -> bool:
@@ -343,14 +358,24 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
         raise InputError(
             f"{path}: the report lacks {what}; write it again with bubbleviz analyze --json"
         )
+    contradicted = any(i.clocks_contradict for i in document.iterations)
     return SavedReport(
         version=document.version,
         headline=document.headline,
         ranks=len(document.ranks),
         iterations=summary.iterations,
-        contradicted=any(i.clocks_contradict for i in document.iterations),
+        contradicted=contradicted,
         ratios=tuple(
-            SavedRatio(name, bubble, summary.window_ns[name], summary.bubble_interval.get(name))
+            SavedRatio(
+                name,
+                bubble,
+                summary.window_ns[name],
+                summary.bubble_interval.get(name),
+                # Bounds, be they unknown, are those of ratios that need a common clock.
+                contradicted=contradicted and name in summary.bubble_interval,
+            )
             for name, bubble in summary.bubble_ratio.items()
         ),
+        incomplete=any(i.incomplete and i.averaged for i in document.iterations),
+        single_stage=document.schedule is not None and document.schedule.reason == SINGLE_STAGE,
     )

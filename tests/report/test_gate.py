@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
+from bubbleviz.report.compare.comparison import saved_of
 from bubbleviz.report.compare.gate import checks, limits_of
 from bubbleviz.report.report import SCHEMA
 from bubbleviz.report.saved import SCHEMA as READ_SCHEMA
@@ -178,6 +180,127 @@ def test_limits_of_another_form_are_refused(text: str) -> None:
 def test_two_limits_of_one_ratio_are_refused() -> None:
     with pytest.raises(UsageError, match="'step' has two limits"):
         limits_of(["step=0.1", "schedule=0.1", " step = 0.2"])
+
+
+# Doubts
+
+
+def doubted(saved: Path, folder: Path, bounds: list[float] | None, **flags: bool) -> str:
+    """Return the path of a copy with these bounds of ``schedule`` and flags of an iteration."""
+    document = json.loads(saved.read_text())
+    document["summary"]["bubble_interval"]["schedule"] = bounds
+    document["iterations"][1].update(flags)
+    file = folder / "doubted.json"
+    file.write_text(json.dumps(document))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "contradicted", "code", "line"),
+    [
+        (None, False, 0, "ok: schedule 0.2727 is at most 0.3 (mean of 3 iterations)"),
+        ([0.25, 0.3], False, 0, "ok: schedule 0.2727 is at most 0.3 (mean of 3 iterations)"),
+        (
+            [0.25, 0.30001],
+            False,
+            3,
+            "FAILED: schedule 0.2727 is at most 0.3 (mean of 3 iterations); the clocks' bounds "
+            "reach 0.30001, above 0.3",
+        ),
+        (
+            [0.25, 0.29],
+            True,
+            0,
+            "ok: schedule 0.2727 is at most 0.3 (mean of 3 iterations); it needs clocks that "
+            "contradict each other",
+        ),
+        (
+            [-0.1, 0.7],
+            True,
+            3,
+            "FAILED: schedule 0.2727 is at most 0.3 (mean of 3 iterations); the clocks' bounds "
+            "reach 0.7000, above 0.3; it needs clocks that contradict each other",
+        ),
+    ],
+)
+def test_bounds_of_clocks_count(
+    bounds: list[float] | None,
+    contradicted: bool,
+    code: int,
+    line: str,
+    saved: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = doubted(saved, tmp_path, bounds, clocks_contradict=contradicted)
+
+    assert gated(capsys, report, "--max-bubble", "schedule=0.3") == (code, f"{line}\n", "")
+
+
+def test_a_mean_above_its_limit_fails_whatever_the_bounds(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = doubted(saved, tmp_path, [0.1, 0.5])
+    line = "FAILED: schedule 0.2727 is above 0.2 (mean of 3 iterations)\n"
+
+    assert gated(capsys, report, "--max-bubble", "schedule=0.2") == (3, line, "")
+
+
+def test_contradicting_clocks_concern_ratios_that_need_them(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = doubted(saved, tmp_path, None, clocks_contradict=True)
+    limits = ("--max-bubble", "period=0.3", "--max-bubble", "step=0.3")
+    period, step = gated(capsys, report, *limits)[1].splitlines()
+
+    assert "clocks" not in period
+    assert step.endswith("; it needs clocks that contradict each other")
+
+
+def test_missing_stages_are_written_beside_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = str(tmp_path / "report.json")
+    ranks = [str(FIXTURES / "zb-v" / f"rank{rank}.sqlite") for rank in (1, 2)]
+    assert main(["analyze", *ranks, "--json", report]) == 0
+
+    code, out, err = gated(capsys, report, "--max-bubble", "schedule=0.3")
+    assert (code, err) == (0, "")
+    assert out.startswith("ok: schedule ")
+    assert out.endswith("; incomplete: ranks or stages are missing, see the report's limitations\n")
+    assert gated(capsys, report, "--max-bubble", "schedule=0")[0] == 3
+
+
+def test_a_whole_run_raises_no_doubt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = str(tmp_path / "report.json")
+    assert main(["analyze", str(FIXTURES / "zb-v"), "--json", report]) == 0
+
+    _, out, _ = gated(capsys, report, "--max-bubble", "schedule=1", "--max-bubble", "period=1")
+    assert [line.partition(")")[2] for line in out.splitlines()] == ["", ""]
+
+
+@pytest.mark.parametrize("ratio", ["schedule", "stage", "step", "period"])
+def test_one_stage_is_no_pipeline_to_check(
+    ratio: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = str(tmp_path / "report.json")
+    rank = str(FIXTURES / "zb-v" / "rank1.sqlite")
+    assert main(["analyze", rank, "--json", report]) == 0
+
+    code, out, err = gated(capsys, report, "--max-bubble", f"{ratio}=0.9")
+    assert (code, out) == (1, "")
+    assert f"one stage is no pipeline, so {ratio} is no pipeline's bubble" in err
+    assert err.count("\n") == 1
+
+
+def test_a_report_in_hand_is_that_read_back(tmp_path: Path) -> None:
+    for name, inputs in {"one": ["rank1"], "two": ["rank1", "rank2"]}.items():
+        files = [FIXTURES / "zb-v" / f"{rank}.sqlite" for rank in inputs]
+        report = bubbleviz.analyze(files)
+        file = tmp_path / f"{name}.json"
+        assert main(["analyze", *map(str, files), "--json", str(file)]) == 0
+
+        assert saved_of(report) == read_saved(str(file))
 
 
 # Saved reports

@@ -10,7 +10,7 @@ import typer
 from bubbleviz.cli.terminal import pass_on
 from bubbleviz.model.private_names import anonymous
 
-#: Exit code where a ratio is above its limit; 1 and 2 are bad input and wrong usage.
+#: Exit code where a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
 
 
@@ -28,7 +28,8 @@ def gate(
 ) -> None:
     """Fail with exit code 3 if a bubble ratio of a report is above its limit.
 
-    Other exit codes: 0 all within limits, 1 a value is missing, 2 wrong usage.
+    The bounds of the clocks count: a ratio that may be above its limit fails, too. Other exit
+    codes: 0 all within limits, 1 a value or the pipeline is missing, 2 wrong usage.
     """
     from bubbleviz.report.compare.gate import checks, limits_of
     from bubbleviz.report.saved import read_saved

@@ -74,9 +74,17 @@ def saved_of(report: Report) -> SavedReport:
                 _average(bubble),
                 _average(summary.window_ns[name]),
                 summary.bubble_interval.get(name),
+                report.contradicted(name),
             )
             for name, bubble in summary.bubble_ratio.items()
         ),
+        incomplete=any(
+            ratio.incomplete
+            for iteration in report.iterations
+            if iteration.averaged
+            for ratio in iteration.ratios.values()
+        ),
+        single_stage=report.single_stage,
     )
 
 

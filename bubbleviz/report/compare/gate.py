@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bubbleviz.errors import InputError, UsageError
+from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
-from bubbleviz.report.saved import SavedReport
+from bubbleviz.report.saved import SavedRatio, SavedReport
 
 
 @frozen
@@ -22,33 +23,67 @@ class Limit:
 
 @frozen
 class Check:
-    """A limit, and the mean over ``n`` iterations that is compared with it."""
+    """A limit, and the mean over ``n`` iterations that is compared with it.
+
+    Attributes:
+        limit: the limit.
+        mean: of the ratio.
+        n: iterations that it is the mean of.
+        high: the most that the mean may be within the bounds of the clocks; None where these are
+            not known, or the ratio is exact.
+        contradicted: whether the ratio needs clocks that contradict each other.
+        incomplete: whether ranks or stages are known to be missing.
+    """
 
     limit: Limit
     mean: float
     n: int
+    high: float | None = None
+    contradicted: bool = False
+    incomplete: bool = False
 
     @property
-    def passed(self) -> bool:
+    def within(self) -> bool:
         """Whether the mean is at most the limit."""
         return self.mean <= self.limit.most
 
     @property
+    def uncertain(self) -> bool:
+        """Whether the bounds of the clocks reach above the limit."""
+        return self.high is not None and self.high > self.limit.most
+
+    @property
+    def passed(self) -> bool:
+        """Whether the mean, and the upper bound of the clocks, are at most the limit."""
+        return self.within and not self.uncertain
+
+    @property
     def line(self) -> str:
-        """The line to print: verdict, ratio, value, limit and n."""
-        verdict, relation = ("ok", "at most") if self.passed else ("FAILED", "above")
-        value = next(
-            (text for d in range(4, 17) if _keeps_side(text := f"{self.mean:.{d}f}", self)),
-            repr(self.mean),
-        )
+        """The line to print: verdict, ratio, value, limit and n, and reasons to doubt it."""
+        verdict = "ok" if self.passed else "FAILED"
+        relation = "at most" if self.within else "above"
+        value = _written(self.mean, self.limit)
         name = one_line(self.limit.ratio)
         over = f"{self.n:,} iteration{'' if self.n == 1 else 's'}"
-        return f"{verdict}: {name} {value} is {relation} {self.limit.written} (mean of {over})"
+        verdict = f"{verdict}: {name} {value} is {relation} {self.limit.written} (mean of {over})"
+        return "; ".join((verdict, *self._doubts()))
+
+    def _doubts(self) -> Iterator[str]:
+        """Yield why the ratio may be another one."""
+        if self.within and self.uncertain and self.high is not None:
+            high = _written(self.high, self.limit)
+            yield f"the clocks' bounds reach {high}, above {self.limit.written}"
+        if self.contradicted:
+            yield "it needs clocks that contradict each other"
+        if self.incomplete:
+            yield "incomplete: ranks or stages are missing, see the report's limitations"
 
 
-def _keeps_side(text: str, check: Check) -> bool:
-    """Return whether a rounded mean is on the same side of the limit as the mean."""
-    return (float(text) <= check.limit.most) == check.passed
+def _written(value: float, limit: Limit) -> str:
+    """Return a value, rounded so that it stays on its side of the limit."""
+    rounded = (f"{value:.{digits}f}" for digits in range(4, 17))
+    above = value > limit.most
+    return next((text for text in rounded if (float(text) > limit.most) == above), repr(value))
 
 
 def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
@@ -85,8 +120,8 @@ def checks(saved: SavedReport, limits: Sequence[Limit], path: str) -> tuple[Chec
     """Return the checks of a report, in the order of the limits.
 
     Raises:
-        InputError: the report has no such ratio, or the ratio has no value: a missing value is
-            neither good nor bad.
+        InputError: the report has no such ratio, or is of no pipeline, or the ratio has no value: a
+            missing value is neither good nor bad.
     """
     results = []
     for limit in limits:
@@ -94,10 +129,31 @@ def checks(saved: SavedReport, limits: Sequence[Limit], path: str) -> tuple[Chec
         if ratio is None:
             known = ", ".join(r.name for r in saved.ratios)
             raise InputError(f"{path}: no ratio {limit.ratio[:60]!r}; the report has {known}")
+        if saved.single_stage:
+            raise InputError(
+                f"{path}: {SINGLE_STAGE}, so {limit.ratio} is no pipeline's bubble and cannot be "
+                f"compared with {limit.written}; give analyze the profiles of all stages"
+            )
         if ratio.bubble.mean is None:
             raise InputError(
                 f"{path}: no iteration has the ratio {limit.ratio}, so it cannot be compared with "
                 f"{limit.written}; see the report's limitations"
             )
-        results.append(Check(limit, ratio.bubble.mean, ratio.bubble.n))
+        results.append(
+            Check(
+                limit,
+                ratio.bubble.mean,
+                ratio.bubble.n,
+                _upper_bound(ratio),
+                ratio.contradicted,
+                saved.incomplete,
+            )
+        )
     return tuple(results)
+
+
+def _upper_bound(ratio: SavedRatio) -> float | None:
+    """Return the upper bound of a mean by the clocks; None where the mean is exact."""
+    if ratio.interval is None or ratio.interval[0] == ratio.interval[1]:
+        return None
+    return ratio.interval[1]
