@@ -61,7 +61,8 @@ class Run:
         hosts: what launching threads did before late launches.
         iteration_names: by index.
         paired: whether iterations of different ranks are known to be the same.
-        stages_missing: whether names show virtual stages that no profile holds.
+        stages_missing: whether no profile holds some virtual stages of the run.
+        ranks_missing: whether no profile holds some ranks of the run.
         limitations: what could not be determined.
         rank_of_local: for each profile, the rank of each of its own ranks.
     """
@@ -83,6 +84,7 @@ class Run:
     iteration_names: tuple[str, ...]
     paired: bool
     stages_missing: bool
+    ranks_missing: bool
     limitations: tuple[Limitation, ...]
     rank_of_local: tuple[Ints, ...]
 
@@ -162,6 +164,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
         iteration_names=staging.pairing.names,
         paired=staging.pairing.known,
         stages_missing=staging.stages_missing,
+        ranks_missing=staging.ranks_missing,
         limitations=(
             *(untimed(sources) if hints.method == "utc" else ()),
             *time.limitations,

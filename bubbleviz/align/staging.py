@@ -36,6 +36,8 @@ from bubbleviz.align.staging_limitations import (
     reaches_beyond,
     stages_far_apart,
     stages_unknown,
+    transfers_alone,
+    transfers_to_itself,
     world_size,
 )
 from bubbleviz.align.virtual_stages import (
@@ -63,7 +65,8 @@ class Staging:
         pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
         reducing: a number for the ranks that reduce gradients together; -1 none.
         pairing: the iterations over all ranks.
-        stages_missing: whether ranks or virtual stages are known to be missing.
+        stages_missing: whether virtual stages are known to be missing.
+        ranks_missing: whether ranks are known to be missing, of these stages or others.
         limitations: what could not be inferred.
     """
 
@@ -74,6 +77,7 @@ class Staging:
     reducing: Ints
     pairing: Pairing
     stages_missing: bool
+    ranks_missing: bool
     limitations: tuple[Limitation, ...]
 
 
@@ -141,7 +145,14 @@ def _noted(
         notes = (*notes, UNPAIRED)
     if staging.pairing.by_count:
         notes = (*notes, BY_COUNT)
-    stages_missing = stages_missing or (reaches_beyond(operations, virtual_stage) and not doubtful)
+    stages_missing = stages_missing or (
+        not doubtful
+        and (
+            reaches_beyond(operations, virtual_stage)
+            or transfers_alone(operations, staging.stage_of_rank)
+            or transfers_to_itself(operations, virtual_stage)
+        )
+    )
     if stages_missing:
         notes = (*notes, STAGES_MISSING)
     absent = ranks_missing(inputs.numbers, inputs.parallel, world_size(inputs.joined.ranks))
@@ -151,8 +162,18 @@ def _noted(
     numbered = inputs.named is not None or inputs.numbers.named or inputs.parallel is not None
     if not stages_missing and not numbered and not doubtful:
         notes = (*notes, *stages_far_apart(operations, virtual_stage))
-    missing = stages_missing or len(absent) > 0
-    return replace(staging, stages_missing=missing, limitations=notes)
+    return replace(
+        staging,
+        stages_missing=stages_missing or _lacks_given_stages(inputs, staging),
+        ranks_missing=len(absent) > 0,
+        limitations=notes,
+    )
+
+
+def _lacks_given_stages(inputs: _Inputs, staging: Staging) -> bool:
+    """Return whether the sizes of the run give more stages than the profiles hold."""
+    held = np.unique(staging.stage_of_rank[staging.stage_of_rank >= 0])
+    return inputs.parallel is not None and len(held) < inputs.parallel.pp
 
 
 def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> Staging:
@@ -187,6 +208,7 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
         together,
         pairing,
         stages_missing=False,
+        ranks_missing=False,
         limitations=(),
     )
 

@@ -10,8 +10,9 @@ from bubbleviz.align.merge import JoinedRank
 from bubbleviz.align.pipelines import Parallel, RankNumbers
 from bubbleviz.align.stage_checks import slacks
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct_rows
 from bubbleviz.model.operations import Limitation, LimitationKind, RankOperations
-from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 
 #: Ranks that a limitation lists.
 _LISTED = 8
@@ -45,7 +46,7 @@ REPLICAS = Limitation(
 )
 STAGES_MISSING = Limitation(
     "stages without a profile",
-    "range names mention virtual stages that no profile holds, or receives from them; ratios are "
+    "range names mention virtual stages that no profile holds, or transfers with them; ratios are "
     "incomplete",
 )
 
@@ -126,6 +127,41 @@ def reaches_beyond(operations: RankOperations, virtual_stage: Ints) -> bool:
     last = (operations.phase == Phase.RECV_B) & (virtual_stage == virtual_stage.max(initial=NONE))
     ran = (operations.has_span == 1) & (operations.microbatch >= 0) & (virtual_stage >= 0)
     return bool((ran & (first | last)).any())
+
+
+def transfers_to_itself(operations: RankOperations, virtual_stage: Ints) -> bool:
+    """Return whether a rank transfers to or from a virtual stage that it alone holds.
+
+    A rank needs no transfer to itself, so stages lie between the two.
+    """
+    known = np.isin(operations.phase, COUNTED) & (virtual_stage >= 0)
+    if not known.any():
+        return False
+    rank, stage = distinct_rows(operations.rank[known], virtual_stage[known])
+    # By virtual stage, the only rank that holds it; none before the first and after the last.
+    only = np.full(int(stage.max()) + 3, NONE, np.int64)
+    holders = np.bincount(stage, minlength=len(only) - 2)
+    single = holders[stage] == 1
+    only[stage[single] + 1] = rank[single]
+    before = np.isin(operations.phase, (Phase.RECV_F, Phase.SEND_B))
+    after = np.isin(operations.phase, (Phase.RECV_B, Phase.SEND_F))
+    ran = (operations.has_span == 1) & (operations.microbatch >= 0) & (virtual_stage >= 0)
+    rows = np.flatnonzero(ran & (before | after))
+    peer = np.where(before[rows], virtual_stage[rows] - 1, virtual_stage[rows] + 1)
+    return bool((only[peer + 1] == operations.rank[rows]).any())
+
+
+def transfers_alone(operations: RankOperations, stage_of_rank: Ints) -> bool:
+    """Return whether the ranks hold one stage, and transfer with stages that no profile holds.
+
+    One rank may hold several virtual stages, such as the first and the last one of a V.
+    """
+    working = np.unique(operations.rank[np.isin(operations.phase, COUNTED)])
+    stages = np.unique(stage_of_rank[working])
+    if len(working) != 1 and (len(stages) != 1 or stages[0] < 0):
+        return False
+    ran = (operations.has_span == 1) & np.isin(operations.rank, working)
+    return bool((ran & np.isin(operations.phase, TRANSFERS)).any())
 
 
 def stages_far_apart(operations: RankOperations, virtual_stage: Ints) -> tuple[Limitation, ...]:

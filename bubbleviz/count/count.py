@@ -229,7 +229,7 @@ def _iteration(measurements: _Measurements, k: int) -> Iteration:
 def _ratio(measurements: _Measurements, ratio: RatioDefinition, k: int, present: Ints) -> Ratio:
     """Return one ratio over the ranks; unknown where any of them lacks something."""
     run, status = measurements.run, measurements.statuses[k]
-    incomplete = run.stages_missing or status.ranks_missing
+    incomplete = run.stages_missing or run.ranks_missing or status.ranks_missing
     lacking = any(status.missing[rank] for rank in present.tolist()) or not status.complete
     lacking = lacking or (ratio.work is CountedWork.STEP and not status.stepped)
     if lacking or not (measurements.windows[ratio.name].known[k] and run.paired and len(present)):

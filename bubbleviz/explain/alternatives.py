@@ -11,7 +11,11 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.recognition.recognition import SINGLE_STAGE, Recognition
+from bubbleviz.explain.recognition.recognition import (
+    OTHER_STAGES_MISSING,
+    SINGLE_STAGE,
+    Recognition,
+)
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations, Rank
@@ -102,8 +106,8 @@ def alternatives_of(
     shown = typical(counts.iterations, counts.headline)
     if shown is None or not explanation.what_if:
         return unknown("no iteration has all of its ranks on one clock and few enough operations")
-    if ran is not None and ran.reason == SINGLE_STAGE:
-        return unknown(SINGLE_STAGE)
+    if ran is not None and ran.reason in (SINGLE_STAGE, OTHER_STAGES_MISSING):
+        return unknown(ran.reason)
     times = explanation.phase_times
     try:
         measured = measured_times(times.kinds, times.transfer_ns, shown.microbatches)

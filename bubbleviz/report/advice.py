@@ -42,6 +42,11 @@ _UNATTRIBUTED = (
     "name it in ranges, or with --convention, for a ratio that counts it; the largest kernels are "
     "listed",
 )
+#: What to do where a rank is missing: without its work, no ratio shows what to change.
+_INCOMPLETE = (
+    "Ranks of the run are missing, so its bubble is not known: analyze the profiles of all ranks "
+    "together"
+)
 #: Causes that come with the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 
@@ -221,6 +226,8 @@ def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
 
 def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     """Return the advice where no single change saves enough."""
+    if report.incomplete and not report.single_stage:
+        return _INCOMPLETE
     measured, no_delay = replays["measured"], replays["no-delay"]
     if 1 - no_delay.makespan_ns / measured.makespan_ns >= _WORTH:
         return (
@@ -239,7 +246,9 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
             f"Almost no idle time lies inside iterations, but {_percent(between)} of the time from "
             "one to the next does (period); bubbleviz idle attributes it to what hosts did"
         )
-    return _only_schedule(measured, ratios[report.headline].mean)
+    return (
+        _INCOMPLETE if report.incomplete else _only_schedule(measured, ratios[report.headline].mean)
+    )
 
 
 def _typical_name(report: Report) -> str:

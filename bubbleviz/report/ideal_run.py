@@ -56,6 +56,7 @@ def report_of(ideal: Ideal) -> Report:
         iteration_names=("0",),
         paired=True,
         stages_missing=False,
+        ranks_missing=False,
         limitations=(),
         rank_of_local=(np.arange(stages),),
     )

@@ -114,6 +114,8 @@ def _caveats(report: Report, mean: float) -> Iterator[str]:
     if interval is not None and interval[0] < interval[1]:
         ends = " and ".join(distinct_percents(interval, 2, 4))
         yield f"; clock uncertainty leaves it between {ends} %"
+    if report.incomplete:
+        yield "; it is incomplete, since ranks of the run are missing"
     if report.contradicted(report.headline):
         yield "; it needs clocks that contradict each other"
     time = kernel_time_of(report)

@@ -99,6 +99,23 @@ class Report:
         """Whether the ranks that work form no pipeline, so that no schedule applies."""
         return self.schedule is not None and self.schedule.reason == SINGLE_STAGE
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether a rank that takes part in averaged iterations is known to be missing."""
+        return any(
+            ratio.incomplete
+            for iteration in self.iterations
+            if iteration.averaged
+            for ratio in iteration.ratios.values()
+        )
+
+    @property
+    def restriction(self) -> str | None:
+        """Why the ratios are not those of a whole pipeline; None where they are."""
+        if self.single_stage:
+            return f"no pipeline was measured: {SINGLE_STAGE}"
+        return "incomplete: ranks of the run are missing" if self.incomplete else None
+
     def clock_uncertainty_ns(self, rank: Rank) -> int | None:
         """Return how far the clock of a rank's host can be off, in ns; None if unbounded."""
         return self.profiles[rank.profile].clock_uncertainty_ns

@@ -482,6 +482,41 @@ def test_nothing_has_to_be_scrolled_sideways(width: int, scheme: str, opened: Op
         assert own.page.locator(f"#{chart} svg").count() == 1
 
 
+def _named(report: Report, *names: str) -> Report:
+    iterations = zip(report.iterations, names, strict=True)
+    return replace(report, iterations=Iterations(replace(i, name=n) for i, n in iterations))
+
+
+def test_iterations_have_the_names_of_the_report(opened: Open) -> None:
+    count = len(SMALL.iterations)
+    names = [*(str(4 + number) for number in range(count - 1)), "last \\ '\" step"]
+
+    page = opened(_named(SMALL, *names)).page
+
+    labels = page.locator("#trend svg .role-axis-label text").all_text_contents()
+    assert [label for label in labels if not label.endswith("%")] == names
+
+
+def test_the_headline_has_the_restriction_of_the_report(opened: Open) -> None:
+    whole = opened(REPORTS["zb-v"]).page.locator("#headline").inner_text()
+    part = (
+        opened(analyze(FIXTURES / "zb-v" / "rank0.sqlite")).page.locator("#headline").inner_text()
+    )
+
+    assert "missing" not in whole
+    assert "incomplete: ranks of the run are missing" in part
+
+
+def test_a_run_without_a_pipeline_is_not_incomplete(opened: Open, tmp_path: Path) -> None:
+    plant(Planting(stages=1), tmp_path)
+    report = analyze(tmp_path)
+
+    shown = opened(report).page.locator("#headline").inner_text()
+
+    assert "no pipeline was measured: one stage is no pipeline" in shown
+    assert "incomplete" not in shown
+
+
 def test_the_page_is_printed_on_white(opened: Open) -> None:
     own, light = opened(SMALL, scheme="dark"), opened(SMALL)
     on_screen = pixels(own)

@@ -35,6 +35,8 @@ from bubbleviz.schedules.plan import Plan
 LISTED = 1000
 #: Why replicas of one stage, and a rank alone, ran no schedule.
 SINGLE_STAGE = "one stage is no pipeline"
+#: Why one stage of a pipeline, whose other stages have no profile, has no known schedule.
+OTHER_STAGES_MISSING = "the profiles hold one stage of a pipeline, and the others are missing"
 #: Added to the reason where range names hold no microbatches.
 _INFERRED = "microbatches are counted by order, which may make one schedule look like another"
 
@@ -102,6 +104,7 @@ def schedule_of(
     iterations: Sequence[Iteration],
     *,
     inferred: bool = False,
+    stages_missing: bool = False,
 ) -> Recognition:
     """Return which schedule a run ran.
 
@@ -110,10 +113,11 @@ def schedule_of(
         operations: of these.
         iterations: of the report.
         inferred: whether their microbatches are counted by order, since names do not hold them.
+        stages_missing: whether no profile holds some virtual stages of the run.
     """
     trains = any(iteration.kind == "training" for iteration in iterations)
     if trains and _is_single_stage(ranks, operations):
-        return Recognition(None, reason=SINGLE_STAGE)
+        return Recognition(None, reason=OTHER_STAGES_MISSING if stages_missing else SINGLE_STAGE)
     plans = Plans()
     result = _recognise(ranks, operations, iterations, lambda ran: verdict(ran, plans))
     if result.name is None:
@@ -125,9 +129,10 @@ def schedule_of(
 
 
 def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
-    """Tell whether the ranks that work form no pipeline: one of them, or replicas of one stage."""
+    """Tell whether the ranks that work are one, or replicas of one stage."""
     working = np.unique(operations.rank[np.isin(operations.phase, COUNTED)]).tolist()
-    return len(working) == 1 or (bool(working) and all(ranks[r].stage == 0 for r in working))
+    stages = {ranks[rank].stage for rank in working}
+    return len(working) == 1 or (len(stages) == 1 and None not in stages)
 
 
 def compared(

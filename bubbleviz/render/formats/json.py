@@ -80,6 +80,7 @@ def document(report: Report) -> dict[str, Any]:
             for rank in report.ranks
         ],
         "advice": first_thing(report),
+        "restriction": report.restriction,
         "typical_iteration": None if typical is None else typical.index,
         "iterations": [_iteration(report, iteration) for iteration in report.iterations],
         "summary": {

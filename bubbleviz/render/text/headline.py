@@ -38,6 +38,8 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     bounds = ""
     if spread.ci95 is not None:
         bounds += f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
+    if report.incomplete and not report.single_stage:
+        bounds += f" ! ({report.restriction})"
     interval = report.summary.bubble_interval.get(report.headline)
     if report.contradicted(report.headline):
         bounds += " ! (clocks contradict each other)"

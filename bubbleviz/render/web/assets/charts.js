@@ -131,6 +131,8 @@ function trendSpec(run) {
     })));
   const step = Math.ceil(report.iterations.length / 12);
   const ticks = report.iterations.map((own) => own.index).filter((index) => index % step === 0);
+  // Ticks are at places, and named as the report names iterations.
+  const labels = ticks.map((index) => clean(report.iterations[index].name, 20));
   return values.length === 0 ? null : {
     description: "Lines: bubble ratio of each iteration by each definition.",
     data: { values },
@@ -138,7 +140,7 @@ function trendSpec(run) {
     height: 190,
     layer: [{ mark: { type: "line", strokeWidth: 1.5 } }, { mark: { type: "point", size: 45, filled: true, tooltip: true, cursor: "pointer" } }],
     encoding: {
-      x: { field: "index", type: "quantitative", title: "iteration", axis: { values: ticks, format: "d" }, scale: { nice: false, zero: false } },
+      x: { field: "index", type: "quantitative", title: "iteration", axis: { values: ticks, labelExpr: `${JSON.stringify(labels)}[datum.value / ${step}]`, labelOverlap: true }, scale: { nice: false, zero: false } },
       y: { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".1%" }, scale: { zero: true } },
       color: { field: "definition", type: "nominal", title: null, scale: { domain: names, range: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"] } },
       shape: { field: "averaged", type: "nominal", title: null, scale: { domain: ["averaged", "not averaged"], range: ["circle", "triangle-up"] }, legend: values.some((own) => own.averaged !== "averaged") ? {} : null },

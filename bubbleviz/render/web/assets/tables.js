@@ -9,14 +9,14 @@ function headlineOf(report) {
   return [percent(spread.mean), range + (marks ? `; ${marks}` : "") + kernels];
 }
 
-// Notes beside a ratio: its clock bounds, and whether a stage is missing.
+// Notes beside a ratio: its clock bounds, and why it is not that of a whole pipeline.
 function marksOf(report, name) {
   const interval = report.summary.bubble_interval?.[name];
   const needs = report.iterations.some((own) => own.bubble_interval && name in own.bubble_interval);
   const notes = [];
   if (interval && interval[0] < interval[1]) notes.push(`clock bounds ${percent(interval[0], 3)} to ${percent(interval[1], 3)}`);
   if (needs && report.iterations.some((own) => own.clocks_contradict)) notes.push("! clocks contradict each other");
-  if (report.iterations.some((own) => own.averaged && own.incomplete)) notes.push("incomplete: a stage is missing");
+  if (report.restriction) notes.push(clean(report.restriction, 200));
   return notes.join("; ");
 }
 

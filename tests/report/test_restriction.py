@@ -1,0 +1,176 @@
+"""Ratios of less than a whole pipeline: every output says so, and none advises from them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import bubbleviz
+from bubbleviz.align.pipelines import Parallel
+from bubbleviz.render.formats import latex, svg
+from bubbleviz.render.formats.json import document
+from bubbleviz.render.text.report import sections
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.methods import methods
+from bubbleviz.report.report import Report, View
+from tests.planting import Planting, plant
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.places import FIXTURES
+from tests.support.torch_traces import traces_of
+
+INCOMPLETE = "incomplete: ranks of the run are missing"
+NO_PIPELINE = "no pipeline was measured: one stage is no pipeline"
+#: Profiles of fixtures that lack stages of their pipelines.
+PARTIAL = {
+    "both ends of a V": ["zb-v/rank0.sqlite"],
+    "a stage of a V": ["zb-v/rank1.sqlite"],
+    "the middle of a V": ["zb-v/rank1.sqlite", "zb-v/rank2.sqlite"],
+    "the first half of a V": ["zb-v/rank0.sqlite", "zb-v/rank1.sqlite"],
+    "the second half of a V": ["zb-v/rank2.sqlite", "zb-v/rank3.sqlite"],
+    "the second host": ["zb-h2/node1.sqlite"],
+}
+
+
+def _text(report: Report) -> str:
+    text = StringIO()
+    console = Console(file=text, width=1000)
+    for section in sections(report, View()):
+        console.print(section)
+    return text.getvalue()
+
+
+def _of(names: list[str]) -> Report:
+    return bubbleviz.analyze([FIXTURES / name for name in names])
+
+
+@pytest.mark.parametrize("names", PARTIAL.values(), ids=PARTIAL)
+def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
+    report = _of(names)
+
+    assert report.incomplete
+    assert not report.single_stage
+    assert "stages without a profile" in [note.what for note in report.limitations]
+    text = _text(report)
+    assert f"! ({INCOMPLETE})" in text.splitlines()[0]
+    assert "one stage is no pipeline" not in text
+    assert "it is incomplete, since ranks of the run are missing" in methods(report)
+    assert "Incomplete: ranks of the run are missing." in latex.render(report, View())
+    assert INCOMPLETE in svg.render(report, View())
+    made = document(report)
+    assert made["restriction"] == INCOMPLETE
+    assert all(own["incomplete"] for own in made["iterations"])
+
+
+@pytest.mark.parametrize("names", PARTIAL.values(), ids=PARTIAL)
+def test_missing_ranks_give_no_advice_on_the_schedule(names: list[str]) -> None:
+    advice = first_thing(_of(names)) or ""
+
+    for claim in ("almost no", "No single delay", "The schedule itself"):
+        assert claim.lower() not in advice.lower()
+
+
+@pytest.mark.parametrize("names", [["zb-v/rank0.sqlite"], ["zb-v/rank3.sqlite"]])
+def test_one_stage_of_a_pipeline_has_no_schedule(names: list[str]) -> None:
+    report = bubbleviz.analyze([FIXTURES / name for name in names], what_if=True)
+
+    reason = "the profiles hold one stage of a pipeline, and the others are missing"
+    assert report.schedule is not None
+    assert (report.schedule.name, report.schedule.reason) == (None, reason)
+    assert report.alternatives is not None
+    assert (report.alternatives.rows, report.alternatives.reason) == ((), reason)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
+def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
+    report = bubbleviz.analyze(FIXTURES / name)
+
+    assert (report.incomplete, report.restriction) == (False, None)
+    assert document(report)["restriction"] is None
+    for text in (_text(report), latex.render(report, View()), svg.render(report, View())):
+        assert "ncomplete:" not in text
+    assert "incomplete" not in methods(report)
+
+
+def _alone(folder: Path, *transfers: str, launched: bool = True) -> Report:
+    """Return the report on a rank with F, B and ranges of these names, which may hold no kernel."""
+    kernels, calls, ranges = [], [], []
+    names = ("F0.0.0", *transfers, "B0.0.0", "Optimizer")
+    for iteration in range(3):
+        for number, name in enumerate(names):
+            start, key = 1000 * iteration + 100 * number, len(names) * iteration + number
+            ranges.append(R(start, start + 5, name))
+            if name not in transfers or launched:
+                kernel = "ncclDevKernel_SendRecv" if name in transfers else "gemm"
+                kernels.append(K(start + 10, start + 90, key, kernel))
+                calls.append(C(start + 2, start + 3, key))
+    return bubbleviz.analyze(profile(folder, kernels, calls, ranges))
+
+
+@pytest.mark.parametrize(
+    "transfers",
+    [
+        ("SEND_FORWARD.0.0.0",),
+        ("RECV_BACKWARD.0.0.0",),
+        ("SEND_FORWARD.0.0.0", "SEND_BACKWARD.0.0.0"),
+    ],
+)
+def test_transfers_of_a_rank_alone_show_other_stages(
+    tmp_path: Path, transfers: tuple[str, ...]
+) -> None:
+    report = _alone(tmp_path, *transfers)
+
+    assert (report.single_stage, report.restriction) == (False, INCOMPLETE)
+
+
+@pytest.mark.parametrize("transfers", [(), ("SEND_FORWARD.0.0.0",)])
+def test_ranges_without_a_transfer_show_no_other_stage(
+    tmp_path: Path, transfers: tuple[str, ...]
+) -> None:
+    report = _alone(tmp_path, *transfers, launched=False)
+
+    assert (report.single_stage, report.restriction) == (True, NO_PIPELINE)
+
+
+def _traces(folder: Path, world: int) -> list[Path]:
+    """Return the traces of one stage, whose rank 0 is in a world of that size."""
+    plant(Planting(stages=1, files="rank"), folder / "exports")
+    exports = sorted((folder / "exports").glob("*.sqlite"))
+    traces = [trace for export in exports for trace in traces_of(export, folder)]
+    for rank, trace in enumerate(traces):
+        events = json.loads(gzip.decompress(trace.read_bytes()))
+        events["distributedInfo"] = {"rank": rank, "world_size": world, "backend": "nccl"}
+        trace.write_bytes(gzip.compress(json.dumps(events).encode(), mtime=0))
+    return traces
+
+
+@pytest.mark.parametrize(
+    ("parallel", "restriction"),
+    [
+        (Parallel(tp=1, pp=4, dp=1), INCOMPLETE),
+        (Parallel(tp=1, pp=2, dp=2), INCOMPLETE),
+        (Parallel(tp=1, pp=1, dp=4), NO_PIPELINE),
+    ],
+)
+def test_given_sizes_show_other_stages(
+    tmp_path: Path, parallel: Parallel, restriction: str
+) -> None:
+    report = bubbleviz.analyze(_traces(tmp_path, world=4), parallel=parallel)
+
+    assert (report.incomplete, report.restriction) == (True, restriction)
+
+
+@pytest.mark.parametrize("world", [1, 8])
+def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: int) -> None:
+    report = bubbleviz.analyze(_traces(tmp_path, world))
+
+    assert (report.single_stage, report.incomplete) == (True, world > 1)
+    assert document(report)["restriction"] == NO_PIPELINE
+    assert NO_PIPELINE in svg.render(report, View())
+    assert "No pipeline was measured: one stage is no pipeline." in latex.render(report, View())
+    assert INCOMPLETE not in _text(report)
+    assert world == 1 or "almost no bubble to remove" not in (first_thing(report) or "")
