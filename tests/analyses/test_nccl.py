@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import copy
 
 import pytest
 
@@ -45,6 +46,16 @@ def test_a_file_named_twice_is_refused(tmp_path: Path) -> None:
         measure_communication([path, path])
 
 
+def test_a_copy_of_a_profile_is_refused_and_equal_event_files_are_not(tmp_path: Path) -> None:
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0")])
+    with pytest.raises(MismatchError, match="the same profile twice"):
+        find_inputs([str(path), str(copy(path, tmp_path / "copy.sqlite"))])
+
+    text = line("Idle", "PROXY", "b", 0, 1, 5_000) + line("Idle", "PROXY", "e", 0, 1, 6_000)
+    ranks = [str(put(tmp_path, name, text)) for name in ("a.txt", "b.txt")]
+    assert [file.path for file in find_inputs(ranks)] == ranks
+
+
 def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
     paths = ring(tmp_path)
     put(tmp_path, "notes.txt", "nothing of that kind")
@@ -58,7 +69,7 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
 def test_profiles_of_a_directory_are_those_of_all_commands(tmp_path: Path) -> None:
     """A trace of XLA beside its planes, and a report that was exported, count once."""
     for name in ("host0.xplane.pb", "host0.trace.json.gz", "a.sqlite", "a.nsys-rep", "b.nsys-rep"):
-        put(tmp_path, name, "what it holds is not looked at")
+        put(tmp_path, name, f"what {name} holds is not looked at")
     # Event files count whatever they are called, and are no export of a report.
     events = ring(tmp_path, 2, 2)
     Path(events[0]).rename(tmp_path / "b.pt.trace.json")

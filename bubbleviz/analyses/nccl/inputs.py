@@ -11,6 +11,8 @@ from bubbleviz.model.pointers import pointer_words
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import EventFileFormat, format_of
+from bubbleviz.interpret.fleet.fleet import Local
+from bubbleviz.interpret.fleet.run_recordings import refuse_same_content
 from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
 
 #: Endings that event files have: a pointer of such a name in a directory may stand for one.
@@ -53,6 +55,8 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
 
     files = find_profiles(paths, CompanionFormat("an event file of NCCL", recognises))
     refuse_twins([file.path for file in files], "file")
+    # Event files of ranks that recorded alike may be equal; profiles never are.
+    refuse_same_content(Local(1), [file.path for file in files if not recognises(file.path)])
     return tuple(
         Input(file.path, file.named, formats[file.path] if recognises(file.path) else None)
         for file in files
