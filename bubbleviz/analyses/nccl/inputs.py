@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from bubbleviz.errors import InputError, ProfileError
+from bubbleviz.interpret.fleet.fleet import Local
+from bubbleviz.interpret.fleet.run_recordings import refuse_same_content
 from bubbleviz.model.pointers import pointer_words
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import EventFileFormat, format_of
-from bubbleviz.interpret.fleet.fleet import Local
-from bubbleviz.interpret.fleet.run_recordings import refuse_same_content
 from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
 
 #: Endings that event files have: a pointer of such a name in a directory may stand for one.
