@@ -91,16 +91,37 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
         skipped = any(i.complete and i.kind == "training" for i in iterations)
         why = "is left to average" if skipped else "is in the capture to average"
         return "schedule", f"no complete training iteration {why}"
-    worst, name = max(_overlaps(iterations), default=(0.0, ""))
+    worst, where = max(_overlaps(iterations), default=(0.0, ""))
     if worst <= OVERLAP_SHARE:
-        return "schedule", "consecutive iterations do not overlap"
+        return _without_overlap(averaged)
     overlap = (
         f"consecutive iterations overlap (up to {worst:.1%} of a rank's window, in iteration "
-        f"{name})"
+        f"{where})"
     )
-    if any(i.ratios["period"].value is not None for i in averaged):
+    if _any_has(averaged, "period"):
         return "period", f"{overlap}, so the idle time of one is partly another's work"
-    return "schedule", f"{overlap}, but no averaged iteration has a next one to measure a period to"
+    known = [name for name in ("schedule", "stage") if _any_has(averaged, name)]
+    name = known[0] if known else "schedule"
+    return name, f"{overlap}, but no averaged iteration has a next one to measure a period to"
+
+
+def _without_overlap(averaged: Sequence[Iteration]) -> tuple[str, str]:
+    """Return the ratio to quote, and the reason, where no rank's own clock shows an overlap.
+
+    How iterations of several hosts follow each other is unknown where no clock is common to them.
+    """
+    if _any_has(averaged, "schedule"):
+        return "schedule", "consecutive iterations do not overlap"
+    if _any_has(averaged, "stage"):
+        return "stage", (
+            "the ranks have no common clock, so schedule is unknown, and whether consecutive "
+            "iterations overlap; stage needs none"
+        )
+    return "schedule", "no averaged iteration has a ratio over its ranks"
+
+
+def _any_has(iterations: Sequence[Iteration], name: str) -> bool:
+    return any(i.ratios[name].value is not None for i in iterations)
 
 
 def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:

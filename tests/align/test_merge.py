@@ -101,6 +101,34 @@ def test_the_headline_says_why_it_is_not_the_period(tmp_path: Path) -> None:
     assert "no complete training iteration" in nothing.headline_reason
 
 
+@pytest.mark.parametrize("schedule", ["zb-h2", "1f1b"])
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_without_a_common_clock_the_headline_is_a_known_ratio(
+    tmp_path: Path, schedule: str, iterations: int
+) -> None:
+    planting = Planting(schedule=schedule, iterations=iterations, servers=2, transfer_ns=10_000)
+    truth = plant(planting, tmp_path)
+    paths = [tmp_path / file.path for file in truth.files]
+
+    report = bubbleviz.analyze(paths, align="none")
+
+    ratios = report.summary.bubble_ratio
+    assert ratios["schedule"].mean is None
+    assert report.headline == "stage"
+    assert ratios["stage"].mean == bubbleviz.analyze(paths).summary.bubble_ratio["stage"].mean
+    assert "no common clock" in report.headline_reason
+    assert "do not overlap" not in report.headline_reason
+
+
+def test_one_host_needs_no_alignment_for_its_headline(tmp_path: Path) -> None:
+    plant(Planting(iterations=3), tmp_path)
+
+    report = bubbleviz.analyze(tmp_path, align="none")
+
+    assert report.headline == "schedule"
+    assert report.headline_reason == "consecutive iterations do not overlap"
+
+
 def test_times_before_the_first_profile_s_session_count_like_others(tmp_path: Path) -> None:
     truth = plant(replace(TWO, schedule="1f1b", files="rank", barrier=True), tmp_path)
     paths = [tmp_path / file.path for file in truth.files]
