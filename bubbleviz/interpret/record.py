@@ -19,12 +19,15 @@ from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.model.texts import shell_word
+from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.raw_reports import exported
 from bubbleviz.sources.readers import OpenFile, reader_of
 from bubbleviz.timing import Step, noting, step
+
+#: Characters of a range's name in a refusal, which has room for a few.
+_LONGEST_NAME = 40
 
 
 @frozen
@@ -152,13 +155,13 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
             for note in profile.limitations
             if note.kind is LimitationKind.WITHOUT_DEVICE
         ]
-        why = f" ({reasons[0]})" if reasons else ""
-        reason = _nothing_named(file, candidates, path, given=bool(chosen))
-        raise NothingToAnalyseError(f"{path}: {reason}{why}")
+        why = reasons[0].removeprefix(f"{path}: ") if reasons else ""
+        reason = _nothing_named(file, candidates, path, why, given=bool(chosen))
+        raise NothingToAnalyseError(f"{path}: {reason}")
 
 
 def _nothing_named(
-    file: OpenFile, candidates: Sequence[Convention], path: str, *, given: bool
+    file: OpenFile, candidates: Sequence[Convention], path: str, why: str, *, given: bool
 ) -> str:
     """Return the reason why nothing can be analysed, and a remedy.
 
@@ -166,11 +169,12 @@ def _nothing_named(
         file: the open profile.
         candidates: conventions that were tried.
         path: of the profile.
+        why: why the profile can name none, and what to use instead; empty where that is unknown.
         given: whether the user chose these.
     """
     sample = file.sample(("*",))
     shapes = folded(sample, 5)
-    idle = f"bubbleviz idle {shell_word(path)} breaks down idle time without any"
+    idle = why or f"bubbleviz idle {shell_word(path)} breaks down idle time without any"
     if given:
         remedy = f"change the patterns of the convention, or leave it: {idle}"
     elif suggest(sample) is None:
@@ -180,11 +184,11 @@ def _nothing_named(
         )
     else:
         remedy = (
-            "pass your own convention with --convention FILE.toml, which bubbleviz inspect drafts "
-            f"where it can; {idle}"
+            "pass your own convention with --convention FILE.toml (bubbleviz inspect shows whether "
+            f"names give a draft of one); {idle}"
         )
-    frequent = ", ".join(f"{name[:60]!r} ({count})" for name, count in shapes)
-    names = " or ".join(c.name for c in candidates or built_in().values())
+    frequent = ", ".join(f"{one_line(name, _LONGEST_NAME)!r} ({count})" for name, count in shapes)
+    names = " or ".join(c.name for c in candidates) or "any built-in convention"
     return (
         f"no range is named as {names} would name forward and backward; the most frequent names "
         f"(# for numbers) are {frequent or 'none at all'}; "

@@ -19,6 +19,7 @@ from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.console import WIDTH, print_sections
 from bubbleviz.sources.nsys import export_file
+from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 
 FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
@@ -389,3 +390,38 @@ def test_without_ranges_or_kernels_the_command_that_works_is_named(
     assert (f"bubbleviz idle {run}" in shown) is names_command
     assert ("no command of bubbleviz can analyse it" in shown) is not names_command
     assert (main(["idle", str(run)]) == 0) is names_command
+
+
+#: Names that begin alike, some longer than a refusal shows.
+SHAPES = ("saxpy", "CommonPjRtLoadedExecutable::ExecutePrepare", "b" * 90, "Setup, part " * 9)
+
+
+@pytest.mark.parametrize("names", [SHAPES[:1], SHAPES, SHAPES[::-1], ("forward pass", *SHAPES)])
+def test_a_refusal_shows_each_name_by_itself(
+    names: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = [K(20 * n + 3, 20 * n + 9, n) for n in range(len(names))]
+    calls = [C(20 * n + 1, 20 * n + 2, n) for n in range(len(names))]
+    ranges = [R(20 * n, 20 * n + 12, text) for n, text in enumerate(names)]
+    path = profile(tmp_path, kernels, calls, ranges)
+
+    assert main(["analyze", str(path)]) == 1
+    refusal = capsys.readouterr().err
+
+    assert " … " not in refusal
+    for name in names:
+        shown = name if len(name) <= 40 else f"{name[:39].rstrip()}…"
+        assert f"{shown!r} (1)" in refusal
+    # Only inspect tries drafts, so that only it can promise one.
+    assert "drafts" not in refusal
+    drafted = suggest(dict.fromkeys(names, 1)) is not None
+    assert ("bubbleviz inspect shows whether" in refusal) == drafted
+
+
+def test_a_refusal_without_ranges_of_work_names_no_draft(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = profile(tmp_path, [K(3, 9, 1)], [C(1, 2, 1)], [R(0, 12, "")])
+
+    assert main(["analyze", str(path)]) == 1
+    assert "inspect" not in capsys.readouterr().err
