@@ -38,6 +38,7 @@ GIVEN_CONTRADICTED = Limitation(
     "the order given with --order or --parallel contradicts the data dependencies, or how long "
     "microbatches are away from the ranks; --parallel counts ranks as names do, else by host, "
     "device and process",
+    kind=LimitationKind.STAGES_CONTRADICTED,
 )
 REPLICAS = Limitation(
     "pipelines",

@@ -18,6 +18,7 @@ from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
 from bubbleviz.explain.what_if import WhatIf, what_if
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.operations import LimitationKind
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
@@ -100,6 +101,8 @@ def _no_path_reason(run: Run, dependencies: Dependencies, shown: Iteration) -> s
             f"iteration {shown.name} holds {counted(count, 'operation')}; at most "
             f"{MOST_OPERATIONS:,} are replayed"
         )
+    if any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations):
+        return "the order of stages contradicts the data dependencies that they rest on"
     stages = {run.ranks[rank.rank].stage for rank in shown.ranks}
     if len(shown.ranks) == 1 or stages == {0}:
         return ""

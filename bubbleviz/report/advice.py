@@ -20,6 +20,8 @@ from bubbleviz.report.report import Report
 _WORTH = 0.005
 #: A run that is idle for this share of its periods is not to be called one without a bubble.
 _BETWEEN = 0.01
+#: Where fewer kernels than this share lack their launching call, operations are about whole.
+_LOST = 0.01
 #: Changes that are for comparison only.
 _NOT_ADVICE = frozenset({"measured", "no-delay"})
 #: Characters of a range's name in a sentence.
@@ -167,16 +169,36 @@ def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
 def first_thing(report: Report) -> str | None:
     """Return what to do first, in sentences; None where it is unknown.
 
-    What outweighs the bubble comes first: no change of the pipeline removes that. Where no
-    iteration is averaged, nothing is advised.
+    Lost launches come first, and alone: what operations and bubbles are rests on them. What
+    outweighs the bubble comes next: no change of the pipeline removes that. Where no iteration is
+    averaged, nothing is advised.
     """
     if report.summary.iterations == 0:
         return None
+    lost = _lost_launches(report)
+    if lost is not None:
+        return lost
     heavier, replays = _heavier_than_bubble(report), _replays(report)
     change = None if replays is None else _best_change(report, replays)
     if heavier is not None:
         return f"{heavier}. {change}" if change else heavier
     return change if change or replays is None else _schedule_bound(report, replays)
+
+
+def _lost_launches(report: Report) -> str | None:
+    """Return the advice where kernels without a launching call can change the primary ratio."""
+    kernels = sum(profile.kernels for profile in report.profiles)
+    lost = kernels - sum(profile.linked_kernels for profile in report.profiles)
+    low = report.lower_bound(report.headline)
+    if low is None or lost <= _LOST * kernels:
+        return None
+    mean = report.summary.bubble_ratio[report.headline].mean
+    return (
+        "Record again without losses, from before the first iteration on: the launching calls of "
+        f"{lost:,} of {kernels:,} kernels ({_percent(lost / kernels)}) are not in the profiles, so "
+        "it is unknown which operations these belong to, and the ratio lies between "
+        f"{_percent(low)} and {_percent(mean)}"
+    )
 
 
 def _replays(report: Report) -> Mapping[str, WhatIf] | None:

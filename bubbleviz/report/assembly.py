@@ -23,10 +23,7 @@ from bubbleviz.model.operations import (
     UnattributedKernels,
 )
 from bubbleviz.model.phases import BACKWARD, Phase
-from bubbleviz.report.report import Report
-
-#: Where unattributed compute can move a ratio by more than this, the report says so.
-NOTICEABLE = 0.01
+from bubbleviz.report.report import NOTICEABLE, Report
 
 ReportT = TypeVar("ReportT", bound=Report)
 

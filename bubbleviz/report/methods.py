@@ -16,9 +16,6 @@ from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.schedules.known import schedules
 
-#: Where unattributed compute changes the ratio by more than this, the sentence adds it.
-_UNATTRIBUTED_MATTERS = 0.01
-
 
 def methods(report: Report) -> str:
     """Return one sentence for a methods section: definition, iterations, ranks, result, version.
@@ -42,7 +39,7 @@ def methods(report: Report) -> str:
     return (
         f"Pipeline bubbles were measured with {tool}: the bubble ratio '{report.headline}'{means} "
         f"over {_iterations(report, spread.n)}{_schedule(report)} on {_ranks(report)} is "
-        f"{_result(spread.mean, spread)}{''.join(_caveats(report, spread.mean))}."
+        f"{_result(spread.mean, spread)}{''.join(_caveats(report))}."
     )
 
 
@@ -108,7 +105,7 @@ def _result(mean: float, spread: Spread) -> str:
     )
 
 
-def _caveats(report: Report, mean: float) -> Iterator[str]:
+def _caveats(report: Report) -> Iterator[str]:
     """Yield the caveats of the result."""
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
@@ -118,9 +115,11 @@ def _caveats(report: Report, mean: float) -> Iterator[str]:
         yield "; it is incomplete, since ranks of the run are missing"
     if report.contradicted(report.headline):
         yield "; it needs clocks that contradict each other"
+    if report.stages_contradicted:
+        yield "; the given order of stages contradicts the data dependencies"
     time = kernel_time_of(report)
     if time.beside_headline and time.share is not None:
         yield f"; any kernel ran for {100 * time.share:.2f} % of the time"
-    low = report.summary.bubble_low.get(report.headline)
-    if low is not None and low.mean is not None and mean - low.mean > _UNATTRIBUTED_MATTERS:
-        yield f"; with compute outside every operation counted as work it is {100 * low.mean:.2f} %"
+    low = report.lower_bound(report.headline)
+    if low is not None:
+        yield f"; with compute outside every operation counted as work it is {100 * low:.2f} %"

@@ -17,6 +17,7 @@ from bubbleviz.explain.recognition.recognition import SINGLE_STAGE, Recognition
 from bubbleviz.model.operations import (
     BusyIntervals,
     Limitation,
+    LimitationKind,
     Operations,
     ProfileSummary,
     Rank,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
 
 SCHEMA = "bubbleviz.report/1"
+#: Where unattributed compute can move a ratio by more than this, its lower bound is beside it.
+NOTICEABLE = 0.01
 
 
 @frozen
@@ -116,6 +119,11 @@ class Report:
             return f"no pipeline was measured: {SINGLE_STAGE}"
         return "incomplete: ranks of the run are missing" if self.incomplete else None
 
+    @property
+    def stages_contradicted(self) -> bool:
+        """Whether the order of stages that the user gave contradicts the data dependencies."""
+        return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in self.limitations)
+
     def clock_uncertainty_ns(self, rank: Rank) -> int | None:
         """Return how far the clock of a rank's host can be off, in ns; None if unbounded."""
         return self.profiles[rank.profile].clock_uncertainty_ns
@@ -134,6 +142,16 @@ class Report:
             name in iteration.ratios and iteration.ratios[name].contradicted
             for iteration in self.iterations
         )
+
+    def lower_bound(self, name: str) -> float | None:
+        """Return the mean of a ratio with compute outside every operation counted as work.
+
+        None where that is unknown, or about the same as the mean.
+        """
+        ratio, low = self.summary.bubble_ratio.get(name), self.summary.bubble_low.get(name)
+        if ratio is None or low is None or ratio.mean is None or low.mean is None:
+            return None
+        return low.mean if ratio.mean - low.mean > NOTICEABLE else None
 
     def iteration(self, index: int) -> Iteration:
         """Return the iteration of that index.

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
+from bubbleviz.align.pipelines import Parallel
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.graph import Graph, graph_of
 from bubbleviz.explain.phase_times import phase_times_of
@@ -29,6 +30,7 @@ from bubbleviz.render.formats import json as json_report
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture.palette import CAUSES, CRITICAL, heat
 from bubbleviz.report.advice import first_thing, longest_bubbles
+from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report, View
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -541,16 +543,47 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration(tmp_path: Path) -
     assert report.alternatives.reason == told["critical path, slack and what-if"]
 
 
-def test_of_which_ratio_gaps_are_is_told_where_the_headline_has_none(tmp_path: Path) -> None:
+def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock(tmp_path: Path) -> None:
     plant(Planting(servers=2, iterations=2), tmp_path)
-    what = "idle intervals and their causes"
-    told = {
-        align: {n.what: n.reason for n in bubbleviz.analyze(tmp_path, align=align).limitations}
-        for align in ("none", "causal")
-    }
+    for align, ratio in (("none", "stage"), ("causal", "schedule")):
+        report = bubbleviz.analyze(tmp_path, align=align)
 
-    assert told["none"][what] == "no rank has a window of schedule, so they are those of stage"
-    assert what not in told["causal"]
+        assert (report.headline, report.bubbles.ratio) == (ratio, ratio)
+        assert "idle intervals and their causes" not in {n.what for n in report.limitations}
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        {"parallel": Parallel(tp=2, pp=2)},
+        {"parallel": Parallel(pp=2, dp=2)},
+        {"order": [3, 2, 1, 0]},
+        {"order": [0, 2, 1, 3]},
+    ],
+    ids=str,
+)
+def test_contradicted_stages_give_no_advice(hints: dict[str, Any], tmp_path: Path) -> None:
+    plant(Planting(iterations=3), tmp_path)
+    report = bubbleviz.analyze(tmp_path, **hints)
+    reasons = {note.what: note.reason for note in report.limitations}
+
+    assert report.stages_contradicted
+    assert "contradicts the data dependencies" in reasons["stages of ranks"]
+    assert "contradicts the data" in reasons["critical path, slack and what-if"]
+    assert (report.explanation.path, report.explanation.what_if) == (None, ())
+    assert first_thing(report) is None
+    assert "the given order of stages contradicts the data dependencies" in methods(report)
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
+
+
+@pytest.mark.parametrize("order", [(), (0, 1, 2, 3)])
+def test_right_stages_contradict_nothing(order: tuple[int, ...], tmp_path: Path) -> None:
+    plant(Planting(iterations=3), tmp_path)
+    report = bubbleviz.analyze(tmp_path, order=order)
+
+    assert not report.stages_contradicted
+    assert first_thing(report) is not None
+    assert "contradicts" not in methods(report)
 
 
 @pytest.mark.parametrize("stages", [1, 4])

@@ -194,6 +194,24 @@ def test_the_share_of_kernels_stands_beside_the_ratio_where_the_text_has_it(
     )
 
 
+@pytest.mark.parametrize("low", [0.0, 0.1234, 0.2627, 0.27, None])
+def test_the_lower_bound_stands_beside_the_ratio_where_the_text_has_it(
+    low: float | None, opened: Open
+) -> None:
+    """The ratio is 27.27 %, and one percentage point is noticeable."""
+    summary = SMALL.summary
+    spread = replace(summary.bubble_low[SMALL.headline], mean=low)
+    bounds = {**summary.bubble_low, SMALL.headline: spread}
+    report = replace(SMALL, summary=replace(summary, bubble_low=bounds))
+
+    head = opened(report).page.locator("#headline").inner_text()
+
+    text = headline_lines(report)[1]
+    shown = low is not None and low < 0.2627 + 1e-9
+    beside = f"; {percent(low)} with compute outside every operation counted as work"
+    assert (beside in head) == (beside in text) == shown
+
+
 def percent(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else f"{100 * ratio:.2f} %"
 

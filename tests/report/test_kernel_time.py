@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +101,59 @@ def test_what_is_as_large_as_the_bubble_does_not_outweigh_it() -> None:
 
     assert (even.gaps_outweigh, even.unattributed_outweighs) == (False, False)
     assert (nothing.gaps_outweigh, nothing.share) == (False, None)
+
+
+def _losing(folder: Path, share: int) -> Report:
+    """Return the report on a planted run that lost one of so many CUDA calls; 0 for none."""
+    plant(Planting(iterations=3), folder)
+    run = next(folder.glob("*.sqlite"))
+    with closing(sqlite3.connect(run)) as database, database:
+        database.execute(
+            "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE ? > 0 AND rowid % max(?, 1) = 0",
+            (share, share),
+        )
+    return bubbleviz.analyze(folder)
+
+
+@pytest.mark.parametrize("share", [2, 3, 5, 10])
+def test_lost_launches_stand_beside_the_ratio_and_come_first(tmp_path: Path, share: int) -> None:
+    report = _losing(tmp_path, share)
+
+    low = report.summary.bubble_low[report.headline].mean
+    mean = report.summary.bubble_ratio[report.headline].mean
+    assert low is not None
+    assert mean is not None
+    assert mean - low > 0.01
+    assert report.lower_bound(report.headline) == low
+    beside = f"{100 * low:.2f} % with compute outside every operation counted as work"
+    assert beside in headline_lines(report)[1]
+    assert f"it is {100 * low:.2f} %" in methods(report)
+    document = json.loads(JSON.render(report, View()))
+    assert document["summary"]["bubble_low"][report.headline]["mean"] == low
+    sentence = first_thing(report) or ""
+    assert sentence.startswith("Record again without losses")
+    lost = sum(profile.kernels - profile.linked_kernels for profile in report.profiles)
+    assert f"{lost:,} of " in sentence
+    assert f"between {100 * low:.2f} % and {100 * mean:.2f} %" in sentence
+    assert "would take" not in sentence
+
+
+@pytest.mark.parametrize("share", [0, 100_000])
+def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, share: int) -> None:
+    report = _losing(tmp_path, share)
+
+    assert report.lower_bound(report.headline) is None
+    assert report.lower_bound("no such ratio") is None
+    assert "counted as work" not in headline_lines(report)[1] + methods(report)
+    assert "Record again" not in (first_thing(report) or "")
+
+
+def test_compute_outside_operations_is_no_lost_launch(tmp_path: Path) -> None:
+    kernels = [K(0, 10, 1), K(12, 190, 2, "loss"), K(190, 200, 3)]
+    calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
+    ranges = [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]
+
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+
+    assert "with compute outside every operation" in headline_lines(report)[1]
+    assert "Record again" not in (first_thing(report) or "")

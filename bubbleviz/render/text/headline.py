@@ -45,6 +45,9 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
         bounds += " ! (clocks contradict each other)"
     if interval is not None and interval[0] < interval[1]:
         bounds += f", clock bounds {between(interval)} %"
+    low = report.lower_bound(report.headline)
+    if low is not None:
+        bounds += f"; {percent(low)} with compute outside every operation counted as work"
     bounds += _kernel_share(report)
     why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
     return f"bubble ratio ({report.headline}): {percent(spread.mean)}", bounds, run, why
