@@ -13,7 +13,7 @@ from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
-from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
+from bubbleviz.explain.recognition.recognition import ONE_STAGE
 from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.values import frozen
@@ -73,7 +73,7 @@ class SavedReport:
         contradicted: whether a ratio needs clocks that contradict each other.
         ratios: in the report's order.
         incomplete: whether ranks or stages of an averaged iteration are known to be missing.
-        single_stage: whether the ranks form no pipeline.
+        one_stage: why the ranks form no pipeline; None where they do.
     """
 
     version: str
@@ -83,7 +83,7 @@ class SavedReport:
     contradicted: bool
     ratios: tuple[SavedRatio, ...]
     incomplete: bool = False
-    single_stage: bool = False
+    one_stage: str | None = None
 
     def ratio(self, name: str) -> SavedRatio | None:
         """Return the ratio of that name, or None."""
@@ -358,6 +358,7 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
         raise InputError(
             f"{path}: the report lacks {what}; write it again with bubbleviz analyze --json"
         )
+    reason = None if document.schedule is None else document.schedule.reason
     contradicted = any(i.clocks_contradict for i in document.iterations)
     return SavedReport(
         version=document.version,
@@ -377,5 +378,5 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
             for name, bubble in summary.bubble_ratio.items()
         ),
         incomplete=any(i.incomplete and i.averaged for i in document.iterations),
-        single_stage=document.schedule is not None and document.schedule.reason == SINGLE_STAGE,
+        one_stage=reason if reason in ONE_STAGE else None,
     )

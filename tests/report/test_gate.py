@@ -267,7 +267,9 @@ def test_missing_stages_are_written_beside_the_verdict(
     code, out, err = gated(capsys, report, "--max-bubble", "schedule=0.3")
     assert (code, err) == (0, "")
     assert out.startswith("ok: schedule ")
-    assert out.endswith("; incomplete: ranks or stages are missing, see the report's limitations\n")
+    assert out.endswith(
+        "; incomplete: ranks of the run are missing, see the report's limitations\n"
+    )
     assert gated(capsys, report, "--max-bubble", "schedule=0")[0] == 3
 
 
@@ -279,18 +281,34 @@ def test_a_whole_run_raises_no_doubt(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [line.partition(")")[2] for line in out.splitlines()] == ["", ""]
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "one stage is no pipeline",
+        "the profiles hold one stage of a pipeline, and the others are missing",
+    ],
+)
 @pytest.mark.parametrize("ratio", ["schedule", "stage", "step", "period"])
 def test_one_stage_is_no_pipeline_to_check(
-    ratio: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ratio: str, reason: str, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = str(tmp_path / "report.json")
-    rank = str(FIXTURES / "zb-v" / "rank1.sqlite")
-    assert main(["analyze", rank, "--json", report]) == 0
+    report = altered(saved, tmp_path, "schedule", "reason", value=reason)
 
     code, out, err = gated(capsys, report, "--max-bubble", f"{ratio}=0.9")
     assert (code, out) == (1, "")
-    assert f"one stage is no pipeline, so {ratio} is no pipeline's bubble" in err
+    assert f"{reason}, so {ratio} is no pipeline's bubble and cannot be compared" in err
     assert err.count("\n") == 1
+
+
+def test_one_rank_of_a_pipeline_is_none_to_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = str(tmp_path / "report.json")
+    assert main(["analyze", str(FIXTURES / "zb-v" / "rank1.sqlite"), "--json", report]) == 0
+
+    code, out, err = gated(capsys, report, "--max-bubble", "schedule=0.9")
+    assert (code, out) == (1, "")
+    assert "one stage of a pipeline, and the others are missing, so schedule is no" in err
 
 
 def test_a_report_in_hand_is_that_read_back(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ LISTED = 1000
 SINGLE_STAGE = "one stage is no pipeline"
 #: Why one stage of a pipeline, whose other stages have no profile, has no known schedule.
 OTHER_STAGES_MISSING = "the profiles hold one stage of a pipeline, and the others are missing"
+#: Why ranks of one stage have no schedule.
+ONE_STAGE = (SINGLE_STAGE, OTHER_STAGES_MISSING)
 #: Added to the reason where range names hold no microbatches.
 _INFERRED = "microbatches are counted by order, which may make one schedule look like another"
 

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.summary import Spread
+from bubbleviz.explain.recognition.recognition import ONE_STAGE
 from bubbleviz.model.values import frozen
 from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.report import Report
@@ -62,6 +63,7 @@ class Comparison:
 def saved_of(report: Report) -> SavedReport:
     """Return the ratios of a report, as read back after saving it."""
     summary = report.summary
+    reason = None if report.schedule is None else report.schedule.reason
     return SavedReport(
         version=report.version,
         headline=report.headline,
@@ -78,13 +80,8 @@ def saved_of(report: Report) -> SavedReport:
             )
             for name, bubble in summary.bubble_ratio.items()
         ),
-        incomplete=any(
-            ratio.incomplete
-            for iteration in report.iterations
-            if iteration.averaged
-            for ratio in iteration.ratios.values()
-        ),
-        single_stage=report.single_stage,
+        incomplete=report.incomplete,
+        one_stage=reason if reason in ONE_STAGE else None,
     )
 
 

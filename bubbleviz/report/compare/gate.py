@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.report.saved import SavedRatio, SavedReport
@@ -76,7 +75,7 @@ class Check:
         if self.contradicted:
             yield "it needs clocks that contradict each other"
         if self.incomplete:
-            yield "incomplete: ranks or stages are missing, see the report's limitations"
+            yield "incomplete: ranks of the run are missing, see the report's limitations"
 
 
 def _written(value: float, limit: Limit) -> str:
@@ -129,10 +128,10 @@ def checks(saved: SavedReport, limits: Sequence[Limit], path: str) -> tuple[Chec
         if ratio is None:
             known = ", ".join(r.name for r in saved.ratios)
             raise InputError(f"{path}: no ratio {limit.ratio[:60]!r}; the report has {known}")
-        if saved.single_stage:
+        if saved.one_stage is not None:
             raise InputError(
-                f"{path}: {SINGLE_STAGE}, so {limit.ratio} is no pipeline's bubble and cannot be "
-                f"compared with {limit.written}; give analyze the profiles of all stages"
+                f"{path}: {saved.one_stage}, so {limit.ratio} is no pipeline's bubble and cannot "
+                f"be compared with {limit.written}; give analyze the profiles of all stages"
             )
         if ratio.bubble.mean is None:
             raise InputError(
