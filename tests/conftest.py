@@ -1,7 +1,17 @@
 """Settings of all tests."""
 
+import signal
+import threading
+
 from hypothesis import HealthCheck, settings
 
 # A busy machine is slow, which is no defect: no example has a deadline.
 settings.register_profile("bubbleviz", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bubbleviz")
+
+# Under nohup, or behind "&" in a script, signals are ignored, and by processes of tests as well:
+# those that are to end by one would run for ever.
+if threading.current_thread() is threading.main_thread():
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
