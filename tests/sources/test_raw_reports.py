@@ -93,7 +93,9 @@ def test_a_report_goes_by_its_own_path(
     assert str(report) in told
     assert str(temporary) not in told + complained
     assert main([command, str(report), "--window", "iteration:1-2"]) == 1
-    assert f"{report}: --window iteration:1-2: the capture holds no" in capsys.readouterr().err
+    assert (
+        f"{report}: --window iteration:1-2: no ranges are known as steps" in capsys.readouterr().err
+    )
 
 
 def test_a_directory_without_profiles_is_told_with_all_that_was_looked_for(

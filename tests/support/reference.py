@@ -43,6 +43,8 @@ WINDOWS = ("schedule", "stage", "step", "period")
 
 #: Start and end of work for which CUPTI could collect no timestamps.
 NO_TIMESTAMP = (0, 0)
+#: A call from 0 on that ends later than this lacks its start.
+LATE_END_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def read(path: Path | str) -> Capture:
                 ("start", "end", "globalTid", "correlationId"),
                 (),
             )
-            if r[3] is not None
+            if r[3] is not None and not (r[0] == 0 and (r[1] == 0 or r[1] > LATE_END_NS))
         )
         push_pop, start_end = _event_types(db)
         rows = [
