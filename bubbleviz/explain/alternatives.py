@@ -11,11 +11,8 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.recognition.recognition import (
-    OTHER_STAGES_MISSING,
-    SINGLE_STAGE,
-    Recognition,
-)
+from bubbleviz.explain.recognition.reasons import OTHER_STAGES_MISSING, SINGLE_STAGE
+from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations, Rank

@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.summary import Spread
-from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
+from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted

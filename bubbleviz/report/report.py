@@ -13,7 +13,8 @@ from bubbleviz.count.iterations import Iteration, Iterations, typical
 from bubbleviz.count.summary import Summary
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.recognition.recognition import SINGLE_STAGE, Recognition
+from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
+from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.operations import (
     BusyIntervals,
     Limitation,

@@ -13,7 +13,7 @@ from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
-from bubbleviz.explain.recognition.recognition import ONE_STAGE
+from bubbleviz.explain.recognition.reasons import ONE_STAGE
 from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.values import frozen

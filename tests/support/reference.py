@@ -189,7 +189,7 @@ def read(path: Path | str) -> Capture:
                 ("start", "end", "globalTid", "correlationId"),
                 (),
             )
-            if r[3] is not None and not (r[0] == 0 and (r[1] == 0 or r[1] > LATE_END_NS))
+            if r[3] is not None and not (r[1] == 0 and (r[2] == 0 or r[2] > LATE_END_NS))
         )
         push_pop, start_end = _event_types(db)
         rows = [

@@ -25,6 +25,7 @@ from bubbleviz.explain.recognition.pipeline_orders import (
     pipelines_of,
 )
 from bubbleviz.explain.recognition.plans import Plans
+from bubbleviz.explain.recognition.reasons import OTHER_STAGES_MISSING, SINGLE_STAGE
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
@@ -33,12 +34,6 @@ from bubbleviz.schedules.plan import Plan
 
 #: Deviations that are listed; all are counted.
 LISTED = 1000
-#: Why replicas of one stage, and a rank alone, ran no schedule.
-SINGLE_STAGE = "one stage is no pipeline"
-#: Why one stage of a pipeline, whose other stages have no profile, has no known schedule.
-OTHER_STAGES_MISSING = "the profiles hold one stage of a pipeline, and the others are missing"
-#: Why ranks of one stage have no schedule.
-ONE_STAGE = (SINGLE_STAGE, OTHER_STAGES_MISSING)
 #: Added to the reason where range names hold no microbatches.
 _INFERRED = "microbatches are counted by order, which may make one schedule look like another"
 

@@ -23,7 +23,7 @@ def orders(report: Report) -> Iterator[RenderableType]:
     """Yield the recognised schedule and the match with a plan, with some deviations of each."""
     from rich.text import Text
 
-    from bubbleviz.explain.recognition.recognition import SINGLE_STAGE
+    from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
         if recognition is None:

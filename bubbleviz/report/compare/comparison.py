@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.summary import Spread
-from bubbleviz.explain.recognition.recognition import ONE_STAGE
+from bubbleviz.explain.recognition.reasons import ONE_STAGE
 from bubbleviz.model.values import frozen
 from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.report import Report
