@@ -240,7 +240,6 @@ static int grow(struct buffer *buffer, size_t bytes)
 
 struct record {
     int64_t row;
-    const uint8_t *payload, *end;
     uint64_t type[MOST_COLUMNS];
     const uint8_t *value[MOST_COLUMNS];
 };
@@ -303,7 +302,6 @@ static inline int read_record(const struct file *file, const uint8_t *page, uint
         return UNUSUAL;
     }
     end = at + bytes;
-    record->payload = at, record->end = end;
     const uint8_t *begin = at;
     if (!(at = varint(at, end, &header)) || header > bytes)
         return UNUSUAL;

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report, View
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
-from tests.support.torch_traces import traces_of
+from tests.support.torch_traces import traces_of, with_world
 
 
 def _text(report: Report) -> str:
@@ -81,15 +79,6 @@ def test_a_pipeline_keeps_its_schedule(tmp_path: Path, stages: int) -> None:
     assert "ready to paste" in _text(report)
 
 
-def _with_world(traces: list[Path], world: object) -> list[Path]:
-    """Return the traces with the numbers of their ranks in a world of that size."""
-    for rank, trace in enumerate(traces):
-        document = json.loads(gzip.decompress(trace.read_bytes()))
-        document["distributedInfo"] = {"rank": rank, "world_size": world, "backend": "nccl"}
-        trace.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
-    return traces
-
-
 @pytest.mark.parametrize(
     ("stages", "world", "missing"),
     [(1, 64, 63), (1, 2, 1), (1, 1, 0), (2, 64, 62), (4, 4, 0), (4, 3, 0), (1, None, 0)],
@@ -101,7 +90,7 @@ def test_ranks_of_the_run_without_a_profile_are_counted(
     exports = sorted((tmp_path / "exports").glob("*.sqlite"))
     traces = [trace for export in exports for trace in traces_of(export, tmp_path)]
 
-    report = bubbleviz.analyze(_with_world(traces, world))
+    report = bubbleviz.analyze(with_world(traces, world))
 
     notes = [note for note in report.limitations if note.what == "ranks without a profile"]
     assert [note.count for note in notes] == ([missing] if missing else [])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from io import StringIO
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from bubbleviz.report.report import Report, View
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
-from tests.support.torch_traces import traces_of
+from tests.support.torch_traces import traces_of, with_world
 
 INCOMPLETE = "incomplete: ranks of the run are missing"
 NO_PIPELINE = "no pipeline was measured: one stage is no pipeline"
@@ -141,11 +139,7 @@ def _traces(folder: Path, world: int) -> list[Path]:
     plant(Planting(stages=1, files="rank"), folder / "exports")
     exports = sorted((folder / "exports").glob("*.sqlite"))
     traces = [trace for export in exports for trace in traces_of(export, folder)]
-    for rank, trace in enumerate(traces):
-        events = json.loads(gzip.decompress(trace.read_bytes()))
-        events["distributedInfo"] = {"rank": rank, "world_size": world, "backend": "nccl"}
-        trace.write_bytes(gzip.compress(json.dumps(events).encode(), mtime=0))
-    return traces
+    return with_world(traces, world)
 
 
 @pytest.mark.parametrize(

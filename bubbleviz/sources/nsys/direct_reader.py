@@ -24,9 +24,9 @@ from bubbleviz.native.library import (
     Selection,
     library,
 )
+from bubbleviz.sources.nsys.pages import HEADER_BYTES, page_counts
 from bubbleviz.sources.nsys.queries import Query
 
-_HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
 #: Fractions of a page that overflow; the format fixes them.
 _FRACTIONS = bytes((64, 32, 32))
@@ -270,18 +270,16 @@ def _alone(path: str) -> bool:
 def _shape_of(descriptor: int) -> FileShape | None:
     """Return the shape of a file whose header is plain in every respect."""
     try:
-        head, file_bytes = os.pread(descriptor, _HEADER_BYTES, 0), os.fstat(descriptor).st_size
+        head, file_bytes = os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size
     except OSError:
         return None
-    if len(head) < _HEADER_BYTES or not head.startswith(_MAGIC):
+    if len(head) < HEADER_BYTES or not head.startswith(_MAGIC):
         return None
 
     def number(at: int) -> int:
         return int.from_bytes(head[at : at + 4], "big")
 
-    page_bytes = int.from_bytes(head[16:18], "big")
-    page_bytes = 65536 if page_bytes == 1 else page_bytes
-    pages = number(28)
+    page_bytes, pages = page_counts(head)
     plain = (
         page_bytes.bit_count() == 1
         and page_bytes - head[20] >= _LEAST_USABLE

@@ -13,7 +13,7 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 
 #: Exports have some hundred tables and indexes.
 _MOST_ENTRIES = 5_000
-_HEADER_BYTES = 100
+HEADER_BYTES = 100
 #: Types of pages of a table's B-tree.
 _INTERIOR, _LEAF = 0x05, 0x0D
 
@@ -26,11 +26,9 @@ def check_pages(path: str) -> None:
     """
     size = Path(path).stat().st_size
     with Path(path).open("rb") as file:
-        head = file.read(_HEADER_BYTES)
-        page = int.from_bytes(head[16:18], "big")
-        page = 65536 if page == 1 else page
-        pages = int.from_bytes(head[28:32], "big")
-        if len(head) < _HEADER_BYTES:
+        head = file.read(HEADER_BYTES)
+        page, pages = page_counts(head)
+        if len(head) < HEADER_BYTES:
             raise ProfileError(
                 f"{path}: was cut short, {size} bytes are no database; {EXPORT_AGAIN}"
             )
@@ -45,6 +43,12 @@ def check_pages(path: str) -> None:
             )
 
 
+def page_counts(head: bytes) -> tuple[int, int]:
+    """Return the bytes of a page, and the number of pages, as the head of a file gives them."""
+    page_bytes = int.from_bytes(head[16:18], "big")
+    return 65536 if page_bytes == 1 else page_bytes, int.from_bytes(head[28:32], "big")
+
+
 def _entries(file: IO[bytes], length: int) -> int:
     """Return how many tables, indexes and views there are, or a number above the most allowed.
 
@@ -55,7 +59,7 @@ def _entries(file: IO[bytes], length: int) -> int:
         number = waiting.pop()
         file.seek((number - 1) * length)
         page = file.read(length)
-        begin = _HEADER_BYTES if number == 1 else 0
+        begin = HEADER_BYTES if number == 1 else 0
         cells = int.from_bytes(page[begin + 3 : begin + 5], "big")
         kind = page[begin] if len(page) > begin else 0
         seen += 1
