@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,7 +45,7 @@ class Table:
     @classmethod
     def column_names(cls) -> tuple[str, ...]:
         """Return the names of the columns, in declaration order."""
-        return tuple(f.name for f in fields(cls) if not f.metadata.get("shared"))
+        return _column_names(cls)
 
     def __len__(self) -> int:
         return len(getattr(self, self.column_names()[0]))
@@ -54,12 +55,13 @@ class Table:
 
     def take(self: TableT, rows: Ints | Codes | Bools | slice) -> TableT:
         """Return the given rows (indices, mask or stretch) as a new table; shared fields stay."""
-        names = set(self.column_names())
-        values = {
-            f.name: getattr(self, f.name)[rows] if f.name in names else getattr(self, f.name)
-            for f in fields(self)
-        }
-        return type(self)(**values)
+        columns = {name: getattr(self, name)[rows] for name in self.column_names()}
+        return type(self)(**{**vars(self), **columns})
+
+
+@cache
+def _column_names(table: type[Table]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(table) if not f.metadata.get("shared"))
 
 
 def widened(column: Codes, codes: Codes) -> Codes:
