@@ -60,7 +60,7 @@ class Table:
 
 
 @cache
-def _column_names(table: type[Table]) -> tuple[str, ...]:
+def _column_names(table: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(table) if not f.metadata.get("shared"))
 
 
