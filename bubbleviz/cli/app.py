@@ -5,24 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from bubbleviz._version import __version__
-from bubbleviz.cli.commands.analyze import analyze
-from bubbleviz.cli.commands.compare import compare
-from bubbleviz.cli.commands.gate import gate
-from bubbleviz.cli.commands.guide import guide
-from bubbleviz.cli.commands.idle import idle
-from bubbleviz.cli.commands.inspect import inspect
-from bubbleviz.cli.commands.lists import conventions, schedules
-from bubbleviz.cli.commands.nccl import nccl
-from bubbleviz.cli.commands.pgle import pgle
-from bubbleviz.cli.commands.simulate import simulate
-from bubbleviz.cli.commands.view import view
-from bubbleviz.cli.option_groups import with_anonymity
 from bubbleviz.cli.streams import discard_output, failure, open_missing
 from bubbleviz.cli.terminal import complain
 from bubbleviz.errors import BubblevizError
@@ -38,14 +27,50 @@ _INCOMPLETE = "interrupted; results are incomplete, run again"
 _UNKNOWN_COMMAND = re.compile(r"No such command .(.*?).(?=\.|$)")
 _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
 
-app = typer.Typer(
-    name="bubbleviz",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="How large are the pipeline bubbles of a training run, where, and why.",
-    epilog="Start with: bubbleviz inspect PROFILE.sqlite",
-)
+#: Commands with the words of an example, in the order of ``--help``; the function of each is in the
+#: module of ``bubbleviz.cli.commands`` that has its name.
+_EXAMPLES = {
+    "analyze": "node*.sqlite --svg bubbles.svg",
+    "inspect": "node0.sqlite",
+    "idle": "trace.json.gz",
+    "compare": "before.json after.json",
+    "view": "node*.sqlite",
+    "gate": "report.json --max-bubble schedule=0.12",
+    "simulate": "--schedule 1f1b -p 8 -m 24 --tf 18.5 --tb 18.1 --tw 9.3",
+    "nccl": "trace-*.txt node*.sqlite --csv operations.csv",
+    "pgle": "node*.sqlite -o costs.pbtxt",
+    "schedules": "",
+    "conventions": "",
+    "guide": "ratios",
+}
+#: Former names of commands, which ``--help`` does not list.
+_FORMER = {"gaps": "idle"}
+
+
+def application(arguments: Sequence[str] = ()) -> typer.Typer:
+    """Return the application that runs some arguments: with the command they name, else with all.
+
+    A command is a signature of many options, and a module; most starts need one of them.
+    """
+    app = typer.Typer(
+        name="bubbleviz",
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        help="How large are the pipeline bubbles of a training run, where, and why.",
+        epilog="Start with: bubbleviz inspect PROFILE.sqlite",
+    )
+    app.callback()(_bubbleviz)
+    known = (*_EXAMPLES, *_FORMER)
+    for name in arguments[:1] if arguments and arguments[0] in known else known:
+        current = _FORMER.get(name, name)
+        function = getattr(import_module(f"bubbleviz.cli.commands.{current}"), current)
+        app.command(
+            name,
+            hidden=name in _FORMER,
+            epilog=f"Example: bubbleviz {name} {_EXAMPLES[current]}".rstrip(),
+        )(function)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -54,7 +79,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _bubbleviz(
     _: Annotated[
         bool,
@@ -64,31 +88,6 @@ def _bubbleviz(
     """How large are the pipeline bubbles of a training run, where, and why."""
 
 
-#: Commands that read nothing that users made.
-_NAMELESS = (schedules, conventions, guide)
-
-#: Every command with an example, in the order of ``--help``.
-for command, example in (
-    (analyze, "node*.sqlite --svg bubbles.svg"),
-    (inspect, "node0.sqlite"),
-    (idle, "trace.json.gz"),
-    (compare, "before.json after.json"),
-    (view, "node*.sqlite"),
-    (gate, "report.json --max-bubble schedule=0.12"),
-    (simulate, "--schedule 1f1b -p 8 -m 24 --tf 18.5 --tb 18.1 --tw 9.3"),
-    (nccl, "trace-*.txt node*.sqlite --csv operations.csv"),
-    (pgle, "node*.sqlite -o costs.pbtxt"),
-    (schedules, ""),
-    (conventions, ""),
-    (guide, "ratios"),
-):
-    shown = command if command in _NAMELESS else with_anonymity(command)
-    app.command(epilog=f"Example: bubbleviz {command.__name__} {example}".rstrip())(shown)
-app.command("gaps", hidden=True, epilog="Example: bubbleviz gaps trace.json.gz")(
-    with_anonymity(idle)
-)
-
-
 def _run(arguments: list[str]) -> int:
     """Run a command and return its exit code; a signal that ended it is reported."""
     code: object
@@ -96,6 +95,7 @@ def _run(arguments: list[str]) -> int:
         # An output is the same whether or not it replaces a file.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
+        app = application(arguments)
         code = app(args=arguments, prog_name="bubbleviz", standalone_mode=False, obj=command_line)
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED

@@ -131,7 +131,7 @@ def test_help_and_refusals_load_nothing_heavy(arguments: list[str], code: int) -
 
 COMMANDS = sorted(
     command.name or (command.callback.__name__ if command.callback else "")
-    for command in cli.app.registered_commands
+    for command in cli.application().registered_commands
     if not command.hidden
 )
 
@@ -164,7 +164,7 @@ def test_help_ends_with_an_example_that_parses(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_has_help(command: str) -> None:
-    group = typer.main.get_command(cli.app)
+    group = typer.main.get_command(cli.application())
     parameters = getattr(group, "commands")[command].params  # noqa: B009 - vendored class
 
     assert [p.name for p in parameters if not getattr(p, "help", None)] == []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bubbleviz.cli.option_groups import with_groups, with_outputs
+from bubbleviz.cli.option_groups import with_anonymity, with_groups, with_outputs
 from bubbleviz.cli.options import FILE, Conventions, Force, ReadingOptions, RunProfiles, Skip
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.cli.terminal import deliver, progress_bars, show, show_steps, width
@@ -98,6 +98,7 @@ class AnalysisOptions:
         }
 
 
+@with_anonymity
 @with_outputs
 @with_groups
 def analyze(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.cli.option_groups import with_groups
+from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import (
     CsvFile,
     Force,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bubbleviz.report.compare.comparison import ComparedRun
 
 
+@with_anonymity
 @with_groups
 def compare(
     runs: Annotated[

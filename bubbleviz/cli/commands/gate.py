@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bubbleviz.cli.option_groups import with_anonymity
 from bubbleviz.cli.terminal import pass_on
 from bubbleviz.model.private_names import anonymous
 
@@ -14,6 +15,7 @@ from bubbleviz.model.private_names import anonymous
 TOO_LARGE = 3
 
 
+@with_anonymity
 def gate(
     report: Annotated[
         str, typer.Argument(metavar="REPORT.json", help="Report written by analyze --json.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.cli.option_groups import with_groups
+from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import FILE, Additions, CsvFile, Force, JsonFile, ReadingOptions, SvgFile
 from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
@@ -48,6 +48,7 @@ class AttributionOptions:
     ] = 12
 
 
+@with_anonymity
 @with_groups
 def idle(
     profiles: Annotated[

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from bubbleviz.cli.option_groups import with_anonymity
 from bubbleviz.cli.options import Conventions
 from bubbleviz.cli.terminal import complain, show
 from bubbleviz.model.private_names import anonymous
 
 
+@with_anonymity
 def inspect(
     profiles: Annotated[list[str], typer.Argument(help="Profiles, or directories of them.")],
     convention: Conventions = None,

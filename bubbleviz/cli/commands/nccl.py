@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.cli.option_groups import with_groups
+from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import Additions, CsvFile, Force, JsonFile, ReadingOptions
 from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.private_names import anonymous
 
 
+@with_anonymity
 @with_groups
 def nccl(
     files: Annotated[

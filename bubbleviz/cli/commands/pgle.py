@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bubbleviz.cli.option_groups import with_groups
+from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import FILE, Additions, Force, Jobs, KeepExport, jobs_or_cores
 from bubbleviz.cli.terminal import deliver, pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
@@ -111,6 +111,7 @@ class CostOptions:
         }
 
 
+@with_anonymity
 @with_groups
 def pgle(
     profiles: Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.cli.option_groups import with_groups
+from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import FILE, Force, JsonFile, PdfFile, PngFile, SvgFile, formats_by_file
 from bubbleviz.cli.terminal import deliver, search_bar, show
 from bubbleviz.errors import UsageError
@@ -114,6 +114,7 @@ class ScheduleOptions:
         return MemoryOptions(self.memory_limit, self.memory_b, self.memory_w)
 
 
+@with_anonymity
 @with_groups
 def simulate(
     *,

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.cli.option_groups import with_groups
+from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import MeasurementOptions
 from bubbleviz.cli.terminal import pass_on
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous, note_host, note_paths
 
 
+@with_anonymity
 @with_groups
 def view(
     inputs: Annotated[

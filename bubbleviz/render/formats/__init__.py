@@ -55,19 +55,24 @@ class Renderer(Generic[Content]):
 
 def typeset(name: Literal["pdf", "png"], summary: str, order: int) -> Renderer[bytes]:
     """Return the renderer of the picture in a format that Typst writes."""
-    from bubbleviz.render.picture import typesetting
+
+    def check() -> None:
+        from bubbleviz.render.picture.typesetting import check as check_typst
+
+        check_typst()
 
     def render(report: Report, view: View) -> bytes:
         from bubbleviz.render.picture.drawing import picture
+        from bubbleviz.render.picture.typesetting import CONVERSIONS
 
-        return typesetting.CONVERSIONS[name](picture(report, view))
+        return CONVERSIONS[name](picture(report, view))
 
     return Renderer(
         name=name,
         summary=summary,
         render=render,
         order=order,
-        check=typesetting.check,
+        check=check,
         binary=True,
         draws=DRAWN,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.render.formats import Renderer
-from bubbleviz.render.web.page import check
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report, View
@@ -47,10 +46,16 @@ def page_of_saved(path: str, saved: SavedDocument) -> str:
     return page(data.document, data.columns, "bubbleviz report")
 
 
+def _check() -> None:
+    from bubbleviz.render.web.page import check
+
+    check()
+
+
 RENDERER = Renderer(
     name="html",
     summary="interactive report: one file for any browser, nothing else needed",
     render=render,
     order=20,
-    check=check,
+    check=_check,
 )

@@ -1,15 +1,8 @@
-"""``bubbleviz schedules`` and ``bubbleviz conventions``: what is built in."""
+"""``bubbleviz conventions``: the NVTX conventions that are built in."""
 
 from __future__ import annotations
 
 from bubbleviz.cli.terminal import show
-
-
-def schedules() -> None:
-    """List the schedules that simulate knows, with their sources."""
-    from bubbleviz.render.documents.ideal_report import schedule_sections
-
-    show(schedule_sections())
 
 
 def conventions() -> None:
