@@ -7,7 +7,7 @@ one row per kernel, identifiers take 16 or 32 bits: such tables are what memory 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
@@ -59,9 +59,11 @@ class Table:
         return type(self)(**{**vars(self), **columns})
 
 
-@cache
-def _column_names(table: Any) -> tuple[str, ...]:
+def _names_of(table: type[Table]) -> tuple[str, ...]:
     return tuple(f.name for f in fields(table) if not f.metadata.get("shared"))
+
+
+_column_names: Callable[[Any], tuple[str, ...]] = cache(_names_of)
 
 
 def widened(column: Codes, codes: Codes) -> Codes:

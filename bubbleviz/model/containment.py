@@ -11,6 +11,8 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.values import frozen
+from bubbleviz.native.columns import deepen
+from bubbleviz.native.library import library
 
 
 def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
@@ -92,6 +94,11 @@ class Innermost:
         """Return the row of the innermost interval that holds each [start, end]; -1 none."""
         best_depth = np.full(len(start_ns), NONE, np.int64)
         best = np.full(len(start_ns), NONE, np.int64)
+        if native := library():
+            for rows in self.layers:
+                layer = self.start_ns[rows], self.end_ns[rows], self.depth[rows], rows
+                deepen(native, layer, (start_ns, end_ns), (best_depth, best))
+            return best
         for query, row in self.all_around(start_ns, end_ns):
             deeper = self.depth[row] > best_depth[query]
             best[query[deeper]] = row[deeper]

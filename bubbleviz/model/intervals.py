@@ -10,6 +10,8 @@ import numpy as np
 
 from bubbleviz.model.columns import Bools, Codes, Ints
 from bubbleviz.model.values import frozen
+from bubbleviz.native import columns
+from bubbleviz.native.library import library
 
 Intervals = tuple[Ints, Ints]
 
@@ -29,6 +31,10 @@ def union(start_ns: Ints, end_ns: Ints) -> Intervals:
         running max ───────┤   ───┤
         union       ├──────┤   ├──┤
     """
+    native = library()
+    ready = columns.union(native, start_ns, end_ns) if native else None
+    if ready is not None:
+        return ready
     real = end_ns > start_ns
     if not real.all():
         start_ns, end_ns = start_ns[real], end_ns[real]
@@ -56,7 +62,14 @@ def _covered(intervals: Intervals, points: Ints) -> Bools:
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
-    """Return the times that ``a`` covers and ``b`` does not, by cutting time at every boundary."""
+    """Return the times that ``a`` covers and ``b`` does not."""
+    if native := library():
+        return columns.difference(native, a, b)
+    return _cut(a, b)
+
+
+def _cut(a: Intervals, b: Intervals) -> Intervals:
+    """Return the difference, by cutting time at every boundary."""
     # Mostly a few intervals of many touch the others.
     near = np.searchsorted(a[1], b[0], side="right") < np.searchsorted(a[0], b[1], side="left")
     if not near.any():

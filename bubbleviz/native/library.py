@@ -8,15 +8,17 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from bubbleviz.native import structures
 
 #: The file that the build puts beside this one.
 FILE = "libbubbleviz.dylib" if sys.platform == "darwin" else "libbubbleviz.so"
@@ -90,7 +92,20 @@ class _Named(ctypes.Structure):
     )
 
 
-_LAYOUT = tuple(map(ctypes.sizeof, (FileShape, IntegerColumn, _Leaves, _Selection, _Named)))
+#: By the function that gives them: bytes of the structures that functions take.
+_LAYOUTS = {
+    "bubbleviz_layout": tuple(
+        map(ctypes.sizeof, (FileShape, IntegerColumn, _Leaves, _Selection, _Named))
+    ),
+    "bubbleviz_launches_layout": structures.LAYOUT,
+}
+#: Functions whose results are no C int.
+_RESULTS: Mapping[str, Any] = {
+    "bubbleviz_patterns": ctypes.c_void_p,
+    "bubbleviz_union": ctypes.c_int64,
+    "bubbleviz_difference": ctypes.c_int64,
+    "bubbleviz_deeper": None,
+}
 
 
 @dataclass(frozen=True)
@@ -283,13 +298,15 @@ def _loaded() -> Library | None:
 
 def load(path: Path) -> Library | None:
     """Return the library in a file; None where it cannot be loaded, or is of another source."""
-    layout = (ctypes.c_uint32 * len(_LAYOUT))()
     try:
         functions = ctypes.CDLL(str(path))
-        functions.bubbleviz_layout(layout)
+        for name, layout in _LAYOUTS.items():
+            found = (ctypes.c_uint32 * len(layout))()
+            getattr(functions, name)(found)
+            if tuple(found) != layout:
+                return None
+        for name, result in _RESULTS.items():
+            getattr(functions, name).restype = result
     except (OSError, AttributeError):
         return None
-    if tuple(layout) != _LAYOUT:
-        return None
-    functions.bubbleviz_patterns.restype = ctypes.c_void_p
     return Library(functions)

@@ -19,19 +19,19 @@ class CorrelationIndex:
     """The activities of each process in order of their correlation ids."""
 
     def __init__(self, activities: Activities) -> None:
-        self._ids = activities.correlation_id
+        self.ids = activities.correlation_id
         # One column for all processes, which goes back to the system as a whole.
-        self._rows = np.empty(len(activities), np.int32)
-        self._of_process: dict[int, slice] = {}
+        self.rows = np.empty(len(activities), np.int32)
+        self.of_process: dict[int, slice] = {}
         at = 0
         for process in np.unique(activities.ranks[:, 0]).tolist():
             of_process = activities.ranks[:, 0] == process
             rows = np.flatnonzero(of_process[activities.rank]).astype(np.int32)
             ids = activities.correlation_id[rows]
             order = np.argsort(ids, kind="stable")
-            self._rows[at : at + len(rows)] = rows[order]
+            self.rows[at : at + len(rows)] = rows[order]
             known = int((ids != UNCORRELATED).sum())
-            self._of_process[process] = slice(at, at + known)
+            self.of_process[process] = slice(at, at + known)
             at += len(rows)
 
     def launched_by(self, calls: Calls) -> tuple[Codes, Ints]:
@@ -48,7 +48,7 @@ class CorrelationIndex:
         return np.concatenate(activity), np.concatenate(call)
 
     def _of_one(self, process: int, rows: Ints, calls: Calls) -> tuple[Codes, Ints]:
-        activities = self._rows[self._of_process.get(process, slice(0, 0))]
+        activities = self.rows[self.of_process.get(process, slice(0, 0))]
         ids = calls.correlation_id[rows]
         # Where the thread that calls is the only one of its process, ids ascend already.
         if not (ids[1:] > ids[:-1]).all():
@@ -59,12 +59,12 @@ class CorrelationIndex:
         low = bisect_left(activities, int(ids[0]), key=self._id_of)
         high = bisect_right(activities, int(ids[-1]), key=self._id_of)
         within = activities[low:high]
-        at = places_of(ids, self._ids[within])
+        at = places_of(ids, self.ids[within])
         hit = at != NONE
         return within[hit], rows[at[hit]]
 
     def _id_of(self, activity: int) -> int:
-        return int(self._ids[activity])
+        return int(self.ids[activity])
 
 
 def places_of(ids: npt.NDArray[np.uint32], wanted: npt.NDArray[np.uint32]) -> Codes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.interpret.linking.backward_threads import OpenBackwards, helper_threads
-from bubbleviz.interpret.linking.correlations import CorrelationIndex
+from bubbleviz.interpret.linking.launches import Launches
 from bubbleviz.interpret.linking.links import (
     CallStarts,
     LinkResult,
@@ -40,7 +40,7 @@ class _Linker:
     ) -> None:
         count = len(activities)
         self._activities = activities
-        self._launches = CorrelationIndex(activities)
+        self._launches = Launches(activities)
         self._thread_ranges = ThreadRanges(ranges, np.arange(len(ranges)))
         self._backward = OpenBackwards(ranges, phase) if cross_thread else None
         # Threads that open these themselves launch no backward of another thread.
@@ -48,8 +48,6 @@ class _Linker:
         self._forward_threads = np.unique(ranges.thread[forward])
         self._helpers = helpers
         self._threads = BlockNumbering()
-        self._call: Codes = np.full(count, NONE, np.int32)
-        self._launched_ns = np.zeros(count, np.int64)
         self._thread: Codes = np.full(count, NONE, np.int16)
         self._range = np.full(count, NONE, np.int32)
         self._rule = np.full(count, LinkRule.UNLINKED, np.int8)
@@ -67,31 +65,17 @@ class _Linker:
         self._last_ns = max(self._last_ns, int(calls.end_ns.max()))
         self._long_calls.add(calls)
         thread = self._threads.numbers(calls.thread)
-        activity, call = self._launches.launched_by(calls)
-        wins = self._wins(activity, calls.start_ns[call])
-        activity, call = activity[wins], call[wins]
-        launched = np.zeros(len(calls), bool)
-        launched[call] = True
-        self._add_workless(calls.start_ns[~launched], thread[~launched])
-        of_range, rule = self._attributed(calls.take(launched))
-        launch = (np.cumsum(launched) - 1)[call]
-        row = calls.row[call]
-        self._call, self._thread = widened(self._call, row), widened(self._thread, thread)
-        self._call[activity] = row
-        self._launched_ns[activity] = calls.start_ns[call]
-        self._thread[activity] = thread[call]
-        self._range[activity] = of_range[launch]
-        self._rule[activity] = rule[launch]
-
-    def _wins(self, activity: Codes, start_ns: Ints) -> Bools:
-        """Tell which activities get this call; one that they had before has no work after all."""
-        taken = self._call[activity] != NONE
-        wins: Bools = ~taken | (start_ns < self._launched_ns[activity])
-        lost = activity[taken & wins]
-        lost = lost[np.unique(self._call[lost], return_index=True)[1]]
-        if len(lost):
-            self._add_workless(self._launched_ns[lost], self._thread[lost])
-        return wins
+        block = self._launches.of(calls)
+        # A call that had launched something, until an earlier one with its id came.
+        self._add_workless(block.lost_start_ns, self._thread[block.lost])
+        workless = ~block.launched
+        self._add_workless(calls.start_ns[workless], thread[workless])
+        of_range, rule = self._attributed(calls.take(block.launched))
+        launch = (np.cumsum(block.launched) - 1)[block.call]
+        self._thread = widened(self._thread, thread)
+        self._thread[block.activity] = thread[block.call]
+        self._range[block.activity] = of_range[launch]
+        self._rule[block.activity] = rule[launch]
 
     def _add_workless(self, start_ns: Ints, thread: Codes) -> None:
         """Keep the starts of calls that launched nothing; ``thread`` numbers their threads."""
@@ -120,6 +104,7 @@ class _Linker:
             launches_known: whether the calls are a host's own.
         """
         self._decide_by_device()
+        launches = self._launches
         # One place more for what no call launched (-1).
         launching = np.zeros(len(self._threads) + 1, bool)
         launching[self._thread] = True
@@ -134,8 +119,8 @@ class _Linker:
         )
         bounded = launches_known and self._first_ns <= self._last_ns
         capture_ns = (self._first_ns, self._last_ns) if bounded else None
-        times = check_times(self._activities, self._call, self._launched_ns, capture_ns)
-        links = Links(self._call, self._range, self._rule)
+        times = check_times(self._activities, launches.call, launches.start_ns, capture_ns)
+        links = Links(launches.call, self._range, self._rule)
         activities = self._activities
         if times.sound is not None:
             activities, links = activities.chosen(times.sound), links.take(times.sound)
@@ -163,7 +148,7 @@ class _Linker:
             return np.isin(device_id[calls], devices)
 
         thread = self._threads.values[self._thread[rows]]
-        backward, _ = self._backward.only(thread, self._launched_ns[rows], used)
+        backward, _ = self._backward.only(thread, self._launches.start_ns[rows], used)
         self._range[rows] = backward
         self._rule[rows[backward >= 0]] = LinkRule.CROSS_THREAD
 

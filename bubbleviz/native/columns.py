@@ -1,0 +1,69 @@
+"""Columns: sets of intervals and intervals around others, worked out by the compiled part.
+
+The functions of :mod:`bubbleviz.model` that call these give the same without them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.native.library import Library
+
+_Ints = npt.NDArray[np.int64]
+_SIZE = ctypes.c_size_t
+
+
+def union(library: Library, start_ns: _Ints, end_ns: _Ints) -> tuple[_Ints, _Ints] | None:
+    """Return the union of intervals; None where their starts are in no order."""
+    start_ns, end_ns = np.ascontiguousarray(start_ns), np.ascontiguousarray(end_ns)
+    out_start, out_end = np.empty_like(start_ns), np.empty_like(end_ns)
+    count = library.functions.bubbleviz_union(
+        pointer(start_ns), pointer(end_ns), _SIZE(len(start_ns)),
+        pointer(out_start), pointer(out_end),
+    )  # fmt: skip
+    return None if count < 0 else (out_start[:count].copy(), out_end[:count].copy())
+
+
+def difference(
+    library: Library, a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]
+) -> tuple[_Ints, _Ints]:
+    """Return what set ``a`` covers and set ``b`` does not."""
+    columns = [np.ascontiguousarray(column) for column in (*a, *b)]
+    room = len(columns[0]) + len(columns[2])
+    start_ns, end_ns = np.empty(room, np.int64), np.empty(room, np.int64)
+    count = library.functions.bubbleviz_difference(
+        pointer(columns[0]), pointer(columns[1]), _SIZE(len(columns[0])),
+        pointer(columns[2]), pointer(columns[3]), _SIZE(len(columns[2])),
+        pointer(start_ns), pointer(end_ns),
+    )  # fmt: skip
+    return start_ns[:count].copy(), end_ns[:count].copy()
+
+
+def deepen(
+    library: Library,
+    layer: tuple[_Ints, _Ints, _Ints, _Ints],
+    queries: tuple[_Ints, _Ints],
+    best: tuple[_Ints, _Ints],
+) -> None:
+    """Put in place what is around queries, and deeper than what was found before.
+
+    Args:
+        library: the compiled part.
+        layer: start, end (inclusive), depth and row of intervals that share no point, ascending.
+        queries: start and end of each.
+        best: depth and row of what was found for each query; changed.
+    """
+    columns = [np.ascontiguousarray(column) for column in (*layer, *queries)]
+    library.functions.bubbleviz_deeper(
+        *map(pointer, columns[:4]), _SIZE(len(columns[0])),
+        *map(pointer, columns[4:]), _SIZE(len(columns[4])),
+        *map(pointer, best),
+    )  # fmt: skip
+
+
+def pointer(column: npt.NDArray[np.generic]) -> ctypes.c_void_p:
+    """Return the address of a contiguous column."""
+    return ctypes.c_void_p(column.ctypes.data)

@@ -1,0 +1,57 @@
+"""Structures: what ``launches.c`` takes, field by field."""
+
+from __future__ import annotations
+
+import ctypes
+
+_POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
+
+
+class LaunchedRows(ctypes.Structure):
+    """``struct index``: rows of what was launched, by process and correlation id."""
+
+    _fields_ = (
+        ("process", _POINTER),
+        ("begin", _POINTER),
+        ("known", _POINTER),
+        ("near", _POINTER),
+        ("processes", _SIZE),
+        ("rows", _POINTER),
+        ("ids", _POINTER),
+    )
+
+
+class CallBlock(ctypes.Structure):
+    """``struct calls``: columns of a block of calls."""
+
+    _fields_ = (
+        ("row", _POINTER),
+        ("start", _POINTER),
+        ("thread", _POINTER),
+        ("id", _POINTER),
+        ("count", _SIZE),
+    )
+
+
+class LaunchColumns(ctypes.Structure):
+    """``struct launches``: row and start of the call of each of what was launched."""
+
+    _fields_ = (("call", _POINTER), ("start", _POINTER))
+
+
+class FoundLaunches(ctypes.Structure):
+    """``struct found``: what a block of calls launched, and what it took from earlier ones."""
+
+    _fields_ = (
+        ("place", _POINTER),
+        ("activity", _POINTER),
+        ("of_call", _POINTER),
+        ("pairs", _SIZE),
+        ("room", _SIZE),
+        ("lost", _POINTER),
+        ("lost_start", _POINTER),
+        ("losses", _SIZE),
+    )
+
+
+LAYOUT = tuple(map(ctypes.sizeof, (LaunchedRows, CallBlock, LaunchColumns, FoundLaunches)))

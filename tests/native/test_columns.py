@@ -1,0 +1,156 @@
+"""What the compiled part makes of columns is what numpy makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bubbleviz.interpret.linking.launches import Launches
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.containment import Innermost
+from bubbleviz.model.profile import UNCORRELATED, Activities, Calls
+from bubbleviz.native import library as native
+from tests.support.compiled import compiled_library
+
+TIMES = st.integers(0, 20)
+SPANS = st.lists(st.tuples(TIMES, TIMES), max_size=12)
+IDS = st.sampled_from((0, 1, 2, 3, 70, UNCORRELATED - 1, UNCORRELATED))
+PROCESSES = st.integers(1, 3)
+#: (process, correlation id) of what was launched.
+WORK = st.lists(st.tuples(PROCESSES, IDS), max_size=12)
+#: (process, thread of it, correlation id, start) of calls, in blocks.
+CALLS = st.lists(
+    st.lists(st.tuples(PROCESSES, st.integers(0, 1), IDS, TIMES), max_size=8), max_size=4
+)
+
+
+def both(work: Callable[[], Any]) -> tuple[Any, Any]:
+    """Return what some work gives without the compiled part, and with that of this source."""
+    library = compiled_library()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "_loaded", lambda: library)
+        patch.setenv(native.SWITCH, "0")
+        without = work()
+        patch.delenv(native.SWITCH)
+        return without, work()
+
+
+def columns(spans: list[tuple[int, int]]) -> tuple[Ints, Ints]:
+    start, end = zip(*spans, strict=True) if spans else ((), ())
+    return np.array(start, np.int64), np.array(end, np.int64)
+
+
+def lists(found: tuple[Any, ...]) -> list[list[int]]:
+    return [column.tolist() for column in found]
+
+
+@example([])
+@example([(3, 3), (3, 3)])
+@given(SPANS)
+def test_unions_are_the_same(spans: list[tuple[int, int]]) -> None:
+    for some in (spans, sorted(spans)):
+        without, found = both(lambda some=some: lists(intervals.union(*columns(some))))
+
+        assert found == without
+
+
+@example([], [])
+@example([(0, 9)], [(0, 9)])
+@given(SPANS, SPANS)
+def test_differences_are_the_same(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    one, two = intervals.union(*columns(a)), intervals.union(*columns(b))
+
+    without, found = both(lambda: lists(intervals.difference(one, two)))
+
+    assert found == without
+
+
+def test_columns_need_not_be_contiguous() -> None:
+    table = np.array([[0, 5, 10], [3, 8, 13]], np.int64).T
+
+    without, found = both(lambda: lists(intervals.union(table[::2, 0], table[::2, 1])))
+
+    assert found == without == [[0, 10], [3, 13]]
+
+
+@example([], [(1, 2)])
+@example([(0, 5), (0, 5), (1, 4), (1, 4)], [(1, 4), (0, 5), (6, 6)])
+@given(SPANS, SPANS)
+def test_the_innermost_around_is_the_same(
+    spans: list[tuple[int, int]], asked: list[tuple[int, int]]
+) -> None:
+    index = Innermost.of(*columns(spans))
+    for some in (asked, sorted(asked)):
+        without, found = both(lambda some=some: index.around(*columns(some)).tolist())
+
+        assert found == without
+
+
+def activities(work: list[tuple[int, int]]) -> Activities:
+    """Return work of processes, on a device each."""
+    process, ids = columns(work)
+    ranks, rank = np.unique(process, return_inverse=True)
+    none = np.zeros(len(work), np.int64)
+    return Activities(
+        none, none + 1, rank.astype(np.int16), ids.astype(np.uint32), none.astype(np.int16),
+        len(work), ("k",), np.stack((ranks, np.zeros_like(ranks)), axis=1),
+    )  # fmt: skip
+
+
+def calls(block: list[tuple[int, int, int, int]], first: int) -> Calls:
+    """Return a block of calls, numbered from one on with gaps."""
+    table = np.array(block, np.int64).reshape(-1, 4)
+    return Calls(
+        first + 2 * np.arange(len(table)),
+        table[:, 3].copy(),
+        table[:, 3] + 1,
+        table[:, 0] << 24 | table[:, 1],
+        table[:, 2].astype(np.uint32),
+    )
+
+
+def linked(work: list[tuple[int, int]], blocks: list[list[tuple[int, int, int, int]]]) -> Any:
+    """Return all that launches say as blocks pass by, whatever the order of pairs."""
+    launches, told, first = Launches(activities(work)), [], 0
+    for block in filter(None, blocks):
+        found = launches.of(calls(block, first))
+        first += 2 * len(block)
+        told.append(
+            (
+                sorted(zip(found.activity.tolist(), found.call.tolist(), strict=True)),
+                found.launched.tolist(),
+                sorted(found.lost_start_ns.tolist()),
+            )
+        )
+    return told, launches.call.tolist(), launches.start_ns.tolist()
+
+
+@example([], [[(1, 0, 1, 5)]])
+@example([(1, 2), (1, 2), (2, 2)], [[(1, 0, 2, 5), (1, 0, 2, 5)], [(1, 1, 2, 4), (1, 1, 2, 3)]])
+@given(WORK, CALLS)
+def test_launches_are_the_same(
+    work: list[tuple[int, int]], blocks: list[list[tuple[int, int, int, int]]]
+) -> None:
+    without, found = both(lambda: linked(work, blocks))
+
+    assert found == without
+
+
+def test_calls_whose_rows_do_not_ascend_are_linked_all_the_same() -> None:
+    block = calls([(1, 0, 1, 5), (1, 0, 1, 3)], 0)
+    block = block.take(np.array([1, 0]))
+
+    def found() -> Any:
+        launches = Launches(activities([(1, 1)]))
+        return launches.of(block).launched.tolist(), launches.call.tolist()
+
+    without, compiled = both(found)
+
+    assert compiled == without == ([True, False], [2])
+
