@@ -91,10 +91,14 @@ class LaunchFinder:
         self._library.functions.bubbleviz_launches(
             ctypes.byref(self._index),
             ctypes.byref(CallBlock(*map(pointer, columns), count)),
-            ctypes.byref(LaunchColumns(*map(pointer, launches))),
+            ctypes.byref(LaunchColumns(pointer(launches[0]), pointer(launches[1]))),
             ctypes.byref(found),
         )
         pairs, losses = slice(0, found.pairs), slice(0, found.losses)
         return FoundPairs(
-            self._activity[pairs], self._call[pairs], place >= 0, lost[losses], lost_start_ns[losses]
+            self._activity[pairs],
+            self._call[pairs],
+            place >= 0,
+            lost[losses],
+            lost_start_ns[losses],
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,21 @@ def lists(found: tuple[Any, ...]) -> list[list[int]]:
     return [column.tolist() for column in found]
 
 
+def union(spans: list[tuple[int, int]]) -> list[list[int]]:
+    return lists(intervals.union(*columns(spans)))
+
+
+def around(index: Innermost, asked: list[tuple[int, int]]) -> list[int]:
+    found: list[int] = index.around(*columns(asked)).tolist()
+    return found
+
+
 @example([])
 @example([(3, 3), (3, 3)])
 @given(SPANS)
 def test_unions_are_the_same(spans: list[tuple[int, int]]) -> None:
     for some in (spans, sorted(spans)):
-        without, found = both(lambda some=some: lists(intervals.union(*columns(some))))
+        without, found = both(partial(union, some))
 
         assert found == without
 
@@ -87,7 +97,7 @@ def test_the_innermost_around_is_the_same(
 ) -> None:
     index = Innermost.of(*columns(spans))
     for some in (asked, sorted(asked)):
-        without, found = both(lambda some=some: index.around(*columns(some)).tolist())
+        without, found = both(partial(around, index, some))
 
         assert found == without
 
@@ -153,4 +163,3 @@ def test_calls_whose_rows_do_not_ascend_are_linked_all_the_same() -> None:
     without, compiled = both(found)
 
     assert compiled == without == ([True, False], [2])
-
