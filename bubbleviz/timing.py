@@ -18,12 +18,14 @@ class Step:
         depth: how many steps it is a part of.
         seconds: how long it took, its own parts included.
         rows: how many rows it took in; 0 where rows mean nothing.
+        files: which files it was; empty for a step that is no choice between ways to read a file.
     """
 
     name: str
     depth: int
     seconds: float
     rows: int
+    files: tuple[str, ...] = ()
 
 
 class _Notes:
@@ -33,11 +35,16 @@ class _Notes:
         self.steps: dict[tuple[str, ...], Step] = {}
         self.open: tuple[str, ...] = ()
 
-    def add(self, place: tuple[str, ...], seconds: float, rows: int) -> None:
+    def add(
+        self, place: tuple[str, ...], seconds: float, rows: int, files: tuple[str, ...] = ()
+    ) -> None:
         """Add to the step of that name (the last one) inside those before it."""
         before = self.steps.get(place, Step(place[-1], len(place) - 1, 0.0, 0))
         self.steps[place] = replace(
-            before, seconds=before.seconds + seconds, rows=before.rows + rows
+            before,
+            seconds=before.seconds + seconds,
+            rows=before.rows + rows,
+            files=before.files + files,
         )
 
 
@@ -68,6 +75,12 @@ def step(name: str) -> Iterator[Rows]:
         notes.add(place, perf_counter() - begun, rows.count)
 
 
+def note_way(name: str, file: str) -> None:
+    """Note in which of several ways a file is read."""
+    if notes := _notes.get():
+        notes.add((*notes.open, name), 0.0, 0, (file,))
+
+
 @contextmanager
 def noting() -> Iterator[list[Step]]:
     """Note the steps of what is done inside; the list yielded holds them at the end."""
@@ -88,4 +101,4 @@ def add(steps: Sequence[Step]) -> None:
     key: tuple[str, ...] = ()
     for noted in steps:
         key = (*key[: noted.depth], noted.name)
-        notes.add((*notes.open, *key), noted.seconds, noted.rows)
+        notes.add((*notes.open, *key), noted.seconds, noted.rows, noted.files)

@@ -31,6 +31,8 @@ def inspection_parts(inspection: Inspection) -> Iterator[RenderableType]:
     )
     pids = ", ".join(str(pid_of(p)) for p in contents.processes) or "none with kernels"
     head.append(f"\n  processes    {one_line(pids, 100)}", style="not bold")
+    if contents.reader:
+        head.append(f"\n  read by      {contents.reader}", style="not bold")
     yield head
     noun = "GPU" if source.on_host else source.device
     for device in contents.devices:

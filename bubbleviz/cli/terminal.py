@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Characters of a profile's name beside its bar.
 _LONGEST_NAME = 40
+#: Characters of a path in a list, and how many files that names.
+_LONGEST_PATH, _FILES = 100, 4
 #: Characters of a complaint.
 _LONGEST = 800
 
@@ -191,8 +193,18 @@ def search_bar() -> Iterator[Watch]:
 def show_steps(steps: Sequence[Step]) -> None:
     """Print to standard error where the time went."""
     for step in steps:
+        if step.files:
+            sys.stderr.write(f"{'  ' * step.depth}{step.name}: {_listed(step.files)}\n")
+            continue
         rows = f"{step.rows:>14,} rows" if step.rows else ""
         sys.stderr.write(f"{'  ' * step.depth + step.name:<44}{step.seconds:>9.3f} s{rows}\n")
+
+
+def _listed(files: Sequence[str]) -> str:
+    """Return the first of some files, and how many more there are."""
+    first = [one_line(anonymous(file), _LONGEST_PATH) for file in sorted(files)[:_FILES]]
+    more = [f"{len(files) - _FILES} more"] if len(files) > _FILES else []
+    return ", ".join((*first, *more))
 
 
 def complain(message: str, code: int) -> int:

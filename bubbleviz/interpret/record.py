@@ -73,7 +73,8 @@ def record(
     watch(0.0)
     with noting() as steps, export_of(path, keep=options.keep_export) as file:
         recording = _record_export(file, options, watch)
-    return TimedRecording(renamed(recording, file, path), tuple(steps))
+    shown = (replace(s, files=(path,) * len(s.files)) for s in steps)
+    return TimedRecording(renamed(recording, file, path), tuple(shown))
 
 
 def renamed(recording: Recording, path: str, shown: str) -> Recording:

@@ -342,6 +342,7 @@ class Contents:
         ranges: how many rows can hold ranges, of any name.
         missing: what stands in the way or would add to it, with what would record it.
         readable: whether what it has is enough all the same.
+        reader: what has read it, and why not what is faster; "" where there is one way only.
     """
 
     source: Source
@@ -352,3 +353,4 @@ class Contents:
     ranges: int
     missing: tuple[str, ...]
     readable: bool
+    reader: str = ""

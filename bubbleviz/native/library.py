@@ -291,6 +291,16 @@ def library() -> Library | None:
     return None if os.environ.get(SWITCH) == "0" else _loaded()
 
 
+def absence() -> str:
+    """Return why there is no compiled part; "" where there is one."""
+    if library() is not None:
+        return ""
+    if os.environ.get(SWITCH) == "0":
+        return f"{SWITCH}=0 switches the compiled reader off"
+    built = Path(__file__).with_name(FILE).exists()
+    return f"{FILE} cannot be loaded" if built else "the compiled reader was not built"
+
+
 @cache
 def _loaded() -> Library | None:
     return load(Path(__file__).with_name(FILE))

@@ -285,28 +285,36 @@ def _reserve_most(path: Path) -> None:
     _byte(20, 33)(path)
 
 
-UNUSUAL: dict[str, tuple[str, ...] | Callable[[Path], None]] = {
-    "a log": ("PRAGMA journal_mode = WAL",),
-    "moving pages": ("PRAGMA auto_vacuum = FULL", "VACUUM"),
-    "a log that lies beside": lambda path: path.with_name(f"{path.name}-wal").touch(),
-    "bytes behind the last page": lambda path: os.truncate(path, path.stat().st_size + 1),
-    "a size of another change": _byte(95, 77),
-    "reserved bytes that leave too little": _reserve_most,
-    "fractions of another format": _byte(21, 63),
-    "a format of the future": _byte(47, 5),
-    "another encoding": _byte(59, 2),
+#: What is done to a file, and the reason that is given for leaving it to SQLite.
+UNUSUAL: dict[str, tuple[tuple[str, ...] | Callable[[Path], None], str]] = {
+    "a log": (("PRAGMA journal_mode = WAL",), "it keeps a write-ahead log"),
+    "moving pages": (("PRAGMA auto_vacuum = FULL", "VACUUM"), "it vacuums itself"),
+    "a log that lies beside": (
+        lambda path: path.with_name(f"{path.name}-wal").touch(),
+        "a journal or log lies beside the file",
+    ),
+    "bytes behind the last page": (
+        lambda path: os.truncate(path, path.stat().st_size + 1),
+        "its size is not what its header says",
+    ),
+    "a size of another change": (_byte(95, 77), "its size is not what its header says"),
+    "reserved bytes that leave too little": (_reserve_most, "the size of its pages is none"),
+    "fractions of another format": (_byte(21, 63), "its pages overflow at unusual sizes"),
+    "a format of the future": (_byte(47, 5), "its schema is of a newer format"),
+    "another encoding": (_byte(59, 2), "its encoding is not UTF-8"),
 }
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_files_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) -> None:
-    edit = UNUSUAL[name]
+    edit, reason = UNUSUAL[name]
     path = _edited(tmp_path, *(edit if isinstance(edit, tuple) else ()))
     if callable(edit):
         edit(path)
     try:
         with opened(str(path)) as export:
             assert export.direct is None
+            assert export.reader() == f"SQLite ({reason})"
     except ProfileError:
         pass  # a file that SQLite does not read either
 
@@ -353,6 +361,79 @@ def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str)
         assert export.direct is not None
         assert export.direct.columns("gpu_work/kernels", 1, 1 << 40) is None
         assert export.direct.columns("gpu_work/kernels", 1, 1) is None
+        told = export.reader()
+        assert told.startswith("compiled reader, ")
+        assert f"{KERNEL} " in told
+
+
+# --- which reader it was -------------------------------------------------------------------------
+
+
+def test_a_plain_file_is_read_by_the_compiled_reader() -> None:
+    with opened(str(EXAMPLE)) as export:
+        assert export.reader() == "compiled reader"
+
+
+def test_a_page_that_is_not_plain_is_told_with_its_table(tmp_path: Path) -> None:
+    path = _edited(tmp_path, f"UPDATE {KERNEL} SET deviceId = 'one' WHERE rowid = 9")
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        assert export.reader() == "compiled reader"
+        export.direct.columns("gpu_work/kernels", 1, 20)
+        assert export.reader() == (
+            f"compiled reader, then SQLite (a page of {KERNEL} is not plain, or memory was short)"
+        )
+
+
+def test_a_table_that_sqlite_reads_is_told_with_the_reason(tmp_path: Path) -> None:
+    path = _edited(tmp_path, *_rebuilt(f'"start" INTEGER PRIMARY KEY DESC, "end" INT, {_REST}'))
+    with opened(str(path)) as export:
+        assert export.reader() == (
+            f"compiled reader, and SQLite ({KERNEL} has computed columns or an unusual key)"
+        )
+
+
+def test_a_file_of_other_tables_is_told(tmp_path: Path) -> None:
+    tables = (KERNEL, RUNTIME, "NVTX_EVENTS", "StringIds")
+    path = _edited(tmp_path, *(f"DROP TABLE {table}" for table in tables))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE StringIds (id, value)")
+    with opened(str(path)) as export:
+        assert export.reader() == "SQLite (StringIds has columns of unusual types, or lacks one)"
+
+
+def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> str:
+        with opened(str(EXAMPLE)) as export:
+            return export.reader()
+
+    monkeypatch.setenv(native.SWITCH, "0")
+    assert told() == "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"
+    monkeypatch.delenv(native.SWITCH)
+    monkeypatch.setattr(native, "_loaded", lambda: None)
+    monkeypatch.setattr(native, "FILE", "no such file")
+    assert told() == "SQLite (the compiled reader was not built)"
+    monkeypatch.setattr(native, "FILE", Path(native.__file__).name)
+    assert told() == "SQLite (library.py cannot be loaded)"
+
+
+def test_timings_and_inspect_tell_the_reader_and_the_report_does_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    for switch, reader in (
+        ("1", "compiled reader"),
+        ("0", "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"),
+    ):
+        monkeypatch.setenv(native.SWITCH, switch)
+        assert main(["analyze", str(EXAMPLE), "--json", "-", "--timings"]) == 0
+        out, err = capsys.readouterr()
+        assert f"  {reader}: {EXAMPLE}\n" in err
+        shown.append(out)
+        assert main(["inspect", str(EXAMPLE)]) == 0
+        assert f"\n  read by      {reader}\n" in capsys.readouterr().out
+
+    assert shown[0] == shown[1]
 
 
 def test_the_key_is_the_row_number(tmp_path: Path) -> None:

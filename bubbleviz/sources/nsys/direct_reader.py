@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.values import frozen
@@ -22,10 +23,13 @@ from bubbleviz.native.library import (
     NamedRows,
     Null,
     Selection,
+    absence,
     library,
 )
 from bubbleviz.sources.nsys.pages import HEADER_BYTES, page_counts
 from bubbleviz.sources.nsys.queries import Query
+
+_RowsT = TypeVar("_RowsT", Ints, NamedRows)
 
 _MAGIC = b"SQLite format 3\0"
 #: Fractions of a page that overflow; the format fixes them.
@@ -182,15 +186,39 @@ class DirectReader:
     Threads may use it at the same time.
     """
 
-    def __init__(self, functions: Library, file: FileShape, tables: Mapping[str, _OpenTable]):
+    def __init__(
+        self,
+        functions: Library,
+        file: FileShape,
+        tables: Mapping[str, _OpenTable],
+        left: Sequence[str],
+    ):
+        """Take the tables that are read directly, by query, and of others why they are not."""
         self._functions = functions
         self._file = file
         self._tables = tables
-        self._plain = True
+        self._left = left
+        self._odd = ""
 
     def reads(self, query: str) -> bool:
         """Tell whether a query's table is read directly, as far as is known."""
-        return self._plain and query in self._tables
+        return not self._odd and query in self._tables
+
+    def account(self) -> str:
+        """Return what reads the file, as far as is known, and why where that is SQLite."""
+        left = "; ".join(self._left)
+        if self._odd:
+            reason = f"a page of {self._odd} is not plain, or memory was short"
+            return f"compiled reader, then SQLite ({reason})"
+        if not self._tables:
+            return f"SQLite ({left or 'the file has none of the large tables'})"
+        return f"compiled reader, and SQLite ({left})" if left else "compiled reader"
+
+    def _read(self, query: str, rows: _RowsT | None) -> _RowsT | None:
+        """Return what was read of a query's table, once it is noted if that was nothing."""
+        if rows is None:
+            self._odd = self._odd or SOURCES[query].table
+        return rows
 
     def columns(self, query: str, first: int, last: int) -> Ints | None:
         """Return the int64 columns of a query in some rows, shape (columns, rows)."""
@@ -198,8 +226,7 @@ class DirectReader:
             return None
         table = self._tables[query]
         columns = self._functions.integers(self._file, table.leaves, table.columns, first, last)
-        self._plain = self._plain and columns is not None
-        return columns
+        return self._read(query, columns)
 
     def named(
         self,
@@ -223,15 +250,14 @@ class DirectReader:
         table = self._tables[query]
         selection = Selection(globs, table.text, table.kind, kinds, table.text_id, text_ids)
         rows = self._functions.named(self._file, table.leaves, table.columns, selection, *bounds)
-        self._plain = self._plain and rows is not None
-        return rows
+        return self._read(query, rows)
 
 
 @contextmanager
 def opened_directly(
     path: str, stored: Mapping[str, StoredTable], views: Mapping[str, Query]
-) -> Iterator[DirectReader | None]:
-    """Open a file beside SQLite; None where it, or the machine, does not allow it.
+) -> Iterator[tuple[DirectReader | None, str]]:
+    """Open a file beside SQLite; None and the reason where it, or the machine, does not allow it.
 
     Args:
         path: of the file, which nothing is writing.
@@ -240,58 +266,67 @@ def opened_directly(
     """
     functions = library()
     if functions is None:
-        yield None
+        yield None, absence()
         return
-    with _descriptor_of(path) as descriptor:
-        file = None if descriptor is None else _shape_of(descriptor)
-        yield None if file is None else _reader(functions, file, stored, views)
+    with _opened_file(path) as file:
+        if isinstance(file, str):
+            yield None, file
+        else:
+            yield _reader(functions, file, stored, views), ""
 
 
 @contextmanager
-def _descriptor_of(path: str) -> Iterator[int | None]:
-    """Open a file beside which no journal or log lies; None where that cannot be."""
-    descriptor = None
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY) if _alone(path) else None
+def _opened_file(path: str) -> Iterator[FileShape | str]:
+    """Open a file that is plain as a whole; yield what is not plain about it where it is not."""
+    if _accompanied(path):
+        yield "a journal or log lies beside the file"
+        return
     try:
-        yield descriptor
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        yield "the file cannot be opened a second time"
+        return
+    try:
+        yield _shape_of(descriptor)
     finally:
-        if descriptor is not None:
-            with suppress(OSError):
-                os.close(descriptor)
+        with suppress(OSError):
+            os.close(descriptor)
 
 
-def _alone(path: str) -> bool:
-    """Tell whether no journal or log lies beside a file, not even an empty one."""
+def _accompanied(path: str) -> bool:
+    """Tell whether a journal or log lies beside a file, if only an empty one."""
     real = str(Path(path).resolve())
-    return not any(Path(real + suffix).exists() for suffix in ("-wal", "-journal", "-shm"))
+    return any(Path(real + suffix).exists() for suffix in ("-wal", "-journal", "-shm"))
 
 
-def _shape_of(descriptor: int) -> FileShape | None:
-    """Return the shape of a file whose header is plain in every respect."""
+def _shape_of(descriptor: int) -> FileShape | str:
+    """Return the shape of a file; the first thing in its header that is not plain, if any."""
     try:
         head, file_bytes = os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size
     except OSError:
-        return None
+        return "its header cannot be read"
     if len(head) < HEADER_BYTES or not head.startswith(_MAGIC):
-        return None
+        return "it does not begin with SQLite's header"
 
     def number(at: int) -> int:
         return int.from_bytes(head[at : at + 4], "big")
 
     page_bytes, pages = page_counts(head)
-    plain = (
-        page_bytes.bit_count() == 1
-        and page_bytes - head[20] >= _LEAST_USABLE
-        and head[18] == head[19] == 1  # a journal, no log, as nsys writes it
-        and head[21:24] == _FRACTIONS
-        and number(24) == number(92)  # the size below is that of the last change
-        and pages * page_bytes == file_bytes
-        and 1 <= number(44) <= _MOST_FORMAT
-        and number(52) == 0  # no pages move
-        and number(56) == _UTF8
-    )
-    return FileShape(descriptor, page_bytes, page_bytes - head[20], pages) if plain else None
+    usable = page_bytes - head[20]
+    # A journal and no log, as nsys writes it; the size is that of the last change; no pages move.
+    plain = {
+        "the size of its pages is none": page_bytes.bit_count() == 1 and usable >= _LEAST_USABLE,
+        "it keeps a write-ahead log": head[18] == head[19] == 1,
+        "its pages overflow at unusual sizes": head[21:24] == _FRACTIONS,
+        "its size is not what its header says": (
+            number(24) == number(92) and pages * page_bytes == file_bytes
+        ),
+        "its schema is of a newer format": 1 <= number(44) <= _MOST_FORMAT,
+        "it vacuums itself": number(52) == 0,
+        "its encoding is not UTF-8": number(56) == _UTF8,
+    }
+    odd = next((words for words, holds in plain.items() if not holds), None)
+    return odd or FileShape(descriptor, page_bytes, usable, pages)
 
 
 def _reader(
@@ -299,22 +334,28 @@ def _reader(
     file: FileShape,
     stored: Mapping[str, StoredTable],
     views: Mapping[str, Query],
-) -> DirectReader | None:
-    tables = {}
+) -> DirectReader:
+    tables, left = {}, []
     variants = {view.name for view in views.values()}
     for query, source in SOURCES.items():
         table = stored.get(source.table)
-        if table is None or (source.view and source.view not in variants):
+        if table is None:
+            continue
+        if source.view and source.view not in variants:
+            left.append(f"{source.table} lacks columns of today's exports")
             continue
         open_table = _open_table(functions, file, source, table)
-        if open_table is not None:
+        if isinstance(open_table, str):
+            left.append(f"{source.table} {open_table}")
+        else:
             tables[query] = open_table
-    return DirectReader(functions, file, tables)
+    return DirectReader(functions, file, tables, left)
 
 
 def _open_table(
     functions: Library, file: FileShape, source: Source, table: StoredTable
-) -> _OpenTable | None:
+) -> _OpenTable | str:
+    """Return a table with its pages known, or what is not plain about it."""
     columns = [_integer_column(column, table) for column in source.columns]
     text = table.columns.get(source.text)
     texts = not source.text or (
@@ -322,11 +363,13 @@ def _open_table(
     )
     # A key is stored as NULL, and rows are selected by what is stored.
     keys = [c for c in (source.kind, source.text_id) if c and table.columns[c].is_key]
-    if keys or not table.plain or not texts or None in columns:
-        return None
+    if keys or not table.plain:
+        return "has computed columns or an unusual key"
+    if not texts or None in columns:
+        return "has columns of unusual types, or lacks one"
     leaves = functions.leaves(file, table.root)
     if leaves is None:
-        return None
+        return "has an unusual tree of pages, or memory was short"
 
     def place(name: str) -> int:
         return table.columns[name].place if name else NONE

@@ -48,6 +48,7 @@ class Export:
         catalogue: answers small queries.
         database: reads large tables.
         direct: reads them faster; None where it cannot.
+        indirect: why it cannot.
     """
 
     schema: Schema
@@ -55,6 +56,11 @@ class Export:
     catalogue: Catalogue
     database: Database
     direct: DirectReader | None = None
+    indirect: str = ""
+
+    def reader(self) -> str:
+        """Return what reads the large tables, as far as is known, and why where that is SQLite."""
+        return self.direct.account() if self.direct else f"SQLite ({self.indirect})"
 
     @property
     def path(self) -> str:
@@ -149,9 +155,9 @@ def opened(path: str) -> Iterator[Export]:
         stored = stored_tables(catalogue.storage()) if library() else {}
         with (
             opened_database(path, statements) as database,
-            opened_directly(path, stored, views) as direct,
+            opened_directly(path, stored, views) as (direct, indirect),
         ):
-            yield Export(schema, views, catalogue, database, direct)
+            yield Export(schema, views, catalogue, database, direct, indirect)
 
 
 def _check_finished(path: str) -> None:

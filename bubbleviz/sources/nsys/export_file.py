@@ -45,7 +45,7 @@ from bubbleviz.sources.nsys.target import (
     target_limitations,
     threads_of,
 )
-from bubbleviz.timing import step
+from bubbleviz.timing import note_way, step
 
 #: The queries for the first and last row of the large tables.
 _BOUNDS = ("gpu_work/kernel_bounds", "ranges/bounds", "calls/bounds")
@@ -190,6 +190,7 @@ class NsysFile:
             ranges=next(table.rows or 0 for table in tables if table.table == NVTX),
             missing=missing,
             readable=readable,
+            reader=export.reader(),
         )
 
 
@@ -207,6 +208,7 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
         # The names of ranges to read are known only after a while; kernels need none.
         scan.begin(kernel_stretches(export, scan))
         yield NsysFile(export, scan)
+        note_way(export.reader(), path)
 
 
 def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
