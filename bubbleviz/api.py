@@ -109,7 +109,12 @@ def analyze(
         run, counts, explanation = windowed(part, run, counts, explanation)
         shown = run.ranks, run.operations, counts.iterations
         inferred = any(recording.microbatches_inferred for recording in recordings)
-        schedule = schedule_of(*shown, inferred=inferred, stages_missing=run.stages_missing)
+        schedule = schedule_of(
+            *shown,
+            inferred=inferred,
+            stages_missing=run.stages_missing,
+            pipeline_unproven=run.pipeline_unproven,
+        )
         comparison = None if planned is None else compared(*shown, planned)
     report = assemble(NotebookReport, recordings, run, counts, explanation, unreadable)
     report = with_schedule(report, schedule, comparison)

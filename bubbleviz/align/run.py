@@ -63,6 +63,7 @@ class Run:
         paired: whether iterations of different ranks are known to be the same.
         stages_missing: whether no profile holds some virtual stages of the run.
         ranks_missing: whether no profile holds some ranks of the run.
+        pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
         limitations: what could not be determined.
         rank_of_local: for each profile, the rank of each of its own ranks.
     """
@@ -85,6 +86,7 @@ class Run:
     paired: bool
     stages_missing: bool
     ranks_missing: bool
+    pipeline_unproven: bool
     limitations: tuple[Limitation, ...]
     rank_of_local: tuple[Ints, ...]
 
@@ -165,6 +167,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
         paired=staging.pairing.known,
         stages_missing=staging.stages_missing,
         ranks_missing=staging.ranks_missing,
+        pipeline_unproven=staging.pipeline_unproven,
         limitations=(
             *(untimed(sources) if hints.method == "utc" else ()),
             *time.limitations,

@@ -14,10 +14,9 @@ between two neighbours of one pipeline is at least the F and B of the lower one;
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
+from bubbleviz.align.rank_orders import orders_by_rank
 from bubbleviz.align.virtual_stages import VirtualStages
 from bubbleviz.align.waits import Waits, usual_waits
 from bubbleviz.model.columns import NONE, Ints, joined
@@ -85,18 +84,7 @@ def _run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
         rank: ranks.
         stage: what those of them share that should run alike.
     """
-    counted = np.isin(operations.phase, COUNTED) & (operations.iteration >= 0)
-    rows = np.flatnonzero(counted & (operations.occurrence == 0))
-    rows = rows[
-        np.lexsort(
-            (operations.host_start_ns[rows], operations.iteration[rows], operations.rank[rows])
-        )
-    ]
-    what = np.stack((operations.phase, operations.microbatch, operations.chunk), axis=1)[rows]
-    groups = groups_of(operations.rank[rows], operations.iteration[rows])
-    orders: dict[int, Counter[bytes]] = {}
-    for first, order in zip(groups.first, np.split(what, groups.first[1:]), strict=True):
-        orders.setdefault(int(operations.rank[rows[first]]), Counter())[order.tobytes()] += 1
+    orders = orders_by_rank(operations)
     usual = {r: counts.most_common(1)[0][0] for r, counts in orders.items()}
     alike = {(s, usual[r]) for r, s in zip(rank.tolist(), stage.tolist(), strict=True)}
     return len(alike) == len(np.unique(stage))

@@ -14,6 +14,7 @@ import numpy as np
 
 from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations
 from bubbleviz.align.merge import JoinedRecordings
+from bubbleviz.align.pipeline_evidence import microbatches_nest, transfers_or_orders_differ
 from bubbleviz.align.pipelines import (
     Parallel,
     RankNumbers,
@@ -32,6 +33,7 @@ from bubbleviz.align.staging_limitations import (
     REPLICAS,
     STAGES_MISSING,
     UNPAIRED,
+    UNPROVEN,
     ranks_missing,
     reaches_beyond,
     stages_far_apart,
@@ -67,6 +69,7 @@ class Staging:
         pairing: the iterations over all ranks.
         stages_missing: whether virtual stages are known to be missing.
         ranks_missing: whether ranks are known to be missing, of these stages or others.
+        pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
         limitations: what could not be inferred.
     """
 
@@ -78,6 +81,7 @@ class Staging:
     pairing: Pairing
     stages_missing: bool
     ranks_missing: bool
+    pipeline_unproven: bool
     limitations: tuple[Limitation, ...]
 
 
@@ -117,11 +121,7 @@ def stage(
     elif named is not None:
         staging = _with(inputs, named, by_name=True)
     else:
-        staging = _with(inputs, _inferred_stages(inputs))
-        if _is_contradicted(inputs, staging):
-            none = np.empty(0, np.int64)
-            unknown = _with(inputs, VirtualStages(none, none, none))
-            return _noted(inputs, unknown, (CONTRADICTED,))
+        return _inferred(inputs)
     gap = named is not None and len(np.unique(named.virtual_stage)) <= named.virtual_stage.max()
     return _noted(
         inputs,
@@ -129,6 +129,44 @@ def stage(
         stages_unknown(joined.operations, staging.stage_of_rank),
         stages_missing=bool(gap),
     )
+
+
+def _inferred(inputs: _Inputs) -> Staging:
+    """Return the staging that waiting times give; without stages where these cannot be true."""
+    staging = _with(inputs, _inferred_stages(inputs))
+    notes = stages_unknown(inputs.joined.operations, staging.stage_of_rank)
+    refuted = not notes and _is_contradicted(inputs, staging)
+    known = not notes and not refuted
+    unproven = not _forms_pipeline(inputs, staging, known=known)
+    if refuted or (known and unproven):
+        none = np.empty(0, np.int64)
+        staging = _with(inputs, VirtualStages(none, none, none))
+        notes = (CONTRADICTED if refuted else UNPROVEN,)
+    return replace(_noted(inputs, staging, notes), pipeline_unproven=unproven)
+
+
+def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
+    """Return whether anything shows that ranks which names give no stages are no mere replicas.
+
+    A single stage needs no evidence.
+
+    Args:
+        inputs: what is known of the ranks.
+        staging: the stages that waiting times give.
+        known: whether they are known, and nothing contradicts them.
+    """
+    operations = inputs.joined.operations
+    working = np.unique(operations.rank[np.isin(operations.phase, COUNTED)])
+    stages = np.unique(staging.stage_of_rank[working])
+    if len(working) < 2 or (known and len(stages) == 1):
+        return True
+    if transfers_or_orders_differ(operations):
+        return True
+    comparable = _comparable(inputs)
+    if not known or comparable is None:
+        return False
+    numbered = staging.operations.changed(iteration=comparable.iteration)
+    return microbatches_nest(numbered, staging.virtual_stage)
 
 
 def _noted(
@@ -209,6 +247,7 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
         pairing,
         stages_missing=False,
         ranks_missing=False,
+        pipeline_unproven=False,
         limitations=(),
     )
 

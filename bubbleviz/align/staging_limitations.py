@@ -33,6 +33,12 @@ CONTRADICTED = Limitation(
     "stage (data or tensor parallel) do; set the order with --order, or the replicas with "
     "--parallel",
 )
+UNPROVEN = Limitation(
+    "stages of ranks",
+    "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one: no "
+    "range names a stage or a transfer, and all ranks run the same order, as data-parallel replicas do; "
+    "set the order of stages with --order, or the replicas with --parallel",
+)
 GIVEN_CONTRADICTED = Limitation(
     "stages of ranks",
     "the order given with --order or --parallel contradicts the data dependencies, or how long "

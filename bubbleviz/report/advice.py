@@ -51,6 +51,11 @@ _INCOMPLETE = (
 )
 #: Causes that come with the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
+#: The end of a sentence on a bubble at either end of an iteration of ranks that are no pipeline.
+_EDGES = {
+    Cause.WARMUP: "another rank has begun the iteration",
+    Cause.DRAIN: "another rank has not ended the iteration",
+}
 
 
 @frozen
@@ -146,6 +151,8 @@ def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
         return f"it waits for {producer}"
     if cause is Cause.COMMUNICATION and producer:
         return f"the result of {producer} is in transfer"
+    if report.no_pipeline is not None and cause in _EDGES:
+        return _EDGES[cause]
     return cause.sentence + (_host_state(report, row) if cause is Cause.HOST else "")
 
 

@@ -57,6 +57,7 @@ def report_of(ideal: Ideal) -> Report:
         paired=True,
         stages_missing=False,
         ranks_missing=False,
+        pipeline_unproven=False,
         limitations=(),
         rank_of_local=(np.arange(stages),),
     )

@@ -8,7 +8,6 @@ import numpy as np
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.summary import Spread
-from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted
@@ -30,8 +29,8 @@ def methods(report: Report) -> str:
             f"No bubble ratio could be measured with {tool} on {_ranks(report)}: "
             f"{report.headline_reason.rstrip('.')}."
         )
-    if report.single_stage:
-        return f"No pipeline was measured with {tool} on {_ranks(report)}: {SINGLE_STAGE}."
+    if report.no_pipeline is not None:
+        return f"No pipeline was measured with {tool} on {_ranks(report)}: {report.no_pipeline}."
     definition = next(
         (s.definition for s in ratio_definitions() if s.name == report.headline), None
     )

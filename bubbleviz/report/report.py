@@ -13,7 +13,7 @@ from bubbleviz.count.iterations import Iteration, Iterations, typical
 from bubbleviz.count.summary import Summary
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
+from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -35,6 +35,9 @@ if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
 SCHEMA = "bubbleviz.report/1"
 #: Where unattributed compute can move a ratio by more than this, its lower bound is beside it.
 NOTICEABLE = 0.01
+
+#: The mark of ratios that lack ranks.
+INCOMPLETE = "incomplete: ranks of the run are missing"
 
 
 @frozen
@@ -101,7 +104,13 @@ class Report:
     @property
     def single_stage(self) -> bool:
         """Whether the ranks that work form no pipeline, so that no schedule applies."""
-        return self.schedule is not None and self.schedule.reason == SINGLE_STAGE
+        return self.no_pipeline == SINGLE_STAGE
+
+    @property
+    def no_pipeline(self) -> str | None:
+        """Why the ranks that work are not known to form a pipeline; None where they do."""
+        reason = None if self.schedule is None else self.schedule.reason
+        return reason if reason in NO_PIPELINE else None
 
     @property
     def incomplete(self) -> bool:
@@ -116,9 +125,9 @@ class Report:
     @property
     def restriction(self) -> str | None:
         """Why the ratios are not those of a whole pipeline; None where they are."""
-        if self.single_stage:
-            return f"no pipeline was measured: {SINGLE_STAGE}"
-        return "incomplete: ranks of the run are missing" if self.incomplete else None
+        if self.no_pipeline is not None:
+            return f"no pipeline was measured: {self.no_pipeline}"
+        return INCOMPLETE if self.incomplete else None
 
     @property
     def stages_contradicted(self) -> bool:

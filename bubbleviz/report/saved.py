@@ -13,7 +13,7 @@ from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
-from bubbleviz.explain.recognition.reasons import ONE_STAGE
+from bubbleviz.explain.recognition.reasons import NO_SCHEDULE
 from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.values import frozen
@@ -73,7 +73,7 @@ class SavedReport:
         contradicted: whether a ratio needs clocks that contradict each other.
         ratios: in the report's order.
         incomplete: whether ranks or stages of an averaged iteration are known to be missing.
-        one_stage: why the ranks form no pipeline; None where they do.
+        no_pipeline: why the ratios are none of a whole pipeline; None where they are.
     """
 
     version: str
@@ -83,7 +83,7 @@ class SavedReport:
     contradicted: bool
     ratios: tuple[SavedRatio, ...]
     incomplete: bool = False
-    one_stage: str | None = None
+    no_pipeline: str | None = None
 
     def ratio(self, name: str) -> SavedRatio | None:
         """Return the ratio of that name, or None."""
@@ -378,5 +378,5 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
             for name, bubble in summary.bubble_ratio.items()
         ),
         incomplete=any(i.incomplete and i.averaged for i in document.iterations),
-        one_stage=reason if reason in ONE_STAGE else None,
+        no_pipeline=reason if reason in NO_SCHEDULE else None,
     )

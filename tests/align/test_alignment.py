@@ -565,7 +565,7 @@ def test_bounds_are_those_of_the_events(tmp_path: Path) -> None:
             profile(tmp_path, kernels, calls, ranges, name=f"{pid}.sqlite", hostname=f"host{pid}")
         )
 
-    report = bubbleviz.analyze(paths)
+    report = bubbleviz.analyze(paths, order=[0, 1])
 
     # b moves right by at least -50 and at most 40.
     assert report.profiles[1].clock_offset_ns == -5
@@ -621,7 +621,7 @@ def test_a_receive_bounds_more_than_a_span_that_begins_before_it(
             )
         )
 
-    report = bubbleviz.analyze(paths)
+    report = bubbleviz.analyze(paths, order=[0, 1])
 
     # The receive ends at 160: b moves right by at least -60, and at most 40.
     assert report.profiles[1].clock_offset_ns == -10

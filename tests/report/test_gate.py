@@ -286,6 +286,7 @@ def test_a_whole_run_raises_no_doubt(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         "one stage is no pipeline",
         "the profiles hold one stage of a pipeline, and the others are missing",
+        "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one",
     ],
 )
 @pytest.mark.parametrize("ratio", ["schedule", "stage", "step", "period"])

@@ -6,5 +6,11 @@ from __future__ import annotations
 SINGLE_STAGE = "one stage is no pipeline"
 #: Why one stage of a pipeline, whose other stages have no profile, has no known schedule.
 OTHER_STAGES_MISSING = "the profiles hold one stage of a pipeline, and the others are missing"
-#: Why ranks of one stage have no schedule.
-ONE_STAGE = (SINGLE_STAGE, OTHER_STAGES_MISSING)
+#: Why ranks have no schedule that may be replicas of one stage.
+PIPELINE_UNPROVEN = (
+    "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
+)
+#: Why ranks that are not known to form a pipeline have no schedule.
+NO_PIPELINE = (SINGLE_STAGE, PIPELINE_UNPROVEN)
+#: Why ranks have no schedule, and their ratios are none of a pipeline.
+NO_SCHEDULE = (*NO_PIPELINE, OTHER_STAGES_MISSING)

@@ -25,7 +25,11 @@ from bubbleviz.explain.recognition.pipeline_orders import (
     pipelines_of,
 )
 from bubbleviz.explain.recognition.plans import Plans
-from bubbleviz.explain.recognition.reasons import OTHER_STAGES_MISSING, SINGLE_STAGE
+from bubbleviz.explain.recognition.reasons import (
+    OTHER_STAGES_MISSING,
+    PIPELINE_UNPROVEN,
+    SINGLE_STAGE,
+)
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
@@ -102,6 +106,7 @@ def schedule_of(
     *,
     inferred: bool = False,
     stages_missing: bool = False,
+    pipeline_unproven: bool = False,
 ) -> Recognition:
     """Return which schedule a run ran.
 
@@ -111,10 +116,13 @@ def schedule_of(
         iterations: of the report.
         inferred: whether their microbatches are counted by order, since names do not hold them.
         stages_missing: whether no profile holds some virtual stages of the run.
+        pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
     """
     trains = any(iteration.kind == "training" for iteration in iterations)
     if trains and _is_single_stage(ranks, operations):
         return Recognition(None, reason=OTHER_STAGES_MISSING if stages_missing else SINGLE_STAGE)
+    if trains and pipeline_unproven:
+        return Recognition(None, reason=PIPELINE_UNPROVEN)
     plans = Plans()
     result = _recognise(ranks, operations, iterations, lambda ran: verdict(ran, plans))
     if result.name is None:

@@ -27,6 +27,8 @@ def headline(report: Report) -> RenderableType:
 
 def headline_lines(report: Report) -> tuple[str, str, str, str]:
     """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
+    from bubbleviz.report.report import INCOMPLETE
+
     spread = report.summary.bubble_ratio[report.headline]
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
     nvtx = "NVTX " if all(profile.format == "nsys" for profile in report.profiles) else ""
@@ -39,7 +41,7 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     if spread.ci95 is not None:
         bounds += f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
     if report.incomplete and not report.single_stage:
-        bounds += f" ! ({report.restriction})"
+        bounds += f" ! ({INCOMPLETE})"
     interval = report.summary.bubble_interval.get(report.headline)
     if report.contradicted(report.headline):
         bounds += " ! (clocks contradict each other)"

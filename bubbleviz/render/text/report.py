@@ -58,7 +58,7 @@ def _methods(report: Report) -> Iterator[RenderableType]:
 
     from bubbleviz.report.methods import methods
 
-    if report.single_stage or report.summary.bubble_ratio[report.headline].mean is None:
+    if report.no_pipeline is not None or report.summary.bubble_ratio[report.headline].mean is None:
         return
     yield Text("\nMethods, ready to paste", style="bold")
     yield Text(one_line(methods(report), None))

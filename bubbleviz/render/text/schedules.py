@@ -23,13 +23,13 @@ def orders(report: Report) -> Iterator[RenderableType]:
     """Yield the recognised schedule and the match with a plan, with some deviations of each."""
     from rich.text import Text
 
-    from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
+    from bubbleviz.explain.recognition.reasons import NO_PIPELINE
 
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
         if recognition is None:
             continue
-        if recognition.reason == SINGLE_STAGE:
-            yield Text(f"no {title}: {SINGLE_STAGE}")
+        if recognition.reason in NO_PIPELINE:
+            yield Text(f"no {title}: {recognition.reason}")
             continue
         yield Text(f"{title}: {_recognised(recognition)}")
         if recognition.name is not None and recognition.deviations:

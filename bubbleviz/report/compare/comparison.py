@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.summary import Spread
-from bubbleviz.explain.recognition.reasons import ONE_STAGE
+from bubbleviz.explain.recognition.reasons import NO_SCHEDULE
 from bubbleviz.model.values import frozen
 from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.report import Report
@@ -81,7 +81,7 @@ def saved_of(report: Report) -> SavedReport:
             for name, bubble in summary.bubble_ratio.items()
         ),
         incomplete=report.incomplete,
-        one_stage=reason if reason in ONE_STAGE else None,
+        no_pipeline=reason if reason in NO_SCHEDULE else None,
     )
 
 

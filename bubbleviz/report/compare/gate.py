@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from bubbleviz.errors import InputError, UsageError
+from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.report.saved import SavedRatio, SavedReport
@@ -128,10 +129,11 @@ def checks(saved: SavedReport, limits: Sequence[Limit], path: str) -> tuple[Chec
         if ratio is None:
             known = ", ".join(r.name for r in saved.ratios)
             raise InputError(f"{path}: no ratio {limit.ratio[:60]!r}; the report has {known}")
-        if saved.one_stage is not None:
+        if saved.no_pipeline is not None:
+            needed = _missing_input(saved.no_pipeline)
             raise InputError(
-                f"{path}: {saved.one_stage}, so {limit.ratio} is no pipeline's bubble and cannot "
-                f"be compared with {limit.written}; give analyze the profiles of all stages"
+                f"{path}: {saved.no_pipeline}, so {limit.ratio} is no pipeline's bubble and cannot "
+                f"be compared with {limit.written}; give analyze {needed}"
             )
         if ratio.bubble.mean is None:
             raise InputError(
@@ -149,6 +151,13 @@ def checks(saved: SavedReport, limits: Sequence[Limit], path: str) -> tuple[Chec
             )
         )
     return tuple(results)
+
+
+def _missing_input(reason: str) -> str:
+    """Return what a report that is of no whole pipeline for this reason was made without."""
+    if reason == PIPELINE_UNPROVEN:
+        return "the order of the stages with --order, or the sizes of the run with --parallel"
+    return "the profiles of all stages"
 
 
 def _upper_bound(ratio: SavedRatio) -> float | None:

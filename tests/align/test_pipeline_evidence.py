@@ -1,0 +1,219 @@
+"""Stages that only times suggest: what shows that ranks form a pipeline, and what cannot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import bubbleviz
+from bubbleviz.align.pipelines import Parallel
+from bubbleviz.model.phases import Phase
+from bubbleviz.render.formats import latex, svg
+from bubbleviz.render.formats.json import document
+from bubbleviz.render.text.report import sections
+from bubbleviz.report.compare.comparison import saved_of
+from bubbleviz.report.methods import methods
+from bubbleviz.report.report import Report, View
+from tests.planting import Planting, plant
+from tests.support.nsys_exports import C, K, R, profile
+
+UNKNOWN = "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
+#: An operation of a rank: its name, first start and last end.
+Operation = tuple[str, int, int]
+
+#: A rank that waits longer between F and B than the other works, as the upstream one of two does.
+SLOW_INPUT = (
+    (("F0.0.0", 0, 100), ("B0.0.0", 1000, 1200)),
+    (("F0.0.0", 500, 600), ("B0.0.0", 700, 900)),
+)
+#: All forwards, then all backwards on both, and the waits of one hold those of the other.
+GPIPE = (
+    (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 500, 600), ("B1.0.0", 600, 700)),
+    (("F0.0.0", 100, 200), ("F1.0.0", 200, 300), ("B0.0.0", 300, 400), ("B1.0.0", 400, 500)),
+)
+#: The same order; one microbatch is away from the first rank for too short to be on the second.
+UNLIKE_A_PIPELINE = (
+    (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 700, 800), ("B1.0.0", 800, 900)),
+    (("F0.0.0", 100, 200), ("F1.0.0", 200, 210), ("B0.0.0", 300, 310), ("B1.0.0", 800, 900)),
+)
+#: One forward before the first backward on one, two on the other.
+WARM_UP = (
+    (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 300, 400), ("B1.0.0", 500, 600)),
+    (("F0.0.0", 100, 200), ("B0.0.0", 200, 300), ("F1.0.0", 300, 400), ("B1.0.0", 400, 500)),
+)
+
+
+def _ranks(
+    folder: Path, ranks: Sequence[Sequence[Operation]], *, host: str | None = None
+) -> list[Path]:
+    """Write one profile a rank, of three such iterations, each on a host of its own."""
+    paths = []
+    for pid, operations in enumerate(ranks, 1):
+        kernels, calls, ranges = [], [], []
+        step = (*operations, ("Optimizer", 1300, 1310))
+        for number, (name, start, end) in enumerate(
+            (name, 2000 * i + start, 2000 * i + end) for i in range(3) for name, start, end in step
+        ):
+            kernel = "ncclDevKernel_SendRecv" if "_" in name else "gemm"
+            kernels.append(K(1000 * start, 1000 * end, number, kernel, pid=pid))
+            calls.append(C(1000 * start - 90, 1000 * start - 80, number, tid=pid, pid=pid))
+            ranges.append(R(1000 * start - 100, 1000 * start - 50, name, tid=pid, pid=pid))
+        ranges += [
+            R(
+                1000 * 2000 * i - 150,
+                1000 * (2000 * i + 1350),
+                f"iter_{pid - 1}_{i}",
+                tid=pid,
+                pid=pid,
+            )
+            for i in range(3)
+        ]
+        name = host or f"host{pid}"
+        paths.append(profile(folder, kernels, calls, ranges, name=f"{pid}.sqlite", hostname=name))
+    return paths
+
+
+def _text(report: Report) -> str:
+    text = StringIO()
+    console = Console(file=text, width=1000)
+    for section in sections(report, View()):
+        console.print(section)
+    return text.getvalue()
+
+
+def _schedule(report: Report) -> tuple[str | None, str]:
+    assert report.schedule is not None
+    return report.schedule.name, report.schedule.reason
+
+
+def test_one_microbatch_on_each_rank_shows_no_pipeline(tmp_path: Path) -> None:
+    paths = _ranks(tmp_path, SLOW_INPUT)
+
+    report = bubbleviz.analyze(paths, what_if=True)
+
+    assert _schedule(report) == (None, UNKNOWN)
+    assert [rank.stage for rank in report.ranks] == [None, None]
+    assert [n.what for n in report.limitations if UNKNOWN in n.reason] == ["stages of ranks"]
+    assert report.explanation.path is None
+    assert report.explanation.what_if == ()
+    assert report.alternatives is not None
+    assert report.alternatives.rows == ()
+
+
+def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
+    paths = _ranks(tmp_path, SLOW_INPUT)
+
+    report = bubbleviz.analyze(paths, what_if=True)
+
+    text = _text(report)
+    assert f"no schedule: {UNKNOWN}" in text
+    for claim in ("ready to paste", "1f1b", "the pipeline", "The schedule itself", "gpipe"):
+        assert claim not in text
+    assert "2 pipeline stages" not in methods(report)
+    assert methods(report).startswith("No pipeline was measured with bubbleviz ")
+    for output in (latex.render(report, View()), svg.render(report, View())):
+        assert UNKNOWN in output
+        assert "1f1b" not in output
+    assert document(report)["restriction"] == f"no pipeline was measured: {UNKNOWN}"
+    assert saved_of(report).no_pipeline == UNKNOWN
+
+
+def test_replicas_that_contradict_a_pipeline_on_one_clock_show_none(tmp_path: Path) -> None:
+    late = ((("F0.0.0", 0, 300), ("B0.0.0", 700, 900)), (("F0.0.0", 0, 100), ("B0.0.0", 120, 320)))
+
+    report = bubbleviz.analyze(_ranks(tmp_path, late, host="one"))
+
+    assert _schedule(report) == (None, UNKNOWN)
+    assert any("contradicts the data dependencies" in n.reason for n in report.limitations)
+
+
+def test_one_order_and_waits_that_do_not_nest_show_no_pipeline(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(_ranks(tmp_path, UNLIKE_A_PIPELINE))
+
+    assert _schedule(report) == (None, UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [
+        (GPIPE, "gpipe"),  # both microbatches are away for as long as the other rank has them
+        (WARM_UP, "1f1b"),  # the ranks run orders of their own
+    ],
+)
+def test_several_microbatches_can_show_a_pipeline(
+    tmp_path: Path, ranks: Sequence[Sequence[Operation]], name: str
+) -> None:
+    report = bubbleviz.analyze(_ranks(tmp_path, ranks))
+
+    assert _schedule(report)[0] == name
+    assert [rank.stage for rank in report.ranks] == [0, 1]
+
+
+@pytest.mark.parametrize("transfer", ["SEND_FORWARD.0.0.0", "RECV_BACKWARD.0.0.0"])
+def test_named_transfers_show_a_pipeline(tmp_path: Path, transfer: str) -> None:
+    upper, lower = SLOW_INPUT
+    sending = (upper[0], (transfer, 110, 120), upper[1])
+
+    report = bubbleviz.analyze(_ranks(tmp_path, (sending, lower)))
+
+    assert _schedule(report)[0] is not None
+    assert [rank.stage for rank in report.ranks] == [0, 1]
+
+
+@pytest.mark.parametrize("given", ["order", "parallel"])
+def test_the_user_says_what_the_ranks_are(tmp_path: Path, given: str) -> None:
+    paths = _ranks(tmp_path, SLOW_INPUT)
+
+    if given == "order":
+        report = bubbleviz.analyze(paths, order=[0, 1])
+    else:
+        report = bubbleviz.analyze(paths, parallel=Parallel(pp=2))
+
+    assert _schedule(report)[0] == "1f1b"
+    assert [rank.stage for rank in report.ranks] == [0, 1]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v"])
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+def test_a_pipeline_whose_transfers_are_not_recorded_keeps_its_schedule(
+    tmp_path: Path, schedule: str, jitter: float
+) -> None:
+    plant(
+        Planting(
+            schedule=schedule, stages=4, microbatches=8, communication=False, jitter=jitter, seed=3
+        ),
+        tmp_path,
+    )
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert not (report.operations.phase == Phase.RECV_F).any()
+    assert _schedule(report)[0] == schedule
+
+
+def test_two_ranks_of_a_real_run_of_128_show_no_pipeline(tmp_path: Path) -> None:
+    data = os.environ.get("BUBBLEVIZ_DATA")
+    if not data:
+        pytest.skip("BUBBLEVIZ_DATA is not set: no real traces here")
+    convention = tmp_path / "mine.toml"
+    convention.write_text(
+        'name = "mine"\n'
+        + "".join(
+            f'[[pattern]]\nglob = "## {name} ##"\nmatch = "^## {name} ##$"\nphase = "{phase}"\n'
+            for name, phase in (("forward", "F"), ("backward", "BW"), ("optimizer", "Optimizer"))
+        ),
+        encoding="utf-8",
+    )
+
+    report = bubbleviz.analyze(
+        sorted(Path(data, "kineto").glob("hta_sampled_rank-*")), convention=convention, what_if=True
+    )
+
+    assert _schedule(report) == (None, UNKNOWN)
+    assert report.incomplete
+    assert not any("clocks" in n.what and "contradict" in n.what for n in report.limitations)
