@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from bubbleviz.align.run import Run
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.values import frozen
@@ -195,83 +197,111 @@ def _stepping_ranks(training: Sequence[_Ranks]) -> set[int]:
 
 def _evidence(operations: Operations, present: Bools) -> list[_Ranks]:
     """Return the evidence of every iteration, by rank."""
-    rows = np.flatnonzero(operations.iteration >= 0)
-    rows = rows[
-        np.lexsort(
-            (operations.host_start_ns[rows], operations.rank[rows], operations.iteration[rows])
-        )
-    ]
-    cell = operations.iteration[rows] * present.shape[1] + operations.rank[rows]
-    cells, first = np.unique(cell, return_index=True)
     iterations: list[_Ranks] = [{} for _ in range(len(present))]
+    rows = np.flatnonzero(operations.iteration >= 0)
     if len(rows) == 0:
         return iterations
+    cell = operations.iteration[rows] * present.shape[1] + operations.rank[rows]
+    order = np.lexsort((operations.host_start_ns[rows], cell))
+    rows = rows[order]
     keys = _OperationKeys(*(getattr(operations, c)[rows] for c in _OperationKeys.column_names()))
-    ends = [*first[1:].tolist(), len(rows)]
-    for code, start, end in zip(cells.tolist(), first.tolist(), ends, strict=True):
+    cells, first, of_cell = np.unique(cell[order], return_index=True, return_inverse=True)
+    for code, evidence in zip(cells.tolist(), _evidence_of(keys, of_cell, first), strict=True):
         k, rank = divmod(code, present.shape[1])
         if present[k, rank]:
-            iterations[k][rank] = _evidence_of(keys.take(slice(start, end)))
+            iterations[k][rank] = evidence
     return iterations
 
 
-def _evidence_of(operations: _OperationKeys) -> _RankEvidence:
-    """Return the evidence of one rank's operations of one iteration, in host order."""
-    phase, cut = operations.phase, operations.cut > 0
-    forward = np.isin(phase, _FORWARD)
+def _evidence_of(operations: _OperationKeys, cell: Ints, first: Ints) -> Iterator[_RankEvidence]:
+    """Yield the evidence of one rank's operations of one iteration after another.
+
+    Args:
+        operations: in order of (iteration, rank, host start).
+        cell: number of the iteration and rank of each, from 0.
+        first: the first operation of each cell.
+    """
+
+    def any_of(which: Bools) -> list[bool]:
+        found: list[bool] = np.logical_or.reduceat(which, first).tolist()
+        return found
+
+    phase, cut, spanned = operations.phase, operations.cut > 0, operations.has_span == 1
+    forward, gradient = np.isin(phase, _FORWARD), np.isin(phase, _GRADIENT)
     optimizer = phase == Phase.OPTIMIZER
-    return _RankEvidence(
-        forwards=frozenset(operations.microbatch[forward].tolist()),
-        begins=_begins(operations),
-        settled=_is_settled(operations),
-        cut=bool((cut & np.isin(phase, WORK)).any()),
-        lacks=_lacking(operations),
-        backward=bool(np.isin(phase, (*BACKWARD, Phase.FB)).any()),
-        optimizer=bool(optimizer.any()),
-        step_cut=bool((cut & optimizer).any()),
+    columns = zip(
+        _microbatch_sets(operations.microbatch[forward], cell[forward], len(first)),
+        _begins(operations, cell, len(first)),
+        any_of(_unsettled(operations, cell)),
+        any_of(cut & np.isin(phase, WORK)),
+        any_of(spanned & forward),
+        any_of(spanned & gradient),
+        any_of(np.isin(phase, (*BACKWARD, Phase.FB))),
+        any_of(optimizer),
+        any_of(cut & optimizer),
+        strict=True,
     )
+    for forwards, begins, unsettled, work_cut, ran, differentiated, backward, step, late in columns:
+        yield _RankEvidence(
+            forwards=forwards,
+            begins=begins,
+            settled=not unsettled,
+            cut=work_cut,
+            lacks=_lacking(ran, differentiated),
+            backward=backward,
+            optimizer=step,
+            step_cut=late,
+        )
 
 
-def _begins(operations: _OperationKeys) -> bool:
-    """Return whether the first operation is the smallest microbatch's F."""
+def _microbatch_sets(microbatch: Ints, cell: Ints, cells: int) -> list[frozenset[int]]:
+    """Return the microbatches of each cell; ``cell`` ascends."""
+    bounds = np.searchsorted(cell, np.arange(cells + 1)).tolist()
+    numbers = microbatch.tolist()
+    return [frozenset(numbers[low:high]) for low, high in pairwise(bounds)]
+
+
+def _begins(operations: _OperationKeys, cell: Ints, cells: int) -> list[bool]:
+    """Return for each cell whether its first operation is the smallest microbatch's F."""
     counted = np.isin(operations.phase, COUNTED) & (operations.microbatch >= 0)
-    microbatch = operations.microbatch[counted]
-    if len(microbatch) == 0:
-        return True
-    starts_forward = operations.phase[counted][0] in _FORWARD
-    return bool(starts_forward and microbatch[0] == microbatch.min())
+    microbatch, phase = operations.microbatch[counted], operations.phase[counted]
+    begins = np.ones(cells, bool)
+    known, first = np.unique(cell[counted], return_index=True)
+    if len(known):
+        smallest = microbatch[first] == np.minimum.reduceat(microbatch, first)
+        begins[known] = np.isin(phase[first], _FORWARD) & smallest
+    found: list[bool] = begins.tolist()
+    return found
 
 
-def _is_settled(operations: _OperationKeys) -> bool:
-    """Return whether every F has its B, and every B its W where it owes one."""
-    phase = operations.phase
-    forward, second = np.isin(phase, _FORWARD), phase == Phase.FB
-    gradient = np.isin(phase, _GRADIENT) & ~second
-    differentiated = _keys(operations, gradient) | _keys(operations, second, of_second=True)
-    weights = _keys(operations, phase == Phase.W)
+def _unsettled(operations: _OperationKeys, cell: Ints) -> Bools:
+    """Tell which operations are an F without its B, or a B without the W that it owes."""
+    phase, microbatch, chunk = operations.phase, operations.microbatch, operations.chunk
+    second = phase == Phase.FB
+    # An FB is the F of one microbatch and the backward of another one.
+    code = groups_of(
+        np.concatenate((cell, cell[second])),
+        np.concatenate((microbatch, operations.second_microbatch[second])),
+        np.concatenate((chunk, operations.second_chunk[second])),
+        np.concatenate((operations.sequence, operations.sequence[second])),
+    ).of_row
+    code, of_second = code[: len(cell)], code[len(cell) :]
+    differentiated, paid = np.zeros((2, len(cell) + len(of_second)), bool)
+    differentiated[code[np.isin(phase, _GRADIENT) & ~second]] = True
+    differentiated[of_second] = True
+    paid[code[phase == Phase.W]] = True
     # A W without a microbatch clears all of its chunk, one without a chunk all there are.
-    cleared = {chunk for microbatch, chunk, _ in weights if microbatch == NONE}
-    unpaid = _keys(operations, phase == Phase.B) - weights
-    return _keys(operations, forward) <= differentiated and all(
-        {chunk, NONE} & cleared for _, chunk, _ in unpaid
-    )
+    clears = (phase == Phase.W) & (microbatch == NONE)
+    of_chunk = groups_of(cell, chunk).of_row
+    chunk_cleared, cell_cleared = np.zeros((2, len(cell)), bool)
+    chunk_cleared[of_chunk[clears]] = True
+    cell_cleared[cell[clears & (chunk == NONE)]] = True
+    owes = (phase == Phase.B) & ~paid[code] & ~chunk_cleared[of_chunk] & ~cell_cleared[cell]
+    return np.asarray(owes | (np.isin(phase, _FORWARD) & ~differentiated[code]))
 
 
-def _lacking(operations: _OperationKeys) -> str | None:
-    """Return the reason that the rank has no ratio; None if it has one."""
-    spanned = operations.phase[operations.has_span == 1]
-    if not np.isin(spanned, _FORWARD).any():
+def _lacking(forward: bool, gradient: bool) -> str | None:
+    """Return the reason that a rank has no ratio; None if it has one."""
+    if not forward:
         return "no F with GPU work"
-    if not np.isin(spanned, _GRADIENT).any():
-        return "no B or BW with GPU work"
-    return None
-
-
-def _keys(
-    operations: _OperationKeys, rows: Bools, *, of_second: bool = False
-) -> set[tuple[int, int, int]]:
-    """Return (microbatch, chunk, sequence split) of some operations, or of their second halves."""
-    microbatch = operations.second_microbatch if of_second else operations.microbatch
-    chunk = operations.second_chunk if of_second else operations.chunk
-    columns: tuple[Ints, ...] = (microbatch[rows], chunk[rows], operations.sequence[rows])
-    return set(zip(*(column.tolist() for column in columns), strict=True))
+    return None if gradient else "no B or BW with GPU work"
