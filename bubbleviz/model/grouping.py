@@ -72,6 +72,16 @@ def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Int
     return table[number[len(values) :]]
 
 
+def first_of_each(group: Ints, *by: Ints) -> Ints:
+    """Return the row of each group, in their order, that comes first by some columns.
+
+    Of rows that are equal in all of these it is the first.
+    """
+    order = np.lexsort((*reversed(by), group))
+    ordered = group[order]
+    return order[np.append(True, ordered[1:] != ordered[:-1])] if len(order) else order
+
+
 def rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
     """Return (value, rows) for each distinct value, values and rows ascending."""
     if len(column) == 0:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.model.grouping import found_in, groups_of
+from bubbleviz.model.grouping import first_of_each, found_in, groups_of
 
 _VALUES = st.one_of(st.integers(-2, 3), st.sampled_from([-(2**63), 2**63 - 1, 2**40, 2**31]))
 
@@ -34,3 +34,10 @@ def test_values_are_found_where_they_stand(known: set[int], values: list[int]) -
     ascending = sorted(known)
     at = found_in(np.array(ascending, np.int64), np.array(values, np.int64))
     assert at.tolist() == [ascending.index(v) if v in known else -1 for v in values]
+
+
+def test_the_first_of_each_group_is_the_first_of_equal_rows() -> None:
+    group, by = np.array([2, 1, 2, 1, 2]), np.array([5, 3, 4, 3, 4])
+
+    assert first_of_each(group, by).tolist() == [1, 2]
+    assert first_of_each(group[:0], by[:0]).tolist() == []

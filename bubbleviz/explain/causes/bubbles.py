@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field, replace
 
@@ -10,7 +9,9 @@ import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import first_of_each, groups_of
+from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations
 from bubbleviz.model.values import frozen
 
@@ -97,27 +98,59 @@ def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
     """
     call_id, range_id = bubbles.host_call_id.copy(), bubbles.host_range_id.copy()
     late = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.after, hosts.operation))
-    # At most as many as late operations are recorded: some thousand a profile.
-    for row in late.tolist():
-        low, high = np.searchsorted(hosts.operation, (bubbles.after[row], bubbles.after[row] + 1))
-        activities = hosts.take(slice(int(low), int(high)))
-        start_ns, end_ns = bubbles.start_ns[row], bubbles.end_ns[row]
-        half_ns = (end_ns - start_ns) / 2
-        overlap_ns = np.minimum(activities.end_ns, end_ns) - np.maximum(
-            activities.start_ns, start_ns
-        )
-        total_ns: Counter[int] = Counter()
-        for name, spent_ns, is_call in zip(
-            activities.name_id.tolist(), overlap_ns.tolist(), activities.call.tolist(), strict=True
-        ):
-            if is_call and spent_ns > 0:
-                total_ns[name] += spent_ns
-        name, most_ns = max(
-            total_ns.items(), key=lambda pair: (pair[1], -pair[0]), default=(NONE, 0)
-        )
-        call_id[row] = name if most_ns >= half_ns else NONE
-        ranges = np.flatnonzero((activities.call == 0) & (overlap_ns >= half_ns))
-        if len(ranges):
-            shortest = ranges[np.argmin((activities.end_ns - activities.start_ns)[ranges])]
-            range_id[row] = activities.name_id[shortest]
+    call_id[late] = NONE
+    spent = _spent_in(bubbles, late, hosts)
+    calls = _most_of(spent.take(spent.call & (spent.overlap_ns > 0)))
+    call_id[calls.bubble] = calls.name_id
+    ranges = spent.take(~spent.call & (2 * spent.overlap_ns >= spent.idle_ns))
+    ranges = ranges.take(first_of_each(ranges.bubble, ranges.length_ns))
+    range_id[ranges.bubble] = ranges.name_id
     return replace(bubbles, host_call_id=call_id, host_range_id=range_id)
+
+
+@frozen
+class _HostTime(Table):
+    """Pairs of a bubble and an activity of the host before the operation that ends it.
+
+    Attributes:
+        bubble: row of the bubbles.
+        idle_ns: its length.
+        call: whether the activity is a call; else it is a range.
+        name_id: its name.
+        length_ns: its length.
+        overlap_ns: how much of the bubble it takes, or how far from it it is.
+    """
+
+    bubble: Ints
+    idle_ns: Ints
+    call: Bools
+    name_id: Ints
+    length_ns: Ints
+    overlap_ns: Ints
+
+
+def _spent_in(bubbles: Bubbles, late: Ints, hosts: HostActivities) -> _HostTime:
+    """Return what the host did before the operations that end some bubbles."""
+    low = np.searchsorted(hosts.operation, bubbles.after[late])
+    count = np.searchsorted(hosts.operation, bubbles.after[late], side="right") - low
+    row = np.arange(count.sum()) + np.repeat(low - np.cumsum(count) + count, count)
+    bubble = np.repeat(late, count)
+    start_ns, end_ns = bubbles.start_ns[bubble], bubbles.end_ns[bubble]
+    host_start_ns, host_end_ns = hosts.start_ns[row], hosts.end_ns[row]
+    return _HostTime(
+        bubble=bubble,
+        idle_ns=end_ns - start_ns,
+        call=hosts.call[row] == 1,
+        name_id=hosts.name_id[row],
+        length_ns=host_end_ns - host_start_ns,
+        overlap_ns=np.minimum(host_end_ns, end_ns) - np.maximum(host_start_ns, start_ns),
+    )
+
+
+def _most_of(calls: _HostTime) -> _HostTime:
+    """Return a call of the name that takes most of each bubble, where that is half or more."""
+    names = groups_of(calls.bubble, calls.name_id)
+    total_ns = group_sum(names.of_row, len(names), calls.overlap_ns)
+    calls = calls.take(names.first)
+    most = first_of_each(calls.bubble, -total_ns, calls.name_id)
+    return calls.take(most[2 * total_ns[most] >= calls.idle_ns[most]])
