@@ -1,10 +1,15 @@
--- Those of some relations, given as a JSON array, that the file has, each with its columns.
+-- How the file stores some relations, given as a JSON array: where each begins, and its columns.
 SELECT
     entry.name AS relation_name,  -- a table, a virtual table or a view
-    COALESCE(entry.rootpage, 0) > 0 AS is_stored,  -- whether its rows are in the file: a table
-    detail.name AS column_name  -- one of its columns
+    COALESCE(entry.rootpage, 0) AS root_page,  -- where its B-tree begins; 0 of what has none
+    COALESCE(entry.sql, '') AS definition,  -- the statement that created it
+    detail.cid AS place,  -- of the column in the table, from 0; NULL where there is no B-tree
+    detail.name AS column_name,  -- its name
+    detail.type AS declared_type,  -- INT, INTEGER, TEXT ...
+    detail.pk AS key_place,  -- place in the primary key, from 1; 0 if it is none of it
+    detail.hidden AS hidden  -- not 0 of columns that are generated
 FROM sqlite_master AS entry
-LEFT JOIN PRAGMA_TABLE_INFO(entry.name) AS detail ON COALESCE(entry.rootpage, 0) > 0
+LEFT JOIN PRAGMA_TABLE_XINFO(entry.name) AS detail ON COALESCE(entry.rootpage, 0) > 0
 WHERE
     entry.type IN ('table', 'view')
     AND entry.name IN (SELECT wanted.value FROM JSON_EACH(:names) AS wanted)

@@ -290,7 +290,7 @@ def test_there_are_queries() -> None:
 def test_a_query_says_what_it_returns_and_requires(name: str) -> None:
     assert HEAD.match(query(name).text)
     # Only the list of tables, and a view of none, requires none.
-    assert query(name).requires or name in {"schema", "storage", "views/strings/absent"}
+    assert query(name).requires or name in {"schema", "views/strings/absent"}
 
 
 @pytest.mark.parametrize("name", FILES)

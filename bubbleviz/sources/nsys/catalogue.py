@@ -1,24 +1,23 @@
-"""Catalogues: an export's schema, the counts of its tables and its small queries, by SQLAlchemy.
+"""Catalogues: an export's schema, its small queries, and the counts of its tables.
 
-SQLAlchemy takes a fifth of a second to import; this module is imported once an export is opened.
+The queries of ``sql/`` are whole statements, which the connection runs as they are. What is put
+together from the names of tables, their counts, SQLAlchemy composes on the same connection. It
+takes a fifth of a second to import, and is where it is used: by ``inspect``, and where there is
+nothing to analyse.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache, partial
-from typing import Any
-
-import sqlalchemy
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.database import Binds, damage, uri_of
-from bubbleviz.sources.nsys.queries import Query, Schema, query, tables
+from bubbleviz.sources.nsys.queries import Query, query, tables
 
 #: So many steps of SQLite's machine take some milliseconds.
 _STEPS = 1_000_000
@@ -30,7 +29,7 @@ class _Signals:
     def __init__(self) -> None:
         self._caught: BaseException | None = None
 
-    def attend(self, connection: Any, _: object) -> None:
+    def attend(self, connection: sqlite3.Connection) -> None:
         """Have a new connection give Python a chance now and then."""
         # Of a function, a signal's handler would run before its "try".
         connection.set_progress_handler(partial(next, self._pauses()), _STEPS)
@@ -63,38 +62,29 @@ class Catalogue:
     """
 
     path: str
-    connection: sqlalchemy.Connection
+    connection: sqlite3.Connection
     signals: _Signals
 
-    def schema(self) -> Schema:
-        """Return the columns of each table that queries read.
+    def schema(self) -> list[tuple[object, ...]]:
+        """Return how the file stores the columns of tables that queries read, as schema.sql does.
 
         Raises:
             ProfileError: the file is damaged, or a view or a virtual table stands for one: such
                 may give rows without end.
         """
-        schema: dict[str, set[str]] = {}
-        for relation, stored, column in self.rows(query("schema"), {"names": _names_of_tables()}):
-            if not stored:
+        rows = self.rows(query("schema"), {"names": _names_of_tables()})
+        for relation, root_page, *_ in rows:
+            if not root_page:
                 raise ProfileError(
                     f"{self.path}: {relation} is a view or a virtual table, which no export of "
                     f"nsys has; {EXPORT_AGAIN}"
                 )
-            schema.setdefault(str(relation), set()).add(str(column))
-        return {table: frozenset(columns) for table, columns in schema.items()}
-
-    def storage(self) -> list[tuple[object, ...]]:
-        """Return how the file stores each table that queries read: the rows of storage.sql.
-
-        Raises:
-            ProfileError: the file is damaged.
-        """
-        return self.rows(query("storage"), {"names": _names_of_tables()})
+        return [row for row in rows if row[4] is not None]
 
     def create_views(self, statements: Sequence[str]) -> None:
         """Create the temporary views which queries read."""
         for statement in statements:
-            self.connection.exec_driver_sql(statement)
+            self.connection.execute(statement)
 
     def rows(self, query: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
         """Return the rows of a query with a small result; text is read as far as it is UTF-8.
@@ -104,10 +94,10 @@ class Catalogue:
         """
         values = {name: (binds or {})[name] for name in query.parameters}
         try:
-            result = self.connection.execute(sqlalchemy.text(query.text), values).all()
-        except DBAPIError as error:
+            result = self.connection.execute(query.text, values).fetchall()
+        except sqlite3.Error as error:
             self.signals.raise_caught()
-            raise damage(self.path, query, str(error.orig)) from error
+            raise damage(self.path, query, str(error)) from error
         except UnicodeDecodeError as error:
             # Python cannot decode what SQLite reports of a malformed schema.
             raise damage(self.path, query, "the schema is no text") from error
@@ -119,9 +109,17 @@ class Catalogue:
         Raises:
             ProfileError: the file is damaged.
         """
+        import sqlalchemy
+        from sqlalchemy.exc import DBAPIError
+        from sqlalchemy.pool import StaticPool
+
         rows = sqlalchemy.select(sqlalchemy.func.count()).select_from(sqlalchemy.table(table))
+        engine = sqlalchemy.create_engine(
+            "sqlite://", creator=lambda: self.connection, poolclass=StaticPool
+        )
         try:
-            return self.connection.execute(rows).scalar_one()
+            with engine.connect() as connection:
+                return connection.execute(rows).scalar_one()
         except DBAPIError as error:
             self.signals.raise_caught()
             raise ProfileError(
@@ -148,22 +146,16 @@ def opened_catalogue(path: str) -> Iterator[Catalogue]:
     Raises:
         ProfileError: it cannot be opened.
     """
-    url = sqlalchemy.URL.create("sqlite", database=uri_of(path), query={"uri": "true"})
-    engine = sqlalchemy.create_engine(url, poolclass=NullPool)
-    sqlalchemy.event.listen(engine, "connect", _read_any_text)
-    signals = _Signals()
-    sqlalchemy.event.listen(engine, "connect", signals.attend)
     try:
-        connection = engine.connect()
-    except DBAPIError as error:
+        connection = sqlite3.connect(uri_of(path), uri=True)
+    except sqlite3.Error as error:
         raise ProfileError(
-            f"{path}: cannot be opened ({error.orig}); it may be that too many files are open: "
+            f"{path}: cannot be opened ({error}); it may be that too many files are open: "
             "give a smaller --jobs"
         ) from error
+    # Text that is not UTF-8 is read as far as it is.
+    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    signals = _Signals()
+    signals.attend(connection)
     with closing(connection):
         yield Catalogue(path, connection, signals)
-
-
-def _read_any_text(connection: Any, _: object) -> None:
-    """Have text that is not UTF-8 read as far as it is."""
-    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")

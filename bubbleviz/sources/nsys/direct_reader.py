@@ -158,7 +158,7 @@ class _OpenTable:
 
 
 def stored_tables(rows: Sequence[tuple[object, ...]]) -> Mapping[str, StoredTable]:
-    """Return tables by name, of the rows of storage.sql."""
+    """Return tables by name, of the rows of schema.sql."""
     tables: dict[str, list[tuple[object, ...]]] = {}
     for row in rows:
         tables.setdefault(str(row[0]), []).append(row)

@@ -5,15 +5,14 @@ Tables and columns are probed before a query runs, and views make the schemas of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
-from bubbleviz.native.library import library
+from bubbleviz.sources.nsys.catalogue import Catalogue, opened_catalogue
 from bubbleviz.sources.nsys.database import Binds, Database, opened_database
 from bubbleviz.sources.nsys.direct_reader import DirectReader, opened_directly, stored_tables
 from bubbleviz.sources.nsys.pages import check_pages
@@ -26,9 +25,6 @@ from bubbleviz.sources.nsys.queries import (
     view_variants,
     views_of,
 )
-
-if TYPE_CHECKING:
-    from bubbleviz.sources.nsys.catalogue import Catalogue
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -141,21 +137,18 @@ def opened(path: str) -> Iterator[Export]:
     Raises:
         ProfileError: it is being written, damaged, or no SQLite file.
     """
-    # SQLAlchemy is imported only where there is an export to read.
-    from bubbleviz.sources.nsys.catalogue import opened_catalogue
-
     _check_finished(path)
     check_pages(path)
     with opened_catalogue(path) as catalogue:
-        schema = catalogue.schema()
+        stored = catalogue.schema()
+        schema = _columns_of_tables(stored)
         _check_schema(path, schema)
         views = views_of(schema)
         statements = [f"CREATE TEMP VIEW {name} AS\n{views[name].text}" for name in views]
         catalogue.create_views(statements)
-        stored = stored_tables(catalogue.storage()) if library() else {}
         with (
             opened_database(path, statements) as database,
-            opened_directly(path, stored, views) as (direct, indirect),
+            opened_directly(path, stored_tables(stored), views) as (direct, indirect),
         ):
             yield Export(schema, views, catalogue, database, direct, indirect)
 
@@ -170,6 +163,16 @@ def _check_finished(path: str) -> None:
                 f"{path}: is still being written, or its writer died ({beside.name} lies beside "
                 f"it); wait for nsys to finish, or {EXPORT_AGAIN}"
             )
+
+
+def _columns_of_tables(stored: Sequence[tuple[object, ...]]) -> Schema:
+    """Return the columns of each table, of the rows of schema.sql."""
+    schema: dict[str, set[str]] = {}
+    for table, _, _, _, column, _, _, hidden in stored:
+        columns = schema.setdefault(str(table), set())
+        if not hidden:
+            columns.add(str(column))
+    return {table: frozenset(columns) for table, columns in schema.items()}
 
 
 def _check_schema(path: str, schema: Schema) -> None:
