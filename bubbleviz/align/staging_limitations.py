@@ -36,7 +36,8 @@ CONTRADICTED = Limitation(
 UNPROVEN = Limitation(
     "stages of ranks",
     "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one: no "
-    "range names a stage or a transfer, and all ranks run the same order, as data-parallel replicas do; "
+    "range names a stage or a transfer, and all ranks run the same order, as data-parallel "
+    "replicas do; "
     "set the order of stages with --order, or the replicas with --parallel",
 )
 GIVEN_CONTRADICTED = Limitation(

@@ -17,7 +17,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
-from bubbleviz.model.phases import Phase
+from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.values import frozen
 
 
@@ -45,10 +45,12 @@ class Inputs(Table):
         ready_ns: the latest end of its producers on other ranks; ``NEVER`` where it has none, or
             none is known.
         producer: row of the producer that ended then; -1 none.
+        unknown: whether it may take one from another rank, and nothing shows of which.
     """
 
     ready_ns: Ints
     producer: Ints
+    unknown: Bools
 
 
 @frozen
@@ -159,8 +161,16 @@ def _matched(
     return Dependencies(consumer, before, operations.rank[consumer] != operations.rank[before])
 
 
-def inputs_of(operations: Operations, dependencies: Dependencies) -> Inputs:
-    """Return when the inputs that operations take from other ranks were ready."""
+def inputs_of(
+    operations: Operations, dependencies: Dependencies, *, stages_known: bool = True
+) -> Inputs:
+    """Return when the inputs that operations take from other ranks were ready.
+
+    Args:
+        operations: of all ranks.
+        dependencies: between these.
+        stages_known: whether the virtual stages that operations have are those that they ran.
+    """
     remote = dependencies.take(dependencies.remote)
     count = len(operations)
     end_ns = operations.end_ns[remote.before]
@@ -170,4 +180,7 @@ def inputs_of(operations: Operations, dependencies: Dependencies) -> Inputs:
     producer = np.full(count, NONE, np.int64)
     last = np.flatnonzero(end_ns == ready_ns[remote.after])[::-1]
     producer[remote.after[last]] = remote.before[last]
-    return Inputs(np.where(waits, ready_ns, NEVER), producer)
+    taking = np.isin(operations.phase, (*PASSED_ON, Phase.FB))
+    unknown: Bools = taking & (operations.virtual_stage < 0 if stages_known else True)
+    unknown &= len(np.unique(operations.rank[taking])) > 1
+    return Inputs(np.where(waits, ready_ns, NEVER), producer, unknown)

@@ -62,7 +62,10 @@ def explain(run: Run, counts: Counts) -> Explanation:
     """
     operations = run.operations
     dependencies = dependencies_of(operations, run.ranks)
-    inputs = inputs_of(operations, dependencies)
+    stages_known = not _stages_contradicted(run)
+    if not stages_known:
+        dependencies = dependencies.take(np.zeros(len(dependencies), bool))
+    inputs = inputs_of(operations, dependencies, stages_known=stages_known)
     causes, bubbles, idle = causes_of(run, counts, inputs)
     bubbles = with_host_activity(bubbles, run.hosts)
     receives = receives_of(operations, inputs, idle)
@@ -89,6 +92,11 @@ def explain(run: Run, counts: Counts) -> Explanation:
     )
 
 
+def _stages_contradicted(run: Run) -> bool:
+    """Return whether the given order of stages contradicts what follows from it."""
+    return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations)
+
+
 def _no_path_reason(run: Run, dependencies: Dependencies, shown: Iteration) -> str:
     """Return why the critical path of an iteration is unknown; empty where it is not.
 
@@ -101,7 +109,7 @@ def _no_path_reason(run: Run, dependencies: Dependencies, shown: Iteration) -> s
             f"iteration {shown.name} holds {counted(count, 'operation')}; at most "
             f"{MOST_OPERATIONS:,} are replayed"
         )
-    if any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations):
+    if _stages_contradicted(run):
         return "the order of stages contradicts the data dependencies that they rest on"
     stages = {run.ranks[rank.rank].stage for rank in shown.ranks}
     if len(shown.ranks) == 1 or stages == {0}:

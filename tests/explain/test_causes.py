@@ -577,6 +577,45 @@ def test_contradicted_stages_give_no_advice(hints: dict[str, Any], tmp_path: Pat
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
 
 
+@pytest.mark.parametrize("communication", [True, False])
+def test_contradicted_stages_explain_no_idle_time(communication: bool, tmp_path: Path) -> None:
+    plant(Planting(iterations=3, communication=communication), tmp_path)
+    report = bubbleviz.analyze(tmp_path, order=[3, 2, 1, 0])
+
+    idle = json.loads(json_report.render(report, View()))["summary"]["cause_ns"]["schedule"]
+    # A receive shows when the input came, whosever it was; without one, nothing does.
+    assert {cause for cause, time_ns in idle.items() if time_ns} == {
+        "warmup",
+        "drain",
+        *(("dependency",) if communication else ("unknown",)),
+    }
+    assert (report.bubbles.peer_operation == -1).all()
+    for bubble in longest_bubbles(report):
+        assert "of stage" not in bubble.sentence
+        assert "input ready" not in bubble.sentence
+
+
+def test_without_stages_it_is_unknown_what_operations_wait_for(tmp_path: Path) -> None:
+    names = ("F0.0.0", "B0.0.0", "Optimizer")
+    for pid, starts in enumerate(((0, 1000, 1300), (500, 700, 1300)), 1):
+        kernels = [K(at, at + 100, key, pid=pid) for key, at in enumerate(starts)]
+        calls = [C(at - 9, at - 8, key, tid=pid, pid=pid) for key, at in enumerate(starts)]
+        ranges = [
+            R(at - 10, at - 5, name, tid=pid, pid=pid)
+            for at, name in zip(starts, names, strict=True)
+        ]
+        ranges.append(R(-20, 1400, f"iter_{pid}_0", tid=pid, pid=pid))
+        profile(tmp_path, kernels, calls, ranges, name=f"{pid}.sqlite", hostname="one")
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert [rank.stage for rank in report.ranks] == [None, None]
+    assert idle_of(report, Cause.UNKNOWN, "stage") == 900 + 100
+    assert idle_of(report, Cause.HOST, "stage") == 0
+    # An optimizer takes nothing from the stages beside it.
+    assert idle_of(report, Cause.HOST, "step") == 191 + 491
+
+
 @pytest.mark.parametrize("order", [(), (0, 1, 2, 3)])
 def test_right_stages_contradict_nothing(order: tuple[int, ...], tmp_path: Path) -> None:
     plant(Planting(iterations=3), tmp_path)

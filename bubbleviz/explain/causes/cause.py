@@ -25,6 +25,7 @@ class Cause(IntEnum):
     HOST = 5
     COMMUNICATION = 6
     OTHER = 7
+    UNKNOWN = 8
 
     @property
     def label(self) -> str:
@@ -93,5 +94,10 @@ _DESCRIPTIONS = {
         Region.OPERATIONS,
         "none of these (launch latency)",
         "no recorded cause (launch latency)",
+    ),
+    Cause.UNKNOWN: _CauseMeaning(
+        Region.OPERATIONS,
+        "what it waited for is unknown, since stages are unknown or contradict the data",
+        "it is unknown what it waits for, since stages are unknown or contradict the data",
     ),
 }

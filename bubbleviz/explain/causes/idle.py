@@ -7,6 +7,7 @@ receive is launched, and where the receive ends::
                dependency    host    communication   other
                          ready     launched      received
 
+Where the stages are unknown, so is whether the input of an operation without a receive was ready.
 Time under the profiler's own work or under a collective goes to these first. Where a receive was
 recorded, its launch and end are the cuts; the operation's own launch counts from there on.
 """
@@ -123,6 +124,7 @@ class _Waits(Table):
         received_ns: until the receive ended.
         launched_ns: until the operation itself was launched.
         remote: whether it takes anything from another rank.
+        unknown: whether it may, and neither its producer nor a receive shows until when.
     """
 
     ready_ns: Ints
@@ -130,6 +132,7 @@ class _Waits(Table):
     received_ns: Ints
     launched_ns: Ints
     remote: Bools
+    unknown: Bools
 
 
 def _waits(operations: Operations, inputs: Inputs) -> _Waits:
@@ -145,6 +148,7 @@ def _waits(operations: Operations, inputs: Inputs) -> _Waits:
         np.append(received_ns, NEVER),
         np.append(launched_ns, NEVER),
         np.append(known | (received_ns != NEVER), False),
+        np.append(inputs.unknown & (received_ns == NEVER), False),
     )
 
 
@@ -162,7 +166,7 @@ def _cut(waits: _Waits, gaps: intervals.Intervals, before: Ints, after: Ints) ->
     causes.append(np.where(wait.remote, Cause.COMMUNICATION, Cause.OTHER).astype(np.int64))
     start_ns, end_ns = np.stack(cuts, axis=1), np.stack((*cuts[1:], high), axis=1)
     some = end_ns > start_ns
-    cause = np.stack(causes, axis=1)[some]
+    cause = np.where(wait.unknown[:, None], Cause.UNKNOWN, np.stack(causes, axis=1))[some]
     interval = np.broadcast_to(np.arange(len(low))[:, None], some.shape)[some]
     return IdleIntervals(
         start_ns[some], end_ns[some], cause, interval, before[interval], after[interval]

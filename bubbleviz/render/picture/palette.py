@@ -41,6 +41,7 @@ CAUSES = {
     "host": "#d62f2f",
     "communication": "#ee8f2b",
     "other": "#f5ec7a",
+    "unknown": "#4a6b8a",
 }
 #: What a device did, and what its host did while it was idle: devices at work are pale, what can
 #: be mended is not. Other activities take the colours behind these, in turn.

@@ -126,6 +126,8 @@ def _communication(report: Report, iteration: Iteration) -> Iterator[RenderableT
     ):
         return
     columns = ("wait", "transfer", "exposed", "kernels", "overlap %")
+    # Without a receive whose input is known, no time is known to be waiting or transfer.
+    known = len(report.explanation.receives) > 0
     table = ruled("#", "stage", *columns)
     for rank in ranks[:MOST_ROWS]:
         stage, whole = report.ranks[rank].stage, int(communication.communication_ns[at, rank])
@@ -133,10 +135,12 @@ def _communication(report: Report, iteration: Iteration) -> Iterator[RenderableT
             str(rank),
             "-" if stage is None else str(stage),
             *(
+                milliseconds(int(column[at, rank])) if known else "-"
+                for column in (communication.wait_ns, communication.transfer_ns)
+            ),
+            *(
                 milliseconds(int(column[at, rank]))
                 for column in (
-                    communication.wait_ns,
-                    communication.transfer_ns,
                     communication.exposed_ns,
                     communication.communication_ns,
                 )
