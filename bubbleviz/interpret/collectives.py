@@ -16,7 +16,7 @@ import numpy as np
 from bubbleviz.conventions.kinds import matching
 from bubbleviz.interpret.device_work import RankWork
 from bubbleviz.interpret.spans import owned_by
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import COUNTED, WORK, Phase
@@ -58,8 +58,8 @@ def collectives_of(
         kind: kind of collective of each row of its work; -1 none.
     """
     work = ran.work
-    collective: Bools = work.communication & (kind >= 0) & ~owned_by(keys, ran.owner, WORK)
-    rows = np.flatnonzero(collective)
+    rows = np.flatnonzero(work.communication)
+    rows = rows[(kind[rows] >= 0) & ~owned_by(keys, ran.owner[rows], WORK)]
     launched_ns = launched(rows)
     order = np.lexsort((work.start_ns[rows], launched_ns))
     rows = rows[order]

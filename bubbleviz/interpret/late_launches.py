@@ -15,6 +15,7 @@ import numpy as np
 
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.grouping import expanded, rows_by_value
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import HostActivities, RankOperations
 from bubbleviz.model.phases import COMPUTE
@@ -139,15 +140,21 @@ def _overlapping(
 ) -> tuple[Ints, Ints]:
     """Return (delay, row): what of the launching thread takes most of each delay, longest first."""
     delays, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    order = np.argsort(thread, kind="stable")
-    bounds = np.searchsorted(thread[order], np.stack((late.thread, late.thread + 1))).T.tolist()
-    # At most some thousand delays, each with the rows of its own thread.
-    for delay, (low, high) in enumerate(bounds):
-        on_thread = order[low:high]
-        spent_ns = np.minimum(end_ns[on_thread], late.until_ns[delay])
-        spent_ns -= np.maximum(start_ns[on_thread], late.since_ns[delay])
-        inside = np.flatnonzero(spent_ns > 0)
-        longest = inside[np.argsort(-spent_ns[inside], kind="stable")[:_KEPT]]
-        delays.append(np.full(len(longest), delay, np.int64))
-        rows.append(on_thread[longest])
-    return np.concatenate(delays), np.concatenate(rows)
+    for owner, on_thread in rows_by_value(thread):
+        of_thread = np.flatnonzero(late.thread == owner)
+        order = on_thread[np.argsort(start_ns[on_thread], kind="stable")]
+        # Those before have all ended by then, those behind begin later.
+        latest_ns = np.maximum.accumulate(end_ns[order])
+        low = np.searchsorted(latest_ns, late.since_ns[of_thread], side="right")
+        high = np.searchsorted(start_ns[order], late.until_ns[of_thread])
+        pair, place = expanded(low, np.maximum(high, low))
+        delays.append(of_thread[pair])
+        rows.append(order[place])
+    delay, row = np.concatenate(delays), np.concatenate(rows)
+    spent_ns = np.minimum(end_ns[row], late.until_ns[delay])
+    spent_ns -= np.maximum(start_ns[row], late.since_ns[delay])
+    order = np.lexsort((row, -spent_ns, delay))
+    order = order[spent_ns[order] > 0]
+    delay, row = delay[order], row[order]
+    kept = np.arange(len(delay)) - np.searchsorted(delay, delay) < _KEPT
+    return delay[kept], row[kept]

@@ -55,8 +55,8 @@ def _launched(activity: Codes, links: Links, calls: CallLog) -> tuple[Ints, Ints
     """Return when each of some activities (-1 none) was launched, and by which thread."""
     launched_ns = np.full(len(activity), NONE, np.int64)
     thread = launched_ns.copy()
-    # The last place is that of no activity.
-    known = np.flatnonzero((activity != NONE) & (np.append(links.call, NONE)[activity] != NONE))
+    known = np.flatnonzero(activity != NONE)
+    known = known[links.call[activity[known]] != NONE]
     if len(known):
         launch = links.calls_of(activity[known], calls)
         launched_ns[known], thread[known] = launch.start_ns, launch.thread

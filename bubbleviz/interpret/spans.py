@@ -150,10 +150,12 @@ def active_time(operations: RankOperations, ran: RankWork, busy: BusyIntervals) 
     """
     work, owner = ran.work, ran.owner
     rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
-    of = owner[rows]
+    of = np.flatnonzero(np.bincount(owner[rows], minlength=len(operations)))
     groups = groups_of(operations.rank[of], operations.iteration[of])
+    group = np.full(len(operations), NONE, np.int64)
+    group[of] = groups.of_row
     active_ns = intervals.group_measure(
-        groups.of_row, len(groups), work.start_ns[rows], work.end_ns[rows]
+        group[owner[rows]], len(groups), work.start_ns[rows], work.end_ns[rows]
     )
     low_ns, high_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]

@@ -55,6 +55,9 @@ class Table:
 
     def take(self: TableT, rows: Ints | Codes | Bools | slice) -> TableT:
         """Return the given rows (indices, mask or stretch) as a new table; shared fields stay."""
+        if isinstance(rows, np.ndarray) and rows.dtype == bool:
+            # Of a mask each column would count and find the rows anew.
+            rows = np.flatnonzero(rows)
         columns = {name: getattr(self, name)[rows] for name in self.column_names()}
         return type(self)(**{**vars(self), **columns})
 

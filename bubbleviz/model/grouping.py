@@ -72,6 +72,13 @@ def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Int
     return table[number[len(values) :]]
 
 
+def expanded(low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """Return (row, number) for each number from ``low`` to below ``high`` of each row."""
+    count = high - low
+    row = np.repeat(np.arange(len(low)), count)
+    return row, np.arange(len(row)) + (low - np.cumsum(count) + count)[row]
+
+
 def first_of_each(group: Ints, *by: Ints) -> Ints:
     """Return the row of each group, in their order, that comes first by some columns.
 

@@ -162,6 +162,12 @@ def group_extents(group: Codes, groups: int, low_ns: Ints, high_ns: Ints) -> Int
 
 def group_union(group: Codes, groups: int, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints, Ints]:
     """Return (group, start_ns, end_ns): the union of each group's intervals."""
+    native = library()
+    if native:
+        numbers = group.astype(np.int64, copy=False)
+        ready = columns.group_union(native, numbers, groups, start_ns, end_ns)
+        if ready is not None:
+            return ready
     packing = Packing.of(*group_extents(group, groups, start_ns, end_ns))
     return packing.unpack(union(packing.place(group, start_ns), packing.place(group, end_ns)))
 

@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.native.columns import places
+from bubbleviz.native.library import library
 
 Value = TypeVar("Value", bound=Hashable)
 
@@ -74,6 +76,11 @@ class BlockNumbering:
 
     def _searched(self, values: Ints) -> Codes:
         known = self._sorted
+        native = library()
+        place = places(native, known, values) if native else None
+        if place is not None:
+            found: Codes = self._code[place]
+            return found
         at = np.minimum(np.searchsorted(known, values), max(len(known) - 1, 0))
         if len(known) == 0 or not np.array_equal(known[at], values):
             self.values = np.concatenate((self.values, np.setdiff1d(values, known)))

@@ -42,6 +42,37 @@ def difference(
     return start_ns[:count].copy(), end_ns[:count].copy()
 
 
+def group_union(
+    library: Library, group: _Ints, groups: int, start_ns: _Ints, end_ns: _Ints
+) -> tuple[_Ints, _Ints, _Ints] | None:
+    """Return group, start and end of the union of each group's intervals.
+
+    None where the starts of a group are in no order.
+    """
+    columns = [np.ascontiguousarray(column) for column in (group, start_ns, end_ns)]
+    scratch = [np.empty(groups, np.int64) for _ in range(3)]
+    out = [np.empty(len(group), np.int64) for _ in range(3)]
+    count = library.functions.bubbleviz_group_union(
+        *map(pointer, columns), _SIZE(len(group)), _SIZE(groups),
+        *map(pointer, scratch), *map(pointer, out),
+    )  # fmt: skip
+    if count < 0:
+        return None
+    owner, low_ns, high_ns = (column[:count].copy() for column in out)
+    return owner, low_ns, high_ns
+
+
+def places(library: Library, ascending: _Ints, values: _Ints) -> _Ints | None:
+    """Return the place of each value among ascending ones; None where one is not among them."""
+    place = np.empty(len(values), np.int64)
+    values = np.ascontiguousarray(values)
+    found = library.functions.bubbleviz_places(
+        pointer(ascending), _SIZE(len(ascending)),
+        pointer(values), _SIZE(len(values)), pointer(place),
+    )  # fmt: skip
+    return place if found == len(values) else None
+
+
 def deepen(
     library: Library,
     layer: tuple[_Ints, _Ints, _Ints, _Ints],

@@ -120,3 +120,76 @@ EXPORTED void bubbleviz_deeper(const int64_t *start, const int64_t *end, const i
             deepest[query] = depth[at], found[query] = row[at];
     }
 }
+
+/* The union of the intervals of each group, in the order of groups; returns how many there are, or
+ * UNSORTED where the starts of a group do not ascend, or a group has a number that it cannot have.
+ *
+ * latest, reach and place have room for a number of each group.
+ */
+EXPORTED int64_t bubbleviz_group_union(const int64_t *group, const int64_t *start,
+                                       const int64_t *end, size_t count, size_t groups,
+                                       int64_t *latest, int64_t *reach, int64_t *place,
+                                       int64_t *out_group, int64_t *out_start, int64_t *out_end)
+{
+    int64_t made = 0;
+
+    for (size_t g = 0; g < groups; g++)
+        latest[g] = reach[g] = INT64_MIN, place[g] = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t g = (size_t)group[i];
+        if (end[i] <= start[i])
+            continue;
+        if (g >= groups || start[i] < latest[g])
+            return UNSORTED;
+        place[g] += start[i] > reach[g] || latest[g] == INT64_MIN;
+        latest[g] = start[i];
+        reach[g] = end[i] > reach[g] ? end[i] : reach[g];
+    }
+    /* From how many there are to where the last one before each group's first lies. */
+    for (size_t g = 0; g < groups; g++) {
+        int64_t of_group = place[g];
+        place[g] = made - 1;
+        made += of_group;
+        reach[g] = latest[g] = INT64_MIN;
+    }
+    for (size_t i = 0; i < count; i++) {
+        size_t g = (size_t)group[i];
+        if (end[i] <= start[i])
+            continue;
+        if (start[i] > reach[g] || latest[g] == INT64_MIN) {
+            place[g]++;
+            out_group[place[g]] = (int64_t)g;
+            out_start[place[g]] = latest[g] = start[i];
+            out_end[place[g]] = reach[g] = end[i];
+        } else if (end[i] > reach[g]) {
+            out_end[place[g]] = reach[g] = end[i];
+        }
+    }
+    return made;
+}
+
+/* The places of values among ascending ones; returns how many were found before one that is not
+ * among them. */
+EXPORTED int64_t bubbleviz_places(const int64_t *known, size_t count, const int64_t *values,
+                                  size_t wanted, int64_t *place)
+{
+    size_t low = 0;
+
+    for (size_t i = 0; i < wanted; i++) {
+        if (low >= count || known[low] != values[i]) {
+            size_t high = count;
+            low = 0;
+            while (high - low > 1) {
+                size_t middle = low + (high - low) / 2;
+                if (known[middle] <= values[i])
+                    low = middle;
+                else
+                    high = middle;
+            }
+            if (low >= count || known[low] != values[i])
+                return (int64_t)i;
+        }
+        place[i] = (int64_t)low;
+    }
+    return (int64_t)wanted;
+}

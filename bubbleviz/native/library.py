@@ -105,6 +105,8 @@ _RESULTS: Mapping[str, Any] = {
     "bubbleviz_union": ctypes.c_int64,
     "bubbleviz_difference": ctypes.c_int64,
     "bubbleviz_deeper": None,
+    "bubbleviz_group_union": ctypes.c_int64,
+    "bubbleviz_places": ctypes.c_int64,
 }
 
 

@@ -15,6 +15,7 @@ from bubbleviz.interpret.linking.launches import Launches
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.containment import Innermost
+from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls
 from bubbleviz.native import library as native
 from tests.support.compiled import compiled_library
@@ -163,3 +164,35 @@ def test_calls_whose_rows_do_not_ascend_are_linked_all_the_same() -> None:
     without, compiled = both(found)
 
     assert compiled == without == ([True, False], [2])
+
+
+GROUPED = st.lists(st.tuples(st.integers(0, 3), TIMES, TIMES), max_size=12)
+
+
+def grouped(rows: list[tuple[int, int, int]]) -> list[list[int]]:
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    return lists(intervals.group_union(table[:, 0], 4, table[:, 1], table[:, 2]))
+
+
+@example([])
+@example([(3, 2, 2), (0, 0, 4), (3, 1, 5), (0, 4, 6), (3, 7, 8)])
+@given(GROUPED)
+def test_unions_of_groups_are_the_same(rows: list[tuple[int, int, int]]) -> None:
+    for some in (rows, sorted(rows, key=lambda row: row[1])):
+        without, found = both(partial(grouped, some))
+
+        assert found == without
+
+
+def numbered(blocks: list[list[int]]) -> list[list[int]]:
+    numbering = BlockNumbering()
+    return [numbering.numbers(np.array(block, np.int64)).tolist() for block in blocks]
+
+
+@example([[]])
+@example([[-1, 5, -1], [1 << 40, -1, 5]])
+@given(st.lists(st.lists(st.sampled_from((-1, 0, 5, 1 << 30, 1 << 40, 1 << 50)), max_size=6)))
+def test_numbers_of_blocks_are_the_same(blocks: list[list[int]]) -> None:
+    without, found = both(partial(numbered, blocks))
+
+    assert found == without

@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import first_of_each, groups_of
+from bubbleviz.model.grouping import expanded, first_of_each, groups_of
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations
 from bubbleviz.model.values import frozen
@@ -132,9 +132,9 @@ class _HostTime(Table):
 def _spent_in(bubbles: Bubbles, late: Ints, hosts: HostActivities) -> _HostTime:
     """Return what the host did before the operations that end some bubbles."""
     low = np.searchsorted(hosts.operation, bubbles.after[late])
-    count = np.searchsorted(hosts.operation, bubbles.after[late], side="right") - low
-    row = np.arange(count.sum()) + np.repeat(low - np.cumsum(count) + count, count)
-    bubble = np.repeat(late, count)
+    high = np.searchsorted(hosts.operation, bubbles.after[late], side="right")
+    pair, row = expanded(low, high)
+    bubble = late[pair]
     start_ns, end_ns = bubbles.start_ns[bubble], bubbles.end_ns[bubble]
     host_start_ns, host_end_ns = hosts.start_ns[row], hosts.end_ns[row]
     return _HostTime(

@@ -25,11 +25,11 @@ class CorrelationIndex:
         self.of_process: dict[int, slice] = {}
         at = 0
         for process in np.unique(activities.ranks[:, 0]).tolist():
-            of_process = activities.ranks[:, 0] == process
-            rows = np.flatnonzero(of_process[activities.rank]).astype(np.int32)
+            rows = _rows_of(activities, process)
             ids = activities.correlation_id[rows]
-            order = np.argsort(ids, kind="stable")
-            self.rows[at : at + len(rows)] = rows[order]
+            if not (ids[1:] >= ids[:-1]).all():
+                rows = rows[np.argsort(ids, kind="stable")]
+            self.rows[at : at + len(rows)] = rows
             known = int((ids != UNCORRELATED).sum())
             self.of_process[process] = slice(at, at + known)
             at += len(rows)
@@ -65,6 +65,14 @@ class CorrelationIndex:
 
     def _id_of(self, activity: int) -> int:
         return int(self.ids[activity])
+
+
+def _rows_of(activities: Activities, process: int) -> Codes:
+    """Return the activities of a process, ascending."""
+    ranks = np.flatnonzero(activities.ranks[:, 0] == process)
+    if len(ranks) == 1:
+        return np.flatnonzero(activities.rank == ranks[0]).astype(np.int32)
+    return np.flatnonzero(np.isin(activities.rank, ranks)).astype(np.int32)
 
 
 def places_of(ids: npt.NDArray[np.uint32], wanted: npt.NDArray[np.uint32]) -> Codes:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.interpret.linking.backward_threads import OpenBackwards, helper_threads
 from bubbleviz.interpret.linking.launches import Launches
@@ -82,13 +83,14 @@ class _Linker:
         for number, rows in rows_by_value(thread):
             self._workless.append(CallStarts.of(number, start_ns[rows]))
 
-    def _attributed(self, calls: Calls) -> tuple[Ints, Ints]:
+    def _attributed(self, calls: Calls) -> tuple[Ints, npt.NDArray[np.int8]]:
         """Return the range of each call, and by which rule."""
         of_range = self._thread_ranges.around(calls)
-        rule = np.where(of_range >= 0, LinkRule.OWN_THREAD, LinkRule.OUTSIDE).astype(np.int64)
+        rule = np.where(of_range >= 0, np.int8(LinkRule.OWN_THREAD), np.int8(LinkRule.OUTSIDE))
         if self._backward is None:
             return of_range, rule
-        rest = np.flatnonzero((of_range < 0) & ~np.isin(calls.thread, self._forward_threads))
+        rest = np.flatnonzero(of_range < 0)
+        rest = rest[~np.isin(calls.thread[rest], self._forward_threads)]
         backward, several = self._backward.only(calls.thread[rest], calls.start_ns[rest])
         rule[rest[backward >= 0]] = LinkRule.CROSS_THREAD
         rule[rest[several]] = LinkRule.AMBIGUOUS

@@ -30,7 +30,10 @@ class OpenRanges:
     def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
         """Return the row of the innermost range around each [start, end]; -1 none."""
         best = np.full(len(start_ns), NONE, np.int64)
-        for rows, index in self._layers:
+        for rows, index in self._layers[:1]:
+            at = index.around(start_ns, end_ns)
+            best = np.where(at >= 0, rows[at], NONE)
+        for rows, index in self._layers[1:]:
             left = np.flatnonzero(best == NONE)
             if len(left):
                 at = index.around(start_ns[left], end_ns[left])
@@ -71,8 +74,12 @@ class ThreadRanges:
 
         Where a push/pop range holds the call, no start/end range can take it.
         """
+        threads = calls.thread
+        # Calls of a thread mostly follow each other.
+        if len(calls) and threads.min() == threads.max():
+            return self.of(int(threads[0])).around(calls.start_ns, calls.end_ns)
         best = np.full(len(calls), NONE, np.int64)
-        for thread, at in rows_by_value(calls.thread):
+        for thread, at in rows_by_value(threads):
             best[at] = self.of(thread).around(calls.start_ns[at], calls.end_ns[at])
         return best
 
