@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from bubbleviz.model.texts import not_option
 from bubbleviz.report.report import Report
 
 ReportT = TypeVar("ReportT", bound=Report)
@@ -24,15 +27,33 @@ def relative(path: str) -> str:
 
 
 def with_relative_paths(report: ReportT) -> ReportT:
-    """Return a report whose profiles and limitations name files relative to the current directory.
+    """Return a report whose files are named relative to the current directory.
 
-    A profile that could not be read is named only at the head of its limitation.
+    These are its profiles, those in its limitations, and those of its command line. A profile that could not be read is named only at the head of its limitation.
     """
     heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
     paths = {profile.path for profile in report.profiles} | heads
     shown = {path: relative(path) for path in paths if Path(path).is_absolute()}
+    report = replace(report, command=_relative_command(report.command))
     if not shown:
         return report
+    return _with_shown_paths(report, shown)
+
+
+def _relative_command(command: str) -> str:
+    """Return a command line whose words, and values of options, are no absolute paths."""
+    return shlex.join(map(_relative_word, shlex.split(command)))
+
+
+def _relative_word(word: str) -> str:
+    if word.startswith("-"):
+        option, sign, value = word.partition("=")
+        return f"{option}{sign}{relative(value)}"
+    return not_option(relative(word))
+
+
+def _with_shown_paths(report: ReportT, shown: Mapping[str, str]) -> ReportT:
+    """Return a report with other paths; ``shown`` gives them by those that it holds."""
     longest_first = "|".join(re.escape(path) for path in sorted(shown, key=len, reverse=True))
     pattern = re.compile(rf"(?<![^\s(])(?:{longest_first})(?=$|[\s:;,)])")
 

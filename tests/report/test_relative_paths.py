@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bubbleviz.cli.app import main
+from bubbleviz.report.relative_paths import with_relative_paths
+from tests.support.drawn_reports import report_of
 from tests.support.places import FIXTURES
 
 
@@ -32,6 +37,38 @@ def test_footers_and_comments_name_no_directory_of_the_machine(
     assert str(tmp_path) not in written
     assert "secret" not in written
     assert re.search(rf"(?<![/\w]){re.escape(shown[place])}", written.replace("\\_", "_"))
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ([], ""),
+        (["{root}/run/node0.sqlite"], "node0.sqlite"),
+        (["node0.sqlite", "{root}/run"], "node0.sqlite ."),
+        (["{root}/run/*.sqlite"], "'*.sqlite'"),
+        (["{root}/it's/node0.sqlite"], """'../it'"'"'s/node0.sqlite'"""),
+        (["{root}/run/-odd.sqlite"], "./-odd.sqlite"),
+        (["--html={root}/page.html", "--skip", "1"], "--html=../page.html --skip 1"),
+        (["--dask", "tcp://scheduler:8786"], "--dask tcp://scheduler:8786"),
+        (["--latex", "/"], "--latex {up}"),
+    ],
+)
+def test_the_command_line_names_no_directory_of_the_machine(
+    words: list[str], shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    given = ["bubbleviz", "analyze", *(word.format(root=tmp_path) for word in words)]
+    report = replace(report_of([]), command=shlex.join(given))
+
+    command = with_relative_paths(report).command
+
+    up = os.path.relpath("/")
+    assert command == " ".join(["bubbleviz analyze", shown.format(up=up)]).rstrip()
+
+
+def test_no_command_line_stays_none() -> None:
+    assert with_relative_paths(report_of([])).command == ""
 
 
 def test_a_directory_that_is_gone_leaves_the_name(
