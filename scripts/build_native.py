@@ -2,7 +2,8 @@
 
 A wheel carries the compiled library where a compiler is found (``CC``, or ``cc``, ``gcc``,
 ``clang``), and is then of one platform; elsewhere it is pure, and bubbleviz reads through SQLite.
-``BUBBLEVIZ_PLATFORM`` names the platform of a wheel that ``CC`` compiles for another machine.
+``BUBBLEVIZ_PLATFORM`` names the platform of a wheel that ``CC`` compiles for another machine;
+``any`` makes a pure one all the same.
 
     python scripts/build_native.py FILE [FLAG...]
 """
@@ -75,6 +76,8 @@ class NativeBuild(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile before files are collected."""
         platform = os.environ.get("BUBBLEVIZ_PLATFORM") or sysconfig.get_platform()
+        if platform == "any":
+            return
         name = library_name(platform)
         if version == "editable":
             target = _FOLDER / name
