@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.values import frozen
@@ -107,7 +107,7 @@ def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
         | ((operations.phase == Phase.SEND_RECV) & (operations.has_span == 1))
     )
     latest = np.full(len(waiting), NEVER)
-    for rank in np.unique(operations.rank[receives]).tolist():
+    for rank in distinct(operations.rank[receives]).tolist():
         received = receives[operations.rank[receives] == rank]
         received = received[np.argsort(operations.host_start_ns[received], kind="stable")]
         latest_ns = np.maximum.accumulate(operations.end_ns[received])

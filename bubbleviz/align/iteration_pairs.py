@@ -13,7 +13,7 @@ import numpy as np
 
 from bubbleviz.align.iteration_shifts import NTP_NS, history_of, shift, shift_beside
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import groups_of, looked_up
+from bubbleviz.model.grouping import distinct, groups_of, looked_up, without
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.values import frozen
@@ -68,13 +68,13 @@ def pair_iterations(
         places: where the ranks stand.
     """
     counted = np.isin(operations.phase, COUNTED)
-    unnamed = np.setdiff1d(operations.rank[counted], operations.rank[counted & (named >= 0)])
+    unnamed = without(operations.rank[counted], operations.rank[counted & (named >= 0)])
     if counted.any() and len(unnamed) == 0:
         return _by_name(operations, named, counted)
     moves, known, by_count = _moves(operations, virtual_stage, places, counted)
     iteration = operations.iteration + moves[operations.rank]
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
-    present = np.unique(iteration[counted & (operations.iteration >= 0)])
+    present = distinct(iteration[counted & (operations.iteration >= 0)])
     names = tuple(map(str, range(len(present))))
     return Pairing(_renumbered(iteration, present), names, known, by_count)
 
@@ -144,7 +144,7 @@ def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing
     of_owner = np.full(len(owners), NONE, np.int64)
     of_owner[used] = pairs.of_row
     iteration = np.where(operations.iteration >= 0, of_owner[group], NONE)
-    present = np.unique(iteration[counted & (iteration >= 0)])
+    present = distinct(iteration[counted & (iteration >= 0)])
     first = pairs.first[present]
     names = tuple(map(_name, anchor[first].tolist(), away[first].tolist()))
     return Pairing(_renumbered(iteration, present), names, known=True)

@@ -13,6 +13,7 @@ from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.clocks import APART_NS
 from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.values import frozen
@@ -209,8 +210,8 @@ def _offsets(a: OperationEnds, b: OperationEnds, move: int) -> tuple[int, int] |
     """
     least, most = np.iinfo(np.int64).min // 4, np.iinfo(np.int64).max // 4
     common = False
-    for stage_a in np.unique(a.virtual_stage).tolist():
-        for stage_b in np.unique(b.virtual_stage).tolist():
+    for stage_a in distinct(a.virtual_stage).tolist():
+        for stage_b in distinct(b.virtual_stage).tolist():
             ours, theirs = a.take(a.virtual_stage == stage_a), b.take(b.virtual_stage == stage_b)
             _, i, j = np.intersect1d(ours.numbers(0), theirs.numbers(move), return_indices=True)
             if len(i) == 0:

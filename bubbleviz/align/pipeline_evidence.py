@@ -13,6 +13,7 @@ import numpy as np
 from bubbleviz.align.rank_orders import orders_by_rank
 from bubbleviz.align.replicas import nests
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, TRANSFERS
 
@@ -41,5 +42,5 @@ def microbatches_nest(operations: RankOperations, virtual_stage: Ints) -> bool:
         virtual_stage: of each operation; -1 unknown.
     """
     work = np.isin(operations.phase, COUNTED) & (operations.microbatch >= 0)
-    several = len(np.unique(operations.microbatch[work])) > 1
+    several = len(distinct(operations.microbatch[work])) > 1
     return several and nests(operations, virtual_stage)

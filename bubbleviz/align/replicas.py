@@ -17,6 +17,7 @@ from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.align.waits import Waits, following, waits, waits_of_neighbours
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankOperations
 
 #: With more replicas than this, the user has to give the sizes of the run.
@@ -35,7 +36,7 @@ def matched(operations: RankOperations, virtual_stage: Ints, stage: Ints, number
         number: of each rank; pipelines are counted in its order, of their first ranks.
     """
     pipeline = np.full(len(stage), NONE, np.int64)
-    positions = [np.flatnonzero(stage == s) for s in np.unique(stage[stage >= 0]).tolist()]
+    positions = [np.flatnonzero(stage == s) for s in distinct(stage[stage >= 0]).tolist()]
     sizes = {len(ranks) for ranks in positions}
     if len(sizes) != 1 or sizes.pop() > _MOST_REPLICAS:
         return pipeline

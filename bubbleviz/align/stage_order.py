@@ -20,7 +20,7 @@ from bubbleviz.align.rank_orders import orders_by_rank
 from bubbleviz.align.virtual_stages import VirtualStages
 from bubbleviz.align.waits import Waits, usual_waits
 from bubbleviz.model.columns import NONE, Ints, joined
-from bubbleviz.model.grouping import groups_of, places_in
+from bubbleviz.model.grouping import distinct, groups_of, places_in
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, Phase
 
@@ -39,7 +39,7 @@ def order_virtual_stages(operations: RankOperations) -> VirtualStages:
     # Receives that do not name what they receive may leave no wait that is sure. The others give
     # an order if it distinguishes all stages.
     guessed = _order(operations, usual_waits(operations, doubtful=True))
-    return guessed if len(np.unique(guessed.virtual_stage)) == len(guessed.rank) else sure
+    return guessed if len(distinct(guessed.virtual_stage)) == len(guessed.rank) else sure
 
 
 def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
@@ -87,7 +87,7 @@ def _run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
     orders = orders_by_rank(operations)
     usual = {r: counts.most_common(1)[0][0] for r, counts in orders.items()}
     alike = {(s, usual[r]) for r, s in zip(rank.tolist(), stage.tolist(), strict=True)}
-    return len(alike) == len(np.unique(stage))
+    return len(alike) == len(distinct(stage))
 
 
 def order_by_number(operations: RankOperations, number: Ints) -> VirtualStages | None:
@@ -101,7 +101,7 @@ def order_by_number(operations: RankOperations, number: Ints) -> VirtualStages |
         number: of each rank, in Megatron's order: those of one stage follow each other.
     """
     place = places_in(np.argsort(number))
-    if len(np.unique(operations.microbatch[np.isin(operations.phase, COUNTED)])) < 2:
+    if len(distinct(operations.microbatch[np.isin(operations.phase, COUNTED)])) < 2:
         return None  # with one microbatch all ranks run alike
     for replicas in range(2, len(number) // 2 + 1):
         if len(number) % replicas:
@@ -128,7 +128,7 @@ def _shape(stages: VirtualStages, place: Ints) -> tuple[tuple[int, int, int], ..
 
 def _is_pipeline(stages: VirtualStages, place: Ints) -> bool:
     """Return whether virtual stages are known and distinct, first ones in order of places."""
-    known = np.unique(stages.virtual_stage)
+    known = distinct(stages.virtual_stage)
     order = np.argsort(stages.virtual_stage, kind="stable")
     places = place[stages.rank[order]]
     first = places[np.sort(np.unique(places, return_index=True)[1])]

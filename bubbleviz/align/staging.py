@@ -50,7 +50,7 @@ from bubbleviz.align.virtual_stages import (
     with_model_chunks,
 )
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct_rows
+from bubbleviz.model.grouping import distinct, distinct_rows
 from bubbleviz.model.operations import Limitation, RankOperations
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.values import frozen
@@ -122,7 +122,7 @@ def stage(
         staging = _with(inputs, named, by_name=True)
     else:
         return _inferred(inputs)
-    gap = named is not None and len(np.unique(named.virtual_stage)) <= named.virtual_stage.max()
+    gap = named is not None and len(distinct(named.virtual_stage)) <= named.virtual_stage.max()
     return _noted(
         inputs,
         staging,
@@ -156,8 +156,8 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
         known: whether they are known, and nothing contradicts them.
     """
     operations = inputs.joined.operations
-    working = np.unique(operations.rank[np.isin(operations.phase, COUNTED)])
-    stages = np.unique(staging.stage_of_rank[working])
+    working = distinct(operations.rank[np.isin(operations.phase, COUNTED)])
+    stages = distinct(staging.stage_of_rank[working])
     if len(working) < 2 or (known and len(stages) == 1):
         return True
     if transfers_or_orders_differ(operations):
@@ -210,7 +210,7 @@ def _noted(
 
 def _lacks_given_stages(inputs: _Inputs, staging: Staging) -> bool:
     """Return whether the sizes of the run give more stages than the profiles hold."""
-    held = np.unique(staging.stage_of_rank[staging.stage_of_rank >= 0])
+    held = distinct(staging.stage_of_rank[staging.stage_of_rank >= 0])
     return inputs.parallel is not None and len(held) < inputs.parallel.pp
 
 
@@ -265,7 +265,7 @@ def _inferred_stages(inputs: _Inputs) -> VirtualStages:
     operations = inputs.joined.operations
     stages = order_virtual_stages(operations)
     known = bool((stages.virtual_stage >= 0).all())
-    single = len(np.unique(stages.virtual_stage)) == len(stages.virtual_stage)
+    single = len(distinct(stages.virtual_stage)) == len(stages.virtual_stage)
     if known and not (single and _does_not_nest(inputs, stages)):
         return stages
     if inputs.numbers.named:
@@ -295,7 +295,7 @@ def _comparable(inputs: _Inputs) -> RankOperations | None:
         return operations.changed(iteration=named)
     pairs = distinct_rows(operations.rank[work], operations.iteration[work])
     counts = np.bincount(pairs[0], minlength=1)
-    return operations if len(np.unique(counts[counts > 0])) == 1 else None
+    return operations if len(distinct(counts[counts > 0])) == 1 else None
 
 
 def _is_other(inputs: _Inputs, staging: Staging) -> bool:

@@ -10,7 +10,7 @@ from bubbleviz.align.merge import JoinedRank
 from bubbleviz.align.pipelines import Parallel, RankNumbers
 from bubbleviz.align.stage_checks import slacks
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct_rows
+from bubbleviz.model.grouping import distinct, distinct_rows, without
 from bubbleviz.model.operations import Limitation, LimitationKind, RankOperations
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 
@@ -61,7 +61,7 @@ STAGES_MISSING = Limitation(
 
 def stages_unknown(operations: RankOperations, stage_of_rank: Ints) -> tuple[Limitation, ...]:
     """Return a limitation for ranks that work, but on an unknown stage."""
-    working = np.unique(operations.rank[np.isin(operations.phase, COUNTED)])
+    working = distinct(operations.rank[np.isin(operations.phase, COUNTED)])
     unknown = int((stage_of_rank[working] < 0).sum())
     note = Limitation(
         "stages of ranks",
@@ -122,11 +122,11 @@ def _absent_ranks(numbers: RankNumbers, parallel: Parallel | None) -> Ints:
     """
     number = np.sort(numbers.number)
     if parallel is not None:
-        return np.setdiff1d(np.arange(parallel.ranks), number)
-    if not numbers.named or len(np.unique(np.diff(number))) <= 1:
+        return without(np.arange(parallel.ranks), number)
+    if not numbers.named or len(distinct(np.diff(number))) <= 1:
         return np.empty(0, np.int64)
     step = np.diff(number).min()
-    return np.setdiff1d(np.arange(number[0], number[-1], step), number)
+    return without(np.arange(number[0], number[-1], step), number)
 
 
 def reaches_beyond(operations: RankOperations, virtual_stage: Ints) -> bool:
@@ -164,8 +164,8 @@ def transfers_alone(operations: RankOperations, stage_of_rank: Ints) -> bool:
 
     One rank may hold several virtual stages, such as the first and the last one of a V.
     """
-    working = np.unique(operations.rank[np.isin(operations.phase, COUNTED)])
-    stages = np.unique(stage_of_rank[working])
+    working = distinct(operations.rank[np.isin(operations.phase, COUNTED)])
+    stages = distinct(stage_of_rank[working])
     if len(working) != 1 and (len(stages) != 1 or stages[0] < 0):
         return False
     ran = (operations.has_span == 1) & np.isin(operations.rank, working)

@@ -8,7 +8,7 @@ from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.waits import usual_waits
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import distinct_rows, looked_up
+from bubbleviz.model.grouping import distinct, distinct_rows, looked_up
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.values import frozen
@@ -43,7 +43,7 @@ def stages_in_order(joined: JoinedRecordings, place: Ints, devices: int) -> Virt
     pairs = distinct_rows(joined.operations.rank[work], joined.operations.chunk[work])
     waits = usual_waits(joined.operations)
     stages = np.empty(pairs.shape[1], np.int64)
-    for index, name in enumerate(np.unique(pairs[1]).tolist()):
+    for index, name in enumerate(distinct(pairs[1]).tolist()):
         rows = pairs[1] == name
         of_chunk = waits.chunk == name
         at, wait = place[waits.rank[of_chunk]], waits.waited_ns[of_chunk]

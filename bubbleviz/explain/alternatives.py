@@ -14,7 +14,7 @@ from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.reasons import NO_SCHEDULE
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
@@ -240,7 +240,7 @@ def _peaks(
     rank = np.concatenate((ran.rank, second.rank))
     end_ns = np.concatenate((ran.end_ns, second.end_ns))
     change = _changes(rank, phase, microbatch, chunk)
-    share = max(1, len(np.unique(chunk[phase == Phase.F])))
+    share = max(1, len(distinct(chunk[phase == Phase.F])))
     for number in range(len(ranks)):
         rows = np.flatnonzero((rank == number) & (change != 0))
         # Of those that end at the same instant, the ones that free memory come first.

@@ -17,7 +17,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.graph import Graph
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
@@ -132,7 +132,7 @@ def _parts(
     delays = graph.delay_by_cause[places]
     delays[:, Cause.COMMUNICATION] += np.where(remote, graph.transfer_ns[places], 0)
     delays = np.clip(delays, 0, gap_ns[:, None] - _before(delays, gap_ns))
-    for number in np.unique(rank[1:]).tolist():
+    for number in distinct(rank[1:]).tolist():
         rows = np.flatnonzero(rank == number)
         for cause in Cause:
             if delays[rows, cause].any():

@@ -12,7 +12,7 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.graph import Graph
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.values import frozen
 
@@ -123,7 +123,7 @@ def _balanced(graph: Graph, operations: Operations, median_ns: Ints) -> Ints:
     """
     phases = operations.phase[graph.rows]
     result = graph.busy_ns.copy()
-    for phase in np.unique(phases).tolist():
+    for phase in distinct(phases).tolist():
         at = np.flatnonzero((phases == phase) & (median_ns > 0))
         if len(at):
             scale = median_ns[at].mean() / median_ns[at]

@@ -26,6 +26,7 @@ from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.truncation import mark_unrecorded
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints, joined
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
@@ -157,7 +158,7 @@ def _local_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Lo
     local = []
     for process, device in ranks.tolist():
         pid = pid_of(process)
-        numbers = np.unique(named[(owner == process) & (named >= 0)])
+        numbers = distinct(named[(owner == process) & (named >= 0)])
         local.append(
             LocalRank(
                 process=process,

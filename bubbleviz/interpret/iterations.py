@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.values import frozen
 
 
@@ -56,11 +56,11 @@ def constant_names(order: HostOrder) -> Bools:
     by the ranges that name iterations, or else by Optimizers.
     """
     constant = np.zeros(len(order), bool)
-    for rank in np.unique(order.rank):
+    for rank in distinct(order.rank):
         rows = np.flatnonzero(order.rank == rank)
         ranges = order.take(rows)
         marked = bool((ranges.mark >= 0).any())
-        named = np.unique(ranges.microbatch[ranges.forward])
+        named = distinct(ranges.microbatch[ranges.forward])
         divided = marked or bool(ranges.optimizer.any()) or named.tolist() == [NONE]
         if not divided or len(named) != 1:
             continue
@@ -95,7 +95,7 @@ def number_iterations(order: HostOrder, constant: Bools) -> Ints:
     capture holds none.
     """
     iteration = np.full(len(order), NONE, np.int64)
-    for rank in np.unique(order.rank):
+    for rank in distinct(order.rank):
         rows = np.flatnonzero(order.rank == rank)
         ranges = order.take(rows)
         index = _by_marks(ranges, bool(constant[rows[0]]))
@@ -121,7 +121,7 @@ def _by_marks(ranges: HostOrder, constant: bool) -> Ints:
     last = np.maximum.accumulate(np.where(marked, row, NONE))
     number = np.where(last >= 0, ranges.mark[np.maximum(last, 0)], NONE)
     place = np.zeros(len(ranges), np.int64)
-    for start in np.unique(last[~marked]).tolist():
+    for start in distinct(last[~marked]).tolist():
         rows = np.flatnonzero(~marked & (last == start))
         loose = ranges.take(rows)
         bounds = _after_optimizers(loose) if constant else _at_repetitions(loose)
@@ -133,7 +133,7 @@ def _after_optimizers(ranges: HostOrder) -> Ints:
     """Return where iterations begin: after the last Optimizer before a forward."""
     forwards, ends = np.flatnonzero(ranges.forward), np.flatnonzero(ranges.optimizer)
     last = np.searchsorted(ends, forwards) - 1
-    return np.unique(ends[last[last >= 0]]) + 1 if len(ends) else np.empty(0, np.int64)
+    return distinct(ends[last[last >= 0]]) + 1 if len(ends) else np.empty(0, np.int64)
 
 
 def _at_repetitions(ranges: HostOrder) -> Ints:

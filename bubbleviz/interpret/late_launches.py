@@ -15,7 +15,7 @@ import numpy as np
 
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import expanded, rows_by_value
+from bubbleviz.model.grouping import distinct, expanded, rows_by_value
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import HostActivities, RankOperations
 from bubbleviz.model.phases import COMPUTE
@@ -125,7 +125,7 @@ def _calls(late: LateLaunches, long_calls: Calls | None, calls: CallLog) -> list
 def _ranges(late: LateLaunches, profile: Profile) -> list[_Row]:
     """Return (operation, start, end, 0, name) of the ranges in each delay."""
     ranges: Ranges = profile.every_range.lasting(
-        _SHORTEST_NS, np.unique(late.thread), late.since_ns, late.until_ns
+        _SHORTEST_NS, distinct(late.thread), late.since_ns, late.until_ns
     )
     delay, row = _overlapping(late, ranges.thread, ranges.start_ns, ranges.end_ns)
     columns = late.operation[delay], ranges.start_ns[row], ranges.end_ns[row], ranges.name_id[row]

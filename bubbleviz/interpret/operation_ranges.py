@@ -8,7 +8,7 @@ from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.device_work import DeviceWork
 from bubbleviz.interpret.iterations import HostOrder, constant_names, number_iterations
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.grouping import distinct_rows, groups_of
+from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges
@@ -49,7 +49,7 @@ def operation_ranges_of(
     # A copy to another device makes no operation there.
     copied = copied[~np.isin(copied // count, ran // count)]
     placed = np.concatenate((ran, copied))
-    idle = np.setdiff1d(np.arange(len(named)), placed // count)
+    idle = without(np.arange(len(named)), placed // count)
     home = _home_ranks(named, idle, placed, ranks)
     lost = int((home < 0).sum())
     placed = np.concatenate((placed, (idle * count + home)[home >= 0]))
@@ -104,15 +104,15 @@ def _marks(ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, r
     ordered = names.by_order[ranges.name_id]
     marks = np.flatnonzero((number >= 0) | ordered)
     marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
-    for thread in np.unique(ranges.thread[marks[ordered[marks]]]):
+    for thread in distinct(ranges.thread[marks[ordered[marks]]]):
         on_thread = marks[(ranges.thread[marks] == thread) & ordered[marks]]
         inside = named.take(named.thread == thread)
         number[on_thread] = _by_order(ranges.take(on_thread), inside, names.phase[inside.name_id])
     # A range that lacks one of the passes marks nothing, and hides no mark around it.
     marks = marks[number[marks] >= 0]
-    for index in np.unique(rank):
+    for index in distinct(rank):
         rows = np.flatnonzero(rank == index)
-        threads = np.unique(named.thread[of_range[rows]])
+        threads = distinct(named.thread[of_range[rows]])
         of_rank = marks[np.isin(ranges.thread[marks], threads)]
         if len(of_rank):
             start_ns = named.start_ns[of_range[rows]]
@@ -156,7 +156,7 @@ def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
     count = len(ranks)
     used = distinct_rows(named.thread[placed // count], placed % count)
     result = np.full(len(idle), NONE, np.int64)
-    for thread in np.unique(named.thread[idle]).tolist():
+    for thread in distinct(named.thread[idle]).tolist():
         of_process = np.flatnonzero(ranks[:, 0] == thread >> 24)
         of_thread = used[1, used[0] == thread]
         for candidates in (of_process, of_thread):

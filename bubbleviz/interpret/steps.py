@@ -25,6 +25,7 @@ from bubbleviz.conventions.recognition import with_iterations
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.containment import disjoint_layers
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Ranges, process_of
 from bubbleviz.model.values import frozen
 
@@ -131,7 +132,7 @@ def _steps(ranges: Ranges, by: str) -> Steps:
     # Steps may touch, and layers must not.
     layers = disjoint_layers(ranges.start_ns, ranges.end_ns - 1)
     ranges = ranges.take(layers[0] if layers else slice(0))
-    used = np.unique(ranges.name_id).tolist()
+    used = distinct(ranges.name_id).tolist()
     texts = {bare_name(ranges.names[name]): 0 for name in used}
     number = {text: i for i, text in enumerate(texts)}
     of_name = np.full(len(ranges.names), NONE)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.values import frozen
+
+Number = TypeVar("Number", bound=np.generic)
 
 _ROOM = 1 << 62
 
@@ -51,6 +53,22 @@ def groups_of(*columns: Ints) -> Groups:
         base *= size
     _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
     return Groups(of_row.reshape(-1).astype(np.int64), first.astype(np.int64))
+
+
+def distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Return the distinct values of one or several columns, ascending.
+
+    ``np.unique`` would ask ``numpy.ma`` whether they are masked, whose import takes some 10 ms.
+    """
+    ordered = np.sort(np.concatenate(columns))
+    is_new = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    return ordered[is_new]
+
+
+def without(values: npt.NDArray[Number], others: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Return the distinct values that are not among some others, ascending."""
+    return distinct(values[~np.isin(values, others)])
 
 
 def distinct_rows(*columns: Ints) -> Ints:

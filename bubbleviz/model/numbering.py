@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.grouping import without
 from bubbleviz.native.columns import places
 from bubbleviz.native.library import library
 
@@ -83,7 +84,7 @@ class BlockNumbering:
             return found
         at = np.minimum(np.searchsorted(known, values), max(len(known) - 1, 0))
         if len(known) == 0 or not np.array_equal(known[at], values):
-            self.values = np.concatenate((self.values, np.setdiff1d(values, known)))
+            self.values = np.concatenate((self.values, without(values, known)))
             self._code = np.argsort(self.values, kind="stable").astype(np.int32)
             self._sorted = self.values[self._code]
             at = np.searchsorted(self._sorted, values)

@@ -14,6 +14,7 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
@@ -120,7 +121,7 @@ class _UsedNames:
 
     def numbered(self, *columns: Ints) -> list[Ints]:
         """Return columns of rows of the report's names as rows of :meth:`texts`; -1 stays."""
-        used = np.unique(np.concatenate(columns)) if columns else np.zeros(0, np.int64)
+        used = distinct(*columns) if columns else np.zeros(0, np.int64)
         self._used = used[used >= 0]
         return [
             np.where(column >= 0, np.searchsorted(self._used, column), NONE).astype(np.int64)

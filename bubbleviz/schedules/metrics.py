@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.schedules.plan import Memory
 from bubbleviz.schedules.simulation import Simulation
@@ -30,7 +31,7 @@ def cost(simulation: Simulation, iteration: int = 0) -> int:
     work = work_of(simulation, iteration)
     windows = [
         int(work.end_ns[rows].max() - work.start_ns[rows].min())
-        for rows in (work.device == device for device in np.unique(work.device))
+        for rows in (work.device == device for device in distinct(work.device))
     ]
     return max(windows, default=0)
 
@@ -46,7 +47,7 @@ def stage_ratio(simulation: Simulation, iteration: int = 0) -> float | None:
 
 
 def _ratio(work: Simulation, window_ns: int) -> float | None:
-    devices = len(np.unique(work.device))
+    devices = len(distinct(work.device))
     if not devices or not window_ns:
         return None
     return 1 - int(work.busy_ns.sum()) / (devices * window_ns)
@@ -102,7 +103,7 @@ def _highest(
 ) -> list[np.int64 | np.float64]:
     """Return the highest sum of the steps so far, by device; never below 0."""
     return [
-        np.cumsum(step[work.device == device]).max(initial=0) for device in np.unique(work.device)
+        np.cumsum(step[work.device == device]).max(initial=0) for device in distinct(work.device)
     ]
 
 
@@ -111,7 +112,7 @@ def idle_ns(simulation: Simulation) -> int:
     rows = np.isin(simulation.phase, COMPUTE)
     compute = simulation.take(rows)
     total = 0
-    for device in np.unique(compute.device):
+    for device in distinct(compute.device):
         tasks = compute.take(compute.device == device)
         total += int(tasks.end_ns.max() - tasks.start_ns.min() - tasks.busy_ns.sum())
     return total

@@ -8,6 +8,7 @@ import numpy as np
 
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Codes, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import PID_MASK, Calls, Ranges
 from bubbleviz.model.values import frozen
 
@@ -83,13 +84,13 @@ def thread_numbers(pid: Ints, tid: Ints) -> Ints:
         pid: process of each row; at most 24 bits.
         tid: thread of each row, as the format numbers it.
     """
-    distinct, of_row = np.unique(np.stack((pid, tid)), axis=1, return_inverse=True)
-    number = distinct[1].copy()
+    threads_seen, of_row = np.unique(np.stack((pid, tid)), axis=1, return_inverse=True)
+    number = threads_seen[1].copy()
     wide = (number < 0) | (number > PID_MASK)
-    for process in np.unique(distinct[0][wide]).tolist():
-        rows = np.flatnonzero(wide & (distinct[0] == process))
-        taken = distinct[1][(distinct[0] == process) & ~wide]
+    for process in distinct(threads_seen[0][wide]).tolist():
+        rows = np.flatnonzero(wide & (threads_seen[0] == process))
+        taken = threads_seen[1][(threads_seen[0] == process) & ~wide]
         free = PID_MASK - np.arange(len(rows) + len(taken))
         number[rows] = free[~np.isin(free, taken)][: len(rows)]
-    threads: Ints = ((distinct[0] << 24) + number)[of_row.reshape(-1)]
+    threads: Ints = ((threads_seen[0] << 24) + number)[of_row.reshape(-1)]
     return threads

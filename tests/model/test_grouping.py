@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.model.grouping import first_of_each, found_in, groups_of
+from bubbleviz.model.grouping import distinct, first_of_each, found_in, groups_of, without
 
 _VALUES = st.one_of(st.integers(-2, 3), st.sampled_from([-(2**63), 2**63 - 1, 2**40, 2**31]))
 
@@ -41,3 +41,11 @@ def test_the_first_of_each_group_is_the_first_of_equal_rows() -> None:
 
     assert first_of_each(group, by).tolist() == [1, 2]
     assert first_of_each(group[:0], by[:0]).tolist() == []
+
+
+@given(st.lists(st.integers(-3, 3)), st.lists(st.integers(-3, 3)))
+def test_distinct_values_are_those_of_sets(some: list[int], more: list[int]) -> None:
+    first, second = np.array(some, np.int64), np.array(more, np.int64)
+
+    assert distinct(first, second).tolist() == sorted({*some, *more})
+    assert without(first, second).tolist() == sorted({*some} - {*more})

@@ -39,7 +39,7 @@ from bubbleviz.conventions.host_activities import (
 )
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined
-from bubbleviz.model.grouping import found_in
+from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Activities, CallLog, Calls, Ranges, process_of
 from bubbleviz.model.values import frozen
@@ -103,7 +103,7 @@ def _in_gaps(calls: Calls, idle: Mapping[int, intervals.Intervals], shortest_ns:
     touching = np.zeros(len(calls), bool)
     lasting = np.flatnonzero(calls.end_ns - calls.start_ns >= shortest_ns)
     process = process_of(calls.thread[lasting])
-    for number in np.unique(process).tolist():
+    for number in distinct(process).tolist():
         if number in idle:
             rows = lasting[process == number]
             before = np.searchsorted(idle[number][1], calls.start_ns[rows], side="right")
@@ -306,7 +306,7 @@ def _with_overhead(
     """Return the pieces, those under the profiler's overhead attributed to it."""
     if len(overhead[0]) == 0:
         return idle
-    row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, np.union1d(*overhead))
+    row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(*overhead))
     under = covered(overhead, start_ns)
     activity = np.where(under, numbers.number(PROFILER), idle.activity[row])
     return AttributedIdle(idle.gap[row], start_ns, end_ns, activity)

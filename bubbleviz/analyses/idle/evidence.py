@@ -24,6 +24,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
 from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.grouping import distinct, without
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Profile, Ranges
@@ -108,7 +109,7 @@ def evidence_of(
         UsageError: no range has the name of a step that the user gave.
     """
     idle = idle_by_process(devices)
-    launching = np.unique(
+    launching = distinct(
         np.concatenate([call[device.long_gaps.after].astype(np.int64) for device in devices])
     )
     gap_calls = gap_calls_of(profile.calls, call, launching[launching != NONE], idle)
@@ -141,11 +142,12 @@ def _lead(threads: Ints) -> int:
 
 def _threads(profile: Profile, launches: Iterable[GapLaunches], lead: Iterable[int]) -> Ints:
     """Return the threads to look at: those that launch, and main ones."""
-    processes = np.unique(profile.activities.ranks[:, 0]).tolist()
+    processes = distinct(profile.activities.ranks[:, 0]).tolist()
     main = np.array([main_thread(process, profile.threads) for process in processes], np.int64)
     leading = np.array(list(lead), np.int64)
     launching = (table.thread for table in launches)
-    return np.setdiff1d(np.concatenate((main, leading, *launching)), [NONE])
+    threads: Ints = distinct(main, leading, *launching)
+    return without(threads, np.array([NONE]))
 
 
 def _steps(

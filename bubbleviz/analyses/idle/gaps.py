@@ -15,7 +15,7 @@ import numpy as np
 
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.grouping import found_in
+from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.profile import Activities, Calls
 from bubbleviz.model.values import frozen
 
@@ -182,7 +182,7 @@ def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, In
     row = np.searchsorted(start_ns, points_ns, side="right") - 1
     nearest = np.maximum(row, 0)
     inside = (row >= 0) & (points_ns > start_ns[nearest]) & (points_ns < end_ns[nearest])
-    cut_ns = np.unique(points_ns[inside])
+    cut_ns = distinct(points_ns[inside])
     behind = np.searchsorted(start_ns, cut_ns)
     begin_ns = np.insert(start_ns, behind, cut_ns)
     row = np.insert(np.arange(len(start_ns)), behind, behind - 1)

@@ -17,6 +17,7 @@ from bubbleviz.analyses.idle.gaps import split
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.containment import Innermost, disjoint_layers
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.values import frozen
 
 
@@ -107,7 +108,7 @@ def with_activities(segments: GapSegments, host: HostIntervals) -> GapSegments:
         np.searchsorted(end, host_start, side="right") < np.searchsorted(start, host_end)
     )
     host, host_start, host_end = host.take(near), host_start[near], host_end[near]
-    row, begin, stop = split(start, end, np.union1d(host_start, host_end))
+    row, begin, stop = split(start, end, distinct(host_start, host_end))
     strongest = _strongest(host, host_start, host_end).around(begin, stop)
     cut = GapSegments(
         gap=segments.gap[row],

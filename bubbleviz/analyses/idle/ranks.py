@@ -20,6 +20,7 @@ from bubbleviz.interpret.communication_candidates import candidates_of
 from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Profile, pid_of
 from bubbleviz.model.window import Window
@@ -103,7 +104,7 @@ def _rank(device: DeviceTime, evidence: IdleEvidence, shortest_ns: int) -> RankI
     profile, launches = evidence.profile, evidence.launches[device.rank]
     lead, main = evidence.lead[device.rank], main_thread(device.process, profile.threads)
     others = list(dict.fromkeys((lead, main)))
-    threads = np.unique(np.append(launches.thread, others))
+    threads = distinct(np.append(launches.thread, others))
     overheads = profile.overheads.take(profile.overheads.process == device.process)
     numbers = evidence.numbers
     idle = attribute(

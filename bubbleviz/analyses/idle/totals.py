@@ -12,7 +12,7 @@ from bubbleviz.analyses.idle.report import BUSY, ActivityIdle, Example, StepIdle
 from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Codes, Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.numbering import Numbering
 
 #: Slices of a strip: about as many as a picture has pixels.
@@ -35,7 +35,7 @@ def by_activity(
     # Few: as many as there are names.
     totals = (
         _total(names[number], spent_ns[activity == number], gap[activity == number], example)
-        for number in np.unique(activity).tolist()
+        for number in distinct(activity).tolist()
     )
     return tuple(sorted(totals, key=lambda total: (-total.idle_ns, total.activity)))
 
@@ -88,7 +88,7 @@ def by_step(
     """
     low_ns, high_ns = (np.clip(column, *span_ns) for column in (steps.start_ns, steps.end_ns))
     busy_ns = intervals.measure_within(busy, low_ns, high_ns)
-    points = np.union1d(low_ns, high_ns)
+    points = distinct(low_ns, high_ns)
     row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, points)
     step = step_at(steps, start_ns)
     each = groups_of(step, idle.activity[row])

@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.analyses.nccl.communications import Timing
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents
 
@@ -66,7 +66,7 @@ def gpus_of(files: Sequence[EventFile]) -> Iterator[EventGpu]:
         pairs = groups_of(events.pid[known], events.communicator[known], events.rank[known]).first
         rows = np.flatnonzero(known)[pairs]
         ranks = groups_of(events.pid[rows], events.communicator[rows])
-        several = np.unique(events.pid[rows][np.bincount(ranks.of_row)[ranks.of_row] > 1])
+        several = distinct(events.pid[rows][np.bincount(ranks.of_row)[ranks.of_row] > 1])
         apart = np.isin(events.pid, several)
         gpus = groups_of(
             events.pid,

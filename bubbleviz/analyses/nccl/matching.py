@@ -13,6 +13,7 @@ import numpy as np
 from bubbleviz.analyses.nccl.offset_search import BlockOffset, best_offset
 from bubbleviz.analyses.nccl.starts import StartPairs, Starts
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import UNKNOWN
 
@@ -103,7 +104,7 @@ def _is_clear(pairs: StartPairs, best: BlockOffset, line: ClockLine, kernel: Int
     families, kernel_families = pairs.operations.family, pairs.kernels.family
     able = kernel_families < 0
     able |= np.isin(kernel_families, families) | bool((families < 0).any())
-    if matched == len(kernel) and len(np.unique(kernel)) == int(able.sum()):
+    if matched == len(kernel) and len(distinct(kernel)) == int(able.sum()):
         return True
     return matched >= _CLEAR_RATIO_OF_ALL * rival
 

@@ -23,7 +23,7 @@ from bubbleviz.analyses.nccl.communications import (
     Timing,
 )
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.sources.nccl.events import UNKNOWN, OperationKind
 
 _FIRST = int(np.iinfo(np.int64).min)
@@ -53,7 +53,7 @@ def instances_of(table: Communications) -> Ints:
     # A rank is a member once: wrapped sequence numbers, or a rank recorded twice, are ambiguous.
     members = groups_of(number, rank, np.where(p2p, sends, 0).astype(np.int64))
     twice = np.bincount(members.of_row)[members.of_row] > 1
-    bad = np.unique(number[twice])
+    bad = distinct(number[twice])
     instance[rows] = np.where(np.isin(number, bad), NONE, number)
     return instance
 
@@ -103,11 +103,11 @@ def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
     at = np.empty(len(table), np.int64)
     at[first] = np.arange(len(first))
     used = 0
-    for code in np.unique(family[order]).tolist():
+    for code in distinct(family[order]).tolist():
         alike = family[order] == code
         counts = np.bincount(each.of_row[alike])
         counts = counts[counts > 0]
-        if len(counts) < 2 or len(np.unique(counts)) > 1:
+        if len(counts) < 2 or len(distinct(counts)) > 1:
             continue
         low = np.full(int(counts[0]), _FIRST)
         high = np.full(int(counts[0]), np.iinfo(np.int64).max)

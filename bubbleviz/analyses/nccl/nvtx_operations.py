@@ -18,7 +18,7 @@ from bubbleviz.analyses.nccl.communications import KernelOperations
 from bubbleviz.analyses.nccl.kernel_names import family_of, kernel_family
 from bubbleviz.analyses.nccl.kernels import Kernels
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import groups_of, looked_up
+from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.nccl_payloads import Payloads
 from bubbleviz.model.profile import Ranges, process_of
 
@@ -110,7 +110,7 @@ def _groups(ranges: Ranges) -> Ints:
     step = of_name[ranges.name_id[order]]
     thread = ranges.thread[order]
     depth = np.zeros(len(order), np.int64)
-    for number in np.unique(thread).tolist():
+    for number in distinct(thread).tolist():
         rows = np.flatnonzero(thread == number)
         total = np.cumsum(step[rows])
         # A capture may begin inside a group.

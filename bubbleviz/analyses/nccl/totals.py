@@ -18,7 +18,7 @@ from bubbleviz.analyses.nccl.communications import (
 )
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import UNKNOWN
@@ -88,7 +88,7 @@ class Communication:
     def communicators(self) -> tuple[tuple[Communicator, int | None], ...]:
         """The communicators of the operations, and how many ranks each has; None unknown."""
         of_all = self.operations.communicators
-        used = np.unique(self.operations.communicator)
+        used = distinct(self.operations.communicator)
         return tuple((of_all[row], self.ranks[row]) for row in used[used != NONE].tolist())
 
 
@@ -277,7 +277,7 @@ def _totals(communication: Communication) -> Iterator[Total]:
             communicator=None if number == NONE else table.communicators[number],
             ranks=ranks,
             name=name,
-            peers=tuple(np.unique(other[other != NONE]).tolist()),
+            peers=tuple(distinct(other[other != NONE]).tolist()),
             algorithm=names[table.algorithm[first]],
             protocol=names[table.protocol[first]],
             algorithm_gbps=whole,

@@ -26,6 +26,7 @@ from bubbleviz.interpret.fleet.fleet import Local
 from bubbleviz.interpret.fleet.run_recordings import refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model.columns import Bools
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.directories import read_each
@@ -93,7 +94,7 @@ def measure_costs(
         modules=totals,
         executions=len(samples),
         left_out=left_out,
-        devices=len(np.unique(samples.device)),
+        devices=len(distinct(samples.device)),
         aggregate=compute.text,
         aggregate_collectives=collective.text,
         limitations=(
@@ -145,7 +146,7 @@ def _modules(samples: Samples) -> tuple[ModuleTotal, ...]:
     for number, label in enumerate(samples.modules):
         of_module = samples.take(samples.module == number)
         if len(of_module):
-            instructions = len(np.unique(of_module.instruction))
+            instructions = len(distinct(of_module.instruction))
             totals.append(ModuleTotal(label, instructions, int(of_module.cost_ns.sum())))
     return tuple(sorted(totals, key=lambda module: (-module.gpu_ns, module.label)))
 

@@ -17,6 +17,7 @@ from bubbleviz.analyses.pgle.range_names import RangeKind, XlaNames, halves, loo
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.containment import Innermost
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Ranges
 from bubbleviz.model.values import frozen
 
@@ -82,7 +83,7 @@ def thunks_of(ranges: Ranges, rows: Ints, names: XlaNames) -> Thunks:
 def _around(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
     """Return the innermost holder around each of some ranges on its thread; -1 none."""
     around = np.full(len(rows), NONE, np.int64)
-    for thread in np.unique(ranges.thread[holders]).tolist():
+    for thread in distinct(ranges.thread[holders]).tolist():
         outer = holders[ranges.thread[holders] == thread]
         place = np.flatnonzero(ranges.thread[rows] == thread)
         innermost = Innermost.of(ranges.start_ns[outer], ranges.end_ns[outer])
@@ -95,7 +96,7 @@ def _around(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
 def _parents(ranges: Ranges, rows: Ints) -> Ints:
     """Return the innermost of some ranges around each of them, as its place among them; -1 none."""
     parent = np.full(len(rows), NONE, np.int64)
-    for thread in np.unique(ranges.thread[rows]).tolist():
+    for thread in distinct(ranges.thread[rows]).tolist():
         place = np.flatnonzero(ranges.thread[rows] == thread)
         start_ns, end_ns = ranges.start_ns[rows[place]], ranges.end_ns[rows[place]]
         innermost = Innermost.of(start_ns, end_ns)

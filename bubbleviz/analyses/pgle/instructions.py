@@ -18,7 +18,7 @@ from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.model.texts import counted, shell_word
@@ -231,7 +231,7 @@ def _kept(work: _Work, thunks: Thunks, ranges: Ranges, skip: int) -> tuple[Bools
     seldom = most <= skip
     warm = (place < skip) & ~seldom[key]
     keep[rows[warm]] = False
-    once = int(seldom[np.unique(key)].sum()) if skip else 0
+    once = int(seldom[distinct(key)].sum()) if skip else 0
     return keep, LeftOut(int(compiling.sum()), int(cut.sum()), int(warm.sum())), once
 
 
@@ -327,6 +327,6 @@ def _graphs(profile: Profile, links: Links, work: _Work, thunks: Thunks) -> int:
     """Return the number of instructions that launch CUDA graphs, by one call of each."""
     instruction, first = np.unique(thunks.instruction[work.thunk], return_index=True)
     del instruction
-    called: Codes = np.unique(links.call[work.rows[first]])
+    called: Codes = distinct(links.call[work.rows[first]])
     names = profile.calls.names(called[called != NONE].astype(np.int64))
     return sum(name.startswith(_GRAPH_LAUNCHES) for name in names)

@@ -26,6 +26,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
@@ -191,7 +192,7 @@ def _overlaid(idle: IdleIntervals, times: intervals.Intervals, cause: Cause) -> 
         return idle
     inside = (times[1] > idle.start_ns[0]) & (times[0] < idle.end_ns[-1])
     points = np.concatenate((idle.start_ns, idle.end_ns, times[0][inside], times[1][inside]))
-    points = np.unique(points)
+    points = distinct(points)
     starts, ends = points[:-1], points[1:]
     row = np.searchsorted(idle.start_ns, starts, side="right") - 1
     within = (row >= 0) & (starts < idle.end_ns[np.maximum(row, 0)])

@@ -21,6 +21,7 @@ from bubbleviz.explain.recognition.order_diff import OrderDifference
 from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
 from bubbleviz.explain.recognition.plans import Plans
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import distinct, without
 from bubbleviz.schedules.plan import Plan, Schedule
 
 
@@ -52,7 +53,7 @@ def verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
     closed_up = replace(ran, orders=tuple(_closed_up(order, missing) for order in ran.orders))
     with_missing = candidates.verdict(closed_up, _PlansWithout(plans, missing, closed_up.chunks))
     plain = candidates.verdict(closed_up, plans)
-    numbers = np.setdiff1d(np.arange(closed_up.microbatches + len(missing)), missing)
+    numbers = without(np.arange(closed_up.microbatches + len(missing)), missing)
     better = plain.distance is None or (with_missing.distance or 0.0) <= plain.distance
     if with_missing.distance is not None and better:
         return _with_missing(with_missing, ran, missing, numbers)
@@ -66,7 +67,7 @@ def verdict_of_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
     if result is not None or not len(missing):
         return result
     closed_up = replace(ran, orders=tuple(_closed_up(order, missing) for order in ran.orders))
-    numbers = np.setdiff1d(np.arange(closed_up.microbatches + len(missing)), missing)
+    numbers = without(np.arange(closed_up.microbatches + len(missing)), missing)
     result = candidates.verdict_of_plan(closed_up, plan, closed_up.microbatches)
     return None if result is None else _renumbered(result, numbers)
 
@@ -114,7 +115,7 @@ def _with_missing(result: Verdict, ran: PipelineOrders, absent: Ints, numbers: I
     missing = []
     for order in ran.orders:
         plain = in_microbatch_order(order)
-        kinds = np.unique(plain - microbatch_of(plain))
+        kinds = distinct(plain - microbatch_of(plain))
         missing.append((kinds[:, None] + absent).ravel())
     done = sum(len(order) * n for order, n in zip(ran.orders, ran.replicas, strict=True))
     lost = sum(len(codes) * n for codes, n in zip(missing, ran.replicas, strict=True))

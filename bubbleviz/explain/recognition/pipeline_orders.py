@@ -10,6 +10,7 @@ import numpy as np
 from bubbleviz.explain.recognition.order_codes import FORWARD, chunk_of, kind_of, microbatch_of
 from bubbleviz.explain.recognition.orders import Orders
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import distinct, without
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.values import frozen
 
@@ -53,8 +54,8 @@ class PipelineOrders:
     @property
     def missing_microbatches(self) -> Ints:
         """Microbatches that no rank ran, though a later one ran; ascending."""
-        ran = np.unique(np.concatenate([microbatch_of(order) for order in self.orders]))
-        return np.setdiff1d(np.arange(int(ran.max(initial=-1)) + 1), ran)
+        ran = distinct(*map(microbatch_of, self.orders))
+        return without(np.arange(int(ran.max(initial=-1)) + 1), ran)
 
 
 @frozen
@@ -88,7 +89,7 @@ def pipelines_of(ranks: Sequence[Rank], orders: Orders) -> Iterator[tuple[int, l
     """Yield the pipelines of each iteration, in order."""
     pipeline_of = [-1 if rank.pipeline is None else rank.pipeline for rank in ranks]
     stage_of = [-1 if rank.stage is None else rank.stage for rank in ranks]
-    working = np.unique(orders.rank).tolist()
+    working = distinct(orders.rank).tolist()
     devices = _devices(pipeline_of, stage_of, working)
     cells: dict[int, dict[int, list[int]]] = {}
     columns = (orders.iteration.tolist(), orders.rank.tolist(), orders.pattern.tolist())

@@ -30,6 +30,7 @@ from bubbleviz.explain.recognition.reasons import (
     PIPELINE_UNPROVEN,
     SINGLE_STAGE,
 )
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
@@ -135,7 +136,7 @@ def schedule_of(
 
 def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
     """Tell whether the ranks that work are one, or replicas of one stage."""
-    working = np.unique(operations.rank[np.isin(operations.phase, COUNTED)]).tolist()
+    working = distinct(operations.rank[np.isin(operations.phase, COUNTED)]).tolist()
     stages = {ranks[rank].stage for rank in working}
     return len(working) == 1 or (len(stages) == 1 and None not in stages)
 

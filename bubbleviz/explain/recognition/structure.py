@@ -32,6 +32,7 @@ from bubbleviz.explain.recognition.order_codes import (
 )
 from bubbleviz.explain.recognition.preference import in_preference
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.known import schedules
 
@@ -80,7 +81,7 @@ def families_of(
         eager: whether every W may follow its own backward at once. A search finds such orders
             where transfers take long, and so runs every schedule whose backward is split in place.
     """
-    chunks = {len(np.unique(chunk_of(order))) for order in orders}
+    chunks = {len(distinct(chunk_of(order))) for order in orders}
     if len(chunks) != 1 or not all(_is_split(order) for order in orders):
         return ()
     if _is_eager(orders) and not eager:
@@ -113,7 +114,7 @@ def _is_split(order: Ints) -> bool:
     rising = all(
         bool((np.diff(order[(kind == passed) & (chunk_of(order) == chunk)]) > 0).all())
         for passed in (FORWARD, BACKWARD)
-        for chunk in np.unique(chunk_of(order)).tolist()
+        for chunk in distinct(chunk_of(order)).tolist()
     )
     return rising and len(backward) > 0 and len(weights) >= _SPLIT * len(backward)
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Codes, Ints
-from bubbleviz.model.grouping import found_in, rows_by_value
+from bubbleviz.model.grouping import distinct, found_in, rows_by_value
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, process_of
 
 #: A look-up table may have so many places for each row that is looked up.
@@ -24,7 +24,7 @@ class CorrelationIndex:
         self.rows = np.empty(len(activities), np.int32)
         self.of_process: dict[int, slice] = {}
         at = 0
-        for process in np.unique(activities.ranks[:, 0]).tolist():
+        for process in distinct(activities.ranks[:, 0]).tolist():
             rows = _rows_of(activities, process)
             ids = activities.correlation_id[rows]
             if not (ids[1:] >= ids[:-1]).all():

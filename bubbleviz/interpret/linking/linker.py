@@ -21,7 +21,7 @@ from bubbleviz.interpret.linking.long_calls import LongCalls
 from bubbleviz.interpret.linking.open_ranges import ThreadRanges
 from bubbleviz.interpret.linking.time_check import check_times
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, widened
-from bubbleviz.model.grouping import rows_by_value
+from bubbleviz.model.grouping import distinct, rows_by_value
 from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import Activities, CallLog, Calls, Profile, Ranges, Thread, process_of
@@ -46,7 +46,7 @@ class _Linker:
         self._backward = OpenBackwards(ranges, phase) if cross_thread else None
         # Threads that open these themselves launch no backward of another thread.
         forward = np.isin(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
-        self._forward_threads = np.unique(ranges.thread[forward])
+        self._forward_threads = distinct(ranges.thread[forward])
         self._helpers = helpers
         self._threads = BlockNumbering()
         self._thread: Codes = np.full(count, NONE, np.int16)
@@ -159,7 +159,7 @@ class _Linker:
         kernels = slice(0, self._activities.kernels)
         linked = self._thread[kernels] != NONE
         count = len(self._activities.ranks)
-        codes = np.unique(
+        codes = distinct(
             self._thread[kernels][linked].astype(np.int64) * count
             + self._activities.rank[kernels][linked]
         )

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import unmarked
@@ -113,13 +114,13 @@ class _Paints:
     def __init__(self, operations: Mapping[str, Ints]) -> None:
         phase, chunk = operations["phase"], operations["chunk"]
         computing = np.isin(phase, COMPUTE)
-        chunks = np.unique(chunk[computing & (chunk >= 0)])
+        chunks = distinct(chunk[computing & (chunk >= 0)])
         shades = min(len(chunks), MAX_SHADES)
         kinds = np.stack((phase, chunk, operations["second_chunk"]))
-        distinct, of = np.unique(kinds, axis=1, return_inverse=True)
+        seen, of = np.unique(kinds, axis=1, return_inverse=True)
         self.used = [
             _paint(Phase(phase), chunk, second, chunks, shades)
-            for phase, chunk, second in distinct.T.tolist()
+            for phase, chunk, second in seen.T.tolist()
         ]
         self.of_operation: Ints = of.reshape(-1).astype(np.int64)
 

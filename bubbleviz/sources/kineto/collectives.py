@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import looked_up
+from bubbleviz.model.grouping import distinct, looked_up
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.sources.kineto.event_columns import (
@@ -148,7 +148,7 @@ def _launches(
     passing = np.array([_PASSES.search(name) is not None for name in names], bool)
     graph = np.array(["GraphLaunch" in name for name in names], bool)
     bare = np.flatnonzero((work.kind == KERNEL) & passing[work[NAME]])
-    kernels = np.union1d(bare, described)
+    kernels = distinct(bare, described)
     rows = np.flatnonzero((calls[CORRELATION] >= 0) & ~graph[calls[NAME]])
     call = looked_up([calls[CORRELATION][rows]], rows, [work[CORRELATION][kernels]])
     kernels, call = kernels[call != NONE], call[call != NONE]

@@ -11,6 +11,7 @@ import numpy as np
 
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Contents, NameCount, Profile, TableCount
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.kineto.events import (
@@ -102,7 +103,7 @@ class KinetoFile:
                 TableCount(what, category, trace.counts[kind] or None)
                 for what, category, kind in _COUNTED
             ),
-            processes=tuple(np.unique(profile.activities.ranks[:, 0]).tolist()),
+            processes=tuple(distinct(profile.activities.ranks[:, 0]).tolist()),
             devices=profile.devices,
             candidates=tuple(NameCount(name, count) for name, count in sorted(names.items())),
             ranges=len(profile.ranges),

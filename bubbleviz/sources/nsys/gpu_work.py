@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Codes, Ints, widened
-from bubbleviz.model.grouping import groups_of, places_in
+from bubbleviz.model.grouping import distinct, groups_of, places_in
 from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
@@ -105,7 +105,7 @@ def processes_of(export: Export, scan: Scan) -> tuple[int, ...]:
     processes: set[int] = set()
     blocks = scan.columns(kernel_stretches(export, scan))
     for block in chain(blocks, [graph_columns(export)]):
-        processes.update(np.unique(process_of(block[3])).tolist())
+        processes.update(distinct(process_of(block[3])).tolist())
     return tuple(sorted(processes - {NONE}))
 
 
@@ -196,7 +196,7 @@ def _unrecorded_graphs(
     launches = export.columns("calls/graph_launches", {"name_ids": json.dumps(ids)})
     process, correlation_id = launches[0], correlations(launches[1])
     lost = 0
-    for pid in np.unique(process).tolist():
+    for pid in distinct(process).tolist():
         ranks = np.flatnonzero(activities.ranks[:, 0] == pid)
         recorded = activities.correlation_id[np.isin(activities.rank, ranks)]
         lost += int((~np.isin(correlation_id[process == pid], recorded)).sum())

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import groups_of, places_in
+from bubbleviz.model.grouping import distinct, groups_of, places_in
 from bubbleviz.model.nccl_payloads import Payloads
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.values import frozen
@@ -171,7 +171,7 @@ def _decoded(
     block.start_ns[known], block.thread[known] = start_ns[known], thread[known]
     length = np.fromiter(map(len, np.where(known, texts, "")), np.int64, len(rows))
     whole = (length >= 2 * _HEAD) & (length % 2 == 0)
-    for digits in np.unique(length[whole]).tolist():
+    for digits in distinct(length[whole]).tolist():
         at, raw = _bytes_of(texts, np.flatnonzero(length == digits), digits // 2)
         head = raw[:, :_HEAD].copy().view("<i8").astype(np.int64)
         # The upper half of the first two is reserved.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.containment import Innermost
-from bubbleviz.model.grouping import found_in
+from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.profile import Activities, Calls, Ranges, correlations
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import InMemoryCalls
@@ -206,7 +206,7 @@ def _executions(planes: Planes, launches: PlaneEvents, module: Ints, names: Rang
     spans, execution = planes.spans, np.full(len(launches), NONE, np.int64)
     of_host = np.array([text.endswith(_OF_HOST) for text in planes.texts], bool)
     rows = np.flatnonzero(of_host[spans.name])
-    for number in np.unique(spans.name[rows]).tolist():
+    for number in distinct(spans.name[rows]).tolist():
         text = names.text(number).removesuffix(_OF_HOST)
         inside = np.flatnonzero(np.isin(module, names.of_module(text)))
         around = rows[spans.name[rows] == number]
@@ -216,7 +216,7 @@ def _executions(planes: Planes, launches: PlaneEvents, module: Ints, names: Rang
         else:
             groups = [
                 (around[spans.line[around] == line], inside[launches.line[inside] == line])
-                for line in np.unique(spans.line[around]).tolist()
+                for line in distinct(spans.line[around]).tolist()
             ]
         for outer, inner in groups:
             innermost = Innermost.of(spans.start_ns[outer], spans.end_ns[outer])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import PID_MASK
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import thread_numbers
@@ -53,7 +54,7 @@ class PlaneThreads:
 def _active_devices(planes: Planes) -> Ints:
     """Return the numbers of all devices with events, ascending."""
     tables = (planes.streams, planes.ops, planes.transfers, planes.modules, planes.steps)
-    numbers = np.unique(np.concatenate([table.device for table in tables])).astype(np.int64)
+    numbers = distinct(*(table.device for table in tables)).astype(np.int64)
     active: Ints = numbers[numbers != NONE]
     return active
 

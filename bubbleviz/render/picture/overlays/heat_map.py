@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, box, px
 from bubbleviz.render.picture.palette import heat
@@ -59,7 +60,7 @@ def _draw(
     several: bool,
 ) -> None:
     """Draw one map below what is on the page; rows are virtual stages where ranks have several."""
-    stages, first = np.unique(stage), int(microbatch.min())
+    stages, first = distinct(stage), int(microbatch.min())
     count = int(microbatch.max()) - first + 1
     room = WIDTH - 2 * MARGIN - _LABEL
     share = max(1, int(np.ceil(count * _NARROWEST_CELL / room)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import WORK, Phase
@@ -33,7 +34,7 @@ class OperationPaints:
         self._operations = operations
         ranks = [rank.index for rank in selection.ranks]
         shown = np.isin(operations.rank, ranks) & np.isin(operations.phase, WORK)
-        chunks = np.union1d(operations.chunk[shown], operations.second_chunk[shown])
+        chunks = distinct(operations.chunk[shown], operations.second_chunk[shown])
         self.chunks: list[int] = chunks[chunks != NONE].tolist()
         self.shades = min(len(self.chunks), MAX_SHADES)
 

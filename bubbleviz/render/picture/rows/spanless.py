@@ -8,6 +8,7 @@ import drawsvg
 import numpy as np
 
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.render.picture.page import px
@@ -30,7 +31,7 @@ class SpanlessOperations:
         row = rows[operations.rank[spanless]]
         spanless, row = spanless[row != NONE], row[row != NONE]
         self._tooltips = tooltips
-        self._by_row = {place: spanless[row == place] for place in np.unique(row).tolist()}
+        self._by_row = {place: spanless[row == place] for place in distinct(row).tolist()}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_row.values()))
