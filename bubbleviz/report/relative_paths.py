@@ -29,7 +29,8 @@ def relative(path: str) -> str:
 def with_relative_paths(report: ReportT) -> ReportT:
     """Return a report whose files are named relative to the current directory.
 
-    These are its profiles, those in its limitations, and those of its command line. A profile that could not be read is named only at the head of its limitation.
+    These are its profiles, those in its limitations, and those of its command line. A profile that
+    could not be read is named only at the head of its limitation.
     """
     heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
     paths = {profile.path for profile in report.profiles} | heads

@@ -296,6 +296,53 @@ def test_events_without_a_duration_are_reported(tmp_path: Path) -> None:
     assert notes == {"events without a duration": 1}
 
 
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ({"cat": "kern\0l"}, "kern l"),
+        ({"cat": "Kernels"}, "kernels"),
+        ({"cat": 7}, "none"),
+        ({"cat": None}, "none"),
+        ({"ph": "Q"}, "Q"),
+        ({"ph": ""}, "none"),
+        ({"ph": 3}, "none"),
+        ({"ph": None}, "none"),
+        ({"ph": "i"}, "i"),  # an instant lasts for no time
+    ],
+    ids=str,
+)
+def test_events_of_no_known_kind_are_counted(
+    damage: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    damaged = {**_kernel(9, 2, 2), **damage}
+    kept = [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1)]
+
+    profile = _read(_trace(tmp_path / "a.json", [*kept, damaged, damaged]))
+
+    (note,) = profile.limitations
+    assert (note.what, note.count) == ("events of unknown kinds", 2)
+    assert note.reason.endswith(f"they are left out ({told})")
+    assert len(profile.activities) == 1
+
+
+def test_kinds_that_are_not_needed_are_no_damage(tmp_path: Path) -> None:
+    times = {"pid": 1, "tid": 1, "ts": 3}
+    others = [
+        {"ph": "X", "cat": "gpu_user_annotation", "name": "F", "dur": 1, **times},
+        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "dur": 1, **times},
+        {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 1, **times},
+        {"ph": "f", "cat": "fwdbwd", "name": "fwdbwd", "id": 1, "bp": "e", **times},
+        {"ph": "i", "name": "Record Window End", "s": "g", **times},
+        {"ph": "C", "name": "memory", "args": {"bytes": 1}, **times},
+        {},
+    ]
+
+    kept = [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1)]
+    profile = _read(_trace(tmp_path / "a.json", [*kept, *others]))
+
+    assert profile.limitations == ()
+
+
 @given(st.integers(0, (1 << 43) * 1000), st.integers(0, 10**9))
 def test_written_nanoseconds_are_read(start_ns: int, duration_ns: int) -> None:
     written = [float(f"{ns // 1000}.{ns % 1000:03}") for ns in (start_ns, duration_ns)]

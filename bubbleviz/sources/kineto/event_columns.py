@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +17,9 @@ from bubbleviz.sources.kineto.events import (
     KERNEL,
     LASTING,
     OPERATOR,
+    PHASES,
     SAME_AS,
+    UNUSED,
     CollectiveArgs,
     CollectiveEvent,
     ExactKinetoEvent,
@@ -84,6 +86,7 @@ class EventCollector:
         untimed: how many events have no time.
         endless: how many have no duration.
         oversized: how many identifiers of events have more than 64 bits.
+        others: how many events each kind has that is not known: a category, or else a phase.
     """
 
     names: Numbering[str] = field(default_factory=Numbering)
@@ -93,6 +96,7 @@ class EventCollector:
     untimed: int = 0
     endless: int = 0
     oversized: int = 0
+    others: Counter[str] = field(default_factory=Counter)
     _blocks: dict[int, list[Ints]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, events: Sequence[KinetoEvent | ExactKinetoEvent]) -> None:
@@ -101,14 +105,21 @@ class EventCollector:
         # JSON gives an object an event, so that each must be looked at.
         for event in events:
             if event.ph == "X":
-                kind = CATEGORIES.get((event.cat or "").lower())
-                if kind is not None and event.ts is not None:
+                category = (event.cat or "").lower()
+                kind = CATEGORIES.get(category)
+                if kind is None:
+                    if category not in UNUSED:
+                        self.others[category] += 1
+                    continue
+                if event.ts is not None:
                     by_kind[kind].append(event)
-                self.untimed += kind is not None and event.ts is None
+                self.untimed += event.ts is None
                 self.endless += kind in LASTING and event.dur is None
             elif event.ph == "M" and event.name == "thread_name" and event.args is not None:
                 thread = self.threads.number((event.pid, event.tid))
                 self.thread_names[thread] = event.args.name or ""
+            elif (event.ph not in PHASES and _is_more_than_empty(event)) or event.dur is not None:
+                self.others[event.ph] += 1
         for kind, events_of_kind in by_kind.items():
             columns = self._columns(events_of_kind)
             self._blocks[kind].append(columns)
@@ -175,3 +186,8 @@ class EventCollector:
         if keep is None:
             return EventRows(columns, kind, 0)
         return EventRows(columns[:, keep], kind[keep], int((~keep).sum()))
+
+
+def _is_more_than_empty(event: KinetoEvent | ExactKinetoEvent) -> bool:
+    """Tell whether an event is more than the ``{}`` that some writers end a trace with."""
+    return bool(event.ph or event.name or event.cat) or event.ts is not None

@@ -54,6 +54,18 @@ CATEGORIES = {
     "python_function": PYTHON,
     "overhead": OVERHEAD,
 }
+#: Categories that nothing is made of: repetitions of others, arrows between them, marks.
+UNUSED = frozenset(
+    (
+        *("trace", "gpu_user_annotation", "external_correlation", "cpu_instant_event"),
+        *("cuda_sync", "cuda_event", "cuda_profiler_range", "collective_comm", "gpu_pm_counter"),
+        *("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd"),
+        *("mtia_insight", "mtia_workloadd", "mtia_counters"),
+    )
+)
+#: Kinds of events in the format of traces, beside complete ones: begin and end, instants, counters,
+#: asynchronous ones, flows, metadata, objects, memory, marks. None has a duration.
+PHASES = frozenset("BEiICbneSTpFstfMNODPvVRrc()")
 #: Blocks that contain this hold events of collectives.
 COLLECTIVE_MARK = b'"Collective name"'
 

@@ -20,6 +20,7 @@ for the device.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from bubbleviz.model.profile import (
     impossible_times,
     process_of,
 )
-from bubbleviz.model.texts import encodable
+from bubbleviz.model.texts import encodable, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import InMemoryRanges
 from bubbleviz.sources.kineto.collectives import collectives_of
@@ -87,6 +88,8 @@ _OLDEST_UTC_NS = 1_262_304_000_000_000_000
 #: Sums of two such times (2116) have 64 bits.
 _LATEST_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
+#: Kinds of events that a limitation lists, and characters of each.
+_LISTED, _LONGEST_KIND = 3, 30
 #: Calls that make a device do something.
 _LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*(?:Launch|Memcpy|Memset)")
 
@@ -140,6 +143,7 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         *_lost_kernels(file, workless, len(work)),
         *_untimed(file.path, collector.untimed, collector.endless),
         *_oversized(file.path, collector.oversized),
+        *_unknown_kinds(file.path, collector.others),
         *impossible_times(file.path, impossible),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, metadata)
@@ -224,6 +228,16 @@ def _oversized(path: str, count: int) -> Iterator[Limitation]:
     if count:
         reason = f"{path}: they count as missing; correlation, device and External id have 64 bits"
         yield Limitation("identifiers of more than 64 bits", reason, count)
+
+
+def _unknown_kinds(path: str, others: Counter[str]) -> Iterator[Limitation]:
+    """Yield a limitation for events whose category, or phase, is none that traces have."""
+    if not others:
+        return
+    kinds = [one_line(kind, _LONGEST_KIND) or "none" for kind, _ in others.most_common(_LISTED)]
+    listed = ", ".join(kinds) + (", …" if len(others) > _LISTED else "")
+    reason = f"{path}: their ph or cat is none that traces have, so they are left out ({listed})"
+    yield Limitation("events of unknown kinds", reason, others.total())
 
 
 def _without_gpu(path: str) -> Limitation:
