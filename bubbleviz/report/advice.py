@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import Straggler
 from bubbleviz.explain.what_if import WhatIf
+from bubbleviz.model.coded_texts import CodedTexts, coded_texts
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
@@ -73,26 +74,33 @@ class LongBubble:
 
 def operation_label(report: Report, row: int) -> str:
     """Return the name of an operation: ``F3``, with its chunk where ranks have several."""
-    return _labels(report, (row,))[0]
+    operations = report.operations
+    return _label(
+        int(operations.phase[row]),
+        int(operations.microbatch[row]),
+        int(operations.second_microbatch[row]),
+        int(operations.chunk[row]) if _has_chunks(report) else NONE,
+    )
 
 
-def operation_labels(report: Report, rows: Sequence[int]) -> list[str | None]:
-    """Return the names of operations by their rows; None for a row of -1, no operation."""
-    distinct = sorted({row for row in rows if row >= 0})
-    label_of = dict(zip(distinct, _labels(report, distinct), strict=True))
-    return [label_of.get(row) for row in rows]
+def operation_labels(report: Report) -> CodedTexts:
+    """Return the names of all operations, by row."""
+    operations, several = report.operations, _has_chunks(report)
+    chunk = operations.chunk if several else np.full(len(operations), NONE, np.int64)
+    return coded_texts(
+        _label, operations.phase, operations.microbatch, operations.second_microbatch, chunk
+    )
 
 
-def _labels(report: Report, rows: Sequence[int]) -> list[str]:
-    several = bool((report.operations.chunk > 0).any())
-    shown = report.operations.take(np.array(rows, np.int64))
-    columns = shown.phase, shown.microbatch, shown.second_microbatch, shown.chunk
-    labels = []
-    for phase, first, second, chunk in zip(*(column.tolist() for column in columns), strict=True):
-        numbers = ";".join(str(number) for number in (first, second) if number >= 0)
-        where = f" of chunk {chunk}" if several and chunk >= 0 else ""
-        labels.append(f"{Phase(phase).label}{numbers}{where}")
-    return labels
+def _has_chunks(report: Report) -> bool:
+    """Return whether any rank has several chunks."""
+    return bool((report.operations.chunk > 0).any())
+
+
+def _label(phase: int, first: int, second: int, chunk: int) -> str:
+    numbers = ";".join(str(number) for number in (first, second) if number >= 0)
+    where = f" of chunk {chunk}" if chunk >= 0 else ""
+    return f"{Phase(phase).label}{numbers}{where}"
 
 
 def rank_label(report: Report, rank: int) -> str:

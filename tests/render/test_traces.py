@@ -28,7 +28,7 @@ from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.formats import chrome, perfetto
 from bubbleviz.render.formats.json import document
 from bubbleviz.render.trace.trace import ALL_RANKS
-from bubbleviz.render.trace.tracks import lanes_of
+from bubbleviz.render.trace.tracks import FlowEnds, lanes_of
 from bubbleviz.report.report import Report, View
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -285,6 +285,18 @@ def test_there_are_as_few_lanes_as_can_be(spans: list[tuple[int, int]]) -> None:
         assert lanes[n] == min(set(range(n + 1)) - taken)
 
 
+def test_ends_of_flows_come_slice_by_slice() -> None:
+    nothing = np.empty(0, np.int64)
+    ends = FlowEnds(np.array([1, 1, 1, 4, 6, 6]), np.array([2, 5, 9, 1, 3, 4]))
+
+    assert list(FlowEnds(nothing, nothing).turns()) == []
+    assert [(turn.place.tolist(), turn.flow.tolist()) for turn in ends.turns()] == [
+        ([1, 4, 6], [2, 1, 3]),
+        ([1, 6], [5, 4]),
+        ([1], [9]),
+    ]
+
+
 # --- time
 
 
@@ -421,13 +433,6 @@ def test_the_same_report_gives_the_same_bytes(renderer: object) -> None:
     render = renderer.render  # type: ignore[attr-defined]  # two modules of one shape
 
     assert render(planted("1f1b"), View()) == render(planted("1f1b"), View(iterations=(0,)))
-
-
-def test_pieces_of_a_trace_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = perfetto.render(planted("1f1b"), View())
-    for packets in (1, 2, 3, 100):
-        monkeypatch.setattr(perfetto, "_PIECE", packets)
-        assert perfetto.render(planted("1f1b"), View()) == whole
 
 
 # --- odd runs

@@ -125,7 +125,7 @@ def read_perfetto(data: bytes) -> Loaded:
                 assert event.name_iid in strings["event_names"]
             events.append(packet)
         else:
-            raise AssertionError(packet)
+            assert packet.HasField("interned_data"), packet
     assert tracks[0].process_ordering == tracks[0].PROCESS_ORDERING_EXPLICIT
     groups = [t for t in tracks.values() if t.HasField("process")]
     groups.sort(key=lambda t: t.sibling_order_rank)

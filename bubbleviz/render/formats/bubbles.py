@@ -8,6 +8,8 @@ from bubbleviz.model.texts import inert
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bubbleviz.report.report import Report, View
 
 COLUMNS = (
@@ -38,13 +40,15 @@ def render(report: Report, view: View) -> str:
     return csv_text(COLUMNS, zip(*_columns(report), strict=True))
 
 
-def _columns(report: Report) -> list[list[object]]:
+def _columns(report: Report) -> list[Sequence[object]]:
     from bubbleviz.explain.causes.cause import Cause
+    from bubbleviz.report.advice import operation_labels
 
     bubbles, operations = report.bubbles, report.operations
     label = {int(cause): cause.label for cause in Cause}
     stage = ["" if rank.stage is None else rank.stage for rank in report.ranks]
     rank = bubbles.rank.tolist()
+    labels = operation_labels(report)
     peer = ["" if row < 0 else int(operations.rank[row]) for row in bubbles.peer_operation.tolist()]
     hosts = [
         _host(report, row) if cause == Cause.HOST else ("", "")
@@ -60,21 +64,14 @@ def _columns(report: Report) -> list[list[object]]:
         bubbles.end_ns.tolist(),
         (bubbles.end_ns - bubbles.start_ns).tolist(),
         [label[cause] for cause in bubbles.cause.tolist()],
-        _labels(report, bubbles.before.tolist()),
-        _labels(report, bubbles.after.tolist()),
+        labels.at(bubbles.before).listed(),
+        labels.at(bubbles.after).listed(),
         peer,
         ["" if isinstance(index, str) else stage[index] for index in peer],
-        _labels(report, bubbles.peer_operation.tolist()),
+        labels.at(bubbles.peer_operation).listed(),
         [call for call, _ in hosts],
         [around for _, around in hosts],
     ]
-
-
-def _labels(report: Report, rows: list[int]) -> list[object]:
-    """Return the labels of operations; an empty text for no operation."""
-    from bubbleviz.report.advice import operation_labels
-
-    return [label or "" for label in operation_labels(report, rows)]
 
 
 def _host(report: Report, row: int) -> tuple[str, str]:

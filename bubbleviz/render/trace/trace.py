@@ -10,20 +10,31 @@ the last one and back::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import dependencies_of
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.coded_texts import CodedTexts, coded_texts
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
-from bubbleviz.render.trace.tracks import Argument, Counter, Process, SliceTrack, Value, lanes_of
-from bubbleviz.report.advice import host_activity, operation_labels
+from bubbleviz.render.trace.tracks import (
+    Argument,
+    Counter,
+    FlowEnds,
+    Numbers,
+    Process,
+    SliceTrack,
+    Value,
+    lanes_of,
+)
+from bubbleviz.report.advice import operation_labels
 from bubbleviz.report.report import Report
 
 #: Of a name from a profile, characters; viewers show less, and each repetition takes room.
@@ -32,14 +43,6 @@ _LONGEST_NAME = 200
 _WHOLE_NS = 1 << 53
 #: What the process of the ratio over all ranks is called.
 ALL_RANKS = "all ranks"
-
-
-@frozen
-class Flows(Table):
-    """Results passed from one operation to another, as rows of the operations table."""
-
-    before: Ints
-    after: Ints
 
 
 @frozen
@@ -53,8 +56,11 @@ class Trace:
         base_ns: time 0 of the trace on the report's clock: 0, unless times of the report are
             negative or too large for viewers.
         first_ns: when the first slice begins, since the base.
-        names: texts of ranges, for people.
-        flows: results that operations pass on.
+        names: texts of ranges and calls, for people.
+        rank_labels: likewise those of the ranks.
+        labels: of each operation, as tables name it.
+        leaving: flows, where operations pass their results on; places are rows of operations.
+        entering: likewise where operations take them.
     """
 
     report: Report
@@ -62,7 +68,10 @@ class Trace:
     base_ns: int
     first_ns: int
     names: tuple[str, ...]
-    flows: Flows
+    rank_labels: tuple[str, ...]
+    labels: CodedTexts
+    leaving: FlowEnds
+    entering: FlowEnds
 
     def facts(self) -> dict[str, Value]:
         """Return the properties of the trace as a whole."""
@@ -130,31 +139,31 @@ class Trace:
         rows = low + np.flatnonzero(shown)
         rows = rows[np.lexsort((rows, operations.end_ns[rows], operations.start_ns[rows]))]
         table = operations.take(rows)
-        labels = [Phase(phase).label for phase in table.phase.tolist()]
-        first, second = table.microbatch.tolist(), table.second_microbatch.tolist()
+        place = np.full(high - low, NONE, np.int64)
+        place[rows - low] = np.arange(len(rows))
         return self._track(
             name,
             category,
             table.start_ns,
             table.end_ns,
-            [_operation_name(*each) for each in zip(labels, first, second, strict=True)],
+            coded_texts(_operation_name, table.phase, table.microbatch, table.second_microbatch),
             (
-                Argument("phase", labels),
-                _known("microbatch", table.microbatch),
-                _known("second_microbatch", table.second_microbatch),
-                _known("chunk", table.chunk),
-                _known("second_chunk", table.second_chunk),
-                Argument(
-                    "sequence", [split if split > 0 else None for split in table.sequence.tolist()]
+                Argument("phase", coded_texts(_phase_label, table.phase)),
+                _numbers("microbatch", table.microbatch, table.microbatch >= 0),
+                _numbers(
+                    "second_microbatch", table.second_microbatch, table.second_microbatch >= 0
                 ),
-                Argument("occurrence", [again or None for again in table.occurrence.tolist()]),
-                _known("iteration", table.iteration),
-                Argument("kernels", table.kernels.tolist()),
-                Argument("range", [self.names[row] for row in table.name_id.tolist()]),
-                Argument("host_start_ns", table.host_start_ns.tolist()),
+                _numbers("chunk", table.chunk, table.chunk >= 0),
+                _numbers("second_chunk", table.second_chunk, table.second_chunk >= 0),
+                _numbers("sequence", table.sequence, table.sequence > 0),
+                _numbers("occurrence", table.occurrence, table.occurrence != 0),
+                _numbers("iteration", table.iteration, table.iteration >= 0),
+                _numbers("kernels", table.kernels),
+                Argument("range", CodedTexts(table.name_id, self.names).occurring()),
+                _numbers("host_start_ns", table.host_start_ns),
             ),
-            _flows_at(rows, self.flows.before),
-            _flows_at(rows, self.flows.after),
+            _ends_in(self.leaving, low, place),
+            _ends_in(self.entering, low, place),
         )
 
     def _bubbles(self, rank: int) -> SliceTrack:
@@ -163,55 +172,60 @@ class Trace:
         rows = np.arange(low, high)
         rows = rows[np.lexsort((rows, bubbles.end_ns[rows], bubbles.start_ns[rows]))]
         table = bubbles.take(rows)
-        causes = [Cause(cause) for cause in table.cause.tolist()]
-        nothing = (None, None)
-        hosts = [
-            host_activity(report, row) if cause is Cause.HOST else nothing
-            for row, cause in zip(rows.tolist(), causes, strict=True)
-        ]
-        peer_operation = table.peer_operation.tolist()
-        peer = np.append(report.operations.rank, NONE)[table.peer_operation].tolist()
-        ranks = [_named(rank.label) for rank in report.ranks]
+        causes = CodedTexts(table.cause, [cause.label for cause in Cause])
+        of_host = table.cause == Cause.HOST
+        call, around = (
+            CodedTexts(np.where(of_host, column, NONE), self.names).occurring()
+            for column in (table.host_call_id, table.host_range_id)
+        )
+        peer = CodedTexts(report.operations.rank, self.rank_labels).at(table.peer_operation)
         return self._track(
             "bubbles",
             "bubble",
             table.start_ns,
             table.end_ns,
-            [cause.label for cause in causes],
+            causes,
             (
-                Argument("ratio", [bubbles.ratio] * len(table)),
-                Argument("iteration", table.iteration.tolist()),
-                Argument("idle_ns", (table.end_ns - table.start_ns).tolist()),
-                Argument("before", operation_labels(report, table.before.tolist())),
-                Argument("after", operation_labels(report, table.after.tolist())),
-                Argument("peer", [None if at == NONE else ranks[at] for at in peer]),
-                Argument("peer_operation", operation_labels(report, peer_operation)),
-                Argument("host_call", [call and _named(call) for call, _ in hosts]),
-                Argument("host_range", [around and _named(around) for _, around in hosts]),
+                Argument("ratio", _same(bubbles.ratio, len(table))),
+                _numbers("iteration", table.iteration),
+                _numbers("idle_ns", table.end_ns - table.start_ns),
+                Argument("before", self.labels.at(table.before).occurring()),
+                Argument("after", self.labels.at(table.after).occurring()),
+                Argument("peer", peer.occurring()),
+                Argument("peer_operation", self.labels.at(table.peer_operation).occurring()),
+                Argument("host_call", call),
+                Argument("host_range", around),
             ),
         )
 
     def _iterations(self, iterations: Sequence[tuple[int, RankIteration]]) -> SliceTrack:
         windows = [(index, rank, rank.accounts[self.ratio]) for index, rank in iterations]
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
-        among = self.report.iterations
+        shown = [self.report.iterations[index] for index, _, _ in windows]
+        accounts = [account for _, _, account in windows]
         return self._track(
             "iterations",
             "iteration",
-            np.array([account.start_ns for _, _, account in windows], np.int64),
-            np.array([account.end_ns for _, _, account in windows], np.int64),
-            [f"iteration {_named(among[index].name)}" for index, _, _ in windows],
+            _column(account.start_ns for account in accounts),
+            _column(account.end_ns for account in accounts),
+            _each(f"iteration {_named(iteration.name)}" for iteration in shown),
             (
-                Argument("iteration", [index for index, _, _ in windows]),
-                Argument("kind", [among[index].kind for index, _, _ in windows]),
-                Argument("complete", [int(among[index].complete) for index, _, _ in windows]),
-                Argument("averaged", [int(among[index].averaged) for index, _, _ in windows]),
-                Argument("ratio", [self.ratio] * len(windows)),
-                Argument("bubble_ratio", [o.bubble_ratio.get(self.ratio) for _, o, _ in windows]),
-                Argument("bubble_ns", [account.bubble_ns for _, _, account in windows]),
-                Argument("window_ns", [account.window_ns for _, _, account in windows]),
+                _numbers("iteration", _column(index for index, _, _ in windows)),
+                Argument("kind", _each(iteration.kind for iteration in shown)),
+                _numbers("complete", _column(int(iteration.complete) for iteration in shown)),
+                _numbers("averaged", _column(int(iteration.averaged) for iteration in shown)),
+                Argument("ratio", _same(self.ratio, len(windows))),
+                Argument("bubble_ratio", self._fractions([rank for _, rank, _ in windows])),
+                _numbers("bubble_ns", _column(account.bubble_ns for account in accounts)),
+                _numbers("window_ns", _column(account.window_ns for account in accounts)),
             ),
         )
+
+    def _fractions(self, entries: Sequence[RankIteration]) -> Numbers:
+        """Return the ratio in the entries of ranks; not all have one."""
+        ratios = [entry.bubble_ratio.get(self.ratio) for entry in entries]
+        values = np.array([0.0 if ratio is None else ratio for ratio in ratios], np.float64)
+        return Numbers(values, np.array([ratio is not None for ratio in ratios], bool))
 
     def _track(
         self,
@@ -219,11 +233,12 @@ class Trace:
         category: str,
         start_ns: Ints,
         end_ns: Ints,
-        names: Sequence[str],
+        names: CodedTexts,
         arguments: tuple[Argument, ...],
-        leaving: Mapping[int, Sequence[int]] | None = None,
-        entering: Mapping[int, Sequence[int]] | None = None,
+        leaving: FlowEnds | None = None,
+        entering: FlowEnds | None = None,
     ) -> SliceTrack:
+        none = np.empty(0, np.int64)
         return SliceTrack(
             name=name,
             category=category,
@@ -232,9 +247,9 @@ class Trace:
             lane=lanes_of(start_ns, end_ns),
             names=names,
             # What no slice has need not be looked at slice by slice.
-            arguments=tuple(a for a in arguments if any(v is not None for v in a.values)),
-            leaving=leaving or {},
-            entering=entering or {},
+            arguments=tuple(argument for argument in arguments if argument.known.any()),
+            leaving=leaving or FlowEnds(none, none),
+            entering=entering or FlowEnds(none, none),
         )
 
 
@@ -243,8 +258,18 @@ def trace_of(report: Report) -> Trace:
     ratio = report.bubbles.ratio
     first_ns, last_ns = _extent(report, ratio)
     base_ns = first_ns if first_ns < 0 or last_ns >= _WHOLE_NS else 0
-    names = tuple(_named(name) for name in report.operations.names)
-    return Trace(report, ratio, base_ns, first_ns - base_ns, names, _flows_of(report))
+    before, after = _flows_of(report)
+    return Trace(
+        report=report,
+        ratio=ratio,
+        base_ns=base_ns,
+        first_ns=first_ns - base_ns,
+        names=tuple(map(_named, report.operations.names)),
+        rank_labels=tuple(_named(rank.label) for rank in report.ranks),
+        labels=operation_labels(report),
+        leaving=_ends_by_row(before),
+        entering=_ends_by_row(after),
+    )
 
 
 def _extent(report: Report, ratio: str) -> tuple[int, int]:
@@ -267,12 +292,33 @@ def _listed(times: Ints | list[int]) -> list[int]:
     return times.tolist() if isinstance(times, np.ndarray) else times
 
 
-def _known(name: str, column: Ints) -> Argument:
-    """Return an argument of numbers, of which -1 is none."""
-    return Argument(name, [None if value < 0 else value for value in column.tolist()])
+def _numbers(name: str, values: Ints, known: Bools | None = None) -> Argument:
+    """Return an argument of whole numbers, of which all are known if nothing else is said."""
+    return Argument(name, Numbers(values, np.ones(len(values), bool) if known is None else known))
 
 
-def _operation_name(label: str, first: int, second: int) -> str:
+def _column(values: Iterable[int]) -> Ints:
+    return np.fromiter(values, np.int64)
+
+
+def _each(texts: Iterable[str]) -> CodedTexts:
+    """Return a text of each row."""
+    numbering: Numbering[str] = Numbering()
+    code = numbering.numbers(texts)
+    return CodedTexts(code, numbering.values)
+
+
+def _same(text: str, count: int) -> CodedTexts:
+    """Return one text in each of so many rows."""
+    return CodedTexts(np.zeros(count, np.int64), [text])
+
+
+def _phase_label(phase: int) -> str:
+    return Phase(phase).label
+
+
+def _operation_name(phase: int, first: int, second: int) -> str:
+    label = Phase(phase).label
     if first < 0:
         return label
     return f"{label} {first}" if second < 0 else f"{label} {first};{second}"
@@ -289,8 +335,10 @@ def _named(text: str) -> str:
     return one_line(text[: _LONGEST_NAME + 1], _LONGEST_NAME)
 
 
-def _flows_of(report: Report) -> Flows:
+def _flows_of(report: Report) -> tuple[Ints, Ints]:
     """Return the flows of microbatches from stage to stage, and from F to B at their turn.
+
+    A flow is two rows of the operations table: whose result is passed on, and to which.
 
     The input of a W is no flow, nor is the F that a B takes beside the B of the next stage. A
     result that starts before its input, by contradicting clocks, has none: it would go back in
@@ -306,20 +354,25 @@ def _flows_of(report: Report) -> Flows:
         steps | ~stepped[dependencies.after]
     )
     kept &= operations.start_ns[dependencies.before] < operations.start_ns[dependencies.after]
-    return Flows(dependencies.before[kept], dependencies.after[kept])
+    return dependencies.before[kept], dependencies.after[kept]
 
 
-def _flows_at(rows: Ints, ends: Ints) -> dict[int, list[int]]:
-    """Return the numbers of the flows that have an end in a row, by its place in ``rows``.
+def _ends_by_row(ends: Ints) -> FlowEnds:
+    """Return one end of each flow in order of the operations; the first flow is number 1."""
+    order = np.argsort(ends, kind="stable")
+    return FlowEnds(ends[order], order + 1)
+
+
+def _ends_in(ends: FlowEnds, low: int, place: Ints) -> FlowEnds:
+    """Return the ends of flows in the slices of a track.
 
     Args:
-        rows: of the operations table, distinct.
-        ends: one end of each flow, a row of that table; the first flow is number 1.
+        ends: by row of the operations table.
+        low: the first row of the rank.
+        place: of each of its rows in the track; -1 for those that are not shown.
     """
-    order = np.argsort(rows, kind="stable")
-    at = np.searchsorted(rows[order], ends)
-    shown = np.flatnonzero(np.append(rows[order], NONE)[at] == ends)
-    flows: dict[int, list[int]] = {}
-    for place, number in zip(order[at[shown]].tolist(), (shown + 1).tolist(), strict=True):
-        flows.setdefault(place, []).append(number)
-    return flows
+    first, last = np.searchsorted(ends.place, (low, low + len(place))).tolist()
+    places, flows = place[ends.place[first:last] - low], ends.flow[first:last]
+    order = np.argsort(places, kind="stable")
+    order = order[places[order] != NONE]
+    return FlowEnds(places[order], flows[order])

@@ -10,24 +10,64 @@ Times are nanoseconds since the base of the trace, never negative.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.coded_texts import CodedTexts
+from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.values import frozen
 
-#: What arguments of slices hold.
-Value = int | float | str
+#: Properties of a trace as a whole.
+Value: TypeAlias = int | float | str
+
+
+@frozen
+class Numbers(Table):
+    """A number of each slice.
+
+    Attributes:
+        values: whole numbers, or fractions, shape (slices,).
+        known: whether a slice has one, shape (slices,).
+    """
+
+    values: Ints | npt.NDArray[np.float64]
+    known: Bools
 
 
 @frozen
 class Argument:
-    """One property of the slices of a track, a value each; None where a slice has none."""
+    """One property of the slices of a track."""
 
     name: str
-    values: Sequence[Value | None]
+    values: CodedTexts | Numbers
+
+    @property
+    def known(self) -> Bools:
+        """Which slices have it, shape (slices,)."""
+        return self.values.known
+
+
+@frozen
+class FlowEnds(Table):
+    """Ends of flows in slices of a track, in order of (place, flow).
+
+    Attributes:
+        place: of the slice in its track.
+        flow: number of the flow.
+    """
+
+    place: Ints
+    flow: Ints
+
+    def turns(self) -> Iterator[FlowEnds]:
+        """Yield the first end in each slice, then the second ones, and so on."""
+        turn = np.arange(len(self)) - np.searchsorted(self.place, self.place)
+        for number in range(int(turn.max(initial=-1)) + 1):
+            yield self.take(turn == number)
 
 
 @frozen
@@ -41,9 +81,9 @@ class SliceTrack:
         end_ns: likewise.
         lane: 0 and up; a slice begins where the one before it in its lane has ended, or later.
         names: of the slices.
-        arguments: of the slices.
-        leaving: by place of a slice, the flows that leave it.
-        entering: likewise those that enter it.
+        arguments: of the slices; every slice has the first one.
+        leaving: the flows that leave a slice.
+        entering: the flows that enter one.
     """
 
     name: str
@@ -51,10 +91,10 @@ class SliceTrack:
     start_ns: Ints
     end_ns: Ints
     lane: Ints
-    names: Sequence[str]
+    names: CodedTexts
     arguments: tuple[Argument, ...]
-    leaving: Mapping[int, Sequence[int]]
-    entering: Mapping[int, Sequence[int]]
+    leaving: FlowEnds
+    entering: FlowEnds
 
     @property
     def lanes(self) -> int:
@@ -106,17 +146,25 @@ def lanes_of(start_ns: Ints, end_ns: Ints) -> Ints:
         end_ns: likewise.
     """
     lane = np.zeros(len(start_ns), np.int64)
-    if (start_ns[1:] >= end_ns[:-1]).all():
-        return lane
+    ended_ns = np.maximum.accumulate(end_ns)
+    # Slices between two instants at which all lanes are free are a cluster.
+    begins = np.concatenate((np.ones(1, bool), start_ns[1:] >= ended_ns[:-1]))[: len(lane)]
+    cluster = np.cumsum(begins) - 1
+    size = np.bincount(cluster)[cluster]
+    lane[(size == 2) & ~begins] = 1
+    several = np.flatnonzero(size > 2)
+    lane[several] = _greedy_lanes(start_ns[several], end_ns[several])
+    return lane
+
+
+def _greedy_lanes(start_ns: Ints, end_ns: Ints) -> list[int]:
+    """Return the lane of each slice, looking at one after the other."""
+    lane: list[int] = []
     busy: list[tuple[int, int]] = []
     free: list[int] = []
-    lanes = 0
-    for place, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
+    for start, end in zip(start_ns.tolist(), end_ns.tolist(), strict=True):
         while busy and busy[0][0] <= start:
             heappush(free, heappop(busy)[1])
-        if free:
-            lane[place] = heappop(free)
-        else:
-            lane[place], lanes = lanes, lanes + 1
-        heappush(busy, (end, int(lane[place])))
+        lane.append(heappop(free) if free else len(busy))
+        heappush(busy, (end, lane[-1]))
     return lane
