@@ -12,19 +12,25 @@ from pathlib import Path
 
 from rich.console import Console
 
+from scripts.benchmark.example import ExampleOutcome, measure_example
 from scripts.benchmark.failures import BenchmarkError
 from scripts.benchmark.limits import SMALL_KERNELS
-from scripts.benchmark.machine import machine_note, versions_note
-from scripts.benchmark.pairs import Outcome, Profile, analyze, knows_jobs, measure
+from scripts.benchmark.machine import commit_note, machine_note, versions_note
+from scripts.benchmark.pairs import Outcome, Profile, Way, analyze, measure, reader_of
 from scripts.benchmark.peers import PEERS, PeerResult, run_peer
 from scripts.benchmark.processes import ROOT, memory_note
 from scripts.benchmark.profiles import is_made_from
 from scripts.benchmark.scan import Yardstick, importing_yardstick, yardstick_in
-from scripts.benchmark.tables import Grid, growth_grid, peer_grid, ratio_grid
+from scripts.benchmark.tables import Grid, example_grid, growth_grid, peer_grid, ratio_grid
 from scripts.benchmark.timetable import KINDS, Recipe, timetable_of
 
 _TINY_SIZE = "4k"
 _WIDTH = 160
+#: The page that shows the result, and the line behind which it stands.
+GUIDE = ROOT / "bubbleviz" / "guides" / "benchmark.md"
+MARK = "<!-- printed by scripts/bench --guide -->\n"
+_GUIDE_SIZES, _GUIDE_ROUNDS = ["200k", "2M", "10M"], 5
+_READERS = ("compiled", "sqlite")
 
 
 @dataclass(frozen=True)
@@ -32,33 +38,51 @@ class Result:
     """All that a benchmark prints.
 
     Attributes:
-        outcomes: of each profile and number of processes.
+        outcomes: of each profile and way.
+        example: of the shipped example.
         peers: how peers did on the first profile.
         notes: what the numbers mean, and where they were measured.
     """
 
     outcomes: tuple[Outcome, ...]
+    example: ExampleOutcome
     peers: tuple[PeerResult, ...]
     notes: tuple[str, ...]
 
     def grids(self) -> list[Grid]:
         """Return the tables that have rows."""
-        found = [ratio_grid(self.outcomes), growth_grid(self.outcomes)]
-        return [grid for grid in (*found, peer_grid(self.peers, self.outcomes[0])) if grid.rows]
+        found = [ratio_grid(self.outcomes), example_grid(self.example)]
+        found += [growth_grid(self.outcomes), peer_grid(self.peers, self.outcomes[0])]
+        return [grid for grid in found if grid.rows]
+
+    def markdown(self) -> str:
+        """Return it as the guide has it."""
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        return "\n\n".join([*(grid.markdown() for grid in self.grids()), notes]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its tables; return the exit status."""
     options = _parser().parse_args(arguments)
     if options.tiny:
-        options.sizes, options.pairs = [_TINY_SIZE], 1
+        options.sizes, options.rounds = [_TINY_SIZE], 1
+    elif options.guide:
+        options.sizes, options.rounds = _GUIDE_SIZES, _GUIDE_ROUNDS
     try:
         result = _benchmark(options, _progress)
     except BenchmarkError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
+    if options.guide:
+        show_in(GUIDE, result.markdown())
     _print(result, markdown=options.markdown)
     return 0
+
+
+def show_in(guide: Path, result: str) -> None:
+    """Put a result into the guide, in the place of the one before."""
+    text = guide.read_text(encoding="utf-8")
+    guide.write_text(f"{text.partition(MARK)[0]}{MARK}{result}", encoding="utf-8")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,14 +107,21 @@ def _parser() -> argparse.ArgumentParser:
         type=_numbers,
         default=[1, 2],
         metavar="N,M",
-        help="threads or processes that bubbleviz uses (default: 1,2)",
+        help="threads that read (default: 1,2)",
     )
     parser.add_argument(
-        "--pairs",
+        "--readers",
+        type=_readers,
+        default=list(_READERS),
+        metavar="A,B",
+        help="compiled: with the compiled part; sqlite: without it (default: both)",
+    )
+    parser.add_argument(
+        "--rounds",
         type=_positive,
         default=3,
         metavar="N",
-        help="how often yardstick and bubbleviz run in turn (default: 3)",
+        help="how often yardsticks and bubbleviz run in turn (default: 3)",
     )
     parser.add_argument(
         "--seed", type=int, default=1, metavar="N", help="of what is generated (default: 1)"
@@ -122,7 +153,12 @@ def _parser() -> argparse.ArgumentParser:
         help="one pair on a few thousand kernels, to see that all of it runs",
     )
     parser.add_argument(
-        "--markdown", action="store_true", help="print tables as the README has them"
+        "--markdown", action="store_true", help="print tables as the guide has them"
+    )
+    parser.add_argument(
+        "--guide",
+        action="store_true",
+        help=f"{_GUIDE_ROUNDS} rounds of {', '.join(_GUIDE_SIZES)}, put into the guide",
     )
     return parser  # fmt: skip
 
@@ -158,10 +194,18 @@ def _numbers(text: str) -> list[int]:
 
 
 def _kinds(text: str) -> list[str]:
+    return _words(text, KINDS)
+
+
+def _readers(text: str) -> list[str]:
+    return _words(text, _READERS)
+
+
+def _words(text: str, known: Sequence[str]) -> list[str]:
     words = text.split(",")
     for word in words:
-        if word not in KINDS:
-            raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(KINDS)}")
+        if word not in known:
+            raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(known)}")
     return words
 
 
@@ -172,34 +216,52 @@ def _progress(text: str) -> None:
 
 
 def _benchmark(options: argparse.Namespace, say: Callable[[str], None]) -> Result:
-    notes = [machine_note(), versions_note(), memory_note()]
+    notes = [commit_note(), machine_note(), versions_note(), memory_note()]
     folder = options.folder.resolve()
     yardstick = yardstick_in(folder, options.yardstick)
-    jobs: list[int | None] = [*options.jobs] if knows_jobs() else [None]
+    profiles = _profiles(options, folder, say)
+    ways, lack = _ways(options, profiles[0])
     outcomes: list[Outcome] = []
     importing: Yardstick | None = None
-    for profile in _profiles(options, folder, say):
-        for count in jobs:
-            say(f"measuring {profile.name}" + (f", {count} processes" if count else ""))
-            yardsticks = [yardstick]
-            if profile.recipe.kernels < SMALL_KERNELS:
-                importing = importing or importing_yardstick(analyze(profile.path, jobs[0]))
-                yardsticks.append(importing)
-            outcomes.append(measure(profile, count, yardsticks, options.pairs))
+    for profile in profiles:
+        say(f"measuring {profile.name}")
+        yardsticks = [yardstick]
+        if profile.recipe.kernels < SMALL_KERNELS:
+            importing = importing or importing_yardstick(analyze(profile.path, 1))
+            yardsticks.append(importing)
+        outcomes += measure(profile, ways, yardsticks, options.rounds)
+    say("measuring the example")
+    example = measure_example(options.rounds)
+    notes += [lack] if lack else []
     notes += [found.note for found in (yardstick, importing) if found]
-    notes.append(_pairs_note(options.pairs, jobs))
+    notes.append(
+        f"medians over {options.rounds} rounds; in each, whole processes of every yardstick and "
+        "way in turn, files in the page cache"
+    )
     peers = []
     for peer in PEERS:
         say(f"running {peer.name}, if it is here")
         peers.append(run_peer(peer, outcomes[0].profile.path, options.peer_limit))
-    return Result(tuple(outcomes), tuple(peers), tuple(notes))
+    return Result(tuple(outcomes), example, tuple(peers), tuple(notes))
 
 
-def _pairs_note(pairs: int, jobs: Sequence[int | None]) -> str:
-    note = (
-        f"medians over pairs of whole processes in turn ({pairs} of each), files in the page cache"
-    )
-    return note if jobs != [None] else f"{note}; this bubbleviz has no option --jobs"
+def _ways(options: argparse.Namespace, profile: Profile) -> tuple[list[Way], str]:
+    """Return the ways to measure, and why one that was asked for is not among them, or "".
+
+    Raises:
+        BenchmarkError: none is left.
+    """
+    ways, lack = [], ""
+    for word in options.readers:
+        compiled = word == "compiled"
+        found = reader_of(profile.path, Way(1, compiled))
+        if compiled == (found == "compiled reader"):
+            ways += [Way(jobs, compiled) for jobs in options.jobs]
+        else:
+            lack = f"not measured: the {word} reader, for profiles are read by {found}"
+    if not ways:
+        raise BenchmarkError(lack)
+    return ways, lack
 
 
 def _profiles(
@@ -228,8 +290,7 @@ def _generate(recipe: Recipe, path: Path) -> None:
 
 def _print(result: Result, *, markdown: bool) -> None:
     if markdown:
-        tables = [grid.markdown() for grid in result.grids()]
-        print("\n\n".join([*tables, "\n".join(f"- {note}" for note in result.notes)]))
+        print(result.markdown(), end="")
         return
     console = Console(width=_WIDTH, highlight=False)
     for grid in result.grids():

@@ -5,12 +5,25 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
+import subprocess
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from scripts.benchmark.processes import ROOT
+
 #: Packages whose versions bear on the result.
 _PACKAGES = ("numpy", "adbc-driver-sqlite", "sqlalchemy")
+
+
+def commit_note() -> str:
+    """Return which commit is measured, and whether the checkout differs from it."""
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=, changed"]
+    try:
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return "commit unknown"
+    return f"commit {run.stdout.strip() or 'unknown'}"
 
 
 def machine_note() -> str:

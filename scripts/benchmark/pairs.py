@@ -1,12 +1,12 @@
-"""Run the yardstick and bubbleviz in turn on one profile."""
+"""Run the yardsticks and bubbleviz in turn on one profile."""
 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,13 +14,14 @@ from pathlib import Path
 from statistics import median
 
 from scripts.benchmark.failures import BenchmarkError
-from scripts.benchmark.processes import ROOT, Cost, sampled, timed
+from scripts.benchmark.processes import Cost, output_of, sampled, whole
 from scripts.benchmark.scan import NEEDED, Yardstick
 from scripts.benchmark.timetable import Recipe
 
 #: How far the measured bubble ratio may be off the planted one. Operations are planted to the
 #: nanosecond and both sides work with whole numbers of them: only the last division rounds.
 RATIO_TOLERANCE = 1e-9
+_READER = re.compile(r"^  read by +(.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -56,27 +57,45 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Way:
+    """One way to run bubbleviz: with so many threads, with the compiled part or without."""
+
+    jobs: int
+    compiled: bool
+
+    @property
+    def reader(self) -> str:
+        """What reads, in tables."""
+        return "compiled" if self.compiled else "SQLite"
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables of the environment by which bubbleviz runs so."""
+        return {"BUBBLEVIZ_NATIVE": str(int(self.compiled))}
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """How bubbleviz did on one profile.
+    """How bubbleviz did on one profile in one way.
 
     Attributes:
         profile: the file.
-        jobs: processes it was told to use; None where it has no such option.
+        way: how it ran.
         scans: by yardstick, the cost of each of its runs.
-        runs: the cost of each run of bubbleviz.
+        runs: the cost of each run of bubbleviz, in the same rounds.
         peak_bytes: memory of all its processes.
     """
 
     profile: Profile
-    jobs: int | None
-    scans: dict[Yardstick, list[Cost]]
-    runs: list[Cost]
+    way: Way
+    scans: Mapping[Yardstick, Sequence[Cost]]
+    runs: Sequence[Cost]
     peak_bytes: int
 
     def ratio(self, yardstick: Yardstick) -> float:
-        """Return the median over pairs of wall time over that of the yardstick."""
-        pairs = zip(self.scans[yardstick], self.runs, strict=True)
-        return median(run.wall_s / scan.wall_s for scan, run in pairs)
+        """Return the median over rounds of wall time over that of the yardstick."""
+        rounds = zip(self.scans[yardstick], self.runs, strict=True)
+        return median(run.wall_s / scan.wall_s for scan, run in rounds)
 
     def scan_s(self, yardstick: Yardstick) -> float:
         """Return the median wall time of a yardstick."""
@@ -93,50 +112,50 @@ class Outcome:
         return median(cost.cpu_s for cost in self.runs)
 
 
-def knows_jobs() -> bool:
-    """Return whether ``bubbleviz analyze`` has the option ``--jobs``."""
-    command = [sys.executable, "-m", "bubbleviz", "analyze", "--help"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return "--jobs" in run.stdout
-
-
-def analyze(profile: Path, jobs: int | None) -> list[str]:
+def analyze(profile: Path, jobs: int) -> list[str]:
     """Return the command that is measured."""
     command = [sys.executable, "-m", "bubbleviz", "analyze", str(profile)]
-    command += ["--json", str(_report(profile)), "--force"]
-    return command if jobs is None else [*command, "--jobs", str(jobs)]
+    return [*command, "--json", str(_report(profile)), "--force", "--jobs", str(jobs)]
 
 
 def _report(profile: Path) -> Path:
     return profile.with_suffix(".json")
 
 
+def reader_of(profile: Path, way: Way) -> str:
+    """Return what reads a profile, in the words of ``bubbleviz inspect``.
+
+    Raises:
+        BenchmarkError: it cannot be inspected.
+    """
+    command = [sys.executable, "-m", "bubbleviz", "inspect", str(profile)]
+    found = _READER.search(output_of(command, way.variables))
+    return found[1] if found else "unknown"
+
+
 def measure(
-    profile: Profile, jobs: int | None, yardsticks: Sequence[Yardstick], pairs: int
-) -> Outcome:
-    """Measure memory once, which also warms the page cache, then time the pairs.
+    profile: Profile, ways: Sequence[Way], yardsticks: Sequence[Yardstick], rounds: int
+) -> list[Outcome]:
+    """Measure memory once in each way, which also warms the page cache, then time the rounds.
+
+    In a round each yardstick and each way runs once, in turn, so that all meet the same machine.
 
     Raises:
         BenchmarkError: a command fails, or bubbleviz finds other bubbles than were planted.
     """
-    command = analyze(profile.path, jobs)
-    peak = sampled(command).peak_bytes
-    _check(profile)
+    peaks = {}
+    for way in ways:
+        peaks[way] = sampled(analyze(profile.path, way.jobs), way.variables).peak_bytes
+        _check(profile)
     scans: dict[Yardstick, list[Cost]] = {yardstick: [] for yardstick in yardsticks}
-    runs = []
-    for _ in range(pairs):
+    runs: dict[Way, list[Cost]] = {way: [] for way in ways}
+    for _ in range(rounds):
         for yardstick, costs in scans.items():
-            costs.append(_whole(yardstick.command(profile.path)))
-        runs.append(_whole(command))
+            costs.append(whole(yardstick.command(profile.path)))
+        for way, costs in runs.items():
+            costs.append(whole(analyze(profile.path, way.jobs), way.variables))
     _report(profile.path).unlink()
-    return Outcome(profile, jobs, scans, runs, peak)
-
-
-def _whole(command: Sequence[str]) -> Cost:
-    cost = timed(command)
-    if cost is None:
-        raise BenchmarkError(f"{command[0]} was ended")
-    return cost
+    return [Outcome(profile, way, scans, runs[way], peaks[way]) for way in ways]
 
 
 def _check(profile: Profile) -> None:

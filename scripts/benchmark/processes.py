@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,8 @@ from time import perf_counter
 from scripts.benchmark.failures import BenchmarkError
 
 ROOT = Path(__file__).parents[2]
+#: Where measured commands run: here no checkout stands before the bubbleviz that is installed.
+_AWAY = Path(sys.prefix)
 #: How often memory is looked at, in seconds.
 SAMPLE_S = 0.02
 _PROC = Path("/proc")
@@ -49,29 +51,68 @@ def memory_note() -> str:
     return "peak: ru_maxrss of the main process alone (no /proc here)"
 
 
-def timed(command: Sequence[str], limit_s: float | None = None) -> Cost | None:
+def timed(
+    command: Sequence[str],
+    limit_s: float | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Cost | None:
     """Run a command and return its cost, its memory by ``ru_maxrss``; None past the limit.
 
     Args:
-        command: program and arguments; it runs in the repository's root.
+        command: program and arguments; files are named from the root, for it runs anywhere.
         limit_s: after so many seconds it is ended, with all processes of its group.
+        variables: of the environment, beside those of this process.
 
     Raises:
         BenchmarkError: it fails, or cannot be started.
     """
-    return _run(command, limit_s, sampled=False)
+    return _run(command, limit_s, variables, sampled=False)
 
 
-def sampled(command: Sequence[str]) -> Cost:
+def whole(command: Sequence[str], variables: Mapping[str, str] | None = None) -> Cost:
+    """Run a command to its end and return its cost; see :func:`timed`.
+
+    Raises:
+        BenchmarkError: it fails, is ended, or cannot be started.
+    """
+    return _ended(command, timed(command, None, variables))
+
+
+def sampled(command: Sequence[str], variables: Mapping[str, str] | None = None) -> Cost:
     """Run a command and return its cost, its memory that of all its processes.
 
     Raises:
+        BenchmarkError: it fails, is ended, or cannot be started.
+    """
+    return _ended(command, _run(command, None, variables, sampled=True))
+
+
+def output_of(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
+    """Run a command and return what it prints to standard output, and to standard error.
+
+    Raises:
         BenchmarkError: it fails, or cannot be started.
     """
-    cost = _run(command, None, sampled=True)
+    try:
+        run = subprocess.run(
+            command, cwd=_AWAY, env=_environment(variables), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise BenchmarkError(f"cannot start {command[0]}: {error.strerror}") from error
+    if run.returncode:
+        _fail(command, run.returncode, run.stderr)
+    return run.stdout + run.stderr
+
+
+def _ended(command: Sequence[str], cost: Cost | None) -> Cost:
     if cost is None:
         raise BenchmarkError(f"{command[0]} was ended")
     return cost
+
+
+def _environment(variables: Mapping[str, str] | None) -> Mapping[str, str]:
+    return {**os.environ, **(variables or {})}
 
 
 def _samples() -> bool:
@@ -79,13 +120,19 @@ def _samples() -> bool:
     return (_PROC / "self" / "smaps_rollup").exists()
 
 
-def _run(command: Sequence[str], limit_s: float | None, *, sampled: bool) -> Cost | None:
+def _run(
+    command: Sequence[str],
+    limit_s: float | None,
+    variables: Mapping[str, str] | None,
+    *,
+    sampled: bool,
+) -> Cost | None:
     with tempfile.TemporaryFile() as errors:
         start = perf_counter()
         try:
             process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=errors, start_new_session=True,
+                command, cwd=_AWAY, env=_environment(variables), stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise BenchmarkError(f"cannot start {command[0]}: {error.strerror}") from error

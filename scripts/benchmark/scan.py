@@ -6,7 +6,6 @@ else Python's sqlite3, which then take the largest value of the same columns.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -15,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.benchmark.failures import BenchmarkError
-from scripts.benchmark.processes import ROOT
+from scripts.benchmark.processes import output_of
 
 _SOURCE = Path(__file__).with_suffix(".c")
-_IMPORTING = "scripts.benchmark.importing"
+_IMPORTING = str(Path(__file__).with_name("importing.py"))
 #: What Python starts with and sqlite3 needs, whatever else a program imports.
 _NOTHING = "sqlite3"
 
@@ -144,7 +143,7 @@ def importing_yardstick(analyze: Sequence[str]) -> Yardstick:
 
 
 def _importing(modules: str) -> tuple[str, ...]:
-    return sys.executable, "-m", _IMPORTING, modules
+    return sys.executable, _IMPORTING, modules
 
 
 def _largest() -> tuple[str, ...]:
@@ -153,14 +152,7 @@ def _largest() -> tuple[str, ...]:
 
 def _imports_of(command: Sequence[str]) -> list[str]:
     """Return the modules that a Python command imports, bubbleviz's own left out, in order."""
-    run = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = [line for line in run.stderr.splitlines() if line.startswith("import time:")]
+    printed = output_of(command, {"PYTHONPROFILEIMPORTTIME": "1"})
+    lines = [line for line in printed.splitlines() if line.startswith("import time:")]
     names = [line.rpartition("|")[2].strip() for line in lines[1:]]
     return [name for name in dict.fromkeys(names) if name.partition(".")[0] != "bubbleviz"]

@@ -9,8 +9,9 @@ from itertools import pairwise
 from rich.console import Console
 from rich.table import Table
 
-from scripts.benchmark.limits import peak_limit, ratio_limit
-from scripts.benchmark.pairs import Outcome
+from scripts.benchmark.example import ExampleOutcome
+from scripts.benchmark.limits import EXAMPLE_CPU_S, peak_limit, ratio_limit
+from scripts.benchmark.pairs import Outcome, Way
 from scripts.benchmark.peers import PeerResult
 
 _NOTHING = "-"
@@ -40,10 +41,10 @@ class Grid:
 
 
 def ratio_grid(outcomes: Sequence[Outcome]) -> Grid:
-    """Return a row a profile, number of processes and yardstick."""
+    """Return a row a profile, way and yardstick."""
     header = (
-        "file", "MB", "M rows", "jobs", "yardstick", "scan s", "bubbleviz s", "CPU s", "ratio",
-        "limit", "peak MB", "limit MB",
+        "file", "MB", "M rows", "reader", "jobs", "yardstick", "scan s", "bubbleviz s", "CPU s",
+        "ratio", "limit", "peak MB", "limit MB",
     )  # fmt: skip
     rows = [_ratio_row(outcome, number) for outcome in outcomes for number in _yards(outcome)]
     return Grid(header, tuple(rows))
@@ -55,21 +56,23 @@ def _yards(outcome: Outcome) -> range:
 
 def _ratio_row(outcome: Outcome, number: int) -> tuple[str, ...]:
     yardstick = list(outcome.scans)[number]
-    recipe = outcome.profile.recipe
-    imports = yardstick.imports
-    limit = ratio_limit(recipe.kind, recipe.kernels, outcome.jobs, imports=imports)
+    recipe, way = outcome.profile.recipe, outcome.way
+    limit = ratio_limit(
+        recipe.kind, recipe.kernels, way.jobs, compiled=way.compiled, imports=yardstick.imports
+    )
     most = peak_limit(recipe.kernels)
     return (
         outcome.profile.name,
         f"{outcome.profile.path.stat().st_size / 1e6:.1f}",
         f"{outcome.profile.rows / 1e6:.2f}",
-        _NOTHING if outcome.jobs is None else str(outcome.jobs),
+        way.reader,
+        str(way.jobs),
         yardstick.name,
         f"{outcome.scan_s(yardstick):.2f}",
         f"{outcome.wall_s:.2f}",
         f"{outcome.cpu_s:.2f}",
         _marked(outcome.ratio(yardstick), limit, "{:.2f}"),
-        _NOTHING if limit is None else f"{limit:.1f}",
+        _NOTHING if limit is None else f"{limit:.2f}",
         _marked(outcome.peak_bytes / 1e6, most and most / 1e6, "{:.0f}"),
         _NOTHING if most is None else f"{most / 1e6:.0f}",
     )
@@ -80,18 +83,31 @@ def _marked(value: float, limit: float | None, form: str) -> str:
     return form.format(value) + ("!" if limit is not None and value > limit else "")
 
 
+def example_grid(outcome: ExampleOutcome) -> Grid:
+    """Return what the shipped example costs."""
+    row = (
+        "fixtures/1f1b",
+        f"{outcome.start_cpu_s:.2f}",
+        f"{outcome.wall_s:.2f}",
+        _marked(outcome.cpu_s, EXAMPLE_CPU_S, "{:.2f}"),
+        f"{EXAMPLE_CPU_S:.2f}",
+        f"{outcome.peak_bytes / 1e6:.0f}",
+    )
+    return Grid(("example", "numpy CPU s", "bubbleviz s", "CPU s", "limit", "peak MB"), (row,))
+
+
 def growth_grid(outcomes: Sequence[Outcome]) -> Grid:
     """Return by what each measure grows from one size to the next of a kind."""
     rows = [_growth_row(*pair) for chain in _chains(outcomes) for pair in pairwise(chain)]
-    header = ("from, to", "jobs", "rows", "scan", "bubbleviz", "CPU", "peak")
+    header = ("from, to", "reader", "jobs", "rows", "scan", "bubbleviz", "CPU", "peak")
     return Grid(header, tuple(rows))
 
 
 def _chains(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-    """Return the outcomes of each kind and number of processes, by size."""
-    chains: dict[tuple[str, int | None], list[Outcome]] = {}
+    """Return the outcomes of each kind and way, by size."""
+    chains: dict[tuple[str, Way], list[Outcome]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.profile.recipe.kernels):
-        chains.setdefault((outcome.profile.recipe.kind, outcome.jobs), []).append(outcome)
+        chains.setdefault((outcome.profile.recipe.kind, outcome.way), []).append(outcome)
     return list(chains.values())
 
 
@@ -106,7 +122,8 @@ def _growth_row(small: Outcome, large: Outcome) -> tuple[str, ...]:
     )
     return (
         f"{small.profile.name}, {large.profile.size}",
-        _NOTHING if small.jobs is None else str(small.jobs),
+        small.way.reader,
+        str(small.way.jobs),
         *(f"x {factor:.1f}" for factor in factors),
     )
 

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from bubbleviz.native.library import library
+from scripts.benchmark import __main__ as main_module
 from scripts.benchmark import processes
-from scripts.benchmark.__main__ import kernels_of, main
+from scripts.benchmark.__main__ import GUIDE, MARK, kernels_of, main, show_in
 from scripts.benchmark.failures import BenchmarkError
 from scripts.benchmark.limits import peak_limit, ratio_limit
-from scripts.benchmark.pairs import RATIO_TOLERANCE
+from scripts.benchmark.machine import commit_note
+from scripts.benchmark.pairs import RATIO_TOLERANCE, Way, reader_of
 from scripts.benchmark.peers import Peer, run_peer
 from scripts.benchmark.processes import sampled, timed
 from scripts.benchmark.profiles import is_made_from, write_profile
@@ -95,15 +98,25 @@ def test_all_of_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in printed.splitlines()
-        if line.startswith("| 4k ")
+        if line.startswith(("| 4k ", "| fixtures/1f1b "))
     ]
-    assert [row[0] for row in cells] == ["4k light", "4k light", "4k deep", "4k deep"]
-    assert {row[4] for row in cells[1::2]} == {"imports and scan"}
+    example = cells.pop()
+    readers = ["compiled", "SQLite"] if library() else ["SQLite"]
+    assert [(row[0], row[3], row[5]) for row in cells] == [
+        (f"4k {kind}", reader, yardstick)
+        for kind in KINDS
+        for reader in readers
+        for yardstick in ("C scan", "imports and scan")
+    ]
     for row in cells:
-        scan, wall, processor, peak = (float(row[n].rstrip("!")) for n in (5, 6, 7, 10))
+        scan, wall, processor, peak = (float(row[n].rstrip("!")) for n in (6, 7, 8, 11))
         assert 0 <= scan < wall
         assert processor > 0
         assert peak > 10
+    numpy, wall, processor = (float(example[n].rstrip("!")) for n in (1, 2, 3))
+    assert 0 < numpy < processor
+    assert wall > 0
+    assert f"- {commit_note()}\n" in printed
     for name in ("nsys stats", "nsys-ai", "nsys2json"):
         assert f"| {name}" in printed
     assert list(tmp_path.glob("*.sqlite"))
@@ -176,12 +189,45 @@ def test_a_command_that_cannot_start_is_told() -> None:
         timed(["/nowhere"])
 
 
+def test_what_is_not_compiled_is_not_measured_as_if_it_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(main_module, "reader_of", lambda *_: "SQLite (not built)")
+
+    assert main(["--tiny", "--readers", "compiled", "--folder", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        "bench: not measured: the compiled reader, for profiles are read by SQLite (not built)\n"
+    )
+
+
+def test_a_way_is_run_as_it_says(tmp_path: Path) -> None:
+    write_profile(Recipe(KERNELS, "light"), tmp_path / "tiny.sqlite")
+
+    without = reader_of(tmp_path / "tiny.sqlite", Way(1, compiled=False))
+
+    assert without == "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"
+
+
+def test_a_result_takes_the_place_of_the_one_before_in_the_guide(tmp_path: Path) -> None:
+    guide = tmp_path / "benchmark.md"
+    assert GUIDE.read_text(encoding="utf-8").count(MARK) == 1
+    guide.write_text(f"# Words\n\n{MARK}old\nold\n", encoding="utf-8")
+
+    show_in(guide, "new\n")
+    show_in(guide, "newer\n")
+
+    assert guide.read_text(encoding="utf-8") == f"# Words\n\n{MARK}newer\n"
+
+
 def test_limits_are_those_of_the_yardstick_that_fits() -> None:
-    assert ratio_limit("light", 2_000_000, 1, imports=False) == 3.5
-    assert ratio_limit("deep", 2_000_000, 2, imports=False) == 2.0
-    assert ratio_limit("deep", 2_000_000, None, imports=False) == 3.0
-    assert ratio_limit("deep", 200_000, 1, imports=False) is None
-    assert ratio_limit("deep", 200_000, 1, imports=True) == 3.0
+    assert ratio_limit("light", 2_000_000, 1, compiled=True, imports=False) == 1.3
+    assert ratio_limit("light", 2_000_000, 1, compiled=False, imports=False) == 3.5
+    assert ratio_limit("deep", 2_000_000, 2, compiled=False, imports=False) == 2.3
+    assert ratio_limit("deep", 10_000_000, 2, compiled=True, imports=False) == 0.85
+    assert ratio_limit("deep", 10_000_000, 2, compiled=False, imports=False) is None
+    assert ratio_limit("deep", 200_000, 1, compiled=True, imports=False) is None
+    assert ratio_limit("deep", 200_000, 1, compiled=True, imports=True) == 3.0
+    assert ratio_limit("deep", 2_000_000, 1, compiled=True, imports=True) is None
     assert (peak_limit(2_000_000), peak_limit(5)) == (300_000_000, None)
 
 
@@ -190,7 +236,9 @@ def test_sizes(size: str, kernels: int) -> None:
     assert kernels_of(size) == kernels
 
 
-@pytest.mark.parametrize("argument", ["0k", "2G", "--kinds=odd", "--jobs=0", "--pairs=x"])
+@pytest.mark.parametrize(
+    "argument", ["0k", "2G", "--kinds=odd", "--jobs=0", "--rounds=x", "--readers=x"]
+)
 def test_a_wrong_argument_is_refused(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([argument])
