@@ -29,6 +29,7 @@ from bubbleviz.native.library import (  # the path comes first
     Library,
     Null,
     Selection,
+    TimeSelection,
     load,
 )
 from scripts.build_native import compile_library
@@ -95,6 +96,9 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[obj
         numbers = functions.integers(file, leaves, columns, *_EVERYTHING)
         every = Selection(("*",), 3, 2, (59, 60, 61, 62))
         functions.named(file, leaves, columns, Selection(("*ward*", "f*x"), 3), *_EVERYTHING)
+        times = TimeSelection(0, 4, 0, tuple(range(-200, 200)), 1, -1000, 1000)
+        lasting = Selection(("*",), 3, 2, (59, 60, 61, 62), times=times)
+        functions.named(file, leaves, columns, lasting, *_EVERYTHING)
         rows = functions.named(file, leaves, columns, every, *_EVERYTHING)
     finally:
         os.close(descriptor)

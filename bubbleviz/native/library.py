@@ -80,6 +80,14 @@ class _Selection(ctypes.Structure):
         ("id", ctypes.c_int32),
         ("id_count", ctypes.c_int32),
         ("ids", ctypes.c_void_p),
+        ("start", ctypes.c_int32),
+        ("end", ctypes.c_int32),
+        ("thread", ctypes.c_int32),
+        ("thread_count", ctypes.c_int32),
+        ("threads", ctypes.c_void_p),
+        ("shortest", ctypes.c_int64),
+        ("since", ctypes.c_int64),
+        ("until", ctypes.c_int64),
     )
 
 
@@ -130,6 +138,29 @@ class Leaves:
 
 
 @dataclass(frozen=True)
+class TimeSelection:
+    """The rows to keep by their times: of some threads, so long, and touching a time.
+
+    Attributes:
+        start: place of the column of starts in the table.
+        end: place of that of ends.
+        thread: place of that of threads.
+        threads: those wanted, ascending.
+        shortest_ns: how long a row lasts at least.
+        since_ns: it ends after this.
+        until_ns: it starts before this.
+    """
+
+    start: int
+    end: int
+    thread: int
+    threads: tuple[int, ...]
+    shortest_ns: int
+    since_ns: int
+    until_ns: int
+
+
+@dataclass(frozen=True)
 class Selection:
     """The rows to keep: those of some kinds whose text fits a pattern, or has some number.
 
@@ -140,6 +171,7 @@ class Selection:
         kinds: four codes.
         text_id: place of the column of numbers of texts, used where the text is NULL; -1 none.
         text_ids: wanted numbers, ascending.
+        times: wanted times, whatever the number of the text; None for all.
     """
 
     globs: tuple[str, ...]
@@ -148,6 +180,7 @@ class Selection:
     kinds: tuple[int, ...] = (0, 0, 0, 0)
     text_id: int = -1
     text_ids: tuple[int, ...] = ()
+    times: TimeSelection | None = None
 
 
 @dataclass(frozen=True)
@@ -231,6 +264,8 @@ class Library:
             return None
         begin, end = leaves.around(first, last)
         ids = np.array(selection.text_ids, np.int64)
+        times = selection.times or TimeSelection(-1, -1, -1, (), 0, 0, 0)
+        threads = np.array(times.threads, np.int64)
         texts = b"".join(glob.encode() + b"\0" for glob in selection.globs)
         patterns = ctypes.c_void_p(
             self.functions.bubbleviz_patterns(texts, _SIZE(len(selection.globs)))
@@ -245,6 +280,14 @@ class Library:
                 selection.text_id,
                 len(ids),
                 _pointer(ids),
+                times.start,
+                times.end,
+                times.thread,
+                len(threads),
+                _pointer(threads),
+                times.shortest_ns,
+                times.since_ns,
+                times.until_ns,
             )
             status = patterns.value is None or self.functions.bubbleviz_named(
                 ctypes.byref(file),

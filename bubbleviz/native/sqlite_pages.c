@@ -26,6 +26,9 @@
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
+/* What is copied to where it is used, with what it is used for. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 enum status { OK = 0, UNUSUAL = 1, NO_MEMORY = 2 };
 
 enum {
@@ -36,7 +39,8 @@ enum {
     MOST_DEPTH = 20,    /* as SQLite's own limit of a cursor */
     MOST_COLUMNS = 64,  /* of a table, up to the last that is read */
     MOST_PAYLOAD = 1000000000, /* bytes, as SQLite's own limit of a row */
-    RUN_BYTES = 1 << 18 /* read at once */
+    RUN_BYTES = 1 << 18, /* read at once */
+    SPARE = 8            /* bytes behind these, which may be looked at */
 };
 
 /* The page around this byte holds SQLite's locks, never data. */
@@ -284,7 +288,7 @@ static inline int is_integer(uint64_t type) { return (type >= 1 && type <= 6) ||
 static inline int is_text(uint64_t type) { return type >= 13 && type & 1; }
 
 /* The record of a cell: types and values of its columns up to one. */
-static inline int read_record(const struct file *file, const uint8_t *page, uint32_t cell,
+ALWAYS_INLINE int read_record(const struct file *file, const uint8_t *page, uint32_t cell,
                               int columns, struct overflow *overflow, struct record *record)
 {
     const uint8_t *end = page + file->usable, *at = page + cell, *header_end, *value;
@@ -326,27 +330,24 @@ static inline int read_record(const struct file *file, const uint8_t *page, uint
     return OK;
 }
 
+/* How far eight bytes are shifted, so that those of an integer remain. */
+static const uint8_t SHIFTS[8] = {0, 56, 48, 40, 32, 16, 0, 0};
+
+/* Eight bytes are read, whatever the size; behind the last page there is room for that. */
 static inline int64_t integer(uint64_t type, const uint8_t *at)
 {
-    switch (type) {
-    case 1:
-        return (int8_t)at[0];
-    case 2:
-        return (int16_t)big2(at);
-    case 3:
-        return (int32_t)((uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8) >> 8;
-    case 4:
-        return (int32_t)big4(at);
-    case 5:
-        return (int64_t)(int16_t)big2(at) * 4294967296 + big4(at + 2);
-    case 6:
-        return (int64_t)((uint64_t)big4(at) << 32 | big4(at + 4));
-    default:
+    uint64_t bytes;
+
+    if (type >= 8)
         return type == 9;
-    }
+    memcpy(&bytes, at, sizeof bytes);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    bytes = __builtin_bswap64(bytes);
+#endif
+    return (int64_t)bytes >> SHIFTS[type];
 }
 
-static inline int read_integer(const struct record *record, const struct column *column,
+ALWAYS_INLINE int read_integer(const struct record *record, const struct column *column,
                                int64_t *value)
 {
     uint64_t type = record->type[column->index];
@@ -368,7 +369,7 @@ static inline int read_integer(const struct record *record, const struct column 
 /* What is done with each record; other than OK ends the reading. */
 typedef int use(void *, const struct record *);
 
-static inline int read_leaf(const struct file *file, const uint8_t *page, int columns,
+ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int columns,
                             const struct leaves *leaves, size_t leaf, struct overflow *overflow,
                             use *use, void *with)
 {
@@ -402,7 +403,7 @@ static inline int read_leaf(const struct file *file, const uint8_t *page, int co
     return OK;
 }
 
-static inline int read_leaves(const struct file *file, int columns, const struct leaves *leaves,
+ALWAYS_INLINE int read_leaves(const struct file *file, int columns, const struct leaves *leaves,
                               use *use, void *with)
 {
     size_t most = RUN_BYTES / file->page_bytes + 1;
@@ -410,7 +411,7 @@ static inline int read_leaves(const struct file *file, int columns, const struct
 
     if (columns > MOST_COLUMNS)
         return UNUSUAL;
-    uint8_t *pages = malloc(most * file->page_bytes);
+    uint8_t *pages = malloc(most * file->page_bytes + SPARE);
     int status = pages ? OK : NO_MEMORY;
 
     for (size_t leaf = leaves->from; leaf < leaves->to && !status;) {
@@ -448,7 +449,7 @@ struct table {
     size_t room, rows;
 };
 
-static inline int keep_integers(void *with, const struct record *record)
+ALWAYS_INLINE int keep_integers(void *with, const struct record *record)
 {
     struct table *table = with;
     int status = OK;
@@ -689,7 +690,8 @@ static int fits_any(const struct patterns *patterns, const uint8_t *at, const ui
 
 /* --- rows with names ------------------------------------------------------------------------ */
 
-/* Rows to keep: those of some kinds, with a text that fits, or without one and with some number. */
+/* Rows to keep: those of some kinds, with a text that fits, or without one and with some number;
+ * or, where times are given, those of some threads that last so long and touch them. */
 struct selection {
     const struct patterns *patterns;
     int32_t text;  /* index of the column of texts */
@@ -698,6 +700,10 @@ struct selection {
     int32_t id;        /* index of the column of numbers of texts; -1: none */
     int32_t id_count;  /* of these numbers */
     const int64_t *ids; /* ascending */
+    int32_t start, end, thread; /* indices of columns; -1: any time */
+    int32_t thread_count;
+    const int64_t *threads; /* ascending */
+    int64_t shortest, since, until;
 };
 
 struct named {
@@ -714,18 +720,41 @@ struct naming {
     size_t rows, bytes;
 };
 
-static int is_wanted(const struct selection *selection, int64_t id)
+static int is_among(const int64_t *ascending, int32_t count, int64_t value)
 {
-    int32_t low = 0, high = selection->id_count;
+    int32_t low = 0, high = count;
 
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
-        if (selection->ids[middle] < id)
+        if (ascending[middle] < value)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < selection->id_count && selection->ids[low] == id;
+    return low < count && ascending[low] == value;
+}
+
+/* Whether a row is of the times and the threads that are wanted: OK or UNUSUAL, and the answer. */
+static int select_times(const struct selection *selection, const struct record *record, int *kept)
+{
+    const int32_t places[3] = {selection->start, selection->end, selection->thread};
+    int64_t value[3], length;
+
+    for (int i = 0; i < 3; i++) {
+        uint64_t type = record->type[places[i]];
+        /* An open end, or no thread. */
+        if (!type)
+            return OK;
+        if (!is_integer(type))
+            return UNUSUAL;
+        value[i] = integer(type, record->value[places[i]]);
+    }
+    if (__builtin_sub_overflow(value[1], value[0], &length))
+        return UNUSUAL;
+    *kept = length >= selection->shortest && value[0] < selection->until &&
+            value[1] > selection->since &&
+            is_among(selection->threads, selection->thread_count, value[2]);
+    return OK;
 }
 
 /* Whether a row is kept: OK or UNUSUAL, and the answer. */
@@ -747,6 +776,11 @@ static inline int select_row(const struct selection *selection, const struct rec
         if (!kind_type || !known)
             return OK;
     }
+    if (selection->start >= 0) {
+        int status = select_times(selection, record, kept);
+        if (status || !*kept)
+            return status;
+    }
     if (is_text(type)) {
         size_t bytes = (size_t)((type - 13) >> 1);
         *kept = fits_any(selection->patterns, text, text + bytes);
@@ -755,11 +789,12 @@ static inline int select_row(const struct selection *selection, const struct rec
     }
     if (type)
         return UNUSUAL;
-    if (selection->id >= 0) {
+    if (selection->id >= 0 && selection->start < 0) {
         uint64_t id_type = record->type[selection->id];
         if (id_type && !is_integer(id_type))
             return UNUSUAL;
-        *kept = id_type && is_wanted(selection, integer(id_type, record->value[selection->id]));
+        *kept = id_type && is_among(selection->ids, selection->id_count,
+                                      integer(id_type, record->value[selection->id]));
     }
     return OK;
 }
@@ -803,6 +838,10 @@ EXPORTED int bubbleviz_named(const struct file *file, const struct leaves *leave
         most = selection->kind + 1;
     if (selection->id >= most)
         most = selection->id + 1;
+    const int32_t times[3] = {selection->start, selection->end, selection->thread};
+    for (int i = 0; i < 3; i++)
+        if (times[i] >= most)
+            most = times[i] + 1;
     int status = read_leaves(file, most, leaves, keep_named, &naming);
     result->values = (int64_t *)naming.values.bytes;
     result->texts = naming.texts.bytes;

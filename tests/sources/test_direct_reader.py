@@ -26,7 +26,9 @@ from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.direct_reader import OPEN_END
 from bubbleviz.sources.nsys.export import Export, opened
 from bubbleviz.sources.nsys.queries import query
+from bubbleviz.sources.nsys.range_log import LastingStretch
 from bubbleviz.sources.nsys.ranges import event_types
+from bubbleviz.sources.nsys.scan import Readers
 from scripts.build_native import compiler
 from tests.support.compiled import compiled_library
 from tests.support.places import FIXTURES
@@ -35,6 +37,9 @@ EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
 EVERYTHING = (-(1 << 62), 1 << 62)
 GLOBS = ("*",), ("F*", "[BW]*"), ("*ward*", "*step_num=[0-9]*", "aten::*"), ("F[0-9].*.?",)
 TABLES = ("gpu_work/kernels", "calls/all")
+LASTING_NS = 0, 100, 20_000
+#: So much is decoded of a file that is plain.
+ALL = 2 + 2 * len(GLOBS) + len(LASTING_NS)
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +97,24 @@ def _without_null(rows: Any) -> Any:
     return [(*row[:-1], -1 if row[-1] is None else row[-1]) for row in rows]
 
 
+def _lasting(export: Export, shortest_ns: int) -> tuple[Any, Any]:
+    """Return the rows of long ranges as they are decoded, and as SQLite reads them."""
+    starts = _numbers(export, "calls/all")
+    threads = [] if isinstance(starts, Exception) else sorted(set(starts[2].tolist()))
+    binds = {
+        **event_types(export),
+        "shortest": shortest_ns,
+        "threads": json.dumps([-1, 3, *threads]),
+        "since": -1000,
+        "until": 1 << 61,
+    }
+    stretch = LastingStretch("ranges/lasting", *EVERYTHING, tuple(binds.items()))
+    return (
+        stretch.rows(Readers(export.direct, lambda: export.database)),
+        stretch.rows(Readers(None, lambda: export.database)),
+    )
+
+
 def _compare(path: Path) -> int:
     """Hold what is decoded of a file against what SQLite reads; return how much was decoded."""
     decoded = 0
@@ -114,6 +137,19 @@ def _compare(path: Path) -> int:
                 decoded += 1
                 pairs = list(zip(strings.values[0].tolist(), strings.texts, strict=True))
                 assert pairs == export.rows("strings/matching", binds_of(globs))
+        return decoded + _compare_lasting(export)
+
+
+def _compare_lasting(export: Export) -> int:
+    decoded = 0
+    for shortest_ns in LASTING_NS:
+        if export.direct is None or not export.direct.reads("ranges/named"):
+            continue
+        found, expected = _lasting(export, shortest_ns)
+        # At the first page that is not plain SQLite reads the rest.
+        if export.direct.reads("ranges/named"):
+            decoded += 1
+            assert found == expected
     return decoded
 
 
@@ -122,7 +158,7 @@ def _compare(path: Path) -> int:
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/*.sqlite")), ids=str)
 def test_examples(path: Path) -> None:
-    assert _compare(path) == 2 + 2 * len(GLOBS)
+    assert _compare(path) == ALL
 
 
 def test_real_exports() -> None:
@@ -194,7 +230,7 @@ def files(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
 @given(st.data())
 def test_drawn_files(data: st.DataObject) -> None:
     with TemporaryDirectory() as folder:
-        assert _compare(data.draw(files(Path(folder), odd=False))) == 1 + 2 * len(GLOBS)
+        assert _compare(data.draw(files(Path(folder), odd=False))) == ALL - 1
 
 
 @settings(max_examples=100)

@@ -23,6 +23,7 @@ from bubbleviz.native.library import (
     NamedRows,
     Null,
     Selection,
+    TimeSelection,
     absence,
     library,
 )
@@ -251,6 +252,32 @@ class DirectReader:
         selection = Selection(globs, table.text, table.kind, kinds, table.text_id, text_ids)
         rows = self._functions.named(self._file, table.leaves, table.columns, selection, *bounds)
         return self._read(query, rows)
+
+    def lasting(
+        self,
+        kinds: tuple[int, ...],
+        threads: tuple[int, ...],
+        shortest_ns: int,
+        times_ns: tuple[int, int],
+        bounds: tuple[int, int],
+    ) -> NamedRows | None:
+        """Return rows of ranges/named.sql, whatever their names, that last long.
+
+        Args:
+            kinds: codes of the kinds of ranges.
+            threads: that opened them, ascending.
+            shortest_ns: how long they last at least.
+            times_ns: they end after the first and start before the second.
+            bounds: the first and the last row.
+        """
+        if not self.reads("ranges/named"):
+            return None
+        table = self._tables["ranges/named"]
+        start, end, _, thread, *_ = table.columns
+        times = TimeSelection(start.index, end.index, thread.index, threads, shortest_ns, *times_ns)
+        selection = Selection(("*",), table.text, table.kind, kinds, table.text_id, times=times)
+        rows = self._functions.named(self._file, table.leaves, table.columns, selection, *bounds)
+        return self._read("ranges/named", rows)
 
 
 @contextmanager

@@ -11,12 +11,46 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.database import Binds
+from bubbleviz.sources.nsys.database import Binds, Database
 from bubbleviz.sources.nsys.export import Export
-from bubbleviz.sources.nsys.ranges import RANGE_ROWS, event_types
-from bubbleviz.sources.nsys.scan import Scan
+from bubbleviz.sources.nsys.queries import query
+from bubbleviz.sources.nsys.ranges import KINDS, RANGE_ROWS, event_types
+from bubbleviz.sources.nsys.scan import Readers, Scan, Stretch
 
 _Rows = Sequence[tuple[object, ...]]
+
+
+class LastingStretch(Stretch):
+    """A stretch of ranges, of which those are read that last long."""
+
+    def rows(self, readers: Readers) -> list[tuple[object, ...]]:
+        """Return the rows of ranges/lasting.sql."""
+        binds = dict(self.binds)
+        found = None
+        if readers.direct:
+            found = readers.direct.lasting(
+                tuple(int(binds[kind] or 0) for kind in KINDS),
+                tuple(sorted(json.loads(str(binds["threads"])))),
+                int(binds["shortest"] or 0),
+                (int(binds["since"] or 0), int(binds["until"] or 0)),
+                (self.first, self.last),
+            )
+        if found is None:
+            return super().rows(readers)
+        start_ns, end_ns, _, thread, _, text_id = found.values.tolist()
+        registered = {i for i, text in zip(text_id, found.texts, strict=True) if text is None}
+        names = _strings(readers.database(), registered - {NONE}) if registered - {NONE} else {}
+        texts = [
+            names.get(i) if text is None else text
+            for i, text in zip(text_id, found.texts, strict=True)
+        ]
+        return list(zip(start_ns, end_ns, thread, texts, strict=True))
+
+
+def _strings(database: Database, ids: set[int]) -> dict[int, object]:
+    """Return the registered strings of some numbers."""
+    rows = database.rows(query("strings/by_id"), {"ids": json.dumps(sorted(ids))})
+    return {int(str(row[0])): row[1] for row in rows}
 
 
 @frozen
@@ -33,7 +67,10 @@ class ExportedRanges:
             return _ranges_touching(times, ())
         binds = {**event_types(self.export), **_binds(shortest_ns, threads, times)}
         bounds = self.export.bounds("ranges/bounds")
-        stretches = self.scan.stretches("ranges/lasting", *bounds, RANGE_ROWS, binds)
+        stretches = [
+            LastingStretch(s.query, s.first, s.last, s.binds)
+            for s in self.scan.stretches("ranges/lasting", *bounds, RANGE_ROWS, binds)
+        ]
         return _ranges_touching(times, self.scan.rows(stretches))
 
 

@@ -30,7 +30,7 @@ _EVENT_TYPES = {
     "NvtxtStartEndRange": 71,
 }
 #: The parameters of queries for the four of them.
-_KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
+KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
 #: A sample is about so many pieces of so many rows.
 _SAMPLES = 64
 _SAMPLE_ROWS = 256
@@ -61,10 +61,9 @@ def sample_names(export: Export, globs: Sequence[str]) -> Mapping[str, int]:
     for at in range(first, last + 1, step):
         piece = {**binds, "first": at, "last": min(at + _SAMPLE_ROWS - 1, last)}
         rows = export.rows("ranges/sample", piece)
-        names = Counter(str(name) for (name,) in rows if name is not None)
-        fits = fitting(globs, names)
-        counts.update({name: names[name] for name, fit in zip(names, fits, strict=True) if fit})
-    return counts
+        counts.update(str(name) for (name,) in rows if name is not None)
+    fits = fitting(globs, counts)
+    return {name: counts[name] for name, fit in zip(counts, fits, strict=True) if fit}
 
 
 @frozen
@@ -115,7 +114,7 @@ class _NamedStretch(Stretch):
             rows = readers.direct.named(
                 self.query,
                 self.names.globs,
-                tuple(int(binds[kind] or 0) for kind in _KINDS),
+                tuple(int(binds[kind] or 0) for kind in KINDS),
                 tuple(sorted(self.names.strings)),
                 (self.first, self.last),
             )
