@@ -749,8 +749,9 @@ static int select_times(const struct selection *selection, const struct record *
             return UNUSUAL;
         value[i] = integer(type, record->value[places[i]]);
     }
+    /* SQLite goes on with a floating-point number, which is as long or as short. */
     if (__builtin_sub_overflow(value[1], value[0], &length))
-        return UNUSUAL;
+        length = value[1] > value[0] ? INT64_MAX : INT64_MIN;
     *kept = length >= selection->shortest && value[0] < selection->until &&
             value[1] > selection->since &&
             is_among(selection->threads, selection->thread_count, value[2]);

@@ -101,7 +101,7 @@ def _lasting(export: Export, shortest_ns: int) -> tuple[Any, Any]:
     """Return the rows of long ranges as they are decoded, and as SQLite reads them."""
     starts = _numbers(export, "calls/all")
     threads = [] if isinstance(starts, Exception) else sorted(set(starts[2].tolist()))
-    binds = {
+    binds: dict[str, int | str | None] = {
         **event_types(export),
         "shortest": shortest_ns,
         "threads": json.dumps([-1, 3, *threads]),
