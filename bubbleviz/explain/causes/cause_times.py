@@ -26,6 +26,9 @@ from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.values import frozen
 
 
+_LABELS = tuple(cause.label for cause in Cause)
+
+
 @frozen
 class CauseTimes:
     """How long ranks were idle for each cause.
@@ -50,7 +53,7 @@ class CauseTimes:
 
 
 def _by_label(idle_ns: Ints) -> dict[str, int]:
-    return {cause.label: int(idle_ns[cause]) for cause in Cause}
+    return dict(zip(_LABELS, idle_ns.tolist(), strict=True))
 
 
 @frozen

@@ -291,7 +291,16 @@ def _rank(rank: RankIteration) -> dict[str, Any]:
 
 
 def _account(account: Account) -> dict[str, int]:
-    return {**asdict(account), "window_ns": account.window_ns}
+    return {
+        "start_ns": account.start_ns,
+        "end_ns": account.end_ns,
+        "compute_ns": account.compute_ns,
+        "optimizer_ns": account.optimizer_ns,
+        "overlap_ns": account.overlap_ns,
+        "unattributed_ns": account.unattributed_ns,
+        "bubble_ns": account.bubble_ns,
+        "window_ns": account.window_ns,
+    }
 
 
 def _recognition(recognition: Recognition | None) -> dict[str, Any] | None:

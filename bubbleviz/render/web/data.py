@@ -22,7 +22,7 @@ import numpy.typing as npt
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import unmarked
@@ -40,8 +40,9 @@ from bubbleviz.render.picture.palette import (
 from bubbleviz.report.timeline import Timeline
 
 _SIZES = (np.int8, np.int16, np.int32)
-#: A page is made once and opened often, but made while somebody waits.
-_LEVEL = 6
+#: A page is made once and opened often, but made while somebody waits: in half the time of
+#: zlib's own level, the columns are 3 % larger.
+_LEVEL = 4
 
 
 @frozen
@@ -116,13 +117,14 @@ class _Paints:
         computing = np.isin(phase, COMPUTE)
         chunks = distinct(chunk[computing & (chunk >= 0)])
         shades = min(len(chunks), MAX_SHADES)
-        kinds = np.stack((phase, chunk, operations["second_chunk"]))
-        seen, of = np.unique(kinds, axis=1, return_inverse=True)
+        second = operations["second_chunk"]
+        kinds = groups_of(phase, chunk, second)
+        seen = np.stack((phase, chunk, second), axis=1)[kinds.first]
         self.used = [
             _paint(Phase(phase), chunk, second, chunks, shades)
-            for phase, chunk, second in seen.T.tolist()
+            for phase, chunk, second in seen.tolist()
         ]
-        self.of_operation: Ints = of.reshape(-1).astype(np.int64)
+        self.of_operation = kinds.of_row
 
 
 def _paint(phase: Phase, chunk: int, second: int, chunks: Ints, shades: int) -> Paint:
