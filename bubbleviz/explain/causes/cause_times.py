@@ -25,7 +25,6 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.values import frozen
 
-
 _LABELS = tuple(cause.label for cause in Cause)
 
 
