@@ -16,6 +16,7 @@ from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.inspection import DraftTrial
 from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recording
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.sources.readers import OpenFile
@@ -121,5 +122,5 @@ def _uneven(operations: RankOperations) -> int:
 def _repeated(operations: RankOperations) -> bool:
     """Return whether some rank has several optimizer steps in one iteration."""
     steps = (operations.phase == Phase.OPTIMIZER) & (operations.has_span == 1)
-    pairs = np.stack((operations.rank[steps], operations.iteration[steps]))
-    return bool(np.unique(pairs, axis=1).shape[1] < pairs.shape[1])
+    pairs = groups_of(operations.rank[steps], operations.iteration[steps])
+    return len(pairs) < len(pairs.of_row)

@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of, looked_up
+from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import PASSED_ON, Phase
@@ -182,5 +182,5 @@ def inputs_of(
     producer[remote.after[last]] = remote.before[last]
     taking = np.isin(operations.phase, (*PASSED_ON, Phase.FB))
     unknown: Bools = taking & (operations.virtual_stage < 0 if stages_known else True)
-    unknown &= len(np.unique(operations.rank[taking])) > 1
+    unknown &= len(distinct(operations.rank[taking])) > 1
     return Inputs(np.where(waits, ready_ns, NEVER), producer, unknown)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.values import frozen
 
-Number = TypeVar("Number", bound=np.generic)
+Number = TypeVar("Number", bound=np.integer[Any])
 
 _ROOM = 1 << 62
 
@@ -68,7 +68,7 @@ def distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
 def without(values: npt.NDArray[Number], others: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """Return the distinct values that are not among some others, ascending."""
-    return distinct(values[~np.isin(values, others)])
+    return distinct(values[found_in(distinct(others), values) == NONE])
 
 
 def distinct_rows(*columns: Ints) -> Ints:

@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.explain.recognition.order_codes import FORWARD, chunk_of, kind_of, microbatch_of
 from bubbleviz.explain.recognition.orders import Orders
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct, without
+from bubbleviz.model.grouping import distinct, distinct_rows, without
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.values import frozen
 
@@ -47,8 +47,8 @@ class PipelineOrders:
         counts = []
         for order in self.orders:
             forward = order[kind_of(order) == FORWARD]
-            pairs = np.unique(np.stack((chunk_of(forward), microbatch_of(forward))), axis=1)
-            counts += np.bincount(pairs[0]).tolist()
+            chunks, _ = distinct_rows(chunk_of(forward), microbatch_of(forward))
+            counts += np.bincount(chunks).tolist()
         return _usual(counts)
 
     @property

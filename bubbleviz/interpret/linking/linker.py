@@ -21,7 +21,7 @@ from bubbleviz.interpret.linking.long_calls import LongCalls
 from bubbleviz.interpret.linking.open_ranges import ThreadRanges
 from bubbleviz.interpret.linking.time_check import check_times
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, widened
-from bubbleviz.model.grouping import distinct, rows_by_value
+from bubbleviz.model.grouping import distinct, found_in, rows_by_value
 from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import Activities, CallLog, Calls, Profile, Ranges, Thread, process_of
@@ -90,7 +90,7 @@ class _Linker:
         if self._backward is None:
             return of_range, rule
         rest = np.flatnonzero(of_range < 0)
-        rest = rest[~np.isin(calls.thread[rest], self._forward_threads)]
+        rest = rest[found_in(self._forward_threads, calls.thread[rest]) == NONE]
         backward, several = self._backward.only(calls.thread[rest], calls.start_ns[rest])
         rule[rest[backward >= 0]] = LinkRule.CROSS_THREAD
         rule[rest[several]] = LinkRule.AMBIGUOUS
