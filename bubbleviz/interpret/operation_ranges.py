@@ -83,9 +83,11 @@ def _ran_on(work: DeviceWork, ranges: int, ranks: int) -> tuple[Ints, Ints]:
     """
     ran = np.zeros((2, ranges * ranks), bool)
     for at in range(0, len(work), _PIECE):
-        piece = work.take(slice(at, at + _PIECE))
-        piece = piece.take(piece.range != NONE)
-        ran[piece.copy.astype(np.int64), piece.range.astype(np.int64) * ranks + piece.rank] = True
+        rows = at + np.flatnonzero(work.range[at : at + _PIECE] != NONE)
+        place = work.range[rows].astype(np.int64) * ranks + work.rank[rows]
+        copied = ~(work.compute[rows] | work.communication[rows])
+        ran[0, place[~copied]] = True
+        ran[1, place[copied]] = True
     return np.flatnonzero(ran[0]), np.flatnonzero(ran[1])
 
 
