@@ -65,6 +65,7 @@ def interpret(
             phase,
             profile.threads,
             kinds.helper_threads,
+            devices=profile.devices,
             cross_thread=cross_thread,
             launches_known=profile.launches_known,
         )
@@ -132,7 +133,7 @@ def _recording(
         end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
         limitations=(
             *profile.limitations,
-            *linked.limitations(profile.source.path),
+            *linked.limitations(profile.source),
             *candidates_of(profile, kinds),
             *homeless,
             *limitations_of(profile, links, operations, placed),

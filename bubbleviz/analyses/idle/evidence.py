@@ -85,7 +85,7 @@ def linked_profile(profile: Profile) -> tuple[Profile, Codes, tuple[Limitation, 
         The profile; the call of each kernel and copy, -1 unknown; limitations.
     """
     linked = link_by_thread(profile, no_ranges())
-    losses = tuple(linked.limitations(profile.source.path))
+    losses = tuple(linked.limitations(profile.source))
     return replace(profile, activities=linked.activities), linked.links.call, losses
 
 

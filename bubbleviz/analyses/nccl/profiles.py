@@ -109,9 +109,9 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
         payloads = None
     ranges = profile.ranges
     linked = link_by_thread(profile, ranges)
-    lost = (*profile.limitations, *linked.limitations(profile.source.path))
+    lost = (*profile.limitations, *linked.limitations(profile.source))
     if profile.collectives is not None:
-        collectives = _sound(profile.collectives, linked.times.sound)
+        collectives = _sound(profile.collectives, linked.sound)
         return _of_pytorch(profile, collectives, lost, *kernels_of(linked.activities, kinds))
     kernels, rows = kernels_of(linked.activities, kinds)
     range_of_kernel = linked.links.range[rows].astype(np.int64)

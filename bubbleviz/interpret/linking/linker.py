@@ -19,12 +19,22 @@ from bubbleviz.interpret.linking.links import (
 )
 from bubbleviz.interpret.linking.long_calls import LongCalls
 from bubbleviz.interpret.linking.open_ranges import ThreadRanges
+from bubbleviz.interpret.linking.place_check import check_places
 from bubbleviz.interpret.linking.time_check import check_times
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, widened
 from bubbleviz.model.grouping import distinct, found_in, rows_by_value
 from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.profile import Activities, CallLog, Calls, Profile, Ranges, Thread, process_of
+from bubbleviz.model.profile import (
+    Activities,
+    CallLog,
+    Calls,
+    Device,
+    Profile,
+    Ranges,
+    Thread,
+    process_of,
+)
 
 
 class _Linker:
@@ -99,10 +109,11 @@ class _Linker:
         of_range[rest[~helper]] = backward[~helper]
         return of_range, rule
 
-    def result(self, *, launches_known: bool) -> LinkResult:
-        """Return the links of work whose times can be, once all calls have come.
+    def result(self, devices: Sequence[Device], *, launches_known: bool) -> LinkResult:
+        """Return the links of work whose times and places can be, once all calls have come.
 
         Args:
+            devices: that the profile lists.
             launches_known: whether the calls are a host's own.
         """
         self._decide_by_device()
@@ -122,14 +133,18 @@ class _Linker:
         bounded = launches_known and self._first_ns <= self._last_ns
         capture_ns = (self._first_ns, self._last_ns) if bounded else None
         times = check_times(self._activities, launches.call, launches.start_ns, capture_ns)
+        calling = distinct(process_of(self._threads.values)) if launches_known else None
+        places = check_places(self._activities, devices, calling)
         links = Links(launches.call, self._range, self._rule)
-        activities = self._activities
-        if times.sound is not None:
-            activities, links = activities.chosen(times.sound), links.take(times.sound)
+        activities, sound = self._activities, _both(times.sound, places.kept(self._activities))
+        if sound is not None:
+            activities, links = activities.chosen(sound), links.take(sound)
         return LinkResult(
-            activities=activities,
+            activities=places.without_ranks(activities),
             links=links,
+            sound=sound,
             times=times,
+            places=places,
             workless=workless,
             start_ns=self._first_ns,
             end_ns=self._last_ns,
@@ -169,6 +184,13 @@ class _Linker:
         )
 
 
+def _both(first: Bools | None, second: Bools | None) -> Bools | None:
+    """Return what is in both; None is all."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
+
+
 def link(
     activities: Activities,
     calls: CallLog,
@@ -177,12 +199,14 @@ def link(
     threads: Sequence[Thread],
     helpers: Sequence[str],
     *,
+    devices: Sequence[Device] = (),
     cross_thread: bool = True,
     launches_known: bool = True,
 ) -> LinkResult:
     """Return each activity's call, range and rule, and which calls launched nothing.
 
-    Work whose times contradict its launch or the capture is left out.
+    Work whose times contradict its launch or the capture is left out, and so is some of a process
+    or device that nothing else mentions.
 
     Args:
         activities: kernels and copies.
@@ -191,6 +215,7 @@ def link(
         phase: phase of each range (codes of :class:`~bubbleviz.model.phases.Phase`).
         threads: named threads.
         helpers: regexes of names of threads that never run backward.
+        devices: that the profile lists.
         cross_thread: whether to apply rule 3.
         launches_known: whether the calls are a host's own; else they stand for the work itself.
     """
@@ -198,7 +223,7 @@ def link(
     linker = _Linker(activities, ranges, phase, names, cross_thread=cross_thread)
     for block in calls.blocks():
         linker.add(block)
-    return linker.result(launches_known=launches_known)
+    return linker.result(devices, launches_known=launches_known)
 
 
 def link_by_thread(profile: Profile, ranges: Ranges) -> LinkResult:
@@ -215,6 +240,7 @@ def link_by_thread(profile: Profile, ranges: Ranges) -> LinkResult:
         np.full(len(ranges), NONE, np.int64),
         profile.threads,
         (),
+        devices=profile.devices,
         cross_thread=False,
         launches_known=profile.launches_known,
     )

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.interpret.linking.place_check import PlaceCheck
 from bubbleviz.interpret.linking.time_check import TimeCheck
-from bubbleviz.model.columns import NONE, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.operations import Limitation
-from bubbleviz.model.profile import Activities, CallLog, Calls, impossible_times
+from bubbleviz.model.profile import Activities, CallLog, Calls, Source, impossible_times
 from bubbleviz.model.values import frozen
 
 
@@ -107,9 +108,11 @@ class LinkResult:
     """What the calls of a profile give.
 
     Attributes:
-        activities: kernels, then copies, whose times can be.
+        activities: kernels, then copies, whose times and places can be.
         links: of each of these.
+        sound: which of the profile's work these are; None for all.
         times: what was left out for its times.
+        places: what was left out for its process or device.
         workless: calls without work.
         start_ns: when the first call began.
         end_ns: when the last one ended.
@@ -119,14 +122,17 @@ class LinkResult:
 
     activities: Activities
     links: Links
+    sound: Bools | None
     times: TimeCheck
+    places: PlaceCheck
     workless: WorklessCalls
     start_ns: int
     end_ns: int
     long_calls: Calls | None
     impossible: int
 
-    def limitations(self, path: str) -> Iterator[Limitation]:
-        """Yield what was left out of a profile for its times."""
-        yield from impossible_times(path, {"CUDA API calls": self.impossible})
-        yield from self.times.limitations(path)
+    def limitations(self, source: Source) -> Iterator[Limitation]:
+        """Yield what was left out of a profile for its times and places."""
+        yield from impossible_times(source.path, {"CUDA API calls": self.impossible})
+        yield from self.times.limitations(source.path)
+        yield from self.places.limitations(source)
