@@ -160,7 +160,7 @@ class MeasurementOptions:
 
 def jobs_or_cores(jobs: int | None) -> int:
     """Return the number of jobs: that given, or as many as there are cores."""
-    from bubbleviz.interpret.fleet.process_pool import cores
+    from bubbleviz.interpret.fleet.fleet import cores
 
     return jobs or cores()
 

@@ -23,7 +23,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.errors import InputError, MismatchError, ProfileError, UsageError
-from bubbleviz.interpret.fleet import dask_connection, dask_versions, fleet, process_pool
+from bubbleviz.interpret.fleet import dask_connection, dask_versions, outcome, process_pool
 from bubbleviz.interpret.fleet.process_pool import BrokenPool, worker_pool
 from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
 from bubbleviz.model.columns import Ints
@@ -179,7 +179,7 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
         return record(one, how, watch)
 
     with patch.context() as patched:
-        patched.setattr(fleet, "record", dies)
+        patched.setattr(outcome, "record", dies)
         # Only a forked process dies as it is told here.
         patched.setattr(process_pool, "_single_threaded", lambda: True)
         yield
@@ -279,7 +279,7 @@ def test_what_a_process_cannot_open_is_the_same_error_everywhere(
     def full(*_: object) -> TimedRecording:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(fleet, "record", full)
+    monkeypatch.setattr(outcome, "record", full)
     monkeypatch.setattr(process_pool, "_single_threaded", lambda: True)
     files = sorted(many.glob("*.sqlite"))
     for jobs in (1, 2):
@@ -375,11 +375,11 @@ def test_a_signal_ends_all_at_once(
     )
     program = (
         "import sys\n"
-        "from bubbleviz.interpret.fleet import fleet, process_pool\n"
+        "from bubbleviz.interpret.fleet import parallel_run, process_pool\n"
         f"process_pool._single_threaded = lambda: {not afresh}\n"
-        "fleet._record_task = exec\n"
+        "parallel_run._record_task = exec\n"
         f"endless = {endless!r}\n"
-        "fleet._ParallelRun._task = lambda self, n: endless.replace('NUMBER', str(n))\n"
+        "parallel_run.ParallelRun._task = lambda self, n: endless.replace('NUMBER', str(n))\n"
         "from bubbleviz.cli.app import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )

@@ -26,7 +26,8 @@ from bubbleviz.interpret.fleet.dask_versions import (
     lacks_bubbleviz,
     with_same_version,
 )
-from bubbleviz.interpret.fleet.fleet import Glance, Outcome, digest, glance, outcome_of
+from bubbleviz.interpret.fleet.glances import Glance, digest, glance
+from bubbleviz.interpret.fleet.outcome import Outcome, outcome_of
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.values import frozen

@@ -37,13 +37,6 @@ _ENDING = {getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasatt
 BrokenPool = BrokenProcessPool
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Job(Generic[Result]):
     """A task submitted to a pool."""
 

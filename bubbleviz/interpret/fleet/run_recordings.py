@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bubbleviz.errors import MismatchError, ProfileError
-from bubbleviz.interpret.fleet.fleet import Fleet, Glance
+from bubbleviz.interpret.fleet.fleet import Fleet
+from bubbleviz.interpret.fleet.glances import Glance
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.operations import Limitation
