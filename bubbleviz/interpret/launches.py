@@ -7,7 +7,6 @@ import numpy as np
 from bubbleviz.interpret.linking.links import Links
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.operations import OperationLaunches
-from bubbleviz.model.profile import CallLog
 from bubbleviz.model.values import frozen
 
 
@@ -30,36 +29,33 @@ class FirstWork:
         return np.where(which == NONE, NONE, np.append(self.rows, NONE)[which])
 
 
-def launches_of(
-    work: FirstWork, start_ns: Ints, links: Links, calls: CallLog
-) -> tuple[OperationLaunches, Ints]:
+def launches_of(work: FirstWork, start_ns: Ints, links: Links) -> tuple[OperationLaunches, Ints]:
     """Return the launches of a rank's operations, and the thread that made each; -1 unknown.
 
     Args:
         work: what they began with.
         start_ns: when each of the rank's activities began.
         links: of all activities.
-        calls: the profile's calls.
     """
-    launched_ns, thread = _launched(work.activity(work.first), links, calls)
+    launched_ns, thread = _launched(work.activity(work.first), links)
     received = work.receive != NONE
     launches = OperationLaunches(
         launched_ns=launched_ns,
-        receive_launched_ns=_launched(work.activity(work.receive), links, calls)[0],
+        receive_launched_ns=_launched(work.activity(work.receive), links)[0],
         receive_start_ns=np.where(received, np.append(start_ns, NONE)[work.receive], NONE),
     )
     return launches, thread
 
 
-def _launched(activity: Codes, links: Links, calls: CallLog) -> tuple[Ints, Ints]:
+def _launched(activity: Codes, links: Links) -> tuple[Ints, Ints]:
     """Return when each of some activities (-1 none) was launched, and by which thread."""
     launched_ns = np.full(len(activity), NONE, np.int64)
     thread = launched_ns.copy()
     known = np.flatnonzero(activity != NONE)
     known = known[links.call[activity[known]] != NONE]
-    if len(known):
-        launch = links.calls_of(activity[known], calls)
-        launched_ns[known], thread[known] = launch.start_ns, launch.thread
+    launched = activity[known]
+    launched_ns[known] = links.launched_ns[launched]
+    thread[known] = links.threads[links.thread[launched]]
     return launched_ns, thread
 
 

@@ -156,11 +156,11 @@ def _record_rank(
     computed = _computed(keys, busy, unattributed)
     receive = last_received(spans.received_ns, ran.around, work.end_ns[ran.received], ran.received)
     first = FirstWork(ran.rows, begin, receive)
-    launches, thread = launches_of(first, work.start_ns, profile.links, profile.calls)
+    launches, thread = launches_of(first, work.start_ns, profile.links)
     operations = RankOperations.of(keys, spans, launches)
 
     def launched_ns(rows: Ints) -> Ints:
-        return profile.links.launched_ns(ran.rows[rows], profile.calls)
+        return profile.links.launch_times_ns(ran.rows[rows])
 
     return RankRecording(
         operations=operations,

@@ -135,7 +135,14 @@ class _Linker:
         times = check_times(self._activities, launches.call, launches.start_ns, capture_ns)
         calling = distinct(process_of(self._threads.values)) if launches_known else None
         places = check_places(self._activities, devices, calling)
-        links = Links(launches.call, self._range, self._rule)
+        links = Links(
+            launches.call,
+            launches.start_ns,
+            self._thread,
+            self._range,
+            self._rule,
+            self._threads.values,
+        )
         activities, sound = self._activities, _both(times.sound, places.kept(self._activities))
         if sound is not None:
             activities, links = activities.chosen(sound), links.take(sound)

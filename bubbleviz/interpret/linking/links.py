@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -35,13 +35,19 @@ class Links(Table):
 
     Attributes:
         call: row of the launching call.
+        launched_ns: when that began; means nothing where there is none.
+        thread: row of ``threads``; as ``launched_ns``.
         range: row of the range whose operation it belongs to.
         rule: code of :class:`LinkRule`.
+        threads: that made calls.
     """
 
     call: Codes
+    launched_ns: Ints
+    thread: Codes
     range: Codes
     rule: npt.NDArray[np.int8]
+    threads: Ints = field(metadata={"shared": True})
 
     def without_calls(self) -> Links:
         """Return the links without the launching calls."""
@@ -52,12 +58,10 @@ class Links(Table):
         called, of_row = np.unique(self.call[rows], return_inverse=True)
         return calls.at(called.astype(np.int64)).take(of_row)
 
-    def launched_ns(self, rows: Codes, calls: CallLog) -> Ints:
+    def launch_times_ns(self, rows: Codes) -> Ints:
         """Return when the host launched some activities; the end of time where that is unknown."""
         known = self.call[rows] != NONE
-        time_ns = np.full(len(rows), np.iinfo(np.int64).max)
-        time_ns[known] = self.calls_of(rows[known], calls).start_ns
-        return time_ns
+        return np.where(known, self.launched_ns[rows], np.iinfo(np.int64).max)
 
 
 @frozen
