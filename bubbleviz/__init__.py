@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C is taken
+    from typing import Any
+
     from bubbleviz.align.pipelines import Parallel
     from bubbleviz.analyses.idle import idle
     from bubbleviz.analyses.idle.report import IdleReport

@@ -14,12 +14,16 @@ _LEAST_MIB = (("RLIMIT_AS", "-v", 512), ("RLIMIT_DATA", "-d", 256))
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    # No code here multiplies matrices, and every thread of OpenBLAS takes memory.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if complaint := _too_little_memory():
-        sys.stderr.write(f"bubbleviz: {complaint}\n")
-        return 1
     try:
+        from bubbleviz.sources.signals import end_at_once
+
+        # What loads may turn an exception into one of its own.
+        end_at_once("bubbleviz: interrupted before the start\n")
+        # No code here multiplies matrices, and every thread of OpenBLAS takes memory.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        if complaint := _too_little_memory():
+            sys.stderr.write(f"bubbleviz: {complaint}\n")
+            return 1
         from bubbleviz.cli.app import main as run
     except KeyboardInterrupt:
         sys.stderr.write("bubbleviz: interrupted before the start\n")

@@ -15,7 +15,9 @@ A message is one sentence: what, where, what to do next. ``str(error)`` is that 
 
 from __future__ import annotations
 
-from typing import ClassVar
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C is taken
+    from typing import ClassVar
 
 #: What to do with a file that cannot be read.
 EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"

@@ -17,7 +17,7 @@ from bubbleviz.cli.terminal import complain
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
 from bubbleviz.model.texts import nearest
-from bubbleviz.sources.signals import unwinding
+from bubbleviz.sources.signals import interrupt, unwinding
 
 #: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as shells give them.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
@@ -92,6 +92,7 @@ def _run(arguments: list[str]) -> int:
     """Run a command and return its exit code; a signal that ended it is reported."""
     code: object
     try:
+        interrupt()
         # An output is the same whether or not it replaces a file.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])

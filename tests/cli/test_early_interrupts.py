@@ -1,0 +1,103 @@
+"""Ctrl-C while modules load ends a command with one line and 130, whatever loads."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.places import CHECKOUT, FIXTURES
+
+#: Runs a command as its console script does, and interrupts it where a module is looked for.
+PROGRAM = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from bubbleviz.__main__ import main
+sys.exit(main())
+"""
+
+
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that is interrupted where it first looks for a module."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(module=module), *arguments],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "resource",
+        "bubbleviz.sources.signals",
+        "bubbleviz.cli.app",
+        "bubbleviz.cli.streams",
+        "typer",
+        "bubbleviz.model.private_names",
+        "bubbleviz.cli.commands.analyze",
+        "numpy",
+        "numpy._core._multiarray_umath",
+        "numpy.linalg",
+        "bubbleviz.api",
+        "rich.text",
+    ],
+)
+def test_an_interrupt_while_a_module_loads_is_one_line(module: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+
+    done = run(module, "analyze", str(FIXTURES / "1f1b"), "--json", str(report))
+
+    assert done.returncode == 128 + signal.SIGINT
+    assert done.stderr.startswith("bubbleviz: interrupted")
+    assert done.stderr.count("\n") == 1
+    # A file that is there is whole.
+    assert {path.name for path in tmp_path.iterdir()} <= {report.name}
+
+
+def test_a_command_that_loads_another_module_is_not_interrupted() -> None:
+    done = run("bubbleviz.cli.serving", "guide", "ratios")
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ignored_interrupts_stay_ignored() -> None:
+    program = PROGRAM.format(module="typer").replace("default_int_handler", "SIG_IGN")
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--version"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_else_loads_before_interrupts_are_taken() -> None:
+    """What a console script imports before it calls anything, no code of ours can guard."""
+    program = (
+        "import sys; before = set(sys.modules); import bubbleviz.__main__; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.split() == [
+        *("__future__", "bubbleviz", "bubbleviz.__main__", "bubbleviz._version", "bubbleviz.errors")
+    ]
