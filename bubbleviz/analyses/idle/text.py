@@ -19,17 +19,16 @@ from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import (
     in_percent,
-    listed,
     milliseconds,
     omitted,
-    ruled,
     shortened,
     titled,
 )
+from bubbleviz.render.text.tables import BulletList, Table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
+
 
 #: Characters of names in tables and lists.
 _NAME, _KERNEL, _PATH = 40, 44, 160
@@ -67,7 +66,7 @@ def _omitted(count: int, top: int) -> Iterator[RenderableType]:
 
 
 def _devices(ranks: Sequence[RankIdle]) -> Table:
-    table = ruled(
+    table = Table(
         "device",
         "span ms",
         "duty %",
@@ -109,14 +108,14 @@ def _activity_sections(report: IdleReport, top: int) -> Iterator[RenderableType]
     shown = report.activities[:top]
     if meanings := [text for total in shown if (text := _meaning(report, total))]:
         yield Text("")
-        yield listed(meanings)
+        yield BulletList(meanings)
     if examples := [_example(report, total) for total in shown if total.example]:
         yield Text("\nLongest gap by activity", style="bold")
-        yield listed(examples)
+        yield BulletList(examples)
 
 
 def _activities(report: IdleReport, top: int) -> Table:
-    table = ruled(
+    table = Table(
         "activity", "idle ms", "of idle %", "of span %", "gaps", "longest ms", left=("activity",)
     )
     for total in report.activities[:top]:
@@ -179,7 +178,7 @@ def _most_idle(
 
 def _steps(steps: Sequence[tuple[RankIdle, StepIdle]]) -> Table:
     left = ("device", "step", "most of it")
-    table = ruled("device", "step", "length ms", "duty %", "idle ms", "most of it", left=left)
+    table = Table("device", "step", "length ms", "duty %", "idle ms", "most of it", left=left)
     for rank, step in steps:
         most = (f"{_short_name(name)} {milliseconds(ns)}" for name, ns in step.activities[:2])
         table.add_row(

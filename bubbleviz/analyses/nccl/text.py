@@ -19,11 +19,12 @@ from bubbleviz.analyses.nccl.totals import (
 )
 from bubbleviz.model.process_groups import stretches
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import milliseconds, omitted, ruled, shortened, titled
+from bubbleviz.render.text.cells import milliseconds, omitted, shortened, titled
+from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
+
 
 #: Rows of a table, and characters of a name in it.
 _ROWS, _NAME = 40, 40
@@ -88,7 +89,7 @@ def _time(sums: Sums) -> str:
 
 def _table(communication: Communication) -> Table:
     """Return the table of totals, those that are not listed in one row, and all of them in one."""
-    table = ruled(
+    table = Table(
         *("communicator", "n", "operation", "peers", "algorithm", "count", "MB", "ms", "busy"),
         *("waiting", "moving", "alg GB/s", "bus GB/s", "moving GB/s"),
         left=("communicator", "operation", "peers", "algorithm"),
@@ -142,7 +143,7 @@ def _sum_cells(sums: Sums) -> tuple[str, ...]:
 def _clock_sections(clocks: Sequence[RecordingClock]) -> Iterator[RenderableType]:
     if len(clocks) < 2 and all(clock.aligned_by is Alignment.REFERENCE for clock in clocks):
         return
-    table = ruled(
+    table = Table(
         "clock",
         "aligned by",
         "matched",

@@ -12,7 +12,8 @@ from bubbleviz.analyses.pgle.costs import Costs
 from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import omitted, ruled, shortened, titled
+from bubbleviz.render.text.cells import omitted, shortened, titled
+from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -105,14 +106,14 @@ def summary(costs: Costs) -> str:
 def sections(costs: Costs) -> Iterator[RenderableType]:
     """Yield what to print of costs."""
     yield Text(summary(costs))
-    modules = ruled("module", "instructions", "GPU ms", left=("module",))
+    modules = Table("module", "instructions", "GPU ms", left=("module",))
     for module in costs.modules[:_ROWS]:
         label = shortened(one_line(module.label, None), _NAME)
         modules.add_row(label, f"{module.instructions:,}", f"{module.gpu_ns / 1e6:,.3f}")
     if costs.modules:
         yield modules
         yield from omitted(len(costs.modules), _ROWS)
-    table = ruled("instruction", "us", "executions", "kind", left=("instruction", "kind"))
+    table = Table("instruction", "us", "executions", "kind", left=("instruction", "kind"))
     longest = sorted(costs.instructions, key=lambda c: (-c.cost_us, c.name, c.module or ""))
     for cost in longest[:_ROWS]:
         table.add_row(
@@ -127,7 +128,7 @@ def sections(costs: Costs) -> Iterator[RenderableType]:
 
 def comparison_sections(comparison: CostComparison) -> Iterator[RenderableType]:
     """Yield what to print of estimates against a profile."""
-    table = ruled(
+    table = Table(
         "instruction",
         "estimated us",
         "measured us",

@@ -10,7 +10,8 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import csv_text, inert, json_text, one_line
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.render.text.cells import listed, milliseconds, percent, ruled, shortened
+from bubbleviz.render.text.cells import milliseconds, percent, shortened
+from bubbleviz.render.text.tables import BulletList, Table
 from bubbleviz.report.compare.comparison import Cell, Comparison
 from bubbleviz.report.compare.significance import ASSUMPTIONS, MeanDifference
 
@@ -148,7 +149,7 @@ def sections(comparison: Comparison) -> Iterator[RenderableType]:
     titles = [shortened(one_line(run.title, 200), _TITLE) for run in comparison.runs]
     yield Text("\n".join(_summary(comparison, titles)), style="bold")
     yield Text("\nBubble ratios in %; differences to the first run in percentage points")
-    table = ruled(
+    table = Table(
         *("ratio", "run", "mean", "SD", "n", "difference", "95 % CI", "p", "window ms", "by %"),
         left=("ratio", "run"),
     )
@@ -159,7 +160,7 @@ def sections(comparison: Comparison) -> Iterator[RenderableType]:
             )
     yield table
     if comparison.notes:
-        yield listed(one_line(note, 600) for note in comparison.notes)
+        yield BulletList(one_line(note, 600) for note in comparison.notes)
     yield Text(f"\n{ASSUMPTIONS}", style="dim")
 
 

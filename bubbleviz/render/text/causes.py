@@ -8,11 +8,10 @@ from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import (
     MOST_ROWS,
     in_percent,
-    listed,
     milliseconds,
-    ruled,
     titled,
 )
+from bubbleviz.render.text.tables import BulletList, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +34,7 @@ def causes(report: Report) -> Iterator[RenderableType]:
     rows = cause_cells(report)
     if not rows:
         return
-    table = ruled(*rows[0], left=("cause", "meaning"))
+    table = Table(*rows[0], left=("cause", "meaning"))
     for row in rows:
         table.add_row(*row.values())
     yield from titled(causes_title(report), table)
@@ -89,7 +88,7 @@ def idle_of_ranks(report: Report, iteration: Iteration) -> Iterator[RenderableTy
     bubbles = longest_bubbles(report)
     if bubbles:
         yield Text("\nLongest idle intervals (all of them: --bubbles FILE)", style="bold")
-        yield listed(one_line(bubble.sentence, 400) for bubble in bubbles)
+        yield BulletList(one_line(bubble.sentence, 400) for bubble in bubbles)
 
 
 def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
@@ -103,7 +102,7 @@ def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
     columns = [c.label for c in Cause if any(causes[c.label] for causes in idle.values())]
     if not columns:
         return
-    table = ruled("#", "stage", *columns)
+    table = Table("#", "stage", *columns)
     for rank, idle_ns in list(idle.items())[:MOST_ROWS]:
         stage = report.ranks[rank].stage
         cells = (milliseconds(idle_ns[cause]) for cause in columns)
@@ -128,7 +127,7 @@ def _communication(report: Report, iteration: Iteration) -> Iterator[RenderableT
     columns = ("wait", "transfer", "exposed", "kernels", "overlap %")
     # Without a receive whose input is known, no time is known to be waiting or transfer.
     known = len(report.explanation.receives) > 0
-    table = ruled("#", "stage", *columns)
+    table = Table("#", "stage", *columns)
     for rank in ranks[:MOST_ROWS]:
         stage, whole = report.ranks[rank].stage, int(communication.communication_ns[at, rank])
         table.add_row(

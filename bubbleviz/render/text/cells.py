@@ -1,15 +1,15 @@
-"""Cells: the tables and lists of a terminal, and the numbers and names in them."""
+"""Cells: the numbers and names in tables and lists of a terminal, and what stands around these."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from rich.console import RenderableType
-    from rich.table import Table
 
+    from bubbleviz.render.text.tables import Table
 
 #: So many ranks, hosts, profiles and kinds of operations are listed.
 MOST_ROWS = 64
@@ -46,18 +46,6 @@ def titled(title: str, table: Table) -> Iterator[RenderableType]:
     yield table
 
 
-def ruled(*columns: str, left: tuple[str, ...] = ()) -> Table:
-    """Return an empty table; numbers go to the right, ``left`` columns to the left."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        justify: Literal["left", "right"] = "left" if column in left else "right"
-        table.add_column(column, justify=justify, no_wrap=True)
-    return table
-
-
 def omitted(count: int, shown: int, hint: str = "") -> Iterator[RenderableType]:
     """Yield the number of rows that a table leaves out, if any.
 
@@ -70,19 +58,6 @@ def omitted(count: int, shown: int, hint: str = "") -> Iterator[RenderableType]:
 
     if count > shown:
         yield Text(f"and {count - shown:,} more{hint}")
-
-
-def listed(lines: Iterable[str]) -> Table:
-    """Return lines as a bulleted list whose continuations are indented."""
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for line in lines:
-        grid.add_row("  -", Text(line))
-    return grid
 
 
 def between(interval: tuple[float, float] | None) -> str:

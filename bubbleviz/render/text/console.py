@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 #: Width of the text where it is not shown on a terminal.
 WIDTH = 110
-#: Wider than any table.
-_UNBOUNDED = 10_000
 
 
 def plain_text(sections: Iterator[RenderableType]) -> str:
@@ -41,15 +39,8 @@ def print_sections(console: Console, sections: Iterator[RenderableType]) -> None
 
     Text that says ``no_wrap`` is printed line by line as it is.
     """
-    from rich.measure import Measurement
-    from rich.table import Table
     from rich.text import Text
 
-    usual = console.width
     for section in sections:
-        if isinstance(section, Table) and section.show_header:
-            free = console.options.update(width=_UNBOUNDED)
-            console.width = max(usual, Measurement.get(console, free, section).maximum)
         as_it_is = isinstance(section, Text) and bool(section.no_wrap)
         console.print(section, crop=False, soft_wrap=as_it_is)
-        console.width = usual

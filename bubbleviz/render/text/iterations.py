@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import percent, ruled, titled
+from bubbleviz.render.text.cells import percent, titled
+from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ def not_averaged(report: Report) -> Iterator[RenderableType]:
     others = [i for i in report.iterations if not i.averaged]
     if not others:
         return
-    table = ruled(
+    table = Table(
         "iteration",
         "kind",
         "complete",

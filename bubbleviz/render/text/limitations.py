@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import listed
+from bubbleviz.render.text.tables import BulletList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def limitations(report: Report) -> Iterator[RenderableType]:
     if not report.limitations:
         return
     yield Text("\nLimitations", style="bold")
-    yield listed(limitation_lines(report))
+    yield BulletList(limitation_lines(report))
 
 
 def limitation_lines(report: Report) -> list[str]:

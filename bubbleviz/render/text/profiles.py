@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import (
     MOST_ROWS,
-    listed,
     milliseconds,
-    ruled,
     shortened,
     titled,
 )
+from bubbleviz.render.text.tables import BulletList, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +30,7 @@ def clocks(report: Report) -> Iterator[RenderableType]:
         first.setdefault(report.clock(number), profile)
     if len(first) < 2:
         return
-    table = ruled("host", "offset ms", "± us", "drift ppm", left=("host",))
+    table = Table("host", "offset ms", "± us", "drift ppm", left=("host",))
     for profile in list(first.values())[:MOST_ROWS]:
         uncertainty_ns = profile.clock_uncertainty_ns
         table.add_row(
@@ -51,7 +50,7 @@ def _share(part: int, whole: int) -> str:
 
 def coverage(report: Report) -> Iterator[RenderableType]:
     """Yield how many kernels of each profile are attributed, and the largest that are not."""
-    table = ruled(
+    table = Table(
         "profile",
         "kernels",
         "linked %",
@@ -78,7 +77,7 @@ def coverage(report: Report) -> Iterator[RenderableType]:
     yield from titled("Coverage: kernels, and compute time attributed to operations", table)
     largest = sorted(report.unattributed_kernels, key=lambda k: (-k.gpu_ns, k.rank, k.name))[:5]
     if largest:
-        yield listed(
+        yield BulletList(
             f"unattributed: {milliseconds(k.gpu_ns)} ms in {k.count:,} x {one_line(k.name, 60)} "
             f"on {one_line(report.ranks[k.rank].label, 40)}, {one_line(k.where, 80)}"
             for k in largest

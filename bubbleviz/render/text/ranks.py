@@ -10,10 +10,10 @@ from bubbleviz.render.text.cells import (
     MOST_ROWS,
     in_percent,
     milliseconds,
-    ruled,
     shortened,
     titled,
 )
+from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     numbers = sum(max(len(c), *(len(row[c]) for row in cells)) + 2 for c in columns)
     stages = ["-" if row.rank.stage is None else str(row.rank.stage) for row in shown]
     labels = _labels(report, [row.rank.index for row in shown], width - numbers - len("stage") - 8)
-    table = ruled("#", "stage", "rank", *columns, left=("rank",))
+    table = Table("#", "stage", "rank", *columns, left=("rank",))
     for row, stage, label, values in zip(shown, stages, labels, cells, strict=True):
         replicas = len(row.replicas)
         text = label if replicas == 1 else f"{replicas} replicas"

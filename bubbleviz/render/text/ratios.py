@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.render.text.cells import between, in_percent, milliseconds, ruled, titled
+from bubbleviz.render.text.cells import between, in_percent, milliseconds, titled
+from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def ratios(report: Report) -> Iterator[RenderableType]:
     """Yield the table of bubble ratios."""
     rows = ratio_cells(report)
-    table = ruled(*rows[0], left=("ratio", "window"))
+    table = Table(*rows[0], left=("ratio", "window"))
     for row in rows:
         table.add_row(*row.values())
     yield from titled("Bubble ratios over the averaged iterations, in %", table)

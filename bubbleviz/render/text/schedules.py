@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import listed, percent
+from bubbleviz.render.text.cells import percent
+from bubbleviz.render.text.tables import BulletList
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ def orders(report: Report) -> Iterator[RenderableType]:
             lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
             if recognition.deviation_count > len(lines):
                 lines.append(f"and {recognition.deviation_count - len(lines):,} more in --json")
-            yield listed(lines)
+            yield BulletList(lines)
 
 
 def _recognised(recognition: Recognition) -> str:

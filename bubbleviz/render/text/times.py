@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import MOST_ROWS, listed, milliseconds, ruled, titled
+from bubbleviz.render.text.cells import MOST_ROWS, milliseconds, titled
+from bubbleviz.render.text.tables import BulletList, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ def phase_times(report: Report) -> Iterator[RenderableType]:
     if not times.kinds:
         return
     columns = ("median", "SD", "min", "max", "first", "last", "n")
-    table = ruled("stage", "chunk", "phase", *columns, left=("phase",))
+    table = Table("stage", "chunk", "phase", *columns, left=("phase",))
     for kind in times.kinds[:MOST_ROWS]:
         table.add_row(
             *("-" if number < 0 else str(number) for number in (kind.stage, kind.chunk)),
@@ -62,7 +63,7 @@ def phase_times(report: Report) -> Iterator[RenderableType]:
         f"{s.times:.2f} times the median of its kind"
         for s in times.stragglers[:_PARTS]
     )
-    yield listed(one_line(line, 300) for line in lines) if lines else Text("")
+    yield BulletList(one_line(line, 300) for line in lines) if lines else Text("")
 
 
 def _imbalance(report: Report) -> str:
@@ -98,4 +99,4 @@ def critical_path(report: Report) -> Iterator[RenderableType]:
             f"by {milliseconds(float(np.median(spare)))} ms (median), by "
             f"{milliseconds(int(spare[0]))} ms at least"
         )
-    yield listed(lines)
+    yield BulletList(lines)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import in_percent, milliseconds, ruled, shortened, titled
+from bubbleviz.render.text.cells import in_percent, milliseconds, shortened, titled
+from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,7 @@ def what_if(report: Report) -> Iterator[RenderableType]:
     changes = report.explanation.what_if
     if not changes:
         return
-    table = ruled("what if", "iteration ms", "speed-up %", "schedule %", left=("what if",))
+    table = Table("what if", "iteration ms", "speed-up %", "schedule %", left=("what if",))
     whole = changes[0].makespan_ns
     for change in changes:
         table.add_row(
@@ -54,7 +55,7 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
     by_stage = others.window == "stage"
     times = ("stage window ms", "stage %") if by_stage else ("iteration ms", "schedule %")
     columns = (times[0], "speed-up %", times[1], "activations", _MEMORY)
-    table = ruled("order", *columns, left=("order", _MEMORY))
+    table = Table("order", *columns, left=("order", _MEMORY))
     called = {"measured": "as measured", "no-delay": "the same order, without any delay"}
     ran = report.schedule.name if report.schedule is not None else None
     for row in others.rows:
