@@ -38,8 +38,8 @@ class Table:
         return tuple(self._rows)
 
     def add_row(self, *cells: str) -> None:
-        """Add a row, a cell for each column."""
-        self._rows.append(cells)
+        """Add a row, a cell for each column from the left; the others stay blank."""
+        self._rows.append((*cells, *[""] * (len(self._headers) - len(cells))))
 
     def add_section(self) -> None:
         """Set apart the rows that follow."""
