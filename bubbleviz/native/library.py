@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -135,6 +135,14 @@ class Leaves:
         begin = int(np.searchsorted(self.last_row, first))
         end = int(np.searchsorted(self.last_row, last)) + 1
         return begin, min(end, len(self.page))
+
+    def pieces(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last row number of so many leaves after the other."""
+        first = -(1 << 63)
+        for at in range(most - 1, len(self.page) + most - 1, most):
+            last = int(self.last_row[min(at, len(self.page) - 1)])
+            yield first, last
+            first = last + 1
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.conventions.globs import binds_of
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.native import library as native
+from bubbleviz.sources.nsys import direct_reader
 from bubbleviz.sources.nsys.direct_reader import OPEN_END
 from bubbleviz.sources.nsys.export import Export, opened
 from bubbleviz.sources.nsys.queries import query
@@ -271,6 +272,38 @@ def test_patterns_are_those_of_sqlite(globs: list[str], values: list[str]) -> No
             rows = export.direct.named("strings/matching", tuple(globs))
         assert rows is not None
         assert list(zip(rows.values[0].tolist(), rows.texts, strict=True)) == expected
+
+
+@pytest.mark.parametrize("pages", [1, 2, 7, 1000])
+def test_strings_are_looked_through_in_pieces(
+    pages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C waits for one piece, not for all strings."""
+    path = tmp_path / "strings.sqlite"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA page_size = 512")
+        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        strings = {7 * n - 500: f"{'FB'[n % 2]}{n}.0.0" for n in range(300)}
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", strings.items())
+    monkeypatch.setattr(direct_reader, "_STRING_PAGES", pages)
+    bounds: list[tuple[int, int]] = []
+    named = native.Library.named
+
+    def noted(library: native.Library, *arguments: Any) -> Any:
+        bounds.append(arguments[-2:])
+        return named(library, *arguments)
+
+    monkeypatch.setattr(native.Library, "named", noted)
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        found = export.direct.strings(("F*",))
+
+    assert found == {i: text for i, text in strings.items() if text[0] == "F"}
+    assert list(found) == sorted(found)
+    assert len(bounds) >= 10 / pages
+    # Together they are all rows, once.
+    assert [first for first, _ in bounds] == [-(1 << 63), *(last + 1 for _, last in bounds[:-1])]
+    assert bounds[-1][1] == (1 << 63) - 1
 
 
 def test_an_empty_table(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ _UTF8 = 1
 #: A key in descending order is not the row number though it looks like it.
 _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
+#: Pages of strings that are looked through at once, in some 20 ms, so that Ctrl-C is soon heard.
+_STRING_PAGES = 4096
 #: Stands for NULL where NULL means something.
 OPEN_END = -(1 << 63)
 
@@ -252,6 +254,19 @@ class DirectReader:
         selection = Selection(globs, table.text, table.kind, kinds, table.text_id, text_ids)
         rows = self._functions.named(self._file, table.leaves, table.columns, selection, *bounds)
         return self._read(query, rows)
+
+    def strings(self, globs: tuple[str, ...]) -> Mapping[int, str] | None:
+        """Return the registered strings that fit one of the patterns, by id."""
+        query = "strings/matching"
+        if not self.reads(query):
+            return None
+        found: dict[int, str] = {}
+        for piece in self._tables[query].leaves.pieces(_STRING_PAGES):
+            rows = self.named(query, globs, bounds=piece)
+            if rows is None:
+                return None
+            found.update(zip(rows.values[0].tolist(), map(str, rows.texts), strict=True))
+        return found
 
     def lasting(
         self,

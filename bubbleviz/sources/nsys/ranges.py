@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import cache
 
 import numpy as np
 
@@ -93,9 +94,9 @@ def name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
 
 def _matching_strings(export: Export, globs: tuple[str, ...]) -> Mapping[int, str]:
     """Return the registered strings that fit a pattern, by id."""
-    rows = export.direct.named("strings/matching", globs) if export.direct else None
-    if rows is not None:
-        return {i: str(text) for i, text in zip(rows.values[0].tolist(), rows.texts, strict=True)}
+    strings = export.direct.strings(globs) if export.direct else None
+    if strings is not None:
+        return strings
     matching = export.rows("strings/matching", binds_of(globs))
     return {export.number(row[0]): str(row[1]) for row in matching}
 
@@ -124,6 +125,15 @@ class _NamedStretch(Stretch):
         numbers[1] = [None if end == OPEN_END else end for end in numbers[1]]
         return list(zip(*numbers, rows.texts, text_id, strict=True))
 
+    def _binds(self) -> Binds:
+        # What patterns are to SQLite is worked out only where it reads.
+        return {**super()._binds(), **_pattern_binds(self.names.globs)}
+
+
+@cache
+def _pattern_binds(globs: tuple[str, ...]) -> Binds:
+    return binds_of(globs)
+
 
 def read_ranges(
     export: Export, scan: Scan, names: NameFilter, last_ns: Callable[[], int]
@@ -144,7 +154,7 @@ def read_ranges(
         "text_ids": json.dumps(sorted(names.strings)),
         "some_strings": bool(names.strings),
     }
-    binds: Binds = {**types, **binds_of(names.globs), **strings}
+    binds: Binds = {**types, **strings}
     bounds = export.bounds("ranges/bounds")
     # Each stretch looks up the wanted strings anew, so that stretches are long.
     stretches = [
