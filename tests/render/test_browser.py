@@ -84,7 +84,7 @@ def browser() -> Iterator[Browser]:
     """Start Chromium once; each page has a context of its own."""
     program = shutil.which("chromium")
     if program is None:
-        message = "chromium is not installed: scripts/browser installs it as root on Debian"
+        message = "chromium is not installed: scripts/programs installs it as root on Debian"
         if os.environ.get("BUBBLEVIZ_BROWSER") == "needed":
             pytest.fail(message)
         pytest.skip(message)

@@ -1,0 +1,38 @@
+"""Count the instructions of each stage of an analysis, and hold them against the budget."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from scripts.counting.budget import FILE, Budget, read_budget, verdict
+from scripts.counting.counts import CountingError, count, environment, obstacle
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count, print and compare, or renew the budget; return the exit status."""
+    parser = argparse.ArgumentParser(prog="scripts/instructions", description=__doc__)
+    parser.add_argument("--renew", action="store_true", help="make the counts the budget")
+    renew = parser.parse_args(arguments).renew
+    try:
+        if reason := obstacle():
+            raise CountingError(reason)
+        counts = count()
+    except CountingError as error:
+        print(f"instructions: {error}", file=sys.stderr)
+        return 1
+    here = environment()
+    budget = read_budget() if FILE.exists() else Budget(here, {})
+    print(budget.table(counts))
+    if renew:
+        FILE.write_text(Budget(here, counts).toml(), encoding="utf-8")
+        return 0
+    complaints = budget.complaints(counts, here)
+    if complaints:
+        print(verdict(complaints, same=here == budget.environment), file=sys.stderr)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""counted PROFILE EXAMPLE COUNTER LIBRARY: what is counted, run under valgrind.
+
+Every step of ``--timings`` is a stage: the clock that measures steps counts instructions here.
+Prints the stages and their instructions as JSON. It runs in an empty folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_COUNT = Path("count")
+_COMMAND = f"snapshot {_COUNT}".encode()
+_TIME = b"\ntime="
+counts: dict[str, int] = {}
+
+
+class _Clock:
+    """Reads the count of instructions."""
+
+    def __init__(self, counter: str) -> None:
+        self._counter = ctypes.CDLL(counter)
+
+    def __call__(self) -> int:
+        """Return the instructions since the process began."""
+        self._counter.count_into(_COMMAND)
+        return int(_COUNT.read_bytes().partition(_TIME)[2].split(b"\n", 1)[0])
+
+
+class _Late:
+    """A task that is done where its result is asked for: then its instructions are counted."""
+
+    def __init__(self, do: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._do, self._arguments = do, arguments
+        self._results: list[Any] = []
+
+    def result(self) -> Any:
+        if not self._results:
+            self._results.append(self._do(*self._arguments))
+        return self._results[0]
+
+    def cancel(self) -> None:
+        """Do nothing: it has not begun, or has ended."""
+
+
+class _LatePool:
+    """Stands for a pool of threads."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __enter__(self) -> _LatePool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def submit(self, do: Callable[..., Any], *arguments: Any) -> _Late:
+        return _Late(do, arguments)
+
+    def shutdown(self, **_: bool) -> None: ...
+
+
+def _load_instead(library: str) -> None:
+    """Have the C part loaded from a file, which is of this source, however it was installed."""
+
+    class Redirected(ctypes.CDLL):
+        def __init__(self, name: str, *arguments: Any, **options: Any) -> None:
+            own = Path(str(name)).name.startswith("libbubbleviz.")
+            super().__init__(library if own else name, *arguments, **options)
+
+    vars(ctypes)["CDLL"] = Redirected
+
+
+@contextmanager
+def _stages(suffix: str = "") -> Iterator[None]:
+    """Count each step of what is done inside, without the steps that are parts of it."""
+    from bubbleviz.timing import noting
+
+    with noting() as steps:
+        yield
+    inside: list[str] = []
+    for step in steps:
+        name, count = step.name + suffix, int(step.seconds)
+        inside = [*inside[: step.depth], name]
+        if count:
+            counts[name] = counts.get(name, 0) + count
+            if step.depth:
+                counts[inside[-2]] -= count
+
+
+def _start_to_table(clock: _Clock, example: str) -> None:
+    """Count the whole of a run on an example, where starting is nearly all there is to do."""
+    from bubbleviz.__main__ import main
+
+    sys.argv = ["bubbleviz", "analyze", example]
+    printed, sys.stdout = sys.stdout, io.StringIO()
+    begin = clock()
+    status = main()
+    counts["example, from start to table"] = clock() - begin
+    sys.stdout = printed
+    if status:
+        raise SystemExit(f"the example gives status {status}")
+
+
+def _analysis(profile: str) -> None:
+    """Count each step of an analysis, and its outputs."""
+    import bubbleviz
+    from bubbleviz.render.formats.json import RENDERER
+    from bubbleviz.render.text.console import plain_text
+    from bubbleviz.render.text.report import sections
+    from bubbleviz.report.report import View
+    from bubbleviz.timing import step
+
+    with _stages():
+        report = bubbleviz.analyze(profile)
+        with step("report as JSON"):
+            RENDERER.render(report, View())
+        with step("report as table"):
+            plain_text(sections(report, View(), 100))
+
+
+def _reading(profile: str, suffix: str) -> None:
+    """Count the reading of all that the patterns of any convention let through."""
+    from bubbleviz.conventions.convention import globs_of
+    from bubbleviz.conventions.convention_file import built_in
+    from bubbleviz.interpret.record import opened_profile
+
+    globs = globs_of(tuple(built_in().values()))
+    with _stages(suffix), opened_profile(profile) as (file, _):
+        for _ in file.read(globs).calls.blocks():
+            pass
+
+
+def _naming() -> None:
+    """Count what the names of every convention take under all conventions."""
+    from bubbleviz.conventions.convention_file import built_in
+    from bubbleviz.conventions.range_names import understand
+    from bubbleviz.timing import step
+
+    conventions = tuple(built_in().values())
+    with _stages(), step("understand names of every convention"):
+        for convention in conventions:
+            understand(convention.examples, *conventions)
+
+
+def main(profile: str, example: str, counter: str, library: str) -> None:
+    """Count every stage and print the counts."""
+    clock = _Clock(counter)
+    _load_instead(library)
+    clock()
+    _start_to_table(clock, example)
+    from bubbleviz import timing
+    from bubbleviz.sources.nsys import scan
+
+    vars(timing)["perf_counter"] = clock
+    vars(scan)["ThreadPoolExecutor"] = _LatePool
+    _analysis(profile)
+    _reading(profile, ", compiled")
+    os.environ["BUBBLEVIZ_NATIVE"] = "0"
+    _reading(profile, ", through SQLite")
+    _naming()
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

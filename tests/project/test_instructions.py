@@ -1,0 +1,130 @@
+"""No stage of an analysis takes more instructions than its budget, which is raised knowingly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from scripts.counting import __main__ as command
+from scripts.counting.budget import Budget, read_budget, verdict
+from scripts.counting.counts import CountingError, count, environment, obstacle
+
+BUDGET = Budget(("here",), {"read": 100_000_000, "name": 2_000_000})
+
+
+def test_every_stage_is_within_its_budget() -> None:
+    """Renew the budget with scripts/instructions --renew, and say why in the commit."""
+    if reason := obstacle():
+        if os.environ.get("BUBBLEVIZ_VALGRIND") == "needed":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    budget, here = read_budget(), environment()
+
+    complaints = budget.complaints(count(), here)
+
+    assert not complaints, verdict(complaints, same=here == budget.environment)
+
+
+# --- what a budget says of counts
+
+
+def test_no_stages() -> None:
+    assert Budget(("here",), {}).complaints({}, ("here",)) == []
+    assert Budget(("here",), {}).table({}) == ""
+
+
+@pytest.mark.parametrize("read", [75_000_000, 100_000_000, 105_000_000])
+def test_counts_within_the_budget(read: int) -> None:
+    assert BUDGET.complaints({"read": read, "name": 2_900_000}, ("here",)) == []
+
+
+@pytest.mark.parametrize(
+    ("read", "complaint"),
+    [
+        (150_000_000, "read: 150.0 million instructions, 50.0 % more than 100.0"),
+        (105_100_000, "read: 105.1 million instructions, 5.1 % more than 100.0"),
+        (60_000_000, "read: 60.0 million instructions, 40.0 % less than 100.0; hold what was won"),
+    ],
+)
+def test_counts_beyond_the_budget(read: int, complaint: str) -> None:
+    assert BUDGET.complaints({"read": read, "name": 2_000_000}, ("here",)) == [complaint]
+
+
+def test_stages_come_and_go_knowingly() -> None:
+    assert BUDGET.complaints({"read": 100_000_000, "link": 1}, ("here",)) == [
+        "link: has no budget",
+        "name: was not counted",
+    ]
+
+
+@pytest.mark.parametrize(("read", "complaints"), [(129_000_000, 0), (150_000_000, 1), (1, 0)])
+def test_other_versions_are_given_more(read: int, complaints: int) -> None:
+    found = BUDGET.complaints({"read": read, "name": 2_000_000}, ("elsewhere",))
+
+    assert len(found) == complaints
+
+
+def test_a_verdict_says_what_to_do() -> None:
+    assert verdict(["read: too much"], same=True).splitlines() == [
+        "instructions are not within budget.toml:",
+        "  read: too much",
+        "mend what takes them, or renew the budget and say why in the commit: "
+        "scripts/instructions --renew",
+    ]
+
+
+def test_a_budget_is_read_as_it_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "budget.toml"
+    file.write_text(BUDGET.toml(), encoding="utf-8")
+
+    assert read_budget(file) == BUDGET
+
+
+# --- the command
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Return what the command will count, in place of valgrind, with a budget of its own."""
+    counts = {"read": 100_000_000}
+    monkeypatch.setattr(command, "obstacle", lambda: "")
+    monkeypatch.setattr(command, "count", lambda: counts)
+    monkeypatch.setattr(command, "FILE", tmp_path / "budget.toml")
+    monkeypatch.setattr(command, "read_budget", lambda: read_budget(tmp_path / "budget.toml"))
+    return counts
+
+
+def test_the_budget_is_renewed_by_one_command(
+    counted: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--renew"]) == 0
+    assert command.main([]) == 0
+    counted["read"] = 150_000_000
+    capsys.readouterr()
+    assert command.main([]) == 1
+    assert "read: 150.0 million instructions, 50.0 % more than 100.0" in capsys.readouterr().err
+    assert command.main(["--renew"]) == 0
+    assert command.main([]) == 0
+    assert " 150.0 M  read " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fails", ["obstacle", "count"])
+def test_where_nothing_is_counted_nothing_is_written(
+    fails: str,
+    counted: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    def fail() -> Mapping[str, int]:
+        raise CountingError("no valgrind")
+
+    monkeypatch.setattr(command, fails, (lambda: "no valgrind") if fails == "obstacle" else fail)
+
+    assert counted
+    assert command.main(["--renew"]) == 1
+    assert capsys.readouterr().err == "instructions: no valgrind\n"
+    assert list(tmp_path.iterdir()) == []
