@@ -25,6 +25,7 @@ from bubbleviz.conventions.kinds import (
     unknown_names,
 )
 from bubbleviz.errors import ProfileError
+from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.operations import Limitation
@@ -84,6 +85,7 @@ def candidates_in(file: OpenFile, path: str, kinds: Kinds) -> tuple[str, ...]:
     except ProfileError:
         return ()
     profile = replace(profile, source=replace(profile.source, path=path))
+    profile = with_added_communication(profile, kinds)
     return tuple(note.sentence.removeprefix("warning: ") for note in candidates_of(profile, kinds))
 
 

@@ -11,6 +11,7 @@ from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.communication_candidates import candidates_of
 from bubbleviz.interpret.coverage import measure_coverage
 from bubbleviz.interpret.device_work import work_of
@@ -55,6 +56,7 @@ def interpret(
     """
     for convention in conventions:
         kinds = kinds.extended(convention.communication, convention.helper_threads)
+    profile = with_added_communication(profile, kinds)
     named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
     phase = names.phase[named.name_id]
     with step("link kernels to calls and ranges") as rows:

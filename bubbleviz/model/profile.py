@@ -120,7 +120,8 @@ class Activities(Table):
         end_ns: end on the device.
         rank: row of ``ranks``.
         correlation_id: pairs with its launching call within the process.
-        name_id: row of ``names``; -1 for copies and memsets.
+        name_id: row of ``names``; -1 for copies and memsets, but for those that only a user can
+            know to be communication.
         kernels: how many of the rows are kernels.
         names: distinct demangled names.
         ranks: distinct (process, device), in order; a device's number is the process's own.

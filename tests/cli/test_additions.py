@@ -14,6 +14,8 @@ from bubbleviz.cli.app import main
 from tests.support.nccl_runs import ALLREDUCE, columns
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.torch_traces import traces_of
+from tests.support.xla_files import E, L, P
+from tests.support.xla_profiles import written
 from tests.support.xla_runs import FORMS, Run
 
 FUSED = "void acme::exchange_rows<float, 8>(float*, int)"
@@ -145,6 +147,68 @@ def test_pgle_warns_of_added_collectives_that_overlap_compute(
     printed = capsys.readouterr()
     assert "collectives overlap compute" in printed.err
     assert "of them 1 collective" in printed.out
+
+
+def run_with_transfers(folder: Path, name: str) -> str:
+    """Write three steps of a TPU, each with a transfer beside instructions that is longer."""
+    stats: dict[str, int | str] = {"hlo_module": "jit_step", "program_id": 7}
+    steps = range(0, 3000, 1000)
+    ops = [
+        E(own, at + start, at + end, {**stats, "run_id": at, "tf_op": f"jit(step)/{path}/dot"})
+        for at in steps
+        for own, path, start, end in (
+            (name, "jvp(layer)", 0, 1),
+            ("dot.2", "jvp(layer)", 1, 90),
+            ("dot.3", "transpose(jvp(layer))", 100, 300),
+        )
+    ]
+    beside = [E(name, at, at + 500, {**stats, "run_id": at}) for at in steps]
+    modules = [E("jit_step(7)", at, at + 600, {**stats, "run_id": at}) for at in steps]
+    lines = [
+        L("XLA Modules", modules, 1),
+        L("XLA Ops", ops, 2),
+        L("Async XLA Ops", beside, 3),
+    ]
+    folder.mkdir(exist_ok=True)
+    return str(written(folder, [P("/device:TPU:0", lines)]))
+
+
+@pytest.mark.parametrize("command", ["analyze", "idle", "pgle"])
+def test_transfers_of_xla_take_additions_as_built_in_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    known = run_with_transfers(tmp_path / "known", "all-gather.4")
+    added = run_with_transfers(tmp_path / "added", "mover.444444")
+    options = ["--convention", additions(tmp_path)]
+    options += ["--convention", "jax-xla"] if command == "analyze" else []
+    shown = []
+    for file, name in ((known, "all-gather.4"), (added, "mover.444444")):
+        code = main([command, file, *options])
+        printed = capsys.readouterr()
+        assert code == 0
+        shown.append(f"{printed.out}{printed.err}".replace(file, "FILE").replace(name, "NAME"))
+
+    assert shown[0] == shown[1]
+
+
+def test_nccl_lists_transfers_of_xla_that_a_file_adds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, ours = run_with_transfers(tmp_path, "mover.4"), additions(tmp_path)
+
+    added = json.loads(output(capsys, "nccl", file, "--json", "-", "--convention", ours))
+
+    assert [(total["name"], total["duration_ns"]) for total in added["totals"]] == [
+        ("mover.4", 1503)
+    ]
+
+
+def test_a_transfer_that_nobody_names_is_a_copy(tmp_path: Path) -> None:
+    file = run_with_transfers(tmp_path, "mover.4")
+
+    for more, communication_ns, copy_ns in ((), 0, 1500), ((additions(tmp_path),), 1503, 0):
+        (found,) = bubbleviz.analyze(file, convention=("jax-xla", *more)).profiles
+        assert (found.comm_ns, found.copy_ns) == (communication_ns, copy_ns)
 
 
 @pytest.mark.parametrize(

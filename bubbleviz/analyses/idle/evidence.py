@@ -21,6 +21,7 @@ from bubbleviz.analyses.idle.host_ranges import ON_DEVICE, host_ranges_of, main_
 from bubbleviz.conventions.host_activities import DEVICE, KNOWN, ActivityList, ActivityLookup
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import UsageError
+from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
 from bubbleviz.model.columns import NONE, Codes, Ints
@@ -78,12 +79,17 @@ class IdleEvidence:
     numbers: Numbering[str]
 
 
-def linked_profile(profile: Profile) -> tuple[Profile, Codes, tuple[Limitation, ...]]:
+def linked_profile(profile: Profile, kinds: Kinds) -> tuple[Profile, Codes, tuple[Limitation, ...]]:
     """Return a profile with the work whose times can be, its launching calls, and what is lost.
+
+    Args:
+        profile: as read.
+        kinds: lists of what kernels are.
 
     Returns:
         The profile; the call of each kernel and copy, -1 unknown; limitations.
     """
+    profile = with_added_communication(profile, kinds)
     linked = link_by_thread(profile, no_ranges())
     losses = tuple(linked.limitations(profile.source))
     return replace(profile, activities=linked.activities), linked.links.call, losses

@@ -36,7 +36,7 @@ def ranks_of(
         NothingToAnalyseError: no work took any time, or none of it is in the window.
         UsageError: no range has the name of a step that the user gave.
     """
-    profile, call, implausible = linked_profile(profile)
+    profile, call, implausible = linked_profile(profile, options.kinds)
     devices = _devices(profile, options)
     evidence, lost = evidence_of(profile, call, devices, options)
     if options.window is not None:
@@ -67,7 +67,7 @@ def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tup
         InputError: no step lies in it.
         NothingToAnalyseError: no work took any time.
     """
-    profile, call, _ = linked_profile(profile)
+    profile, call, _ = linked_profile(profile, options.kinds)
     evidence, _ = evidence_of(profile, call, _devices(profile, options), options)
     return _extent(profile, window, evidence.steps)
 

@@ -21,6 +21,7 @@ from bubbleviz.analyses.nccl.nvtx_operations import (
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import Kinds, default_kinds
 from bubbleviz.errors import InputError, ProfileError
+from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -107,7 +108,7 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     payloads, notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
         payloads = None
-    ranges = profile.ranges
+    ranges, profile = profile.ranges, with_added_communication(profile, kinds)
     linked = link_by_thread(profile, ranges)
     lost = (*profile.limitations, *linked.limitations(profile.source))
     if profile.collectives is not None:

@@ -14,6 +14,7 @@ from bubbleviz.analyses.pgle.executions import Thunks, thunks_of
 from bubbleviz.analyses.pgle.range_names import RangeKind, XlaNames, parse_range_names
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.model import intervals
@@ -107,6 +108,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     if len(rows) == 0:
         raise _without_instructions(profile)
     ranges = profile.ranges.take(rows)
+    profile = with_added_communication(profile, kinds)
     linked = link_by_thread(profile, ranges)
     profile = replace(profile, activities=linked.activities)
     thunks = thunks_of(profile.ranges, rows, names)

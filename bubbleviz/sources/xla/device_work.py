@@ -149,7 +149,7 @@ def _self_launched(
     )
     modules = module_ranges(planes, threads, names, instructions, thread)
     return XlaWork(
-        activities=_activities(planes, threads.process, work, kernels, row),
+        activities=_activities(planes, threads.process, work, kernels, row, beside),
         calls=InMemoryCalls(calls, np.zeros(len(work), np.int32), ("",)),
         ranges=joined([thunks, modules, step_ranges(planes, threads, names)]),
         instructions=len(thunks) + len(modules),
@@ -226,17 +226,26 @@ def _executions(planes: Planes, launches: PlaneEvents, module: Ints, names: Rang
 
 
 def _activities(
-    planes: Planes, process: int, work: PlaneEvents, kernels: int, correlation: Codes
+    planes: Planes,
+    process: int,
+    work: PlaneEvents,
+    kernels: int,
+    correlation: Codes,
+    beside: Bools | None = None,
 ) -> Activities:
+    """Return work as activities; of copies those have a name that ran beside instructions."""
+    named = np.arange(len(work)) < kernels
+    if beside is not None:
+        named |= beside
     devices, rank = _renumbered(work.device)
-    used, name_id = _renumbered(work.name[:kernels])
-    none = np.full(len(work) - kernels, NONE, np.int32)
+    name_id = np.full(len(work), NONE, np.int32)
+    used, name_id[named] = _renumbered(work.name[named])
     return Activities(
         start_ns=work.start_ns,
         end_ns=work.end_ns,
         rank=rank.astype(np.int16),
         correlation_id=correlations(correlation.astype(np.int64)),
-        name_id=np.concatenate((name_id, none)),
+        name_id=name_id,
         kernels=kernels,
         names=tuple(planes.texts[number] for number in used.tolist()),
         ranks=np.stack((np.full(len(devices), process, np.int64), devices), axis=1),
