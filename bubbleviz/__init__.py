@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C
     from bubbleviz.align.pipelines import Parallel
     from bubbleviz.analyses.idle import idle
     from bubbleviz.analyses.idle.report import IdleReport
-    from bubbleviz.api import analyze, inspect
+    from bubbleviz.analyses.inspection import inspect
+    from bubbleviz.api import analyze
     from bubbleviz.report.report import Report, View
 
 __all__ = [
@@ -40,7 +41,7 @@ _HOMES = {
     "View": "bubbleviz.report.report",
     "analyze": "bubbleviz.api",
     "idle": "bubbleviz.analyses.idle",
-    "inspect": "bubbleviz.api",
+    "inspect": "bubbleviz.analyses.inspection",
 }
 
 

@@ -9,35 +9,22 @@ from pathlib import Path
 
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.run import RunHints, merge_recordings
-from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import built_in, extended_kinds, find_conventions
-from bubbleviz.conventions.draft import drafts
-from bubbleviz.conventions.recognition import (
-    ConventionScore,
-    recognised,
-    scores_of,
-    with_iterations,
-)
+from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count
-from bubbleviz.count.draft_trial import best_draft
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared, schedule_of
 from bubbleviz.explain.windowed import windowed
-from bubbleviz.interpret.communication_candidates import candidates_in
 from bubbleviz.interpret.fleet.fleet import Fleet, Local
 from bubbleviz.interpret.fleet.run_recordings import record_all, refuse_same_content
-from bubbleviz.interpret.inspection import Inspection, look_over
-from bubbleviz.interpret.record import ReadOptions, opened_profile
+from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of
-from bubbleviz.model.private_names import note_host
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.report.assembly import assemble, with_schedule
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.files import read_plan
-from bubbleviz.sources.paths import find_profiles
 from bubbleviz.timing import step
 
 
@@ -145,50 +132,3 @@ def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
 def _texts(given: str | Path | Sequence[str | Path]) -> list[str]:
     """Return one or several names as texts."""
     return [str(name) for name in ([given] if isinstance(given, (str, Path)) else given)]
-
-
-def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] = ()) -> Inspection:
-    """Return the contents of one profile, and how far it can be analysed.
-
-    Args:
-        path: the profile.
-        convention: an NVTX convention's name or the path of a TOML file, or several; empty for
-            all known.
-
-    Raises:
-        BubblevizError: it cannot be read at all.
-    """
-    file = find_profiles([str(path)])[0].path
-    given = find_conventions(convention)
-    chosen = tuple(each for each in given if each.patterns)
-    known = chosen or tuple(built_in().values())
-    with opened_profile(file) as (opened, _):
-        sample = opened.sample(("*",))
-        scores = scores_of(sample, tuple(built_in().values()))
-        drafted = {} if recognised(scores) and not chosen else drafts(sample)
-        # What drafts may name is read together with the rest, once.
-        contents = opened.inspect(globs_of((*(chosen or _counted(scores)), *drafted.values())))
-        if contents.source.host_known:
-            note_host(contents.source.host)
-        contents = replace(contents, source=replace(contents.source, path=file))
-        inspection = look_over(contents, known, sample, chosen or recognised(scores))
-        candidates = candidates_in(opened, file, extended_kinds(given))
-        inspection = replace(inspection, candidates=candidates)
-        if inspection.suggestion is None:
-            return inspection
-        additions = tuple(each for each in given if not each.patterns)
-        return inspection.tried(best_draft(opened, drafted, additions))
-
-
-def _counted(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
-    """Return the conventions of which an inspection counts the names.
-
-    Every one costs a look at every name, so those that no name in a sample follows are cut to their
-    names of iterations. Where the sample names no work, all count.
-
-    Args:
-        scores: of the conventions in the sample.
-    """
-    if not recognised(scores):
-        return tuple(score.convention for score in scores)
-    return with_iterations([score.convention for score in scores if score.work + score.other])

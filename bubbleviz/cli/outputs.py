@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from bubbleviz.errors import OutputError, UsageError
-from bubbleviz.model import temporary_files
 from bubbleviz.model.private_names import note_paths
 
 #: Seconds that a pipe's reader has to come.
@@ -135,6 +134,8 @@ def _write_into(output: str, content: bytes) -> None:
 
 
 def _temporary(output: str, content: bytes) -> str:
+    from bubbleviz.model import temporary_files
+
     try:
         handle, name = temporary_files.create(Path(output).resolve().parent)
     except OSError as error:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from intervaltree import IntervalTree
 
 from bubbleviz.interpret.device_work import RankWork
 from bubbleviz.interpret.linking.links import LinkRule, Links
@@ -14,6 +14,9 @@ from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankCoverage, UnattributedKernels
 from bubbleviz.model.profile import Profile, Ranges, tid_of
 from bubbleviz.model.values import frozen
+
+if TYPE_CHECKING:
+    from intervaltree import IntervalTree
 
 #: How many unattributed kernel names are listed for each rank.
 LISTED = 5
@@ -138,6 +141,9 @@ class _LaunchPlaces:
     def _tree(self, thread: int) -> IntervalTree:
         """Return the ranges of a thread; they may overlap in any way."""
         if thread not in self._trees:
+            # It takes as long to import as to use; most runs leave no kernel unattributed.
+            from intervaltree import IntervalTree
+
             rows = np.flatnonzero(self._named.thread == thread).tolist()
             self._trees[thread] = IntervalTree.from_tuples(
                 (

@@ -10,8 +10,6 @@ import numpy as np
 
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds
-from bubbleviz.conventions.draft import suggest
-from bubbleviz.conventions.name_words import folded
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
@@ -173,6 +171,10 @@ def _nothing_named(
         why: why the profile can name none, and what to use instead; empty where that is unknown.
         given: whether the user chose these.
     """
+    # Most profiles have names that a convention knows.
+    from bubbleviz.conventions.draft import suggest
+    from bubbleviz.conventions.name_words import folded
+
     sample = file.sample(("*",))
     shapes = folded(sample, 5)
     idle = why or f"bubbleviz idle {shell_word(path)} breaks down idle time without any"

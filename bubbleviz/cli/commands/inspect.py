@@ -23,7 +23,7 @@ def inspect(
     from bubbleviz.sources.paths import find_profiles
 
     files = find_profiles(profiles)
-    from bubbleviz.api import inspect as inspect_profile
+    from bubbleviz.analyses.inspection import inspect as inspect_profile
     from bubbleviz.cli.overview import inspection_parts
 
     unreadable: list[InputError | ProfileError] = []

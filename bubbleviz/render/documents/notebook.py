@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
-from html import escape
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.texts import one_line
@@ -96,6 +94,8 @@ def bounded_picture(report: Report, ids: str = "bv-") -> BoundedPicture:
 
 def fragment(report: Report) -> str:
     """Return a report as a fragment of HTML that is well-formed XML, too."""
+    from hashlib import sha256
+
     head, foot = "".join(_head(report)), "".join(_foot(report))
     # Pictures of one document share its ids; equal pictures may have equal ones.
     ids = f"bv-{sha256((head + foot).encode()).hexdigest()[:12]}-"
@@ -158,4 +158,6 @@ def _paragraph(text: str) -> str:
 
 def _text(text: str) -> str:
     """Return a text escaped, on one line, and without invisible characters."""
+    from html import escape
+
     return escape(one_line(text, 800))

@@ -12,7 +12,6 @@ from pathlib import Path
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.private_names import note_paths
-from bubbleviz.model.temporary_files import temporary_folder
 from bubbleviz.model.texts import not_option, one_line, shell_word
 from bubbleviz.sources.signals import unwinding
 
@@ -43,6 +42,8 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
     note_paths([str(beside)])
     if keep and beside.exists():
         raise OutputError(f"{beside}: exists already; analyze it instead of {Path(path).name}")
+    from bubbleviz.model.temporary_files import temporary_folder
+
     with unwinding([signal.SIGTERM]), temporary_folder() as folder:
         target = Path(folder) / beside.name
         _export(path, target)

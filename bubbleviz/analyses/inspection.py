@@ -1,0 +1,70 @@
+"""A first look at a profile: what it holds, and how far it can be analysed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bubbleviz.conventions.convention import Convention, globs_of
+from bubbleviz.conventions.convention_file import built_in, extended_kinds, find_conventions
+from bubbleviz.conventions.draft import drafts
+from bubbleviz.conventions.recognition import (
+    ConventionScore,
+    recognised,
+    scores_of,
+    with_iterations,
+)
+from bubbleviz.count.draft_trial import best_draft
+from bubbleviz.interpret.communication_candidates import candidates_in
+from bubbleviz.interpret.inspection import Inspection, look_over
+from bubbleviz.interpret.record import opened_profile
+from bubbleviz.model.private_names import note_host
+from bubbleviz.sources.paths import find_profiles
+
+
+def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] = ()) -> Inspection:
+    """Return the contents of one profile, and how far it can be analysed.
+
+    Args:
+        path: the profile.
+        convention: an NVTX convention's name or the path of a TOML file, or several; empty for
+            all known.
+
+    Raises:
+        BubblevizError: it cannot be read at all.
+    """
+    file = find_profiles([str(path)])[0].path
+    given = find_conventions(convention)
+    chosen = tuple(each for each in given if each.patterns)
+    known = chosen or tuple(built_in().values())
+    with opened_profile(file) as (opened, _):
+        sample = opened.sample(("*",))
+        scores = scores_of(sample, tuple(built_in().values()))
+        drafted = {} if recognised(scores) and not chosen else drafts(sample)
+        # What drafts may name is read together with the rest, once.
+        contents = opened.inspect(globs_of((*(chosen or _counted(scores)), *drafted.values())))
+        if contents.source.host_known:
+            note_host(contents.source.host)
+        contents = replace(contents, source=replace(contents.source, path=file))
+        inspection = look_over(contents, known, sample, chosen or recognised(scores))
+        candidates = candidates_in(opened, file, extended_kinds(given))
+        inspection = replace(inspection, candidates=candidates)
+        if inspection.suggestion is None:
+            return inspection
+        additions = tuple(each for each in given if not each.patterns)
+        return inspection.tried(best_draft(opened, drafted, additions))
+
+
+def _counted(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
+    """Return the conventions of which an inspection counts the names.
+
+    Every one costs a look at every name, so those that no name in a sample follows are cut to their
+    names of iterations. Where the sample names no work, all count.
+
+    Args:
+        scores: of the conventions in the sample.
+    """
+    if not recognised(scores):
+        return tuple(score.convention for score in scores)
+    return with_iterations([score.convention for score in scores if score.work + score.other])
