@@ -50,6 +50,11 @@ _INCOMPLETE = (
     "Ranks of the run are missing, so its bubble is not known: analyze the profiles of all ranks "
     "together"
 )
+#: What to do where one may be: its work would look like transfers between the others.
+_MAYBE_INCOMPLETE = (
+    "Make sure that no profile is missing: between some stages every microbatch is away long "
+    "enough for one more; where all are here, --parallel says so, and transfers take that time"
+)
 #: Causes that come with the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 #: The end of a sentence on a bubble at either end of an iteration of ranks that are no pipeline.
@@ -194,6 +199,8 @@ def first_thing(report: Report) -> str | None:
     if lost is not None:
         return lost
     heavier, replays = _heavier_than_bubble(report), _replays(report)
+    if report.stages_may_be_missing:
+        return f"{heavier}. {_MAYBE_INCOMPLETE}" if heavier else _MAYBE_INCOMPLETE
     change = None if replays is None else _best_change(report, replays)
     if heavier is not None:
         return f"{heavier}. {change}" if change else heavier

@@ -38,6 +38,7 @@ NOTICEABLE = 0.01
 
 #: The mark of ratios that lack ranks.
 INCOMPLETE = "incomplete: ranks of the run are missing"
+MAYBE_INCOMPLETE = "maybe incomplete: stages may be missing"
 
 
 @frozen
@@ -127,7 +128,14 @@ class Report:
         """Why the ratios are not those of a whole pipeline; None where they are."""
         if self.no_pipeline is not None:
             return f"no pipeline was measured: {self.no_pipeline}"
-        return INCOMPLETE if self.incomplete else None
+        if self.incomplete:
+            return INCOMPLETE
+        return MAYBE_INCOMPLETE if self.stages_may_be_missing else None
+
+    @property
+    def stages_may_be_missing(self) -> bool:
+        """Whether microbatches are away from some stage long enough for one in between."""
+        return any(note.kind is LimitationKind.STAGES_MAY_BE_MISSING for note in self.limitations)
 
     @property
     def stages_contradicted(self) -> bool:

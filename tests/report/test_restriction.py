@@ -166,5 +166,19 @@ def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: 
     assert document(report)["restriction"] == NO_PIPELINE
     assert NO_PIPELINE in svg.render(report, View())
     assert "No pipeline was measured: one stage is no pipeline." in latex.render(report, View())
-    assert INCOMPLETE not in _text(report)
+    assert (INCOMPLETE in _text(report)) == (world > 1)
     assert world == 1 or "almost no bubble to remove" not in (first_thing(report) or "")
+
+
+def test_stages_that_may_be_missing_are_marked_and_come_first() -> None:
+    report = _of([f"zb-v/rank{rank}.sqlite" for rank in (0, 1, 3)])
+
+    assert not report.incomplete
+    assert report.restriction == "maybe incomplete: stages may be missing"
+    assert f"! ({report.restriction})" in _text(report).splitlines()[0]
+    assert str(first_thing(report)).startswith("Make sure that no profile is missing")
+    stated = bubbleviz.analyze(
+        [FIXTURES / f"zb-v/rank{rank}.sqlite" for rank in (0, 1, 3)],
+        parallel=Parallel(tp=1, pp=3, dp=1),
+    )
+    assert stated.restriction is None

@@ -27,7 +27,7 @@ def headline(report: Report) -> RenderableType:
 
 def headline_lines(report: Report) -> tuple[str, str, str, str]:
     """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
-    from bubbleviz.report.report import INCOMPLETE
+    from bubbleviz.report.report import INCOMPLETE, MAYBE_INCOMPLETE
 
     spread = report.summary.bubble_ratio[report.headline]
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
@@ -40,8 +40,10 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     bounds = ""
     if spread.ci95 is not None:
         bounds += f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
-    if report.incomplete and not report.single_stage:
+    if report.incomplete:
         bounds += f" ! ({INCOMPLETE})"
+    elif report.restriction == MAYBE_INCOMPLETE:
+        bounds += f" ! ({MAYBE_INCOMPLETE})"
     interval = report.summary.bubble_interval.get(report.headline)
     if report.contradicted(report.headline):
         bounds += " ! (clocks contradict each other)"
