@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 
 import numpy as np
 
@@ -80,6 +81,7 @@ class RatioDefinition:
     order: int
 
 
+@cache
 def ratio_definitions() -> tuple[RatioDefinition, ...]:
     """Return every statistic, in display order."""
     return discover(__name__, "RATIO", RatioDefinition)

@@ -8,7 +8,7 @@ drain, unless the profiler or a collective takes it; in between, idle time keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,13 +16,13 @@ import numpy as np
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
-from bubbleviz.count.ratios import CountedWork, ratio_definitions
+from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitions
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause, Region
 from bubbleviz.explain.causes.idle import IdleIntervals, idle_of
 from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.model.grouping import expanded
 from bubbleviz.model.values import frozen
 
 _LABELS = tuple(cause.label for cause in Cause)
@@ -73,19 +73,40 @@ class _Regions:
     filling: Ints
     high: Ints
 
-    def each(self) -> Iterator[tuple[Ints, Ints, Cause | None]]:
-        """Yield (low, high, cause) of each region; None where idle time keeps its own."""
-        yield self.low, self.first, Cause.WARMUP
-        yield self.first, self.last, None
-        yield self.last, self.drained, Cause.DRAIN
-        yield self.drained, self.filling, None
-        yield self.filling, self.high, Cause.WARMUP
+    def each(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return (iteration, low, high, cause) of each region of each window.
+
+        The cause is -1 where idle time keeps its own.
+        """
+        ends = np.stack(
+            (self.low, self.first, self.last, self.drained, self.filling, self.high), axis=1
+        )
+        causes = (Cause.WARMUP, NONE, Cause.DRAIN, NONE, Cause.WARMUP)
+        iteration = np.repeat(np.arange(len(ends)), len(causes))
+        return iteration, ends[:, :-1].ravel(), ends[:, 1:].ravel(), np.tile(causes, len(ends))
 
 
 #: Causes that count in every region of a window.
 _ALWAYS = tuple(cause for cause in Cause if cause.region is Region.WINDOW)
-#: Causes that count between a rank's first and last operation.
-_WITHIN = tuple(cause for cause in Cause if cause.region is Region.OPERATIONS)
+
+
+@frozen
+class _Pieces(Table):
+    """Idle time of a rank in the windows of a ratio, window by window, each in order of time.
+
+    Attributes:
+        iteration: whose window it is.
+        idle: row of the rank's idle intervals.
+        start_ns: start.
+        end_ns: end.
+        cause: code of :class:`Cause` in this window.
+    """
+
+    iteration: Ints
+    idle: Ints
+    start_ns: Ints
+    end_ns: Ints
+    cause: Ints
 
 
 def causes_of(
@@ -103,15 +124,16 @@ def causes_of(
     listed = _listed_ratio(counts)
     nothing = Bubbles.none(listed, run.operations)
     bubbles, idle_of_ranks = [], []
+    between = _ends_and_starts(counts)
+    measured = [ratio for ratio in ratio_definitions() if ratio.name in counts.windows]
     for rank, idle in enumerate(idle_of(run, counts, inputs)):
         idle_of_ranks.append(idle)
-        by_cause = {cause: idle.of((cause,)) for cause in (*_ALWAYS, *_WITHIN)}
-        within = idle.of(_WITHIN)
-        for name in counts.windows:
-            regions = _regions(counts, name, rank)
-            idle_ns[name][:, rank] = _sums(by_cause, within, regions)
-            if name == listed:
-                bubbles.append(_bubbles(idle, regions, rank, inputs.producer, nothing))
+        for ratio in measured:
+            pieces = _pieces(idle, _regions(counts, ratio, rank, between))
+            of_window = pieces.iteration, pieces.cause
+            np.add.at(idle_ns[ratio.name][:, rank], of_window, pieces.end_ns - pieces.start_ns)
+            if ratio.name == listed:
+                bubbles.append(_bubbles(idle, pieces, rank, inputs.producer, nothing))
     return CauseTimes(idle_ns), joined(bubbles or [nothing]), tuple(idle_of_ranks)
 
 
@@ -122,10 +144,18 @@ def _listed_ratio(counts: Counts) -> str:
     return next((n for n in names if any(n in rank.accounts for rank in ranks)), counts.headline)
 
 
-def _regions(counts: Counts, name: str, rank: int) -> _Regions:
-    """Return where the windows of a ratio are cut on a rank; empty ones where there is none."""
-    window, extents = counts.windows[name], counts.extents
-    ratio = next(s for s in ratio_definitions() if s.name == name)
+def _regions(
+    counts: Counts, ratio: RatioDefinition, rank: int, between: tuple[Ints, Ints]
+) -> _Regions:
+    """Return where the windows of a ratio are cut on a rank; empty ones where there is none.
+
+    Args:
+        counts: windows of the ratios.
+        ratio: one of them.
+        rank: the rank.
+        between: when each iteration ended on all ranks, and when the next one began on any.
+    """
+    window, extents = counts.windows[ratio.name], counts.extents
     known = window.known & extents.present[:, rank]
     low = np.where(known, window.start_ns[:, rank], 0)
     high = np.maximum(np.where(known, window.end_ns[:, rank], 0), low)
@@ -134,7 +164,7 @@ def _regions(counts: Counts, name: str, rank: int) -> _Regions:
     last_ns = np.clip(last[:, rank], first_ns, high)
     if ratio.work is not CountedWork.EVERYTHING:
         return _Regions(low, first_ns, last_ns, high, high, high)
-    ended, begun = _ends_and_starts(counts)
+    ended, begun = between
     drained = np.clip(ended, last_ns, high)
     return _Regions(low, first_ns, last_ns, drained, np.clip(begun, drained, high), high)
 
@@ -154,74 +184,51 @@ def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
     return ended, np.append(begun[1:], always)
 
 
-def _sums(
-    by_cause: Mapping[Cause, intervals.Intervals],
-    within: intervals.Intervals,
-    regions: _Regions,
-) -> Ints:
-    """Return idle time by cause in each window, shape (iterations, causes).
-
-    Args:
-        by_cause: idle intervals of each cause.
-        within: those of all causes that count between the first and the last operation.
-        regions: where the windows are cut.
-    """
-    total_ns = np.zeros((len(regions.low), len(Cause)), np.int64)
-    for cause in _ALWAYS:
-        total_ns[:, cause] = intervals.measure_within(by_cause[cause], regions.low, regions.high)
-    for low, high, region_cause in regions.each():
-        if region_cause is not None:
-            total_ns[:, region_cause] += intervals.measure_within(within, low, high)
-            continue
-        for cause in _WITHIN:
-            total_ns[:, cause] += intervals.measure_within(by_cause[cause], low, high)
-    return total_ns
+def _pieces(idle: IdleIntervals, regions: _Regions) -> _Pieces:
+    """Return the idle intervals of a rank, cut where its windows and their regions are."""
+    iteration, low, high, of_region = regions.each()
+    first = np.searchsorted(idle.end_ns, low, side="right")
+    last = np.searchsorted(idle.start_ns, high)
+    cut, row = expanded(first, np.where(low < high, np.maximum(first, last), first))
+    own, given = idle.cause[row], of_region[cut]
+    return _Pieces(
+        iteration=iteration[cut],
+        idle=row,
+        start_ns=np.maximum(idle.start_ns[row], low[cut]),
+        end_ns=np.minimum(idle.end_ns[row], high[cut]),
+        cause=np.where((given == NONE) | np.isin(own, _ALWAYS), own, given),
+    )
 
 
 def _bubbles(
-    idle: IdleIntervals, regions: _Regions, rank: int, producer: Ints, nothing: Bubbles
+    idle: IdleIntervals, pieces: _Pieces, rank: int, producer: Ints, nothing: Bubbles
 ) -> Bubbles:
-    """Return the idle intervals in a rank's windows, by cause; ``nothing`` if there are none."""
-    parts = []
-    cuts = [(low.tolist(), high.tolist(), cause) for low, high, cause in regions.each()]
-    for k in range(len(regions.low)):
-        for lows, highs, cause in cuts:
-            low, high = lows[k], highs[k]
-            if low >= high:
-                continue
-            rows = np.arange(
-                np.searchsorted(idle.end_ns, low, side="right"),
-                np.searchsorted(idle.start_ns, high),
-            )
-            inside = idle.take(rows)
-            always = np.isin(inside.cause, _ALWAYS)
-            kind = inside.cause if cause is None else np.where(always, inside.cause, cause)
-            parts.append((np.full(len(rows), k), inside, low, high, kind))
-    if not parts:
+    """Return the idle time in a rank's windows, by cause; ``nothing`` if there is none."""
+    if len(pieces) == 0:
         return nothing
-    iteration = np.concatenate([part[0] for part in parts])
-    idle = joined([part[1] for part in parts])
-    start_ns = np.concatenate([np.maximum(p.start_ns, low) for _, p, low, _, _ in parts])
-    end_ns = np.concatenate([np.minimum(p.end_ns, high) for _, p, _, high, _ in parts])
-    kind = np.concatenate([part[4] for part in parts])
+    interval = idle.interval[pieces.idle]
     # Adjacent pieces of one interval with the same cause are one row.
-    continues = (iteration[1:] == iteration[:-1]) & (idle.interval[1:] == idle.interval[:-1])
-    continues &= (kind[1:] == kind[:-1]) & (start_ns[1:] == end_ns[:-1])
-    first = np.append(True, ~continues)[: len(kind)]
-    last = np.append(first[1:], True)[: len(kind)]
+    continues = (pieces.iteration[1:] == pieces.iteration[:-1]) & (interval[1:] == interval[:-1])
+    continues &= (pieces.cause[1:] == pieces.cause[:-1]) & (
+        pieces.start_ns[1:] == pieces.end_ns[:-1]
+    )
+    first, last = np.append(True, ~continues), np.append(~continues, True)
+    shown = pieces.take(first)
     # The operation after the drain is of the next iteration: nothing waited for it.
-    after = np.where(kind[first] == Cause.DRAIN, NONE, idle.after[first])
+    after = np.where(shown.cause == Cause.DRAIN, NONE, idle.after[shown.idle])
+    peer = np.full(len(after), NONE)
+    peer[after != NONE] = producer[after[after != NONE]]
     return replace(
         nothing,
-        rank=np.full(int(first.sum()), rank),
-        iteration=iteration[first],
-        interval=idle.interval[first],
-        start_ns=start_ns[first],
-        end_ns=end_ns[last],
-        cause=kind[first],
-        before=idle.before[first],
+        rank=np.full(len(after), rank),
+        iteration=shown.iteration,
+        interval=interval[first],
+        start_ns=shown.start_ns,
+        end_ns=pieces.end_ns[last],
+        cause=shown.cause,
+        before=idle.before[shown.idle],
         after=after,
-        peer_operation=np.append(producer, NONE)[after],
+        peer_operation=peer,
         host_call_id=np.full(len(after), NONE),
         host_range_id=np.full(len(after), NONE),
     )
