@@ -43,7 +43,11 @@ def with_relative_paths(report: ReportT) -> ReportT:
 
 def _relative_command(command: str) -> str:
     """Return a command line whose words, and values of options, are no absolute paths."""
-    return shlex.join(map(_relative_word, shlex.split(command)))
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a report made in Python may have anything in its place
+        return command
+    return shlex.join(map(_relative_word, words))
 
 
 def _relative_word(word: str) -> str:
