@@ -22,6 +22,11 @@ def file_limitations(file: EventFile) -> Iterator[Limitation]:
         ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
         ("operations recorded twice", file.repeated, "the profiler wrote them again; once counts"),
         ("events of unknown categories", file.strange, "they are left out"),
+        (
+            "times of GPUs far from their others",
+            file.strange_clocks,
+            "damaged; these operations have the host's times",
+        ),
     ):
         if count:
             yield Limitation(what, f"{file.path}: {reason}", count)

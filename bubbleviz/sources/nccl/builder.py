@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from bubbleviz.sources.nccl.events import (
     EventFile,
     NcclEvents,
 )
+from bubbleviz.sources.nccl.gpu_clocks import strange_clocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,21 +146,24 @@ class NcclEventBuilder:
             names=self._names.values,
             communicators=self._communicators.values,
         )
+        bridges = Bridges(*_arrays(self._bridges))
+        strange = strange_clocks(events, bridges)
+        events = strange.left_out_of(events)
         keep = _first_of_each(events)
         new_row = np.cumsum(keep) - 1
-        row, gpu_ns, host_ns = _arrays(self._bridges)
-        kept = keep[row]
+        bridges = bridges.take(keep[bridges.row] & ~strange.starts[bridges.row])
         return EventFile(
             path=path,
             format=format_name,
             events=events.take(keep),
-            bridges=Bridges(new_row[row[kept]], gpu_ns[kept], host_ns[kept]),
+            bridges=replace(bridges, row=new_row[bridges.row]),
             seen=tuple(sorted(self.seen.items())),
             unreadable=unreadable,
             unfinished=self.unfinished,
             unbegun=self.unbegun,
             repeated=int((~keep).sum()),
             strange=self.strange,
+            strange_clocks=int((keep & (strange.starts | strange.ends)).sum()),
         )
 
 

@@ -145,6 +145,7 @@ class EventFile:
         unbegun: events that ended and did not begin.
         repeated: operations that the file holds a second time.
         strange: events of unknown categories.
+        strange_clocks: operations with times of a GPU that its other times contradict.
     """
 
     path: str
@@ -157,3 +158,4 @@ class EventFile:
     unbegun: int
     repeated: int
     strange: int
+    strange_clocks: int
