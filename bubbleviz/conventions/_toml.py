@@ -10,6 +10,7 @@ from typing import Any
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.bounded_files import read_bounded
+from bubbleviz.model.texts import one_line
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,6 +21,12 @@ else:
 _MOST_BYTES = 1 << 22
 #: Dotted keys nest tables, in a time that grows with the square of their dots.
 _MOST_DOTS = 200
+#: What Python raises for texts that it cannot compile: also for counts and nesting beyond its own.
+_UNCOMPILED = (re.error, OverflowError, RecursionError)
+#: A reference to a group by its number, which is another one among further expressions.
+_REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")
+#: Characters of an expression in a message.
+_LONGEST = 100
 
 
 def read_toml_text(path: str | Path, kind: str, hint: str) -> str:
@@ -78,18 +85,31 @@ def regex_of(text: str, where: str) -> re.Pattern[str]:
     """
     try:
         return re.compile(text)
-    except re.error as error:
+    except _UNCOMPILED as error:
         raise UsageError(
-            f"{where}: {text!r} is not a regular expression ({error}); fix it"
+            f"{where}: {one_line(text, _LONGEST)!r} is not a regular expression ({error}); fix it"
         ) from error
 
 
 def regexes_of(texts: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return the texts, each checked to be a regular expression.
+    """Return the texts, each checked to be a regular expression that can stand beside others.
 
     Raises:
-        UsageError: one is not.
+        UsageError: one is not, or has flags for all, names of groups, or references to them.
     """
     for text in texts:
         regex_of(text, where)
+        if not _stands_beside_others(text):
+            raise UsageError(
+                f"{where}: {one_line(text, _LONGEST)!r} cannot stand beside other regular "
+                "expressions; leave out its (?i), (?P<name>...) and references such as \\1"
+            )
     return tuple(texts)
+
+
+def _stands_beside_others(text: str) -> bool:
+    try:
+        re.compile(f"(?:{text})|(?:{text})")
+    except _UNCOMPILED:
+        return False
+    return _REFERENCE.search(text) is None
