@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 
+_GROUP = re.compile(r"\(\?P<(\w+)>")
 #: Named groups of a pattern that are numbers.
 NUMBER_GROUPS = (
     "microbatch",
@@ -28,8 +30,8 @@ class Pattern:
     """One shape of name.
 
     Attributes:
-        glob: SQLite GLOB that matches at least every name that ``match`` does.
-        match: regex on the whole name, with named groups.
+        glob: SQLite GLOB that matches at least every name that ``regex`` does.
+        regex: on the whole name, with named groups.
         phase: the phase of every name that matches; None where a group holds it, or none is meant.
         phases: the phase of each text of the group ``phase`` that is not a phase's own name.
         post_validation: whether it is optimizer work for the iteration before.
@@ -41,7 +43,7 @@ class Pattern:
     """
 
     glob: str
-    match: re.Pattern[str]
+    regex: str
     phase: Phase | None
     phases: Mapping[str, Phase]
     post_validation: bool
@@ -49,11 +51,21 @@ class Pattern:
     part: bool
     by_order: bool
 
+    @cached_property
+    def match(self) -> re.Pattern[str]:
+        """The regex, compiled when a name is held against it."""
+        return re.compile(self.regex)
+
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """The named groups of the regex."""
+        return frozenset(_GROUP.findall(self.regex))
+
     @property
     def marks_iterations(self) -> bool:
         """Whether it names iterations and nothing else."""
-        names_operation = self.phase is not None or "phase" in self.match.groupindex
-        return not names_operation and (self.by_order or "iteration" in self.match.groupindex)
+        names_operation = self.phase is not None or "phase" in self.groups
+        return not names_operation and (self.by_order or "iteration" in self.groups)
 
 
 @frozen

@@ -83,7 +83,7 @@ def built_in() -> Mapping[str, Convention]:
         UsageError: a file of one is wrong, which is a defect of the package.
     """
     conventions = [
-        _from_text(entry.read_text(encoding="utf-8"), entry.name)
+        _from_text(entry.read_text(encoding="utf-8"), entry.name, tested=True)
         for entry in (files("bubbleviz.conventions") / "frameworks").iterdir()
         if entry.name.endswith(".toml")
     ]
@@ -137,7 +137,7 @@ def load_convention(path: str | Path) -> Convention:
     """
     known = ", ".join(sorted(built_in()))
     text = read_toml_text(path, "an NVTX convention", f"give a TOML file or one of: {known}")
-    convention = _from_text(text, str(path))
+    convention = convention_of(text, str(path))
     _refuse_wrong_examples(convention, str(path))
     return convention
 
@@ -152,10 +152,7 @@ def convention_of(text: str, where: str) -> Convention:
 
 
 def _refuse_wrong_examples(convention: Convention, where: str) -> None:
-    """Raise UsageError where a convention does not read its examples as it should.
-
-    Built-in ones are checked by tests, which keeps the start fast.
-    """
+    """Raise UsageError where a convention does not read its examples as it should."""
     numbers = {id(pattern): i for i, pattern in enumerate(convention.patterns, 1)}
     for key, texts in (
         ("examples", convention.examples),
@@ -182,7 +179,17 @@ def _refuse_wrong_examples(convention: Convention, where: str) -> None:
                 )
 
 
-def _from_text(text: str, where: str) -> Convention:
+def _from_text(text: str, where: str, *, tested: bool = False) -> Convention:
+    """Return the convention that a TOML text holds.
+
+    Args:
+        text: of the file.
+        where: the file, for messages.
+        tested: whether tests hold its regexes, which takes the time of compiling them.
+
+    Raises:
+        UsageError: it holds none; the message names the key.
+    """
     try:
         data = load_toml(text)
     except ValueError as error:
@@ -200,7 +207,9 @@ def _from_text(text: str, where: str) -> Convention:
         summary=_text(data, "summary", where, ""),
         source=_text(data, "source", where, ""),
         domain=_text(data, "domain", where, ""),
-        patterns=tuple(_pattern(p, f"{where}: pattern {i}") for i, p in enumerate(patterns, 1)),
+        patterns=tuple(
+            _pattern(p, f"{where}: pattern {i}", tested=tested) for i, p in enumerate(patterns, 1)
+        ),
         examples=_texts(data, "examples", where),
         counter_examples=_texts(data, "counter_examples", where),
         communication=regexes_of(_texts(data, "communication", where), f"{where}: communication"),
@@ -211,15 +220,21 @@ def _from_text(text: str, where: str) -> Convention:
     )
 
 
-def _pattern(data: object, where: str) -> Pattern:
-    if not isinstance(data, dict):
-        raise UsageError(f"{where}: must be a table with glob and match")
-    match = regex_of(_text(data, "match", where, None), where)
-    foreign = sorted(set(match.groupindex) - _GROUPS)
+def _check_regex(regex: str, where: str) -> None:
+    """Raise UsageError where a text is no regex, or has groups of other names."""
+    foreign = sorted(set(regex_of(regex, where).groupindex) - _GROUPS)
     if foreign:
         raise UsageError(
             f"{where}: unknown group {foreign[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
         )
+
+
+def _pattern(data: object, where: str, *, tested: bool) -> Pattern:
+    if not isinstance(data, dict):
+        raise UsageError(f"{where}: must be a table with glob and match")
+    regex = _text(data, "match", where, None)
+    if not tested:
+        _check_regex(regex, where)
     check_keys(data, _PATTERN_KEYS, where)
     phases = data.get("phases", {})
     if not isinstance(phases, dict):
@@ -230,7 +245,7 @@ def _pattern(data: object, where: str) -> Pattern:
         raise UsageError(f"{where}: iteration must be 'by order', not {iteration!r}")
     pattern = Pattern(
         glob=_text(data, "glob", where, "*"),
-        match=match,
+        regex=regex,
         phase=None if fixed is None else _phase(fixed, where),
         phases={str(theirs): _phase(ours, where) for theirs, ours in phases.items()},
         post_validation=_switch(data, "post_validation", where) is True,
@@ -239,7 +254,7 @@ def _pattern(data: object, where: str) -> Pattern:
         by_order=iteration is not None,
     )
     meaningful = pattern.phase is not None or pattern.by_order
-    if not meaningful and not {"phase", "iteration", "rank"} & set(match.groupindex):
+    if not meaningful and not {"phase", "iteration", "rank"} & pattern.groups:
         raise UsageError(f"{where}: no phase; give phase = ..., a group phase, or iteration")
     return pattern
 

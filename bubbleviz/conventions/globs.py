@@ -103,12 +103,12 @@ def lets_through(glob: str, text: str) -> bool:
 
 def fitting(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
     """Return for each text whether any of the SQLite GLOBs matches it."""
-    regexes = [(_first_letters(glob), _regex(glob)) for glob in globs]
+    first_letters = [(glob, _first_letters(glob)) for glob in globs]
 
     @cache
     def beginning_with(first: str) -> list[re.Pattern[str]]:
         """Return the patterns that may match a text with that first letter: for most texts, few."""
-        return [regex for letters, regex in regexes if not letters or first in letters]
+        return [_regex(glob) for glob, letters in first_letters if not letters or first in letters]
 
     return [any(regex.fullmatch(text) for regex in beginning_with(text[:1])) for text in texts]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from bubbleviz.conventions.convention import Convention, iterations_only, without_parts
 from bubbleviz.conventions.convention_file import built_in
+from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.values import frozen
@@ -44,10 +45,13 @@ def scores_of(
         counts: how often each name occurs.
         conventions: the candidates; of equal ones the first stays first.
     """
-    occurrences = np.array(list(counts.values()), np.int64)
     scores = []
     for convention in conventions:
-        names = understand(list(counts), convention)
+        # Others it does not read: most conventions none at all.
+        fits = fitting(convention.globs, counts)
+        counted = {name: counts[name] for name, fit in zip(counts, fits, strict=True) if fit}
+        occurrences = np.array(list(counted.values()), np.int64)
+        names = understand(list(counted), convention)
         work = np.isin(names.phase, COUNTED)
         scores.append(
             ConventionScore(

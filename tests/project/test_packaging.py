@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli import app as cli
-from bubbleviz.conventions.convention import Convention, Pattern
+from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import bare_name, understand
 from bubbleviz.count import ratios
@@ -199,6 +199,13 @@ def test_conventions_explain_themselves(convention: Convention) -> None:
     assert convention.source
     assert convention.examples
     assert convention.counter_examples
+
+
+@pytest.mark.parametrize(
+    "pattern", [p for _, _, p in PATTERNS], ids=[f"{name}-{i}" for name, i, _ in PATTERNS]
+)
+def test_patterns_have_groups_that_mean_something(pattern: Pattern) -> None:
+    assert pattern.groups == set(pattern.match.groupindex) <= {*NUMBER_GROUPS, "phase"}
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)

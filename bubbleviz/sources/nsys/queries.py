@@ -55,6 +55,7 @@ class Query:
     requires: Requirements
 
 
+@cache
 def sql_root() -> Traversable:
     """Return the packaged ``sql`` folder (a wheel has it), else the checkout's."""
     packaged = files("bubbleviz") / "sql"
