@@ -9,7 +9,7 @@ import numpy as np
 from bubbleviz.align.run import Run
 from bubbleviz.count.ratios import Windows
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.values import frozen
 
@@ -24,12 +24,6 @@ class TimeBreakdown:
     unattributed_ns: Ints
     bubble_ns: Ints
 
-    @staticmethod
-    def zeros(iterations: int, ranks: int) -> TimeBreakdown:
-        """Return columns of zeros, to be filled in."""
-        zero = np.zeros((5, iterations, ranks), np.int64)
-        return TimeBreakdown(zero[0], zero[1], zero[2], zero[3], zero[4])
-
 
 def time_breakdowns(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, TimeBreakdown]:
     """Return the breakdown of every window of every rank, by name of the ratio.
@@ -42,78 +36,84 @@ def time_breakdowns(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Ti
         unattributed compute         ▒▒
         window                    ├──────────────────────┤   the rest is bubble
     """
-    iterations, ranks = len(run.iteration_names), len(run.ranks)
-    breakdowns = {name: TimeBreakdown.zeros(iterations, ranks) for name in windows}
-    phase, iteration = run.operations.phase, run.operations.iteration
-    rank_of_busy = run.operations.rank[run.busy.operation]
-    bounds = np.searchsorted(rank_of_busy, np.arange(ranks + 1))
-    unattributed_bounds = np.searchsorted(run.unattributed.rank, np.arange(ranks + 1))
-    for rank in range(ranks):
-        rows = slice(bounds[rank], bounds[rank + 1])
-        operation = run.busy.operation[rows]
-        busy = _Busy(
-            phase[operation], iteration[operation], run.busy.start_ns[rows], run.busy.end_ns[rows]
-        )
-        unattributed_rows = slice(unattributed_bounds[rank], unattributed_bounds[rank + 1])
-        unattributed = (
-            run.unattributed.start_ns[unattributed_rows],
-            run.unattributed.end_ns[unattributed_rows],
-        )
-        _break_down_rank(busy, unattributed, rank, windows, breakdowns)
-    return breakdowns
+    computing = _busy_of(run, COMPUTE)
+    working = _busy_of(run, WORK)
+    loose, ranks = run.unattributed, len(run.ranks)
+    everything = intervals.group_union(computing.rank, ranks, computing.start_ns, computing.end_ns)
+    unattributed = loose.rank, loose.start_ns, loose.end_ns
+    both = (np.concatenate(pair) for pair in zip(everything, unattributed, strict=True))
+    rank, start_ns, end_ns = both
+    occupied = intervals.group_union(rank, ranks, start_ns, end_ns)
+    return {
+        name: _breakdown(window, working, computing, everything, occupied)
+        for name, window in windows.items()
+    }
 
 
 @frozen
-class _Busy:
-    """Busy intervals of one rank."""
+class _Busy(Table):
+    """Busy intervals of operations."""
 
-    phase: Ints
+    rank: Ints
     iteration: Ints
     start_ns: Ints
     end_ns: Ints
 
-    def of(self, phases: Sequence[Phase]) -> _Busy:
-        """Return those of some phases."""
-        rows = np.isin(self.phase, phases)
-        return _Busy(self.phase[rows], self.iteration[rows], self.start_ns[rows], self.end_ns[rows])
 
-
-def _break_down_rank(
-    busy: _Busy,
-    unattributed: intervals.Intervals,
-    rank: int,
-    windows: Mapping[str, Windows],
-    breakdowns: Mapping[str, TimeBreakdown],
-) -> None:
-    """Fill in one rank's column."""
-    work, compute = busy.of(WORK), busy.of(COMPUTE)
-    everything = intervals.union(compute.start_ns, compute.end_ns)
-    occupied_intervals = intervals.union(
-        np.concatenate((everything[0], unattributed[0])),
-        np.concatenate((everything[1], unattributed[1])),
+def _busy_of(run: Run, phases: Sequence[Phase]) -> _Busy:
+    """Return when operations of some phases keep their rank busy."""
+    of_row = run.operations.phase[run.busy.operation]
+    rows = np.flatnonzero(np.isin(of_row, phases))
+    operation = run.busy.operation[rows]
+    return _Busy(
+        run.operations.rank[operation],
+        run.operations.iteration[operation],
+        run.busy.start_ns[rows],
+        run.busy.end_ns[rows],
     )
-    for name, window in windows.items():
-        low = np.where(window.known, window.start_ns[:, rank], 0)
-        high = np.maximum(np.where(window.known, window.end_ns[:, rank], 0), low)
-        compute_ns = _iteration_time(work, low, high)
-        step_ns = _iteration_time(compute, low, high)
-        covered = intervals.measure_within(everything, low, high)
-        occupied = intervals.measure_within(occupied_intervals, low, high)
-        breakdown = breakdowns[name]
-        breakdown.compute_ns[:, rank] = compute_ns
-        breakdown.optimizer_ns[:, rank] = step_ns - compute_ns
-        breakdown.overlap_ns[:, rank] = covered - step_ns
-        breakdown.unattributed_ns[:, rank] = occupied - covered
-        breakdown.bubble_ns[:, rank] = high - low - occupied
+
+
+def _breakdown(
+    window: Windows,
+    working: _Busy,
+    computing: _Busy,
+    everything: intervals.GroupIntervals,
+    occupied: intervals.GroupIntervals,
+) -> TimeBreakdown:
+    """Return how the windows of a ratio were used.
+
+    Args:
+        window: where they begin and end.
+        working: busy intervals of the phases that are an iteration's own work.
+        computing: those with the Optimizer.
+        everything: sets of the ranks: when any compute operation ran.
+        occupied: the same with compute outside operations.
+    """
+    known = window.known[:, None]
+    low = np.where(known, window.start_ns, 0)
+    high = np.maximum(np.where(known, window.end_ns, 0), low)
+    compute_ns = _iteration_time(working, low, high)
+    step_ns = _iteration_time(computing, low, high)
+    covered_ns = intervals.group_measure_within(everything, low, high)
+    occupied_ns = intervals.group_measure_within(occupied, low, high)
+    return TimeBreakdown(
+        compute_ns=compute_ns,
+        optimizer_ns=step_ns - compute_ns,
+        overlap_ns=covered_ns - step_ns,
+        unattributed_ns=occupied_ns - covered_ns,
+        bubble_ns=high - low - occupied_ns,
+    )
 
 
 def _iteration_time(busy: _Busy, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return for each iteration the union of its own intervals inside its window."""
-    rows = busy.iteration >= 0
-    iteration = busy.iteration[rows]
-    start_ns = np.clip(busy.start_ns[rows], low_ns[iteration], high_ns[iteration])
-    end_ns = np.clip(busy.end_ns[rows], low_ns[iteration], high_ns[iteration])
-    return intervals.group_measure(iteration, len(low_ns), start_ns, end_ns)
+    """Return the union of each (iteration, rank)'s own intervals inside its window."""
+    busy = busy.take(busy.iteration >= 0)
+    cell = busy.iteration * low_ns.shape[1] + busy.rank
+    ends = low_ns.ravel()[cell], high_ns.ravel()[cell]
+    time_ns = intervals.group_measure(
+        cell, low_ns.size, np.clip(busy.start_ns, *ends), np.clip(busy.end_ns, *ends)
+    )
+    return time_ns.reshape(low_ns.shape)
 
 
 def busy_by_phase(run: Run) -> Ints:

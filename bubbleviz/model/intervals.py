@@ -14,6 +14,8 @@ from bubbleviz.native import columns
 from bubbleviz.native.library import library
 
 Intervals = tuple[Ints, Ints]
+#: Group, start and end of sets that several groups have, group by group.
+GroupIntervals = tuple[Ints, Ints, Ints]
 
 
 def empty() -> Intervals:
@@ -98,7 +100,7 @@ def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
 
     def upto(time_ns: Ints) -> Ints:
         if len(intervals[0]) == 0:
-            return np.zeros(len(time_ns), np.int64)
+            return np.zeros_like(time_ns)
         whole = np.concatenate(([0], np.cumsum(intervals[1] - intervals[0])))
         row = np.searchsorted(intervals[0], time_ns, side="right") - 1
         at = np.maximum(row, 0)
@@ -176,6 +178,23 @@ def group_measure(group: Ints, groups: int, start_ns: Ints, end_ns: Ints) -> Int
     """Return the length of the union of each group's intervals."""
     owner, low_ns, high_ns = group_union(group, groups, start_ns, end_ns)
     return group_sum(owner, groups, high_ns - low_ns)
+
+
+def group_measure_within(sets: GroupIntervals, low_ns: Ints, high_ns: Ints) -> Ints:
+    """Return how much of each window [low, high] of a group the group's set covers.
+
+    Args:
+        sets: of the groups.
+        low_ns: starts of windows, shape (windows, groups).
+        high_ns: their ends, likewise; none is before its start.
+    """
+    owner, start_ns, end_ns = sets
+    every = np.arange(low_ns.shape[1])
+    extents = group_extents(owner, len(every), start_ns, end_ns)
+    packing = Packing.of(*extents)
+    # Beyond its extent a group's set covers nothing, and on the line lie the others.
+    low, high = (packing.place(every, np.clip(time_ns, *extents)) for time_ns in (low_ns, high_ns))
+    return measure_within((packing.place(owner, start_ns), packing.place(owner, end_ns)), low, high)
 
 
 def group_sum(group: Codes, groups: int, values: Ints) -> Ints:

@@ -35,6 +35,8 @@ def test_nothing_is_the_empty_set() -> None:
     assert pairs(intervals.difference(nothing, nothing)) == []
     assert intervals.measure(nothing) == 0
     assert intervals.measure_within(nothing, np.array([3]), np.array([9])).tolist() == [0]
+    sets, windows = (np.empty(0, np.int64), *nothing), np.empty((2, 0), np.int64)
+    assert intervals.group_measure_within(sets, windows, windows).tolist() == [[], []]
 
 
 def test_touching_intervals_merge_and_empty_ones_vanish() -> None:
