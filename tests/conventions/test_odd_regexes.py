@@ -1,4 +1,4 @@
-"""Regular expressions that Python cannot compile, or not beside others, are refused in a sentence."""
+"""Regular expressions that Python cannot compile, alone or beside others, are refused."""
 
 from __future__ import annotations
 
