@@ -127,6 +127,44 @@ def test_help_and_refusals_load_nothing_heavy(arguments: list[str], code: int) -
     assert done.stdout.splitlines()[-1] == f"{code} []"
 
 
+#: What small profiles do without, by the command: each takes 5 to 200 ms to import.
+LEFT_OUT = {
+    ("analyze", "fixtures/1f1b"): (
+        *("asyncio", "drawsvg", "email", "hashlib", "html", "intervaltree", "msgspec"),
+        *("multiprocessing", "numpy.ma", "rich.table", "scipy", "sqlalchemy"),
+        *("bubbleviz.analyses", "bubbleviz.conventions.draft", "bubbleviz.render.picture"),
+        *("bubbleviz.render.web", "bubbleviz.sources.kineto", "bubbleviz.sources.nccl"),
+    ),
+    ("idle", "fixtures/1f1b"): ("multiprocessing", "numpy.ma", "scipy", "sqlalchemy"),
+    ("inspect", "fixtures/1f1b"): ("drawsvg", "multiprocessing", "numpy.ma", "scipy"),
+    (
+        "simulate",
+        *["--schedule", "1f1b", "-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"],
+    ): (*("bubbleviz.interpret", "bubbleviz.sources.nsys", "scipy", "sqlalchemy", "sqlite3"),),
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left_out"), LEFT_OUT.items(), ids=lambda value: value[0] if value else ""
+)
+def test_a_small_profile_loads_only_what_it_needs(
+    arguments: tuple[str, ...], left_out: tuple[str, ...]
+) -> None:
+    script = (
+        "import sys; from bubbleviz.cli.app import main; code = main(sys.argv[1:]); "
+        f"print(code, [m for m in {left_out} if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=CHECKOUT,
+    )
+
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
 # --- commands
 
 COMMANDS = sorted(

@@ -91,9 +91,9 @@ def _on_device(ranges: Ranges, threads: Iterable[Thread]) -> Ranges:
     Other ranges of such threads are left out.
     """
     device_threads = [thread.thread for thread in threads if thread.name.startswith(DEVICE_THREAD)]
-    there = np.isin(ranges.thread, device_threads)
-    if not there.any():
+    if not device_threads:
         return ranges
+    there = np.isin(ranges.thread, device_threads)
     of_xla = np.array([_XLA.match(name) is not None for name in ranges.names], bool)
     name_id = np.where(there, len(ranges.names), ranges.name_id)
     keep = ~there | of_xla[ranges.name_id]

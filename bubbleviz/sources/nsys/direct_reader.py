@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TypeVar
 
 from bubbleviz.model.columns import NONE, Ints
@@ -27,7 +26,7 @@ from bubbleviz.native.library import (
     absence,
     library,
 )
-from bubbleviz.sources.nsys.pages import HEADER_BYTES, page_counts
+from bubbleviz.sources.nsys.pages import HEADER_BYTES, files_beside, page_counts
 from bubbleviz.sources.nsys.queries import Query
 
 _RowsT = TypeVar("_RowsT", Ints, NamedRows)
@@ -320,7 +319,7 @@ def opened_directly(
 @contextmanager
 def _opened_file(path: str) -> Iterator[FileShape | str]:
     """Open a file that is plain as a whole; yield what is not plain about it where it is not."""
-    if _accompanied(path):
+    if files_beside(path):
         yield "a journal or log lies beside the file"
         return
     try:
@@ -333,12 +332,6 @@ def _opened_file(path: str) -> Iterator[FileShape | str]:
     finally:
         with suppress(OSError):
             os.close(descriptor)
-
-
-def _accompanied(path: str) -> bool:
-    """Tell whether a journal or log lies beside a file, if only an empty one."""
-    real = str(Path(path).resolve())
-    return any(Path(real + suffix).exists() for suffix in ("-wal", "-journal", "-shm"))
 
 
 def _shape_of(descriptor: int) -> FileShape | str:

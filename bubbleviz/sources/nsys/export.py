@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
@@ -15,7 +14,7 @@ from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.catalogue import Catalogue, opened_catalogue
 from bubbleviz.sources.nsys.database import Binds, Database, opened_database
 from bubbleviz.sources.nsys.direct_reader import DirectReader, opened_directly, stored_tables
-from bubbleviz.sources.nsys.pages import check_pages
+from bubbleviz.sources.nsys.pages import JOURNAL, LOG, check_pages, files_beside
 from bubbleviz.sources.nsys.queries import (
     Query,
     Schema,
@@ -155,10 +154,9 @@ def opened(path: str) -> Iterator[Export]:
 
 def _check_finished(path: str) -> None:
     """Raise ProfileError where the file is being written."""
-    real = str(Path(path).resolve())
-    for suffix, least in (("-journal", 0), ("-wal", 1)):
-        beside = Path(real + suffix)
-        if beside.exists() and beside.stat().st_size >= least:
+    for beside in files_beside(path):
+        unfinished = beside.name.endswith(LOG) and beside.stat().st_size
+        if unfinished or beside.name.endswith(JOURNAL):
             raise ProfileError(
                 f"{path}: is still being written, or its writer died ({beside.name} lies beside "
                 f"it); wait for nsys to finish, or {EXPORT_AGAIN}"

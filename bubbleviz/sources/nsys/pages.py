@@ -14,6 +14,8 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 #: Exports have some hundred tables and indexes.
 _MOST_ENTRIES = 5_000
 HEADER_BYTES = 100
+#: What SQLite writes beside a file behind its name: before a change, or instead of one.
+JOURNAL, LOG = "-journal", "-wal"
 #: Types of pages of a table's B-tree.
 _INTERIOR, _LEAF = 0x05, 0x0D
 
@@ -41,6 +43,13 @@ def check_pages(path: str) -> None:
                 f"{path}: holds more than {_MOST_ENTRIES:,} tables and indexes, so it is no export "
                 f"of nsys; {EXPORT_AGAIN}"
             )
+
+
+def files_beside(path: str) -> list[Path]:
+    """Return the journal, the log and its index that lie beside a file, even if they are empty."""
+    real = str(Path(path).resolve())
+    beside = (Path(real + suffix) for suffix in (JOURNAL, LOG, "-shm"))
+    return [file for file in beside if file.exists()]
 
 
 def page_counts(head: bytes) -> tuple[int, int]:
