@@ -7,6 +7,7 @@ Prints the stages and their instructions as JSON. It runs in an empty folder.
 from __future__ import annotations
 
 import ctypes
+import gc
 import io
 import json
 import os
@@ -161,6 +162,8 @@ def main(profile: str, example: str, counter: str, library: str) -> None:
     _load_instead(library)
     clock()
     _start_to_table(clock, example)
+    # Into which stage a collection falls depends on how many objects all stages before it made.
+    gc.disable()
     from bubbleviz import timing
     from bubbleviz.sources.nsys import scan
 
