@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import latex, svg
 from bubbleviz.render.formats.json import document
-from bubbleviz.render.text.report import sections
 from bubbleviz.report.compare.comparison import saved_of
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report, View
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.report_texts import text_of
 
 UNKNOWN = "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
 #: An operation of a rank: its name, first start and last end.
@@ -78,14 +76,6 @@ def _ranks(
     return paths
 
 
-def _text(report: Report) -> str:
-    text = StringIO()
-    console = Console(file=text, width=1000)
-    for section in sections(report, View()):
-        console.print(section)
-    return text.getvalue()
-
-
 def _schedule(report: Report) -> tuple[str | None, str]:
     assert report.schedule is not None
     return report.schedule.name, report.schedule.reason
@@ -110,7 +100,7 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
 
     report = bubbleviz.analyze(paths, what_if=True)
 
-    text = _text(report)
+    text = text_of(report)
     assert f"no schedule: {UNKNOWN}" in text
     for claim in ("ready to paste", "1f1b", "the pipeline", "The schedule itself", "gpipe"):
         assert claim not in text

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import bubbleviz
 from bubbleviz.model.operations import Limitation
-from bubbleviz.render.text.report import sections
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
-from bubbleviz.report.report import Report, View
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.report_texts import text_of
 from tests.support.torch_traces import traces_of, with_world
-
-
-def _text(report: Report) -> str:
-    text = StringIO()
-    console = Console(file=text, width=160)
-    for section in sections(report, View()):
-        console.print(section)
-    return text.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +36,7 @@ def test_one_stage_ran_no_schedule(tmp_path: Path, options: dict[str, Any]) -> N
     assert report.schedule is not None
     assert (report.schedule.name, report.schedule.also) == (None, ())
     assert report.single_stage
-    text = _text(report)
+    text = text_of(report, 160)
     assert "no schedule: one stage is no pipeline" in text
     assert "Methods" not in text
     assert "The schedule itself" not in text
@@ -64,7 +53,7 @@ def test_no_other_schedule_is_proposed_for_one_stage(tmp_path: Path) -> None:
         (),
         "one stage is no pipeline",
     )
-    assert "zb" not in _text(report).replace("zero-bubble", "")
+    assert "zb" not in text_of(report, 160).replace("zero-bubble", "")
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -76,7 +65,7 @@ def test_a_pipeline_keeps_its_schedule(tmp_path: Path, stages: int) -> None:
     assert report.schedule is not None
     assert report.schedule.name == "1f1b"
     assert not report.single_stage
-    assert "ready to paste" in _text(report)
+    assert "ready to paste" in text_of(report, 160)
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.render.formats import latex, svg
 from bubbleviz.render.formats.json import document
-from bubbleviz.render.text.report import sections
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report, View
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
+from tests.support.report_texts import text_of
 from tests.support.torch_traces import traces_of, with_world
 
 INCOMPLETE = "incomplete: ranks of the run are missing"
@@ -34,14 +32,6 @@ PARTIAL = {
 }
 
 
-def _text(report: Report) -> str:
-    text = StringIO()
-    console = Console(file=text, width=1000)
-    for section in sections(report, View()):
-        console.print(section)
-    return text.getvalue()
-
-
 def _of(names: list[str]) -> Report:
     return bubbleviz.analyze([FIXTURES / name for name in names])
 
@@ -53,7 +43,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     assert report.incomplete
     assert not report.single_stage
     assert "stages without a profile" in [note.what for note in report.limitations]
-    text = _text(report)
+    text = text_of(report)
     assert f"! ({INCOMPLETE})" in text.splitlines()[0]
     assert "one stage is no pipeline" not in text
     assert "it is incomplete, since ranks of the run are missing" in methods(report)
@@ -89,7 +79,7 @@ def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
 
     assert (report.incomplete, report.restriction) == (False, None)
     assert document(report)["restriction"] is None
-    for text in (_text(report), latex.render(report, View()), svg.render(report, View())):
+    for text in (text_of(report), latex.render(report, View()), svg.render(report, View())):
         assert "ncomplete:" not in text
     assert "incomplete" not in methods(report)
 
@@ -166,7 +156,7 @@ def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: 
     assert document(report)["restriction"] == NO_PIPELINE
     assert NO_PIPELINE in svg.render(report, View())
     assert "No pipeline was measured: one stage is no pipeline." in latex.render(report, View())
-    assert (INCOMPLETE in _text(report)) == (world > 1)
+    assert (INCOMPLETE in text_of(report)) == (world > 1)
     assert world == 1 or "almost no bubble to remove" not in (first_thing(report) or "")
 
 
@@ -175,7 +165,7 @@ def test_stages_that_may_be_missing_are_marked_and_come_first() -> None:
 
     assert not report.incomplete
     assert report.restriction == "maybe incomplete: stages may be missing"
-    assert f"! ({report.restriction})" in _text(report).splitlines()[0]
+    assert f"! ({report.restriction})" in text_of(report).splitlines()[0]
     assert str(first_thing(report)).startswith("Make sure that no profile is missing")
     stated = bubbleviz.analyze(
         [FIXTURES / f"zb-v/rank{rank}.sqlite" for rank in (0, 1, 3)],
