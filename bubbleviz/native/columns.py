@@ -10,7 +10,7 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.native.library import Library
+from bubbleviz.native.library import Library, pointer
 
 _Ints = npt.NDArray[np.int64]
 _SIZE = ctypes.c_size_t
@@ -93,8 +93,3 @@ def deepen(
         *map(pointer, columns[4:]), _SIZE(len(columns[4])),
         *map(pointer, best),
     )  # fmt: skip
-
-
-def pointer(column: npt.NDArray[np.generic]) -> ctypes.c_void_p:
-    """Return the address of a contiguous column."""
-    return ctypes.c_void_p(column.ctypes.data)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.native.columns import pointer
-from bubbleviz.native.library import Library
+from bubbleviz.native.library import Library, pointer
 from bubbleviz.native.structures import CallBlock, FoundLaunches, LaunchColumns, LaunchedRows
 
 _Ints = npt.NDArray[np.int64]
@@ -21,11 +20,13 @@ _Ids = npt.NDArray[np.uint32]
 class FoundPairs:
     """What a block of calls launched, and what it took from calls of earlier blocks.
 
+    A :class:`LaunchFinder` gives the pairs of the next block in the same memory.
+
     Attributes:
         activity: row of what was launched, shape (pairs,).
         call: place of its call in the block.
         launched: which calls of the block launched something, shape (calls,).
-        lost: the first row of what each earlier call lost.
+        lost: a row of what each earlier call lost, which has no work after all.
         lost_start_ns: when that call began.
     """
 

@@ -220,8 +220,8 @@ class Library:
         status = self.functions.bubbleviz_leaves(
             ctypes.byref(file),
             ctypes.c_uint32(root),
-            _pointer(page),
-            _pointer(last_row),
+            pointer(page),
+            pointer(last_row),
             _SIZE(len(page)),
             ctypes.byref(count),
         )
@@ -250,7 +250,7 @@ class Library:
             ctypes.byref(_leaves(leaves, begin, end, first, last)),
             _array(columns),
             len(columns),
-            _pointer(values),
+            pointer(values),
             _SIZE(room),
             ctypes.byref(rows),
         )
@@ -287,12 +287,12 @@ class Library:
                 (ctypes.c_int64 * 4)(*selection.kinds),
                 selection.text_id,
                 len(ids),
-                _pointer(ids),
+                pointer(ids),
                 times.start,
                 times.end,
                 times.thread,
                 len(threads),
-                _pointer(threads),
+                pointer(threads),
                 times.shortest_ns,
                 times.since_ns,
                 times.until_ns,
@@ -327,7 +327,8 @@ def _named_rows(result: _Named, columns: int) -> NamedRows:
     )
 
 
-def _pointer(column: npt.NDArray[np.generic]) -> ctypes.c_void_p:
+def pointer(column: npt.NDArray[np.generic]) -> ctypes.c_void_p:
+    """Return the address of a contiguous column."""
     return column.ctypes.data_as(ctypes.c_void_p)
 
 

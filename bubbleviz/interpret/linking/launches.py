@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.interpret.linking.correlations import CorrelationIndex
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, widened
+from bubbleviz.model.columns import NONE, Codes, widened
 from bubbleviz.model.profile import Activities, Calls
-from bubbleviz.model.values import frozen
-from bubbleviz.native.launching import LaunchFinder
+from bubbleviz.native.launching import FoundPairs, LaunchFinder
 from bubbleviz.native.library import library
-
-
-@frozen
-class LaunchBlock:
-    """What a block of calls launched, and what it took from calls of earlier blocks.
-
-    Attributes:
-        activity: row of what was launched, shape (pairs,).
-        call: place of its call in the block, shape (pairs,).
-        launched: which calls launched something, shape (calls,).
-        lost: an activity of each earlier call that has no work after all.
-        lost_start_ns: when that call began.
-    """
-
-    activity: Codes
-    call: npt.NDArray[np.signedinteger]
-    launched: Bools
-    lost: Codes
-    lost_start_ns: Ints
 
 
 class Launches:
@@ -50,7 +29,7 @@ class Launches:
         self._index = CorrelationIndex(activities)
         self._finder = _finder(self._index)
 
-    def of(self, calls: Calls) -> LaunchBlock:
+    def of(self, calls: Calls) -> FoundPairs:
         """Return what some calls (at least one) launched."""
         row = calls.row
         self.call = widened(self.call, row)
@@ -58,13 +37,10 @@ class Launches:
         self._last_row = max(self._last_row, int(row.max()))
         if self._finder and ascending and self.call.dtype == np.int32:
             columns = row, calls.start_ns, calls.thread, calls.correlation_id
-            found = self._finder.find(*columns, (self.call, self.start_ns))
-            return LaunchBlock(
-                found.activity, found.call, found.launched, found.lost, found.lost_start_ns
-            )
+            return self._finder.find(*columns, (self.call, self.start_ns))
         return self._matched(calls)
 
-    def _matched(self, calls: Calls) -> LaunchBlock:
+    def _matched(self, calls: Calls) -> FoundPairs:
         """Return what some calls launched, by numpy."""
         activity, call = self._index.launched_by(calls)
         taken = self.call[activity] != NONE
@@ -77,7 +53,7 @@ class Launches:
         self.start_ns[activity] = calls.start_ns[call]
         launched = np.zeros(len(calls), bool)
         launched[call] = True
-        return LaunchBlock(activity, call, launched, lost, lost_start_ns)
+        return FoundPairs(activity, call, launched, lost, lost_start_ns)
 
 
 def _finder(index: CorrelationIndex) -> LaunchFinder | None:

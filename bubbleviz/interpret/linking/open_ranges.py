@@ -29,15 +29,14 @@ class OpenRanges:
 
     def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
         """Return the row of the innermost range around each [start, end]; -1 none."""
-        best = np.full(len(start_ns), NONE, np.int64)
-        for rows, index in self._layers[:1]:
-            at = index.around(start_ns, end_ns)
-            best = np.where(at >= 0, rows[at], NONE)
-        for rows, index in self._layers[1:]:
+        if not self._layers:
+            return np.full(len(start_ns), NONE, np.int64)
+        first, *others = self._layers
+        best = _row_around(first, start_ns, end_ns)
+        for layer in others:
             left = np.flatnonzero(best == NONE)
             if len(left):
-                at = index.around(start_ns[left], end_ns[left])
-                best[left] = np.where(at >= 0, rows[at], NONE)
+                best[left] = _row_around(layer, start_ns[left], end_ns[left])
         return best
 
     def all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
@@ -45,6 +44,13 @@ class OpenRanges:
         for rows, index in self._layers:
             for query, at in index.all_around(start_ns, end_ns):
                 yield query, rows[at]
+
+
+def _row_around(layer: tuple[Ints, Innermost], start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return the row of a layer's innermost range around each [start, end]; -1 none."""
+    rows, index = layer
+    at = index.around(start_ns, end_ns)
+    return np.where(at >= 0, rows[at], NONE)
 
 
 class ThreadRanges:

@@ -42,7 +42,7 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
         bounds += f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
     if report.incomplete:
         bounds += f" ! ({INCOMPLETE})"
-    elif report.restriction == MAYBE_INCOMPLETE:
+    elif report.stages_may_be_missing:
         bounds += f" ! ({MAYBE_INCOMPLETE})"
     interval = report.summary.bubble_interval.get(report.headline)
     if report.contradicted(report.headline):

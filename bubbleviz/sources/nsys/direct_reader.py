@@ -251,6 +251,12 @@ class DirectReader:
             return None
         table = self._tables[query]
         selection = Selection(globs, table.text, table.kind, kinds, table.text_id, text_ids)
+        return self._selected(query, selection, bounds)
+
+    def _selected(
+        self, query: str, selection: Selection, bounds: tuple[int, int]
+    ) -> NamedRows | None:
+        table = self._tables[query]
         rows = self._functions.named(self._file, table.leaves, table.columns, selection, *bounds)
         return self._read(query, rows)
 
@@ -284,14 +290,14 @@ class DirectReader:
             times_ns: they end after the first and start before the second.
             bounds: the first and the last row.
         """
-        if not self.reads("ranges/named"):
+        query = "ranges/named"
+        if not self.reads(query):
             return None
-        table = self._tables["ranges/named"]
+        table = self._tables[query]
         start, end, _, thread, *_ = table.columns
         times = TimeSelection(start.index, end.index, thread.index, threads, shortest_ns, *times_ns)
         selection = Selection(("*",), table.text, table.kind, kinds, table.text_id, times=times)
-        rows = self._functions.named(self._file, table.leaves, table.columns, selection, *bounds)
-        return self._read("ranges/named", rows)
+        return self._selected(query, selection, bounds)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.database import Binds, Database
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import query
-from bubbleviz.sources.nsys.ranges import KINDS, RANGE_ROWS, event_types
+from bubbleviz.sources.nsys.ranges import RANGE_ROWS, event_types, kinds_in
 from bubbleviz.sources.nsys.scan import Readers, Scan, Stretch
 
 _Rows = Sequence[tuple[object, ...]]
@@ -29,7 +29,7 @@ class LastingStretch(Stretch):
         found = None
         if readers.direct:
             found = readers.direct.lasting(
-                tuple(int(binds[kind] or 0) for kind in KINDS),
+                kinds_in(binds),
                 tuple(sorted(json.loads(str(binds["threads"])))),
                 int(binds["shortest"] or 0),
                 (int(binds["since"] or 0), int(binds["until"] or 0)),
@@ -38,8 +38,9 @@ class LastingStretch(Stretch):
         if found is None:
             return super().rows(readers)
         start_ns, end_ns, _, thread, _, text_id = found.values.tolist()
-        registered = {i for i, text in zip(text_id, found.texts, strict=True) if text is None}
-        names = _strings(readers.database(), registered - {NONE}) if registered - {NONE} else {}
+        named = zip(text_id, found.texts, strict=True)
+        registered = {i for i, text in named if text is None and i != NONE}
+        names = _strings(readers.database(), registered) if registered else {}
         texts = [
             names.get(i) if text is None else text
             for i, text in zip(text_id, found.texts, strict=True)

@@ -31,7 +31,7 @@ _EVENT_TYPES = {
     "NvtxtStartEndRange": 71,
 }
 #: The parameters of queries for the four of them.
-KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
+_KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
 #: A sample is about so many pieces of so many rows.
 _SAMPLES = 64
 _SAMPLE_ROWS = 256
@@ -49,6 +49,11 @@ def event_types(export: Export) -> Mapping[str, int]:
         "nvtxt_push_pop": codes["NvtxtPushPopRange"],
         "nvtxt_start_end": codes["NvtxtStartEndRange"],
     }
+
+
+def kinds_in(binds: Binds) -> tuple[int, ...]:
+    """Return the codes of the four kinds of ranges among the parameters of a query."""
+    return tuple(int(binds[kind] or 0) for kind in _KINDS)
 
 
 def sample_names(export: Export, globs: Sequence[str]) -> Mapping[str, int]:
@@ -109,13 +114,12 @@ class _NamedStretch(Stretch):
 
     def rows(self, readers: Readers) -> list[tuple[object, ...]]:
         """Return the rows of ranges/named.sql."""
-        binds = dict(self.binds)
         rows = None
         if readers.direct:
             rows = readers.direct.named(
                 self.query,
                 self.names.globs,
-                tuple(int(binds[kind] or 0) for kind in KINDS),
+                kinds_in(dict(self.binds)),
                 tuple(sorted(self.names.strings)),
                 (self.first, self.last),
             )
