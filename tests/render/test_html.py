@@ -225,7 +225,13 @@ def test_a_library_that_is_not_there_is_asked_for(
     assert not file.exists()
 
 
-def test_the_command_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # From beside the page: a relative path from elsewhere can hold the whole of the folder's.
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
     file = tmp_path / "a page.html"
     assert main(["analyze", str(ONE), "--html", str(file)]) == 0
     capsys.readouterr()
