@@ -17,7 +17,7 @@ from bubbleviz.model.values import frozen
 #: How many shapes of names a draft holds at most.
 _MOST_SHAPES = 12
 #: How many drafts are made at most.
-_MOST_DRAFTS = 8
+_MOST_DRAFTS = 9
 #: What unnamed numbers behind the name of a pass may count, in this order.
 _ORDERS = (("microbatch", "chunk", "sequence"), ("chunk", "microbatch", "sequence"))
 
@@ -58,7 +58,8 @@ def drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
 
     They differ where names leave it open: ranges of one phase may lie in each other (a trainer's
     forward around a library's), several numbers in a row may be microbatch and chunk or the other
-    way round, and numbers of a mark may be an iteration's, or a rank's.
+    way round, a chunk alone may be what others call a microbatch, and numbers of a mark may be an
+    iteration's, or a rank's.
 
     Args:
         counts: how often each name occurs.
@@ -107,6 +108,7 @@ def _variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeaning]]:
     yield outer[:_MOST_SHAPES]
     for order in _ORDERS:
         yield [_numbered(m, order) for m in outer[:_MOST_SHAPES]]
+    yield [_alone(m) for m in outer[:_MOST_SHAPES]]
     yield _outer(_meanings(shapes, "iteration"))[:_MOST_SHAPES]
     yield [_by_order(m) for m in outer[:_MOST_SHAPES]]
     yield list({m.phase: m for m in reversed(outer)}.values())[::-1]
@@ -124,6 +126,18 @@ def _by_order(meaning: ShapeMeaning) -> ShapeMeaning:
     """Return a meaning without microbatches, which an analysis then numbers by order."""
     groups = tuple(group * (group != "microbatch") for group in meaning.groups)
     return replace(meaning, groups=groups) if meaning.works else meaning
+
+
+def _alone(meaning: ShapeMeaning) -> ShapeMeaning:
+    """Return a meaning in which the first number that varies is the microbatch, if none is."""
+    if not meaning.works or meaning.part or "microbatch" in meaning.groups:
+        return meaning
+    varying = [at for at, n in enumerate(meaning.shape.distinct) if n > 1 and meaning.groups[at]]
+    if not varying:
+        return meaning
+    groups = list(meaning.groups)
+    groups[varying[0]] = "microbatch"
+    return replace(meaning, groups=tuple(groups))
 
 
 def _numbered(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
@@ -174,10 +188,16 @@ def _literal(text: str) -> str:
 
 def _quoted(text: str) -> str:
     """Return a TOML string that needs no escapes, or one with them."""
-    if "'" not in text:
+    if "'" not in text and text.isprintable():
         return f"'{text}'"
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return '"' + "".join(map(_character, text)) + '"'
+
+
+def _character(character: str) -> str:
+    """Return a character of a TOML string, as an escape where it would end or garble it."""
+    if character in '\\"':
+        return f"\\{character}"
+    return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
 def _escaped(text: str) -> str:

@@ -69,6 +69,15 @@ _NO_OPERATION = re.compile(
     r"|rope|rotary|entropy)[a-z0-9_]*$"
 )
 _DIGITS = re.compile(r"[0-9]+")
+#: What stands behind a number that measures a time, a size, a share or a rate.
+_UNIT = re.compile(
+    r"\s?(?:%|(?:(?i:[nmuµμ]?s|secs?|seconds?|min|minutes?|h|hours?|x|bytes|tokens?|[kmgtp]?flops?|"
+    r"[kmg]?hz)|[KGTkgt]i?[Bb]|Mi?B)(?:/s|ps)?(?![a-zA-Z0-9_]|\s*[=:#]))"
+)
+#: Of these, the ones that may also be the first letter of what the next number counts.
+_LABEL = re.compile(r"\s?(?i:s|h|m?b)[^a-zA-Z0-9]*$")
+#: A decimal number: its fraction has several digits, as no number of a microbatch need have.
+_DECIMAL = re.compile(r"(?<![0-9.])[0-9]+\.[0-9]{2,}(?![0-9.])")
 #: A number of a microbatch is smaller.
 _MICROBATCHES = 10_000
 
@@ -84,6 +93,7 @@ class NameShape:
         tailed: whether ``emit_nvtx`` wrote something behind one.
         distinct: how many values each number has.
         largest: the largest of each.
+        measures: whether each is a decimal, or stands in front of a unit, and so counts nothing.
     """
 
     pieces: tuple[str, ...]
@@ -92,6 +102,7 @@ class NameShape:
     tailed: bool
     distinct: tuple[int, ...]
     largest: tuple[int, ...]
+    measures: tuple[bool, ...]
 
     @cached_property
     def phase(self) -> Phase | None:
@@ -139,6 +150,8 @@ class NameShape:
 
     def _group(self, at: int, batch: str) -> str:
         piece = self._before(at)
+        if self.measures[at]:
+            return ""
         if at == self.batch and self.distinct[at] > 1:
             return batch
         group = next((group for words, group in _NUMBERS if words.search(piece)), "")
@@ -149,7 +162,7 @@ class NameShape:
     def _follows_pass(self, at: int) -> bool:
         """Whether a number follows the name of a pass, and is no part of a word or an address."""
         alone = not self.pieces[at + 1][:1].isalpha() and self.largest[at] < _MICROBATCHES
-        return alone and bool(_PASS.search(self._before(at)))
+        return alone and not self.measures[at] and bool(_PASS.search(self._before(at)))
 
 
 def shapes_of(counts: Mapping[str, int]) -> list[NameShape]:
@@ -163,7 +176,7 @@ def shapes_of(counts: Mapping[str, int]) -> list[NameShape]:
     tailed: set[tuple[str, ...]] = set()
     for text, count in counts.items():
         name = bare_name(text)
-        if name.isprintable() and 0 < len(name) <= 100 and not _NO_OPERATION.search(name):
+        if 0 < len(name) <= 100 and "\0" not in name and not _NO_OPERATION.search(name):
             pieces = tuple(_DIGITS.split(name))
             total[pieces] += count
             names.setdefault(pieces, []).append(name)
@@ -176,7 +189,32 @@ def shapes_of(counts: Mapping[str, int]) -> list[NameShape]:
 def _shape(pieces: tuple[str, ...], names: Sequence[str], count: int, *, tailed: bool) -> NameShape:
     numbers = [set(map(int, column)) for column in zip(*map(_DIGITS.findall, names), strict=True)]
     distinct = tuple(map(len, numbers))
-    return NameShape(pieces, min(names), count, tailed, distinct, tuple(map(max, numbers)))
+    largest = tuple(map(max, numbers))
+    return NameShape(pieces, min(names), count, tailed, distinct, largest, _measures(pieces, names))
+
+
+def _measures(pieces: Sequence[str], names: Sequence[str]) -> tuple[bool, ...]:
+    """Tell which numbers of names are decimals, or stand in front of a unit."""
+    last = len(pieces) - 2
+    units = [
+        _UNIT.match(pieces[at + 1]) is not None
+        and (at == last or _LABEL.match(pieces[at + 1]) is None)
+        for at in range(last + 1)
+    ]
+    fractions = [
+        pieces[at] == "." and at > 0 and (units[at] or _decimals(names, at))
+        for at in range(last + 1)
+    ]
+    return tuple(
+        unit or fraction or whole
+        for unit, fraction, whole in zip(units, fractions, [*fractions, False][1:], strict=True)
+    )
+
+
+def _decimals(names: Sequence[str], at: int) -> bool:
+    """Tell whether in every name the number at a place is the fraction of a decimal."""
+    found = ([m.start() for m in _DIGITS.finditer(name)][at - 1] for name in names)
+    return all(_DECIMAL.match(name, start) for name, start in zip(names, found, strict=True))
 
 
 def folded(counts: Mapping[str, int], most: int) -> tuple[tuple[str, int], ...]:

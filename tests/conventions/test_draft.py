@@ -425,3 +425,69 @@ def test_a_refusal_without_ranges_of_work_names_no_draft(
 
     assert main(["analyze", str(path)]) == 1
     assert "inspect" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"F": "forward_one_chunk #", "B": "backward_one_chunk #"},
+        {"F": "pipe fwd chunk #", "B": "pipe bwd chunk #"},
+        {"F": "pipe fwd chunk # 3.5us", "B": "pipe bwd chunk # 4.5us"},
+        {"F": "forward 12% chunk #", "B": "backward 80% chunk #"},
+        {"F": "forward\nmb #", "B": "backward\nmb #"},
+        {"F": "forward\u202emb #", "B": "backward\u202emb #"},
+        {"F": 'it\'s forward\t"x" #', "B": "it's backward\x1b\\d #"},
+    ],
+    ids=repr,
+)
+def test_a_draft_reads_numbers_as_gives_the_ratio(names: dict[str, str], tmp_path: Path) -> None:
+    run = _renamed(tmp_path, **names)
+    assert _tried(run, tmp_path) == pytest.approx(3 / 11)
+    suggestion = bubbleviz.inspect(run).suggestion
+    assert suggestion is not None
+    assert suggestion.replace("\n", "").isprintable()
+
+
+def test_chunks_beside_microbatches_stay_chunks() -> None:
+    draft = suggest({f"fwd chunk {chunk} mb {mb}": 1 for chunk in (0, 1) for mb in range(4)})
+    assert draft is not None
+    assert "fwd chunk (?P<chunk>[0-9]+) mb (?P<microbatch>[0-9]+)$" in draft
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("forward 0.832 ms", "forward 0.917 ms"),
+        ("forward 0.05", "forward 1.25"),
+        ("forward 3.5 s", "forward 4.5 s"),
+        ("forward 12 us", "forward 13 us"),
+        ("forward 512 MB", "forward 256 MB"),
+        ("forward 2 GiB/s", "forward 3 GiB/s"),
+        ("forward 80%", "forward 90%"),
+        ("forward 2 x 1024", "forward 4 x 1024"),
+        ("forward step 12 ms", "forward step 13 ms"),
+    ],
+    ids=lambda names: names[0],
+)
+def test_a_number_in_front_of_a_unit_counts_nothing(names: tuple[str, ...]) -> None:
+    draft = suggest(dict.fromkeys(names, 3))
+    assert draft is not None
+    assert "(?P<" not in draft
+
+
+@pytest.mark.parametrize(
+    ("names", "regex"),
+    [
+        (("forward 3 512 MB", "forward 4 512 MB"), "forward (?P<microbatch>[0-9]+) [0-9]+ MB"),
+        (("forward m3 0.25 ms", "forward m4 0.75 ms"), "forward m(?P<microbatch>[0-9]+) "),
+        (("forward 3 s2", "forward 4 s2"), "forward (?P<microbatch>[0-9]+) s[0-9]+"),
+        (("forward 3.0.1", "forward 3.1.1"), "forward (?P<microbatch>[0-9]+)"),
+        (("forward 3.1", "forward 4.1"), "forward (?P<microbatch>[0-9]+)"),
+        (("forward 2.10", "forward 3.9"), "forward (?P<microbatch>[0-9]+)"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_number_beside_one_with_a_unit_counts(names: tuple[str, ...], regex: str) -> None:
+    draft = suggest(dict.fromkeys(names, 3))
+    assert draft is not None
+    assert regex in draft
