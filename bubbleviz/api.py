@@ -95,10 +95,10 @@ def analyze(
         explanation = explain(run, counts)
         run, counts, explanation = windowed(part, run, counts, explanation)
         shown = run.ranks, run.operations, counts.iterations
-        inferred = any(recording.microbatches_inferred for recording in recordings)
+        notes = (*run.limitations, *(note for r in recordings for note in r.limitations))
         schedule = schedule_of(
             *shown,
-            inferred=inferred,
+            noted=frozenset(note.kind for note in notes),
             stages_missing=run.stages_missing,
             pipeline_unproven=run.pipeline_unproven,
         )

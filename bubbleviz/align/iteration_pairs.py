@@ -98,11 +98,13 @@ def _moves(
     """Return each rank's shift of iteration numbers, whether all are known, and only by counts.
 
     Each rank is put beside the one before it in its pipeline, a pipeline's first rank beside the
-    first rank of all, and a copy beside the copy before it.
+    first rank of all, and a copy beside the copy before it. A rank without GPU work has no times
+    to compare and takes part in no ratio, so it is left where it is.
     """
     moves = np.zeros(len(places.order), np.int64)
     known, by_count = True, False
-    order = places.order[np.isin(places.order, operations.rank[counted])].tolist()
+    spanned = counted & (operations.has_span == 1)
+    order = places.order[np.isin(places.order, operations.rank[spanned])].tolist()
     by_rank = np.argsort(operations.rank, kind="stable")
     bounds = np.searchsorted(operations.rank[by_rank], np.arange(len(places.order) + 1))
     histories = {}

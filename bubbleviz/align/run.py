@@ -23,12 +23,13 @@ from bubbleviz.align.timebase import Timebase, timebase
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import places_in
+from bubbleviz.model.grouping import distinct, places_in, without
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
     Limitation,
+    LimitationKind,
     Operations,
     Rank,
     RankIntervals,
@@ -173,6 +174,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
             *time.limitations,
             *staging.limitations,
             *_idle_ranks(joined),
+            *_unspanned_ranks(joined),
         ),
         rank_of_local=tuple(place[profiles == i] for i in range(len(recordings))),
     )
@@ -238,6 +240,25 @@ def _idle_ranks(joined: JoinedRecordings) -> tuple[Limitation, ...]:
     idle = [label for number, label in enumerate(labels) if number not in working]
     reason = "they take no part in any ratio: " + ", ".join(idle)
     return (Limitation("ranks without forward or backward", reason, len(idle)),) if idle else ()
+
+
+def _unspanned_ranks(joined: JoinedRecordings) -> tuple[Limitation, ...]:
+    """Return a limitation for ranks none of whose forwards and backwards has any GPU work."""
+    operations = joined.operations
+    counted = np.isin(operations.phase, COUNTED)
+    measured = distinct(operations.rank[counted & (operations.has_span == 1)])
+    lost = set(without(distinct(operations.rank[counted]), measured).tolist())
+    if not lost or len(measured) == 0:
+        return ()
+    labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
+    reason = (
+        "no kernel belongs to any of their forwards and backwards, so they take no part in any "
+        "ratio: "
+        + ", ".join(label for number, label in enumerate(labels) if number in lost)
+        + "; record the calls that launch kernels, and the kernels, from the first iteration on"
+    )
+    kind = LimitationKind.STAGES_WITHOUT_GPU_WORK
+    return (Limitation("stages without GPU work", reason, len(lost), kind),)
 
 
 def _active(joined: JoinedRecordings, place: Ints, staging: Staging, time_ns: Ints) -> Ints:

@@ -6,6 +6,7 @@ import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.device_work import DeviceWork
+from bubbleviz.interpret.homeless_ranges import limitations_of_homeless
 from bubbleviz.interpret.iterations import HostOrder, constant_names, number_iterations
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
@@ -51,7 +52,6 @@ def operation_ranges_of(
     placed = np.concatenate((ran, copied))
     idle = without(np.arange(len(named)), placed // count)
     home = _home_ranks(named, idle, placed, ranks)
-    lost = int((home < 0).sum())
     placed = np.concatenate((placed, (idle * count + home)[home >= 0]))
     of_range, rank = placed // count, placed % count
     order = np.lexsort((of_range, named.start_ns[of_range], rank))
@@ -66,14 +66,7 @@ def operation_ranges_of(
     unnumbered = (constant & np.isin(name.phase, WORK)) | (counted & (name.microbatch < 0))
     operation = _grouped(timing, iteration, unnumbered & ~name.part, name.part)
     placed_ranges = OperationRanges(of_range, rank, mark, iteration, unnumbered, operation)
-    limits = (
-        Limitation(
-            "ranges without GPU work whose device is unknown",
-            f"{profile.source.path}: their process uses several devices",
-            lost,
-        ),
-    )
-    return placed_ranges, limits if lost else ()
+    return placed_ranges, limitations_of_homeless(profile, named, names, idle[home < 0])
 
 
 def _ran_on(work: DeviceWork, ranges: int, ranks: int) -> tuple[Ints, Ints]:

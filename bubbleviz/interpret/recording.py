@@ -14,7 +14,6 @@ from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
     Limitation,
-    LimitationKind,
     RankIntervals,
     RankOperations,
 )
@@ -87,9 +86,3 @@ class Recording:
     start_ns: int
     end_ns: int
     limitations: tuple[Limitation, ...]
-
-    @property
-    def microbatches_inferred(self) -> bool:
-        """Whether microbatches are counted by order, since names do not hold them."""
-        kinds = {note.kind for note in self.limitations}
-        return LimitationKind.MICROBATCHES_INFERRED in kinds

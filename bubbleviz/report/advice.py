@@ -55,6 +55,11 @@ _MAYBE_INCOMPLETE = (
     "Make sure that no profile is missing: between some stages every microbatch is away long "
     "enough for one more; where all are here, --parallel says so, and transfers take that time"
 )
+#: What to do where only the ranges of a stage were recorded.
+_WITHOUT_GPU_WORK = (
+    "Record the GPU work of all stages: of some the profiles hold the ranges and no kernel, so the "
+    "bubble of the pipeline is not known; trace CUDA in every process (limitations name them)"
+)
 #: Causes that come with the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 #: The end of a sentence on a bubble at either end of an iteration of ranks that are no pipeline.
@@ -200,7 +205,9 @@ def first_thing(report: Report) -> str | None:
         return lost
     heavier, replays = _heavier_than_bubble(report), _replays(report)
     if report.stages_may_be_missing:
-        return f"{heavier}. {_MAYBE_INCOMPLETE}" if heavier else _MAYBE_INCOMPLETE
+        without_work = report.stages_without_gpu_work
+        complete = _WITHOUT_GPU_WORK if without_work else _MAYBE_INCOMPLETE
+        return f"{heavier}. {complete}" if heavier and not without_work else complete
     change = None if replays is None else _best_change(report, replays)
     if heavier is not None:
         return f"{heavier}. {change}" if change else heavier

@@ -134,8 +134,15 @@ class Report:
 
     @property
     def stages_may_be_missing(self) -> bool:
-        """Whether microbatches are away from some stage long enough for one in between."""
-        return any(note.kind is LimitationKind.STAGES_MAY_BE_MISSING for note in self.limitations)
+        """Whether stages lack their GPU work, or there is time enough for one in between."""
+        return self.stages_without_gpu_work or any(
+            note.kind is LimitationKind.STAGES_MAY_BE_MISSING for note in self.limitations
+        )
+
+    @property
+    def stages_without_gpu_work(self) -> bool:
+        """Whether only the ranges of some stages were recorded."""
+        return any(note.kind is LimitationKind.STAGES_WITHOUT_GPU_WORK for note in self.limitations)
 
     @property
     def stages_contradicted(self) -> bool:

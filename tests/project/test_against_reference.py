@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import HealthCheck, example, find, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz import api
@@ -18,6 +18,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 from tests.support import reference, strategies
+from tests.support.nsys_exports import C, K, R
 
 EXAMPLES = int(os.environ.get("BUBBLEVIZ_EXAMPLES", "120"))
 SETTINGS = settings(
@@ -207,8 +208,25 @@ def accounts_of_report(report: Report) -> list[Accounts]:
     ]
 
 
+def _ranges(pid: int, *named: tuple[int, int, str]) -> tuple[R, ...]:
+    return tuple(R(start, end, name, tid=1, pid=pid) for start, end, name in named)
+
+
+#: Two ranks: kernels and ranges of both, and only one with a call that launches any.
+_ONE_WITHOUT_GPU_WORK = strategies.Rows(
+    kernels=tuple(K(at, at + 1, at, "gemm", pid) for pid in (1, 2) for at in (0, 1)),
+    calls=(C(0, 1, 2, tid=1, pid=1), C(0, 0, 1, tid=1, pid=2), C(0, 1, 2, tid=1, pid=2)),
+    ranges=(
+        *_ranges(1, (0, 0, "F0.0.0"), (0, 0, "RECV_BACKWARD0.0.0"), (1, 1, "Optimizer")),
+        *_ranges(2, (0, 0, "F0.0.0"), (0, 1, "B0.0.0"), (0, 0, "RECV_BACKWARD0.0.0")),
+        *_ranges(2, (1, 1, "Optimizer")),
+    ),
+)
+
+
 @SETTINGS
 @given(strategies.schedules())
+@example(_ONE_WITHOUT_GPU_WORK)
 def test_numbers_of_one_rank(rows: strategies.Rows) -> None:
     """One rank needs no pairing, where the reference is simpler than the definition allows."""
     report, found = both(rows)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from shutil import copy
 
 import pytest
 
@@ -172,3 +175,78 @@ def test_stages_that_may_be_missing_are_marked_and_come_first() -> None:
         parallel=Parallel(tp=1, pp=3, dp=1),
     )
     assert stated.restriction is None
+
+
+# Ranges whose GPU work was not recorded
+
+MAYBE = "maybe incomplete: stages may be missing"
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+def _without_kernels(folder: Path, *ranks: int, what: str = KERNELS) -> Path:
+    """Return the 1F1B example without the rows of these ranks in a table."""
+    path = folder / "node0.sqlite"
+    copy(FIXTURES / "1f1b" / "node0.sqlite", path)
+    with closing(sqlite3.connect(path)) as database, database:
+        of_rank = f"SELECT DISTINCT globalPid FROM {KERNELS} ORDER BY deviceId"
+        pids = [pid for (pid,) in database.execute(of_rank)]
+        for rank in ranks:
+            database.execute(
+                f"DELETE FROM {what} WHERE {'globalPid' if what == KERNELS else 'globalTid'} "
+                ">> 24 = ? >> 24",
+                (pids[rank],),
+            )
+    return path
+
+
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize(
+    ("what", "restriction"), [(KERNELS, MAYBE), ("CUPTI_ACTIVITY_KIND_RUNTIME", INCOMPLETE)]
+)
+def test_a_rank_without_gpu_work_is_a_missing_stage(
+    rank: int, what: str, restriction: str, tmp_path: Path
+) -> None:
+    report = bubbleviz.analyze(_without_kernels(tmp_path, rank, what=what))
+
+    assert report.stages_may_be_missing
+    assert report.restriction == restriction
+    assert f"! ({restriction})" in text_of(report).splitlines()[0]
+    assert str(first_thing(report)).startswith("Record the GPU work of all stages")
+    notes = {note.what: note for note in report.limitations}
+    assert notes["stages without GPU work"].count == 1
+    assert "ranges without GPU work whose device is unknown" not in notes
+    assert report.schedule is not None
+    assert report.schedule.name is None
+    assert "the schedule" not in methods(report)
+
+
+def test_the_processes_without_gpu_work_are_named(tmp_path: Path) -> None:
+    whole = bubbleviz.analyze(FIXTURES / "1f1b")
+    report = bubbleviz.analyze(_without_kernels(tmp_path, 0, 2))
+
+    (note,) = (note for note in report.limitations if note.what == "stages without GPU work")
+    assert f"processes {whole.ranks[0].pid}, {whole.ranks[2].pid}, and no kernel" in note.reason
+    assert "record CUDA in all processes" in note.reason
+
+
+def test_one_rank_with_gpu_work_is_one_stage_of_a_pipeline(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(_without_kernels(tmp_path, 1, 2, 3))
+
+    assert report.schedule is not None
+    assert not report.single_stage
+    assert report.schedule.reason.startswith("the profiles hold one stage of a pipeline")
+
+
+def test_a_process_that_names_no_pass_is_no_stage(tmp_path: Path) -> None:
+    path = _without_kernels(tmp_path, 3)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "DELETE FROM NVTX_EVENTS WHERE text != 'Optimizer' AND globalTid >> 24 NOT IN "
+            f"(SELECT globalPid >> 24 FROM {KERNELS})"
+        )
+    report = bubbleviz.analyze(path)
+
+    notes = {note.what: note.reason for note in report.limitations}
+    assert "stages without GPU work" not in notes
+    unknown = notes["ranges without GPU work whose device is unknown"]
+    assert unknown.endswith("their process has no GPU work")

@@ -29,9 +29,11 @@ from bubbleviz.explain.recognition.reasons import (
     OTHER_STAGES_MISSING,
     PIPELINE_UNPROVEN,
     SINGLE_STAGE,
+    STAGES_MAY_BE_MISSING,
+    STAGES_MISSING,
 )
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.operations import LimitationKind, Operations, Rank
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
@@ -105,20 +107,25 @@ def schedule_of(
     operations: Operations,
     iterations: Sequence[Iteration],
     *,
-    inferred: bool = False,
+    noted: frozenset[LimitationKind] = frozenset(),
     stages_missing: bool = False,
     pipeline_unproven: bool = False,
 ) -> Recognition:
-    """Return which schedule a run ran.
+    """Return which schedule a run ran; none is named where stages are or may be missing.
+
+    A run that kept a schedule exactly, from its first to its last stage, refutes that they may be.
 
     Args:
         ranks: of the report.
         operations: of these.
         iterations: of the report.
-        inferred: whether their microbatches are counted by order, since names do not hold them.
+        noted: kinds of the run's limitations.
         stages_missing: whether no profile holds some virtual stages of the run.
         pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
     """
+    inferred = LimitationKind.MICROBATCHES_INFERRED in noted
+    may_be_missing = LimitationKind.STAGES_MAY_BE_MISSING in noted
+    stages_missing = stages_missing or LimitationKind.STAGES_WITHOUT_GPU_WORK in noted
     trains = any(iteration.kind == "training" for iteration in iterations)
     if trains and _is_single_stage(ranks, operations):
         return Recognition(None, reason=OTHER_STAGES_MISSING if stages_missing else SINGLE_STAGE)
@@ -126,6 +133,10 @@ def schedule_of(
         return Recognition(None, reason=PIPELINE_UNPROVEN)
     plans = Plans()
     result = _recognise(ranks, operations, iterations, lambda ran: verdict(ran, plans))
+    if stages_missing and result.iterations:
+        return Recognition(None, reason=STAGES_MISSING, inferred=inferred)
+    if may_be_missing and result.name is not None and not result.exact:
+        return Recognition(None, reason=f"{STAGES_MAY_BE_MISSING} {result.name}", inferred=inferred)
     if result.name is None:
         reason = result.reason or "no known schedule has this order"
     else:

@@ -1,0 +1,67 @@
+"""Ranges that launched nothing and have no rank: their process has several devices, or none.
+
+A process that names a forward or backward, and has no kernel, ran a stage whose GPU work was not
+recorded: a profile of it cannot be told from one that lacks the stage, but for these ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bubbleviz.conventions.range_names import NameMeanings
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import distinct
+from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
+
+#: Processes that a sentence lists; all are counted.
+_LISTED = 8
+
+
+def limitations_of_homeless(
+    profile: Profile, named: Ranges, names: NameMeanings, rows: Ints
+) -> tuple[Limitation, ...]:
+    """Return why ranges have no rank.
+
+    Args:
+        profile: with the kernels and copies that make ranks.
+        named: its ranges that name operations.
+        names: what the names of ranges mean.
+        rows: of ``named``, those that have no rank.
+    """
+    process = process_of(named.thread[rows])
+    at_work = np.isin(process, profile.activities.ranks[:, 0])
+    counted = np.isin(names.phase[named.name_id[rows]], COUNTED)
+    stages = distinct(process[~at_work & counted])
+    unknown = at_work | ~np.isin(process, stages)
+    return (*_without_gpu_work(profile, stages), *_without_device(profile, at_work[unknown]))
+
+
+def _without_gpu_work(profile: Profile, process: Ints) -> Iterator[Limitation]:
+    """Yield the limitation of processes that ran forward or backward, and have no kernel."""
+    if len(process) == 0:
+        return
+    pids = ", ".join(str(pid_of(number)) for number in process[:_LISTED].tolist())
+    pids += ", …" if len(process) > _LISTED else ""
+    yield Limitation(
+        "stages without GPU work",
+        f"{profile.source.path}: it holds ranges of forward or backward of "
+        f"process{'' if len(process) == 1 else 'es'} {pids}, and no kernel of them, so their "
+        "stages are missing in every number; record CUDA in all processes of the run",
+        len(process),
+        LimitationKind.STAGES_WITHOUT_GPU_WORK,
+    )
+
+
+def _without_device(profile: Profile, at_work: Bools) -> Iterator[Limitation]:
+    """Yield the limitations of single ranges, by whether their process has any GPU work."""
+    for reason, count in (
+        ("their process uses several devices", int(at_work.sum())),
+        ("their process has no GPU work", int((~at_work).sum())),
+    ):
+        if count:
+            what = "ranges without GPU work whose device is unknown"
+            yield Limitation(what, f"{profile.source.path}: {reason}", count)
