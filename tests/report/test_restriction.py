@@ -200,15 +200,13 @@ def _without_kernels(folder: Path, *ranks: int, what: str = KERNELS) -> Path:
 
 
 @pytest.mark.parametrize("rank", range(4))
-@pytest.mark.parametrize(
-    ("what", "restriction"), [(KERNELS, MAYBE), ("CUPTI_ACTIVITY_KIND_RUNTIME", INCOMPLETE)]
-)
-def test_a_rank_without_gpu_work_is_a_missing_stage(
-    rank: int, what: str, restriction: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("what", [KERNELS, "CUPTI_ACTIVITY_KIND_RUNTIME"])
+def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(_without_kernels(tmp_path, rank, what=what))
 
     assert report.stages_may_be_missing
+    # Transfers of the first and last stage that are left show that there are others.
+    restriction = MAYBE if rank in (1, 2) else INCOMPLETE
     assert report.restriction == restriction
     assert f"! ({restriction})" in text_of(report).splitlines()[0]
     assert str(first_thing(report)).startswith("Record the GPU work of all stages")
