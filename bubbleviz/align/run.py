@@ -56,6 +56,8 @@ class Run:
         overlapped_ns: how much of that time compute kernels ran as well.
         kernel_ns: how long any kernel ran between these two instants; the same shape.
         gap_ns: how long none ran while work kept the rank busy: launch gaps; the same shape.
+        collective_gap_ns: how long a collective ran, and no compute kernel, while an operation kept
+            the rank busy; the same shape.
         unattributed: compute outside every compute operation.
         exposed: when a rank ran no operation, and communication that is not between two ranks.
         overheads: when the profiler held a rank's process up.
@@ -79,6 +81,7 @@ class Run:
     overlapped_ns: Ints
     kernel_ns: Ints
     gap_ns: Ints
+    collective_gap_ns: Ints
     unattributed: RankIntervals
     exposed: RankIntervals
     overheads: RankIntervals
@@ -160,6 +163,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
         overlapped_ns=_active(joined, place, staging, joined.active.overlapped_ns),
         kernel_ns=_active(joined, place, staging, joined.active.kernel_ns),
         gap_ns=_active(joined, place, staging, joined.active.gap_ns),
+        collective_gap_ns=_active(joined, place, staging, joined.active.collective_gap_ns),
         unattributed=_moved(joined.unattributed, place),
         exposed=_moved(joined.exposed, place),
         overheads=_moved(joined.overheads, place),

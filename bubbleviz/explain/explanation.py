@@ -81,7 +81,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
         communication_of(
             operations,
             receives,
-            causes.idle_ns[bubbles.ratio][:, :, Cause.COLLECTIVE],
+            causes.idle_ns[bubbles.ratio][:, :, Cause.COLLECTIVE] + run.collective_gap_ns,
             run.communication_ns,
             run.overlapped_ns,
         ),

@@ -62,7 +62,7 @@ class CommunicationTimes:
         wait_ns: receives, before their input was ready.
         transfer_ns: receives, once their input was ready.
         exposed_ns: the part of the transfers in which the rank was idle, and exposed collectives:
-            time in which only a collective ran.
+            time in which one ran and no compute kernel, in a bubble or in an operation.
         communication_ns: union of all communication kernels in the rank's own window.
         overlapped_ns: the part of it in which compute kernels ran as well.
     """
@@ -114,8 +114,8 @@ def communication_of(
     Args:
         operations: of all ranks.
         receives: of these.
-        collective_ns: idle time of each rank in each iteration in which only a collective ran,
-            shape (iterations, ranks).
+        collective_ns: time of each rank in each iteration in which a collective ran and no compute
+            kernel, shape (iterations, ranks).
         communication_ns: of each rank in each iteration, shape (iterations, ranks).
         overlapped_ns: likewise.
     """

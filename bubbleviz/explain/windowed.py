@@ -119,6 +119,7 @@ def _run(run: Run, selection: _Selection, extent_ns: tuple[int, int]) -> Run:
         overlapped_ns=run.overlapped_ns[selection.iterations],
         kernel_ns=run.kernel_ns[selection.iterations],
         gap_ns=run.gap_ns[selection.iterations],
+        collective_gap_ns=run.collective_gap_ns[selection.iterations],
         unattributed=_clipped(run.unattributed, extent_ns),
         exposed=_clipped(run.exposed, extent_ns),
         overheads=_clipped(run.overheads, extent_ns),

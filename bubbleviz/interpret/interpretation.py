@@ -24,6 +24,7 @@ from bubbleviz.interpret.linking.open_ranges import enclosing_ranges
 from bubbleviz.interpret.operation_ranges import operation_ranges_of
 from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording
+from bubbleviz.interpret.told_operations import named_as_told
 from bubbleviz.interpret.truncation import mark_unrecorded
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints, joined
@@ -92,7 +93,7 @@ def _recording(
     linked: LinkResult,
 ) -> Recording:
     """Return the operations of a profile whose kernels are linked to ``named`` ranges."""
-    activities, links = profile.activities, linked.links
+    activities, links = named_as_told(profile, linked), linked.links
     phase = names.phase[named.name_id]
     work = work_of(activities, links, named, names, kinds)
     placed, homeless = operation_ranges_of(profile, named, names, work)

@@ -154,6 +154,7 @@ def _record_rank(
     loose = work.compute & ~owned_by(keys, ran.owner, COMPUTE)
     unattributed = intervals.union(work.start_ns[loose], work.end_ns[loose])
     computed = _computed(keys, busy, unattributed)
+    collectives = _collectives(ran, keys, kernels.point_to_point)
     receive = last_received(spans.received_ns, ran.around, work.end_ns[ran.received], ran.received)
     first = FirstWork(ran.rows, begin, receive)
     launches, thread = launches_of(first, work.start_ns, profile.links)
@@ -165,9 +166,9 @@ def _record_rank(
     return RankRecording(
         operations=operations,
         busy=busy,
-        active=active_time(operations, ran, busy),
+        active=active_time(operations, ran, busy, collectives),
         unattributed=_of_rank(ran.rank, unattributed),
-        exposed=_of_rank(ran.rank, _exposed(ran, keys, kernels.point_to_point, computed)),
+        exposed=_of_rank(ran.rank, _exposed(ran, collectives, computed)),
         late=late_launches(operations, thread, computed),
         collectives=collectives_of(keys, ran, launched_ns, kernels.collective[ran.name_id]),
         coverage=rank_coverage(ran, loose),
@@ -186,16 +187,19 @@ def _computed(
     )
 
 
-def _exposed(
-    ran: RankWork, keys: OperationKeys, point_to_point: Bools, computed: intervals.Intervals
-) -> intervals.Intervals:
-    """Return when only communication ran that is not between two ranks."""
+def _collectives(ran: RankWork, keys: OperationKeys, point_to_point: Bools) -> Ints:
+    """Return the rows of a rank's work that are communication, and not between two ranks."""
     rows = np.flatnonzero(ran.work.communication)
     transfer = point_to_point[ran.name_id[rows]] | owned_by(keys, ran.owner[rows], TRANSFERS)
-    rows = rows[~transfer]
-    return intervals.difference(
-        intervals.union(ran.work.start_ns[rows], ran.work.end_ns[rows]), computed
-    )
+    return rows[~transfer]
+
+
+def _exposed(
+    ran: RankWork, collectives: Ints, computed: intervals.Intervals
+) -> intervals.Intervals:
+    """Return when only communication ran that is not between two ranks."""
+    times = ran.work.start_ns[collectives], ran.work.end_ns[collectives]
+    return intervals.difference(intervals.union(*times), computed)
 
 
 def _of_rank(rank: int, times: intervals.Intervals) -> RankIntervals:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.conventions.collective_operations import OPERATION_GLOBS
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds
 from bubbleviz.conventions.range_names import understand
@@ -143,7 +144,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
             candidates = chosen or recognise(file.sample(globs_of(tuple(built_in().values()))))
         for conventions in (chosen,) if chosen else rounds(candidates):
             last = with_iterations(conventions)
-            profile = file.read(globs_of(last))
+            profile = file.read((*globs_of(last), *OPERATION_GLOBS))
             with step("understand names") as rows:
                 names = understand(profile.ranges.names, *last)
                 rows.count = len(profile.ranges.names)

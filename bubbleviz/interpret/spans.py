@@ -17,7 +17,7 @@ from bubbleviz.model.operations import (
     OperationSpans,
     RankOperations,
 )
-from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
+from bubbleviz.model.phases import COMMUNICATION, COMPUTE, WORK, Phase
 from bubbleviz.model.values import frozen
 
 
@@ -33,6 +33,8 @@ class ActiveTime(Table):
         overlapped_ns: how long compute kernels of any kind ran beside these.
         kernel_ns: how long any kernel ran in the same time.
         gap_ns: how long none ran while its work kept the GPU busy: launch gaps.
+        collective_gap_ns: how long a collective ran, and no compute kernel, while an operation kept
+            the GPU busy.
     """
 
     rank: Ints
@@ -42,6 +44,7 @@ class ActiveTime(Table):
     overlapped_ns: Ints
     kernel_ns: Ints
     gap_ns: Ints
+    collective_gap_ns: Ints
 
 
 def owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
@@ -140,13 +143,16 @@ def _near(work: DeviceWork, times: intervals.Intervals) -> Bools:
     return np.asarray(np.cumsum(change[:-1]) > 0, bool)
 
 
-def active_time(operations: RankOperations, ran: RankWork, busy: BusyIntervals) -> ActiveTime:
+def active_time(
+    operations: RankOperations, ran: RankWork, busy: BusyIntervals, collectives: Ints
+) -> ActiveTime:
     """Return how long compute and communication kernels ran in each iteration of a rank.
 
     Args:
         operations: of the rank.
         ran: all that ran on it.
         busy: when each operation kept the GPU busy.
+        collectives: rows of its work that are communication, and not between two ranks.
     """
     work, owner = ran.work, ran.owner
     rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
@@ -175,6 +181,11 @@ def active_time(operations: RankOperations, ran: RankWork, busy: BusyIntervals) 
     running = intervals.union(work.start_ns[kernels], work.end_ns[kernels])
     of_work = np.isin(operations.phase[busy.operation], WORK)
     occupied = intervals.union(busy.start_ns[of_work], busy.end_ns[of_work])
+    collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
+    uncovered = intervals.difference(collecting, computing)
+    in_gaps = intervals.difference(
+        uncovered, intervals.difference(uncovered, _computing(operations, busy))
+    )
     return ActiveTime(
         rank=rank,
         iteration=iteration,
@@ -183,4 +194,11 @@ def active_time(operations: RankOperations, ran: RankWork, busy: BusyIntervals) 
         overlapped_ns=overlapped_ns,
         kernel_ns=intervals.measure_within(running, low_ns, high_ns),
         gap_ns=intervals.measure_within(intervals.difference(occupied, running), low_ns, high_ns),
+        collective_gap_ns=intervals.measure_within(in_gaps, low_ns, high_ns),
     )
+
+
+def _computing(operations: RankOperations, busy: BusyIntervals) -> intervals.Intervals:
+    """Return when compute operations kept the GPU busy, those beyond an iteration's work too."""
+    rows = np.isin(operations.phase[busy.operation], COMPUTE)
+    return intervals.union(busy.start_ns[rows], busy.end_ns[rows])

@@ -49,6 +49,7 @@ def report_of(ideal: Ideal) -> Report:
         overlapped_ns=np.zeros((1, stages), np.int64),
         kernel_ns=group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages),
         gap_ns=np.zeros((1, stages), np.int64),
+        collective_gap_ns=np.zeros((1, stages), np.int64),
         unattributed=nothing,
         exposed=nothing,
         overheads=nothing,

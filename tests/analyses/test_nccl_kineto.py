@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.collectives import operation_of
 from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
 from bubbleviz.analyses.nccl.text import sections
 from bubbleviz.analyses.nccl.totals import Communication, Total, totals_of
+from bubbleviz.conventions.collective_operations import operation_of
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.process_groups import Group
 

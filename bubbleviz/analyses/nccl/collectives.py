@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from bubbleviz.analyses.nccl.communications import KernelOperations
+from bubbleviz.conventions.collective_operations import operation_of
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.process_groups import Collectives, Group
@@ -21,30 +20,8 @@ SIZES = {
     **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-#: What PyTorch adds to an operation's name for the way it was called (ProcessGroupNCCL.cpp).
-_ADDED = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
-_NAMES = {
-    "allreduce": "AllReduce",
-    "all_reduce": "AllReduce",
-    "allgather": "AllGather",
-    "all_gather": "AllGather",
-    "reduce_scatter": "ReduceScatter",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-    "all_to_all": "AlltoAll",
-    "all_to_allv": "AlltoAllv",
-    "gather": "Gather",
-    "scatter": "Scatter",
-    "send": "Send",
-    "recv": "Recv",
-}
 #: Operations whose count is of what a rank takes, not of what it hands in.
 _TAKING = frozenset(("ReduceScatter", "Scatter", "Recv"))
-
-
-def operation_of(name: str) -> str:
-    """Return NCCL's name of an operation of PyTorch; "" where it has none."""
-    return _NAMES.get(_ADDED.sub("", name), "")
 
 
 def operations_of_pytorch(

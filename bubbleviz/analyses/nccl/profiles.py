@@ -18,13 +18,20 @@ from bubbleviz.analyses.nccl.nvtx_operations import (
     communicator_sizes,
     operations_of_ranges,
 )
+from bubbleviz.conventions.collective_operations import OPERATION_GLOBS
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import Kinds, default_kinds
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.interpret.told_operations import (
+    ToldOperations,
+    sound_collectives,
+    told_operations,
+    with_told_operations,
+)
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Source
@@ -91,7 +98,7 @@ def read_nccl_profile(
 
 
 def _of_file(file: OpenFile, window: Window | None, kinds: Kinds) -> NcclProfile:
-    profile = file.read(GLOBS, partial=True)
+    profile = file.read((*GLOBS, *OPERATION_GLOBS), partial=True)
     nccl_profile = _nccl_profile(profile, kinds)
     if window is None:
         return nccl_profile
@@ -108,12 +115,17 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     payloads, notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
         payloads = None
-    ranges, profile = profile.ranges, with_added_communication(profile, kinds)
+    profile = with_added_communication(profile, kinds)
+    ranges = profile.ranges
+    of_nccl = np.array([not name.startswith("nccl:") for name in ranges.names], bool)
+    ranges = ranges.take(of_nccl[ranges.name_id])
     linked = link_by_thread(profile, ranges)
     lost = (*profile.limitations, *linked.limitations(profile.source))
     if profile.collectives is not None:
-        collectives = _sound(profile.collectives, linked.sound)
-        return _of_pytorch(profile, collectives, lost, *kernels_of(linked.activities, kinds))
+        collectives = sound_collectives(profile.collectives, linked.sound)
+        told = told_operations(collectives, profile.ranges, linked, profile)
+        found = kernels_of(linked.activities, kinds)
+        return _of_pytorch(profile, collectives, told, lost, *found)
     kernels, rows = kernels_of(linked.activities, kinds)
     range_of_kernel = linked.links.range[rows].astype(np.int64)
     operations, without = operations_of_ranges(ranges, kernels, range_of_kernel, payloads)
@@ -138,17 +150,10 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     )
 
 
-def _sound(collectives: Collectives, sound: Bools | None) -> Collectives:
-    """Return the collectives of the kernels that are kept; all are if None."""
-    if sound is None:
-        return collectives
-    kept = collectives.take(sound[collectives.kernel])
-    return replace(kept, kernel=(np.cumsum(sound) - 1)[kept.kernel])
-
-
 def _of_pytorch(
     profile: Profile,
     collectives: Collectives,
+    told: ToldOperations,
     lost: Sequence[Limitation],
     kernels: Kernels,
     rows: Ints,
@@ -158,16 +163,19 @@ def _of_pytorch(
     Args:
         profile: as read.
         collectives: that its kernels carry out.
+        told: what ranges tell of the operations of others.
         lost: what could not be read of it.
         kernels: those of NCCL.
         rows: their activities.
     """
     names = tuple(parse_kernel_name(name)[0] for name in kernels.names)
-    operations = operations_of_pytorch(collectives, rows, kernels.name, names)
+    known = with_told_operations(collectives, told)
+    operations = operations_of_pytorch(known, rows, kernels.name, names)
     bare = int((~np.isin(rows, collectives.kernel) & kernels.of_nccl).sum())
     reason = (
-        f"{profile.source.path}: only their names are known; PyTorch records collectives that it "
-        "launches itself, not those in CUDA graphs or in batches other than of sends"
+        f"{profile.source.path}: only their names and ranges are known; PyTorch records "
+        "collectives that it launches itself, not those in CUDA graphs or in batches "
+        "other than of sends"
     )
     note = Limitation("kernels of NCCL without a recorded collective", reason, bare)
     return NcclProfile(

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 #: The columns of communication.
 _COMMUNICATION = (
     "wait: a receive runs, its input is not ready on the peer; transfer: from then to its end; "
-    "exposed: transfer while the rank runs nothing, and time in which only a collective runs; "
+    "exposed: transfer while the rank runs nothing, and time in which a collective and no compute "
+    "kernel runs, inside operations too (≥: of the other communication nothing tells waiting from "
+    "transfer); "
     "overlap: share of communication kernels' time in which compute kernels run"
 )
 
@@ -130,6 +132,8 @@ def _communication(report: Report, iteration: Iteration) -> Iterator[RenderableT
     table = Table("#", "stage", *columns)
     for rank in ranks[:MOST_ROWS]:
         stage, whole = report.ranks[rank].stage, int(communication.communication_ns[at, rank])
+        alone_ns = whole - int(communication.overlapped_ns[at, rank])
+        exposed_ns = int(communication.exposed_ns[at, rank])
         table.add_row(
             str(rank),
             "-" if stage is None else str(stage),
@@ -137,14 +141,9 @@ def _communication(report: Report, iteration: Iteration) -> Iterator[RenderableT
                 milliseconds(int(column[at, rank])) if known else "-"
                 for column in (communication.wait_ns, communication.transfer_ns)
             ),
-            *(
-                milliseconds(int(column[at, rank]))
-                for column in (
-                    communication.exposed_ns,
-                    communication.communication_ns,
-                )
-            ),
-            in_percent(int(communication.overlapped_ns[at, rank]) / whole if whole else None),
+            f"{'' if known or alone_ns <= exposed_ns else '≥ '}{milliseconds(exposed_ns)}",
+            milliseconds(whole),
+            in_percent((whole - alone_ns) / whole if whole else None),
         )
     if len(ranks) > MOST_ROWS:
         table.add_row("", f"… {len(ranks) - MOST_ROWS} more")
