@@ -112,6 +112,8 @@ def _caveats(report: Report) -> Iterator[str]:
         yield f"; clock uncertainty leaves it between {ends} %"
     if report.incomplete:
         yield "; it is incomplete, since ranks of the run are missing"
+    elif report.stages_may_be_missing:
+        yield "; it may be incomplete, since stages of the run may be missing"
     if report.contradicted(report.headline):
         yield "; it needs clocks that contradict each other"
     if report.stages_contradicted:

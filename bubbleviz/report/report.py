@@ -28,6 +28,7 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
+from bubbleviz.report.restrictions import restriction_of
 
 if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
@@ -35,10 +36,6 @@ if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
 SCHEMA = "bubbleviz.report/1"
 #: Where unattributed compute can move a ratio by more than this, its lower bound is beside it.
 NOTICEABLE = 0.01
-
-#: The mark of ratios that lack ranks.
-INCOMPLETE = "incomplete: ranks of the run are missing"
-MAYBE_INCOMPLETE = "maybe incomplete: stages may be missing"
 
 
 @frozen
@@ -126,11 +123,11 @@ class Report:
     @property
     def restriction(self) -> str | None:
         """Why the ratios are not those of a whole pipeline; None where they are."""
-        if self.no_pipeline is not None:
-            return f"no pipeline was measured: {self.no_pipeline}"
-        if self.incomplete:
-            return INCOMPLETE
-        return MAYBE_INCOMPLETE if self.stages_may_be_missing else None
+        return restriction_of(
+            self.no_pipeline,
+            incomplete=self.incomplete,
+            stages_may_be_missing=self.stages_may_be_missing,
+        )
 
     @property
     def stages_may_be_missing(self) -> bool:

@@ -17,6 +17,7 @@ from bubbleviz.explain.recognition.reasons import NO_SCHEDULE
 from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.values import frozen
+from bubbleviz.report.restrictions import MAYBE_INCOMPLETE, restriction_of
 
 SCHEMA = "bubbleviz.report/1"
 
@@ -74,6 +75,7 @@ class SavedReport:
         ratios: in the report's order.
         incomplete: whether ranks or stages of an averaged iteration are known to be missing.
         no_pipeline: why the ratios are none of a whole pipeline; None where they are.
+        stages_may_be_missing: whether nothing else is, but stages may be missing.
     """
 
     version: str
@@ -84,6 +86,16 @@ class SavedReport:
     ratios: tuple[SavedRatio, ...]
     incomplete: bool = False
     no_pipeline: str | None = None
+    stages_may_be_missing: bool = False
+
+    @property
+    def restriction(self) -> str | None:
+        """Why the ratios are not those of a whole pipeline; None where they are."""
+        return restriction_of(
+            self.no_pipeline,
+            incomplete=self.incomplete,
+            stages_may_be_missing=self.stages_may_be_missing,
+        )
 
     def ratio(self, name: str) -> SavedRatio | None:
         """Return the ratio of that name, or None."""
@@ -116,11 +128,15 @@ class SavedTimes:
         kinds: how long operations take.
         transfer_ns: how long a transfer takes; None where none was measured.
         microbatches: of an averaged iteration; None where that is unknown.
+        no_pipeline: why the times are none of a whole pipeline; None where they are.
+        restriction: the same, or why stages are or may be missing.
     """
 
     kinds: tuple[SavedTime, ...]
     transfer_ns: float | None
     microbatches: int | None
+    no_pipeline: str | None = None
+    restriction: str | None = None
 
 
 @frozen
@@ -171,9 +187,15 @@ class _PhaseTime:
 
 
 @frozen
+class _Schedule:
+    reason: str | None = None
+
+
+@frozen
 class _IterationSize:
     microbatches: _Count | None = None
     averaged: bool = False
+    incomplete: bool = False
 
 
 @frozen
@@ -181,6 +203,8 @@ class _TimesDocument(_Header):
     iterations: list[_IterationSize]
     phase_times: list[_PhaseTime] = field(default_factory=list)
     transfer_ns: _Positive | None = None
+    schedule: _Schedule | None = None
+    restriction: str | None = None
 
 
 @frozen
@@ -201,11 +225,6 @@ class _IterationFlags:
 
 
 @frozen
-class _Schedule:
-    reason: str | None = None
-
-
-@frozen
 class _Summary:
     iterations: _Count
     bubble_ratio: dict[str, Average]
@@ -221,6 +240,7 @@ class _RatiosDocument(_Header):
     iterations: list[_IterationFlags]
     summary: _Summary
     schedule: _Schedule | None = None
+    restriction: str | None = None
 
 
 def looks_saved(path: str) -> bool:
@@ -296,7 +316,19 @@ def read_times(path: str) -> SavedTimes:
         ),
         document.transfer_ns,
         counts[0] if counts else None,
+        no_pipeline := _no_pipeline(document.schedule),
+        restriction_of(
+            no_pipeline,
+            incomplete=any(i.incomplete and i.averaged for i in document.iterations),
+            stages_may_be_missing=document.restriction == MAYBE_INCOMPLETE,
+        ),
     )
+
+
+def _no_pipeline(schedule: _Schedule | None) -> str | None:
+    """Return why the ranks of a report form no whole pipeline; None where they do."""
+    reason = None if schedule is None else schedule.reason
+    return reason if reason in NO_SCHEDULE else None
 
 
 def _known(number: int | None) -> int:
@@ -358,7 +390,6 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
         raise InputError(
             f"{path}: the report lacks {what}; write it again with bubbleviz analyze --json"
         )
-    reason = None if document.schedule is None else document.schedule.reason
     contradicted = any(i.clocks_contradict for i in document.iterations)
     return SavedReport(
         version=document.version,
@@ -378,5 +409,6 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
             for name, bubble in summary.bubble_ratio.items()
         ),
         incomplete=any(i.incomplete and i.averaged for i in document.iterations),
-        no_pipeline=reason if reason in NO_SCHEDULE else None,
+        no_pipeline=_no_pipeline(document.schedule),
+        stages_may_be_missing=document.restriction == MAYBE_INCOMPLETE,
     )

@@ -59,6 +59,7 @@ class Ideal:
             has not; one of v chunks counts 1/v.
         memory: what a microbatch holds, and the limit if the plan was searched within one.
         peak_memory: of each stage, in the unit of ``memory``.
+        doubt: why measured times may not be those of a whole pipeline; None where they are.
     """
 
     plan: Plan
@@ -70,6 +71,7 @@ class Ideal:
     peak_activations: tuple[float, ...]
     memory: Memory
     peak_memory: tuple[float, ...]
+    doubt: str | None = None
 
 
 @frozen
@@ -83,6 +85,7 @@ class Estimate:
         chunks: v.
         cost_ms: the longest of the devices' own windows.
         stage_ratio: bubble ratio in it; None where nothing takes time.
+        doubt: as in :class:`Ideal`.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Estimate:
     chunks: int
     cost_ms: float
     stage_ratio: float | None
+    doubt: str | None = None
 
 
 def theory(

@@ -23,6 +23,7 @@ from bubbleviz.schedules.measured_times import measured_times
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.places import FIXTURES
 
 SVG = "{http://www.w3.org/2000/svg}"
 SPLIT = Planting(schedule="zb-h1", microbatches=12, backward_ns=1_200_000, weight_ns=700_000)
@@ -227,6 +228,38 @@ def test_a_report_without_times_is_refused(
 
     assert code == 1
     assert says in capsys.readouterr().err
+
+
+def test_simulate_marks_times_of_an_incomplete_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for restriction, ranks in {
+        "incomplete: ranks of the run are missing": (0, 1),
+        "maybe incomplete: stages may be missing": (0, 1, 3),
+    }.items():
+        report = str(tmp_path / f"{len(ranks)}.json")
+        profiles = [str(FIXTURES / "zb-v" / f"rank{rank}.sqlite") for rank in ranks]
+        assert main(["analyze", *profiles, "--json", report]) == 0
+        command = ["simulate", "--from", report, "--schedule", "zb-h1"]
+        capsys.readouterr()
+        assert main(command) == 0
+        assert f"! measured times: {restriction}" in capsys.readouterr().out
+        assert main([*command, "--json", "-"]) == 0
+        assert json.loads(capsys.readouterr().out)["restriction"] == restriction
+
+
+@pytest.mark.parametrize("name", ["rank0", "rank1"])
+def test_simulate_refuses_the_times_of_one_stage(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = str(tmp_path / "report.json")
+    assert main(["analyze", str(FIXTURES / "zb-v" / f"{name}.sqlite"), "--json", report]) == 0
+    capsys.readouterr()
+
+    assert main(["simulate", "--from", report, "--schedule", "zb-h1"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "the profiles hold one stage of a pipeline, and the others are missing, so its" in err
 
 
 def test_simulate_without_times_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,6 +204,30 @@ def test_other_ranks_versions_and_clocks_are_told() -> None:
     )
 
 
+RESTRICTED: dict[str, dict[str, Any]] = {
+    "no pipeline was measured: one stage is no pipeline": {
+        "no_pipeline": "one stage is no pipeline"
+    },
+    "incomplete: ranks of the run are missing": {"incomplete": True},
+    "maybe incomplete: stages may be missing": {"stages_may_be_missing": True},
+}
+
+
+@pytest.mark.parametrize("restriction", RESTRICTED)
+@pytest.mark.parametrize("first", [True, False])
+def test_runs_of_no_whole_pipeline_are_marked(restriction: str, first: bool) -> None:
+    runs = [run("a"), run("b", **RESTRICTED[restriction])]
+    found = compare(runs[::-1] if first else runs)
+
+    assert found.notes[0].startswith(f"b: {restriction}; its ratios are of the ranks in its ")
+    head, mark, *_ = " ".join(printed(found).split("\n\n")[0].split()).partition(" ! (")
+    assert head.startswith("bubble ratio (schedule): 25.00 % in ")
+    assert mark
+    assert f"! (b: {restriction})" in printed(found).replace("\n", " ")
+    restrictions = {own["title"]: own["restriction"] for own in document(found)["runs"]}
+    assert restrictions == {"a": None, "b": restriction}
+
+
 # Titles
 
 

@@ -257,20 +257,41 @@ def test_contradicting_clocks_concern_ratios_that_need_them(
     assert step.endswith("; it needs clocks that contradict each other")
 
 
-def test_missing_stages_are_written_beside_the_verdict(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("present", "restriction"),
+    [
+        ((1, 2), "incomplete: ranks of the run are missing"),
+        ((0, 1, 3), "maybe incomplete: stages may be missing"),
+    ],
+)
+def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
+    present: tuple[int, ...],
+    restriction: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = str(tmp_path / "report.json")
-    ranks = [str(FIXTURES / "zb-v" / f"rank{rank}.sqlite") for rank in (1, 2)]
+    ranks = [str(FIXTURES / "zb-v" / f"rank{rank}.sqlite") for rank in present]
     assert main(["analyze", *ranks, "--json", report]) == 0
 
     code, out, err = gated(capsys, report, "--max-bubble", "schedule=0.3")
-    assert (code, err) == (0, "")
-    assert out.startswith("ok: schedule ")
-    assert out.endswith(
-        "; incomplete: ranks of the run are missing, see the report's limitations\n"
+    assert (code, err) == (3, "")
+    assert out.startswith("FAILED: schedule ")
+    assert out.endswith(f"; {restriction}, see the report's limitations\n")
+    code, allowed, _ = gated(capsys, report, "--max-bubble", "schedule=0.3", "--allow-incomplete")
+    assert (code, allowed) == (0, out.replace("FAILED", "ok"))
+    assert gated(capsys, report, "--max-bubble", "schedule=0", "--allow-incomplete")[0] == 3
+
+
+def test_stages_without_gpu_work_fail(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = altered(
+        saved, tmp_path, "restriction", value="maybe incomplete: stages may be missing"
     )
-    assert gated(capsys, report, "--max-bubble", "schedule=0")[0] == 3
+
+    code, out, _ = gated(capsys, report, "--max-bubble", "schedule=0.3")
+    assert (code, out.partition(":")[0]) == (3, "FAILED")
 
 
 def test_a_whole_run_raises_no_doubt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,7 +334,11 @@ def test_one_rank_of_a_pipeline_is_none_to_check(
 
 
 def test_a_report_in_hand_is_that_read_back(tmp_path: Path) -> None:
-    for name, inputs in {"one": ["rank1"], "two": ["rank1", "rank2"]}.items():
+    for name, inputs in {
+        "one": ["rank1"],
+        "two": ["rank1", "rank2"],
+        "three": ["rank0", "rank1", "rank3"],
+    }.items():
         files = [FIXTURES / "zb-v" / f"{rank}.sqlite" for rank in inputs]
         report = bubbleviz.analyze(files)
         file = tmp_path / f"{name}.json"

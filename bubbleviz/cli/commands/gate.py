@@ -27,17 +27,26 @@ def gate(
             help="Upper limit of a ratio's mean, as a fraction of 1; repeat for several ratios.",
         ),
     ] = None,
+    *,
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--allow-incomplete",
+            help="Check the ratio of the profiled ranks where others are, or may be, missing.",
+        ),
+    ] = False,
 ) -> None:
-    """Fail with exit code 3 if a bubble ratio of a report is above its limit.
+    """Fail with exit code 3 if a bubble ratio of a report is, or may be, above its limit.
 
-    The bounds of the clocks count: a ratio that may be above its limit fails, too. Other exit
-    codes: 0 all within limits, 1 a value or the pipeline is missing, 2 wrong usage.
+    It may be where the bounds of the clocks reach above it, and where ranks of the run or stages
+    are, or may be, missing. Other exit codes: 0 all within limits, 1 a value or the pipeline is
+    missing, 2 wrong usage.
     """
     from bubbleviz.report.compare.gate import checks, limits_of
     from bubbleviz.report.saved import read_saved
 
     limits = limits_of(max_bubble or ())
-    results = checks(read_saved(report), limits, report)
+    results = checks(read_saved(report), limits, report, parts_count=allow_incomplete)
     with suppress(BrokenPipeError):  # the exit code needs no reader
         pass_on("".join(f"{anonymous(check.line)}\n" for check in results))
     if not all(check.passed for check in results):

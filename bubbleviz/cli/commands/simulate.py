@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,11 +10,12 @@ import typer
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import FILE, Force, JsonFile, PdfFile, PngFile, SvgFile, formats_by_file
 from bubbleviz.cli.terminal import deliver, search_bar, show
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
+    from bubbleviz.report.saved import SavedTimes
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
     from bubbleviz.schedules.measured_times import MeasuredTimes
     from bubbleviz.schedules.stage_times import StageTimes
@@ -157,12 +158,15 @@ def simulate(
     check_outputs([file for file in files.values() if file is not None], inputs, force=force)
     from bubbleviz.render.documents import ideal_report
 
-    measured = None if report is None else _measured(report)
+    saved = None if report is None else _saved_times(report)
+    measured = None if saved is None else _measured(saved)
     stage_times = times.stage_times(measured)
     if plan is None:
         result = _of_schedule(sizes, stage_times, measured)
     else:
         result = anonymous(_of_plan(plan, sizes, stage_times))
+    if saved is not None:
+        result = replace(result, doubt=saved.restriction)
     deliver(
         {file: ideal_report.RENDERINGS[name](result) for file, name in outputs.items()},
         lambda: show(ideal_report.sections(result)),
@@ -171,12 +175,27 @@ def simulate(
     )
 
 
-def _measured(path: str) -> MeasuredTimes:
-    """Return the measured times of a saved report."""
+def _saved_times(path: str) -> SavedTimes:
+    """Return the times in a saved report.
+
+    Raises:
+        InputError: it is of no pipeline, so that its times are not those of all stages.
+    """
     from bubbleviz.report.saved import read_times
-    from bubbleviz.schedules.measured_times import measured_times
 
     saved = read_times(path)
+    if saved.no_pipeline is not None:
+        raise InputError(
+            f"{path}: {saved.no_pipeline}, so its times are not those of a pipeline's stages; give "
+            "analyze the profiles of all stages, or simulate the times with --tf, --tb and --tw"
+        )
+    return saved
+
+
+def _measured(saved: SavedTimes) -> MeasuredTimes:
+    """Return the times as schedules are simulated with them."""
+    from bubbleviz.schedules.measured_times import measured_times
+
     return measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)
 
 

@@ -42,6 +42,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
                 "headline": run.saved.headline,
                 "ranks": run.saved.ranks,
                 "iterations": run.saved.iterations,
+                "restriction": run.saved.restriction,
             }
             for run in comparison.runs
         ],
@@ -168,9 +169,16 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
     """Yield a line for each run but the first: its headline ratio against the first's."""
     headline = comparison.runs[0].saved.headline
     row = next(row for row in comparison.rows if row.name == headline)
+    restricted = [
+        f"{title}: {one_line(run.saved.restriction, 120)}"
+        for title, run in zip(titles, comparison.runs, strict=True)
+        if run.saved.restriction is not None
+    ]
     for title, cell in zip(titles[1:], row.cells[1:], strict=True):
         ratios = _against(titles[0], row.cells[0], title, cell)
         yield f"bubble ratio ({one_line(headline, 40)}): {ratios}"
+    if restricted:
+        yield f"! ({'; '.join(restricted)})"
 
 
 def _against(first: str, before: Cell, title: str, cell: Cell) -> str:

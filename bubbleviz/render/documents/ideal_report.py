@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
-from bubbleviz.model.texts import counted, json_text
+from bubbleviz.model.texts import counted, json_text, one_line
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def document(result: Ideal | Estimate) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": __version__,
         **_sizes(result),
+        "restriction": result.doubt,
         "cost_ms": result.cost_ms,
         "makespan_ms": known and known.makespan_ms,
         "bubble_ratio": {
@@ -150,6 +151,8 @@ def sections(result: Ideal | Estimate) -> Iterator[RenderableType]:
         f"  {counted(sizes['stages'], 'stage')}, "
         f"{counted(sizes['microbatches'], 'microbatch', 'microbatches')}{chunks}\n"
     )
+    if result.doubt is not None:
+        yield Text(f"! measured times: {one_line(result.doubt, 200)}\n", style="bold")
     rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]
     ratio = (
         "stage ratio",

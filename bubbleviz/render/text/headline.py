@@ -27,7 +27,7 @@ def headline(report: Report) -> RenderableType:
 
 def headline_lines(report: Report) -> tuple[str, str, str, str]:
     """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
-    from bubbleviz.report.report import INCOMPLETE, MAYBE_INCOMPLETE
+    from bubbleviz.report.restrictions import INCOMPLETE, MAYBE_INCOMPLETE
 
     spread = report.summary.bubble_ratio[report.headline]
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})

@@ -11,6 +11,7 @@ from bubbleviz.explain.recognition.reasons import NO_SCHEDULE
 from bubbleviz.model.values import frozen
 from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.report import Report
+from bubbleviz.report.restrictions import MAYBE_INCOMPLETE
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 
 #: Below this, a difference is called significant.
@@ -82,6 +83,7 @@ def saved_of(report: Report) -> SavedReport:
         ),
         incomplete=report.incomplete,
         no_pipeline=reason if reason in NO_SCHEDULE else None,
+        stages_may_be_missing=report.restriction == MAYBE_INCOMPLETE,
     )
 
 
@@ -134,6 +136,7 @@ def _row(name: str, ratios: Sequence[SavedRatio | None]) -> RatioRow:
 
 
 def _notes(runs: Sequence[ComparedRun], rows: Sequence[RatioRow]) -> Iterator[str]:
+    yield from _restrictions(runs)
     for place, run in enumerate(runs):
         if gains := [row for row in rows if _longer(row, place)]:
             yield _no_gain(runs, gains, place)
@@ -155,6 +158,16 @@ def _notes(runs: Sequence[ComparedRun], rows: Sequence[RatioRow]) -> Iterator[st
     if len({run.saved.version for run in runs}) > 1:
         each = ", ".join(f"{run.title} {run.saved.version}" for run in runs)
         yield f"the reports were written by different versions of bubbleviz ({each})"
+
+
+def _restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Yield a note on each run whose ratios are not those of a whole pipeline."""
+    for run in runs:
+        if run.saved.restriction is not None:
+            yield (
+                f"{run.title}: {run.saved.restriction}; its ratios are of the ranks in its "
+                "profiles, and a difference to them need not be one of the pipeline"
+            )
 
 
 def _longer(row: RatioRow, place: int) -> bool:

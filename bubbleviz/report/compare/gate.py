@@ -32,7 +32,8 @@ class Check:
         high: the most that the mean may be within the bounds of the clocks; None where these are
             not known, or the ratio is exact.
         contradicted: whether the ratio needs clocks that contradict each other.
-        incomplete: whether ranks or stages are known to be missing.
+        restriction: why the ratio is not that of a whole pipeline; None where it is.
+        parts_count: whether the ratio of a part of a pipeline may pass.
     """
 
     limit: Limit
@@ -40,7 +41,8 @@ class Check:
     n: int
     high: float | None = None
     contradicted: bool = False
-    incomplete: bool = False
+    restriction: str | None = None
+    parts_count: bool = False
 
     @property
     def within(self) -> bool:
@@ -54,8 +56,9 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the mean, and the upper bound of the clocks, are at most the limit."""
-        return self.within and not self.uncertain
+        """Whether the ratio of the whole pipeline is known to be at most the limit."""
+        whole = self.restriction is None or self.parts_count
+        return self.within and not self.uncertain and whole
 
     @property
     def line(self) -> str:
@@ -75,8 +78,8 @@ class Check:
             yield f"the clocks' bounds reach {high}, above {self.limit.written}"
         if self.contradicted:
             yield "it needs clocks that contradict each other"
-        if self.incomplete:
-            yield "incomplete: ranks of the run are missing, see the report's limitations"
+        if self.restriction is not None:
+            yield f"{self.restriction}, see the report's limitations"
 
 
 def _written(value: float, limit: Limit) -> str:
@@ -116,8 +119,17 @@ def _limit(text: str) -> Limit:
     return Limit(name, most, written)
 
 
-def checks(saved: SavedReport, limits: Sequence[Limit], path: str) -> tuple[Check, ...]:
+def checks(
+    saved: SavedReport, limits: Sequence[Limit], path: str, *, parts_count: bool = False
+) -> tuple[Check, ...]:
     """Return the checks of a report, in the order of the limits.
+
+    Args:
+        saved: the report.
+        limits: of its ratios.
+        path: of the report, for errors.
+        parts_count: whether the ratio of a pipeline may pass of which ranks or stages are, or may
+            be, missing.
 
     Raises:
         InputError: the report has no such ratio, or is of no pipeline, or the ratio has no value: a
@@ -147,7 +159,8 @@ def checks(saved: SavedReport, limits: Sequence[Limit], path: str) -> tuple[Chec
                 ratio.bubble.n,
                 _upper_bound(ratio),
                 ratio.contradicted,
-                saved.incomplete,
+                saved.restriction,
+                parts_count,
             )
         )
     return tuple(results)
