@@ -9,16 +9,22 @@ import numpy as np
 from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.truncation import OPEN, UNRECORDED
-from bubbleviz.model.columns import Codes
+from bubbleviz.model.columns import Codes, Ints
+from bubbleviz.model.grouping import without
 from bubbleviz.model.operations import Limitation, LimitationKind, RankOperations
-from bubbleviz.model.phases import COMPUTE, COUNTED
+from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile
 
 #: A subject, a reason, and how often it applies; of none, there is no limitation.
 _Candidate = tuple[str, str, int]
 #: The limitation of names that give no microbatches.
 _INFERRED = "microbatch numbers are inferred"
-_KINDS = {_INFERRED: LimitationKind.MICROBATCHES_INFERRED}
+#: The limitation of names that give neither microbatches nor iterations.
+_UNDIVIDED = "iterations are not told apart"
+_KINDS = {
+    _INFERRED: LimitationKind.MICROBATCHES_INFERRED,
+    _UNDIVIDED: LimitationKind.ITERATIONS_UNDIVIDED,
+}
 
 
 def limitations_of(
@@ -35,6 +41,13 @@ def limitations_of(
     candidates = (
         *_of_links(links.rule[: profile.activities.kernels]),
         *_of_operations(operations, inferred=bool(ranges.unnumbered.any())),
+        (
+            _UNDIVIDED,
+            "no name gives a microbatch, an iteration or the optimizer's step, so all that the "
+            "capture holds of a rank counts as one iteration, even if it is many steps; name "
+            "iterations in ranges, or give the names of the optimizer's with --convention",
+            len(_undivided_ranks(operations, ranges)),
+        ),
     )
     return tuple(
         Limitation(
@@ -43,6 +56,20 @@ def limitations_of(
         for what, reason, count in candidates
         if count
     )
+
+
+def _undivided_ranks(operations: RankOperations, ranges: OperationRanges) -> Ints:
+    """Return the ranks with several forwards, and nothing that shows where an iteration ends."""
+    forward = np.isin(operations.phase, (Phase.F, Phase.FB))
+    unnumbered = np.zeros(len(operations), bool)
+    unnumbered[ranges.operation[ranges.unnumbered]] = True
+    rank, forwards = np.unique(operations.rank[forward & unnumbered], return_counts=True)
+    divided = (
+        operations.rank[forward & ~unnumbered],
+        operations.rank[operations.phase == Phase.OPTIMIZER],
+        ranges.rank[ranges.mark >= 0],
+    )
+    return without(rank[forwards > 1], np.concatenate(divided))
 
 
 def _of_links(kernels: Codes) -> Iterator[_Candidate]:

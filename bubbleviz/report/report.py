@@ -142,6 +142,11 @@ class Report:
         return any(note.kind is LimitationKind.STAGES_WITHOUT_GPU_WORK for note in self.limitations)
 
     @property
+    def iterations_undivided(self) -> bool:
+        """Whether nothing shows where the iterations of some rank end, so one may be many."""
+        return any(note.kind is LimitationKind.ITERATIONS_UNDIVIDED for note in self.limitations)
+
+    @property
     def stages_contradicted(self) -> bool:
         """Whether the order of stages that the user gave contradicts the data dependencies."""
         return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in self.limitations)

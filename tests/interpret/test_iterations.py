@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 import bubbleviz
+from bubbleviz.report.methods import methods
 from tests.support.nsys_exports import C, K, R, profile
 
 if TYPE_CHECKING:
@@ -138,3 +141,57 @@ def test_ranks_that_overlap_more_or_fewer_pairs_are_one_run(tmp_path: Path) -> N
     report = bubbleviz.analyze(paths)
 
     assert [i.microbatches for i in report.iterations] == [6, 6]
+
+
+UNDIVIDED = "iterations are not told apart"
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [
+        (("fwd", "bwd"), 0),
+        (("fwd", "bwd") * 3, 1),
+        (("fwd", "fwd", "bwd", "bwd") * 3, 1),
+        (("fwd", "bwd", "step") * 3, 0),
+        (("fwd 0", "bwd 0") * 3, 0),
+        (("fwd 0", "fwd 1", "bwd 0", "bwd 1") * 3, 0),
+    ],
+)
+def test_names_that_divide_no_iterations_are_told(
+    names: tuple[str, ...], count: int, tmp_path: Path
+) -> None:
+    naming = tmp_path / "mine.toml"
+    patterns = (
+        f"[[pattern]]\nglob = '{name}*'\nmatch = '^{name}( (?P<microbatch>[0-9]+))?$'\n"
+        f"phase = '{phase}'\n"
+        for name, phase in {"fwd": "F", "bwd": "BW", "step": "Optimizer"}.items()
+    )
+    naming.write_text("name = 'mine'\nexamples = ['fwd']\n" + "".join(patterns))
+
+    host = Host().run(*names)
+    report = bubbleviz.analyze(host.write(tmp_path), convention=naming)
+
+    notes = {note.what: note for note in report.limitations}
+    assert (notes[UNDIVIDED].count if UNDIVIDED in notes else 0) == count
+    assert report.iterations_undivided == (count > 0)
+    assert count == 0 or len(report.iterations) == 1
+    assert ("nothing tells iterations apart" in methods(report)) == (
+        count > 0 and report.no_pipeline is None
+    )
+
+
+def test_a_mark_divides_iterations(tmp_path: Path) -> None:
+    naming = tmp_path / "mine.toml"
+    naming.write_text(
+        "name = 'mine'\nexamples = ['fwd']\n"
+        "[[pattern]]\nglob = 'fwd'\nmatch = '^fwd$'\nphase = 'F'\n"
+        "[[pattern]]\nglob = 'bwd'\nmatch = '^bwd$'\nphase = 'BW'\n"
+        "[[pattern]]\nglob = 'step *'\nmatch = '^step (?P<iteration>[0-9]+)$'\n"
+    )
+    host = Host()
+    for number in range(3):
+        host.marked(f"step {number}", "fwd", "fwd", "bwd", "bwd")
+    report = bubbleviz.analyze(host.write(tmp_path), convention=naming)
+
+    assert len(report.iterations) == 3
+    assert not report.iterations_undivided
