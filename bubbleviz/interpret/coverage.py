@@ -105,14 +105,14 @@ def measure_coverage(
         named: the ranges of operations.
     """
     kernels = profile.activities.kernels
-    rule = np.bincount(links.rule[:kernels], minlength=len(LinkRule)).tolist()
+    rule = links.rule[:kernels]
     places = _LaunchPlaces(profile, links, named, [name.longest for name in unattributed])
     return Coverage(
         kernels=kernels,
         linked_kernels=int((links.call[:kernels] >= 0).sum()),
         attributed_kernels=int((links.range[:kernels] >= 0).sum()),
-        cross_thread_kernels=rule[LinkRule.CROSS_THREAD],
-        ambiguous_kernels=rule[LinkRule.AMBIGUOUS],
+        cross_thread_kernels=int((rule == LinkRule.CROSS_THREAD).sum()),
+        ambiguous_kernels=int((rule == LinkRule.AMBIGUOUS).sum()),
         ranks=tuple(ranks),
         unattributed=tuple(
             UnattributedKernels(

@@ -152,7 +152,7 @@ def _record_rank(
     work = ran.work
     spans, busy, begin = spans_of(keys, ran)
     loose = work.compute & ~owned_by(keys, ran.owner, COMPUTE)
-    unattributed = intervals.union(work.start_ns[loose], work.end_ns[loose])
+    unattributed = intervals.union(work.start_ns, work.end_ns, loose)
     computed = _computed(keys, busy, unattributed)
     collectives = _collectives(ran, keys, kernels.point_to_point)
     receive = last_received(spans.received_ns, ran.around, work.end_ns[ran.received], ran.received)

@@ -19,6 +19,8 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, WORK, Phase
 from bubbleviz.model.values import frozen
+from bubbleviz.native.library import library
+from bubbleviz.native.operation_spans import operation_spans
 
 
 @frozen
@@ -64,9 +66,48 @@ def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[OperationSpans, BusyIn
         keys: of the operations of a rank.
         ran: all that ran on it.
     """
-    count, work, owner = len(keys), ran.work, ran.owner
-    owned = owner >= 0
-    is_communication = owned_by(keys, owner, COMMUNICATION)
+    count, work = len(keys), ran.work
+    start_ns, end_ns, kernels, first = extents_of(keys.phase, ran)
+    has_span = first != NONE
+    active = intervals.group_union(
+        ran.owner, count, work.start_ns, work.end_ns, work.compute & (ran.owner >= 0)
+    )
+    busy = _busy(start_ns, end_ns, has_span, active, ran)
+    spans = OperationSpans(
+        start_ns=np.where(has_span, start_ns, NONE),
+        end_ns=np.where(has_span, end_ns, NONE),
+        has_span=has_span.astype(np.int64),
+        kernels=kernels,
+        active_ns=intervals.group_sum(active[0], count, active[2] - active[1]),
+        busy_ns=intervals.group_sum(busy[0], count, busy[2] - busy[1]),
+        received_ns=_received(count, work.end_ns[ran.received], ran.around),
+    )
+    return spans, BusyIntervals(*busy), first
+
+
+def extents_of(phase: Codes, ran: RankWork) -> tuple[Ints, Ints, Ints, Codes]:
+    """Return start, end, compute kernels and first row of each operation of a rank.
+
+    One without work has the span (0, -1) and the row -1. What work is worth to the span of its
+    operation, of which the best alone counts::
+
+        communication operation   communication, compute, copies
+        others                    compute, copies
+    """
+    work, communicates = ran.work, np.isin(phase, COMMUNICATION)
+    if native := library():
+        kinds, times = (work.compute, work.communication), (work.start_ns, work.end_ns)
+        owner = ran.owner.astype(np.int32, copy=False)
+        return operation_spans(native, owner, kinds, times, communicates)
+    return _chosen_extents(work, ran.owner, communicates)
+
+
+def _chosen_extents(
+    work: DeviceWork, owner: Codes, communicates: Bools
+) -> tuple[Ints, Ints, Ints, Codes]:
+    """Return what ``extents_of`` does, choice by choice."""
+    count, owned = len(communicates), owner >= 0
+    is_communication = np.append(communicates, False)[owner]
     compute, communication = owned & work.compute, owned & work.communication
     first_choice = np.where(is_communication, communication, compute)
     second_choice = is_communication & compute
@@ -78,25 +119,12 @@ def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[OperationSpans, BusyIn
     start_ns, end_ns = intervals.group_extents(
         owner[spanning], count, work.start_ns[spanning], work.end_ns[spanning]
     )
-    has_span = np.bincount(owner[spanning], minlength=count) > 0
-    active = intervals.group_union(
-        owner[compute], count, work.start_ns[compute], work.end_ns[compute]
-    )
-    busy = _busy(start_ns, end_ns, has_span, active, ran)
-    spans = OperationSpans(
-        start_ns=np.where(has_span, start_ns, NONE),
-        end_ns=np.where(has_span, end_ns, NONE),
-        has_span=has_span.astype(np.int64),
-        kernels=np.bincount(owner[compute], minlength=count).astype(np.int64),
-        active_ns=intervals.group_sum(active[0], count, active[2] - active[1]),
-        busy_ns=intervals.group_sum(busy[0], count, busy[2] - busy[1]),
-        received_ns=_received(count, work.end_ns[ran.received], ran.around),
-    )
+    kernels = np.bincount(owner[compute], minlength=count).astype(np.int64)
     first = np.full(count, NONE, np.int32)
     # The first of several that begin together is the last to be set.
     begin = np.flatnonzero(spanning & (work.start_ns == np.append(start_ns, 0)[owner]))[::-1]
     first[owner[begin]] = begin
-    return spans, BusyIntervals(*busy), first
+    return start_ns, end_ns, kernels, first
 
 
 def _received(count: int, end_ns: Ints, around: Ints) -> Ints:
@@ -132,17 +160,6 @@ def _busy(
     return packing.unpack(intervals.difference(spans, holes))
 
 
-def _near(work: DeviceWork, times: intervals.Intervals) -> Bools:
-    """Tell which work may overlap a set of times; all that does is included."""
-    latest_ns = np.maximum.accumulate(work.end_ns)
-    if len(times[0]) == 0 or not (work.start_ns[1:] >= work.start_ns[:-1]).all():
-        return np.full(len(work), len(times[0]) > 0)
-    change = np.zeros(len(work) + 1, np.int64)
-    np.add.at(change, np.searchsorted(latest_ns, times[0], side="right"), 1)
-    np.add.at(change, np.searchsorted(work.start_ns, times[1]), -1)
-    return np.asarray(np.cumsum(change[:-1]) > 0, bool)
-
-
 def active_time(
     operations: RankOperations, ran: RankWork, busy: BusyIntervals, collectives: Ints
 ) -> ActiveTime:
@@ -155,30 +172,26 @@ def active_time(
         collectives: rows of its work that are communication, and not between two ranks.
     """
     work, owner = ran.work, ran.owner
-    rows = np.flatnonzero(work.compute & owned_by(operations, owner, WORK))
-    of = np.flatnonzero(np.bincount(owner[rows], minlength=len(operations)))
+    of = np.flatnonzero(np.isin(operations.phase, WORK) & (operations.kernels > 0))
     groups = groups_of(operations.rank[of], operations.iteration[of])
-    group = np.full(len(operations), NONE, np.int64)
+    # The last place is that of no operation (-1).
+    group = np.full(len(operations) + 1, NONE, np.int32)
     group[of] = groups.of_row
+    at = group[owner]
     active_ns = intervals.group_measure(
-        group[owner[rows]], len(groups), work.start_ns[rows], work.end_ns[rows]
+        at, len(groups), work.start_ns, work.end_ns, work.compute & (at >= 0)
     )
     low_ns, high_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
     )
-    communicating = intervals.union(
-        work.start_ns[work.communication], work.end_ns[work.communication]
-    )
-    # Most kernels run far from any communication, and need not be looked at twice.
-    beside = work.compute & _near(work, communicating)
-    computing = intervals.union(work.start_ns[beside], work.end_ns[beside])
+    communicating = intervals.union(work.start_ns, work.end_ns, work.communication)
+    computing = intervals.union(work.start_ns, work.end_ns, work.compute)
     alone = intervals.difference(communicating, computing)
     communication_ns = intervals.measure_within(communicating, low_ns, high_ns)
     overlapped_ns = communication_ns - intervals.measure_within(alone, low_ns, high_ns)
     of = of[groups.first]
     rank, iteration = operations.rank[of], operations.iteration[of]
-    kernels = work.compute | work.communication
-    running = intervals.union(work.start_ns[kernels], work.end_ns[kernels])
+    running = intervals.union(work.start_ns, work.end_ns, work.compute | work.communication)
     of_work = np.isin(operations.phase[busy.operation], WORK)
     occupied = intervals.union(busy.start_ns[of_work], busy.end_ns[of_work])
     collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])

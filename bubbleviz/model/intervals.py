@@ -23,7 +23,7 @@ def empty() -> Intervals:
     return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
-def union(start_ns: Ints, end_ns: Ints) -> Intervals:
+def union(start_ns: Ints, end_ns: Ints, chosen: Bools | None = None) -> Intervals:
     """Return the set covered by intervals in any order; empty ones (end <= start) vanish.
 
     A gap opens where the latest end so far lies before the next start::
@@ -32,11 +32,18 @@ def union(start_ns: Ints, end_ns: Ints) -> Intervals:
                        ├──┤
         running max ───────┤   ───┤
         union       ├──────┤   ├──┤
+
+    Args:
+        start_ns: of each.
+        end_ns: of each.
+        chosen: which of them to look at; None for all.
     """
     native = library()
-    ready = columns.union(native, start_ns, end_ns) if native else None
+    ready = columns.union(native, start_ns, end_ns, chosen) if native else None
     if ready is not None:
         return ready
+    if chosen is not None:
+        start_ns, end_ns = start_ns[chosen], end_ns[chosen]
     real = end_ns > start_ns
     if not real.all():
         start_ns, end_ns = start_ns[real], end_ns[real]
@@ -162,21 +169,34 @@ def group_extents(group: Codes, groups: int, low_ns: Ints, high_ns: Ints) -> Int
     return low, high
 
 
-def group_union(group: Codes, groups: int, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return (group, start_ns, end_ns): the union of each group's intervals."""
+def group_union(
+    group: Codes, groups: int, start_ns: Ints, end_ns: Ints, chosen: Bools | None = None
+) -> GroupIntervals:
+    """Return (group, start_ns, end_ns): the union of each group's intervals.
+
+    Args:
+        group: of each interval; of one that is not chosen it means nothing.
+        groups: how many there are.
+        start_ns: of each interval.
+        end_ns: of each interval.
+        chosen: which of them to look at; None for all.
+    """
     native = library()
     if native:
-        numbers = group.astype(np.int64, copy=False)
-        ready = columns.group_union(native, numbers, groups, start_ns, end_ns)
+        ready = columns.group_union(native, group, groups, start_ns, end_ns, chosen)
         if ready is not None:
             return ready
+    if chosen is not None:
+        group, start_ns, end_ns = group[chosen], start_ns[chosen], end_ns[chosen]
     packing = Packing.of(*group_extents(group, groups, start_ns, end_ns))
     return packing.unpack(union(packing.place(group, start_ns), packing.place(group, end_ns)))
 
 
-def group_measure(group: Ints, groups: int, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the length of the union of each group's intervals."""
-    owner, low_ns, high_ns = group_union(group, groups, start_ns, end_ns)
+def group_measure(
+    group: Codes, groups: int, start_ns: Ints, end_ns: Ints, chosen: Bools | None = None
+) -> Ints:
+    """Return the length of the union of each group's intervals; arguments of ``group_union``."""
+    owner, low_ns, high_ns = group_union(group, groups, start_ns, end_ns, chosen)
     return group_sum(owner, groups, high_ns - low_ns)
 
 

@@ -6,6 +6,7 @@ The functions of :mod:`bubbleviz.model` that call these give the same without th
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,21 @@ import numpy.typing as npt
 from bubbleviz.native.library import Library, pointer
 
 _Ints = npt.NDArray[np.int64]
+_Bools = npt.NDArray[np.bool_]
+_Codes = npt.NDArray[np.signedinteger[Any]]
 _SIZE = ctypes.c_size_t
 
 
-def union(library: Library, start_ns: _Ints, end_ns: _Ints) -> tuple[_Ints, _Ints] | None:
-    """Return the union of intervals; None where their starts are in no order."""
+def union(
+    library: Library, start_ns: _Ints, end_ns: _Ints, chosen: _Bools | None
+) -> tuple[_Ints, _Ints] | None:
+    """Return the union of (chosen) intervals; None where their starts are in no order."""
     start_ns, end_ns = np.ascontiguousarray(start_ns), np.ascontiguousarray(end_ns)
+    chosen = None if chosen is None else np.ascontiguousarray(chosen)
     out_start, out_end = np.empty_like(start_ns), np.empty_like(end_ns)
     count = library.functions.bubbleviz_union(
-        pointer(start_ns), pointer(end_ns), _SIZE(len(start_ns)),
-        pointer(out_start), pointer(out_end),
+        pointer(start_ns), pointer(end_ns), chosen if chosen is None else pointer(chosen),
+        _SIZE(len(start_ns)), pointer(out_start), pointer(out_end),
     )  # fmt: skip
     return None if count < 0 else (out_start[:count].copy(), out_end[:count].copy())
 
@@ -43,17 +49,25 @@ def difference(
 
 
 def group_union(
-    library: Library, group: _Ints, groups: int, start_ns: _Ints, end_ns: _Ints
+    library: Library,
+    group: _Codes,
+    groups: int,
+    start_ns: _Ints,
+    end_ns: _Ints,
+    chosen: _Bools | None,
 ) -> tuple[_Ints, _Ints, _Ints] | None:
-    """Return group, start and end of the union of each group's intervals.
+    """Return group, start and end of the union of each group's (chosen) intervals.
 
     None where the starts of a group are in no order.
     """
-    columns = [np.ascontiguousarray(column) for column in (group, start_ns, end_ns)]
+    times = np.ascontiguousarray(start_ns), np.ascontiguousarray(end_ns)
+    numbers = np.ascontiguousarray(group, np.int32)
+    chosen = None if chosen is None else np.ascontiguousarray(chosen)
     scratch = [np.empty(groups, np.int64) for _ in range(3)]
     out = [np.empty(len(group), np.int64) for _ in range(3)]
     count = library.functions.bubbleviz_group_union(
-        *map(pointer, columns), _SIZE(len(group)), _SIZE(groups),
+        pointer(numbers), *map(pointer, times),
+        chosen if chosen is None else pointer(chosen), _SIZE(len(group)), _SIZE(groups),
         *map(pointer, scratch), *map(pointer, out),
     )  # fmt: skip
     if count < 0:

@@ -17,16 +17,18 @@ enum { UNSORTED = -1 };
  *     intervals   |------|   |--|
  *                    |--|
  *     union       |------|   |--|
+ *
+ * chosen says of which rows; NULL: all.
  */
-EXPORTED int64_t bubbleviz_union(const int64_t *start, const int64_t *end, size_t count,
-                                 int64_t *out_start, int64_t *out_end)
+EXPORTED int64_t bubbleviz_union(const int64_t *start, const int64_t *end, const uint8_t *chosen,
+                                 size_t count, int64_t *out_start, int64_t *out_end)
 {
     int64_t before = INT64_MIN, from = 0, to = 0;
     size_t made = 0;
     int open = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (end[i] <= start[i])
+        if ((chosen && !chosen[i]) || end[i] <= start[i])
             continue;
         if (start[i] < before)
             return UNSORTED;
@@ -124,10 +126,11 @@ EXPORTED void bubbleviz_deeper(const int64_t *start, const int64_t *end, const i
 /* The union of the intervals of each group, in the order of groups; returns how many there are, or
  * UNSORTED where the starts of a group do not ascend, or a group has a number that it cannot have.
  *
- * latest, reach and place have room for a number of each group.
+ * chosen says of which rows; NULL: all. latest, reach and place have room for a number of each group.
  */
-EXPORTED int64_t bubbleviz_group_union(const int64_t *group, const int64_t *start,
-                                       const int64_t *end, size_t count, size_t groups,
+EXPORTED int64_t bubbleviz_group_union(const int32_t *group, const int64_t *start,
+                                       const int64_t *end, const uint8_t *chosen, size_t count,
+                                       size_t groups,
                                        int64_t *latest, int64_t *reach, int64_t *place,
                                        int64_t *out_group, int64_t *out_start, int64_t *out_end)
 {
@@ -137,7 +140,7 @@ EXPORTED int64_t bubbleviz_group_union(const int64_t *group, const int64_t *star
         latest[g] = reach[g] = INT64_MIN, place[g] = 0;
     for (size_t i = 0; i < count; i++) {
         size_t g = (size_t)group[i];
-        if (end[i] <= start[i])
+        if ((chosen && !chosen[i]) || end[i] <= start[i])
             continue;
         if (g >= groups || start[i] < latest[g])
             return UNSORTED;
@@ -154,7 +157,7 @@ EXPORTED int64_t bubbleviz_group_union(const int64_t *group, const int64_t *star
     }
     for (size_t i = 0; i < count; i++) {
         size_t g = (size_t)group[i];
-        if (end[i] <= start[i])
+        if ((chosen && !chosen[i]) || end[i] <= start[i])
             continue;
         if (start[i] > reach[g] || latest[g] == INT64_MIN) {
             place[g]++;

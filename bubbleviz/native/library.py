@@ -105,7 +105,8 @@ _LAYOUTS = {
     "bubbleviz_layout": tuple(
         map(ctypes.sizeof, (FileShape, IntegerColumn, _Leaves, _Selection, _Named))
     ),
-    "bubbleviz_launches_layout": structures.LAYOUT,
+    "bubbleviz_launches_layout": structures.LAUNCHES_LAYOUT,
+    "bubbleviz_spans_layout": structures.SPANS_LAYOUT,
 }
 #: Functions whose results are no C int.
 _RESULTS: Mapping[str, Any] = {
@@ -115,6 +116,7 @@ _RESULTS: Mapping[str, Any] = {
     "bubbleviz_deeper": None,
     "bubbleviz_group_union": ctypes.c_int64,
     "bubbleviz_places": ctypes.c_int64,
+    "bubbleviz_spans": ctypes.c_int64,
 }
 
 

@@ -1,4 +1,4 @@
-"""Structures: what ``launches.c`` takes, field by field."""
+"""Structures: what ``launches.c`` and ``spans.c`` take, field by field."""
 
 from __future__ import annotations
 
@@ -54,4 +54,31 @@ class FoundLaunches(ctypes.Structure):
     )
 
 
-LAYOUT = tuple(map(ctypes.sizeof, (LaunchedRows, CallBlock, LaunchColumns, FoundLaunches)))
+class WorkColumns(ctypes.Structure):
+    """``struct work``: kernels and copies, and the operation that owns each."""
+
+    _fields_ = (
+        ("owner", _POINTER),
+        ("compute", _POINTER),
+        ("communication", _POINTER),
+        ("start", _POINTER),
+        ("end", _POINTER),
+        ("count", _SIZE),
+    )
+
+
+class SpanColumns(ctypes.Structure):
+    """``struct spans``: when each operation ran."""
+
+    _fields_ = (
+        ("start", _POINTER),
+        ("end", _POINTER),
+        ("kernels", _POINTER),
+        ("first", _POINTER),
+        ("best", _POINTER),
+        ("count", _SIZE),
+    )
+
+
+LAUNCHES_LAYOUT = tuple(map(ctypes.sizeof, (LaunchedRows, CallBlock, LaunchColumns, FoundLaunches)))
+SPANS_LAYOUT = tuple(map(ctypes.sizeof, (WorkColumns, SpanColumns)))

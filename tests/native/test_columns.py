@@ -11,11 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bubbleviz.interpret.device_work import DeviceWork, RankWork
 from bubbleviz.interpret.linking.launches import Launches
+from bubbleviz.interpret.spans import extents_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.containment import Innermost
 from bubbleviz.model.numbering import BlockNumbering
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls
 from bubbleviz.native import library as native
 from tests.support.compiled import compiled_library
@@ -56,6 +59,14 @@ def union(spans: list[tuple[int, int]]) -> list[list[int]]:
     return lists(intervals.union(*columns(spans)))
 
 
+def every_other(count: int) -> Bools:
+    return np.asarray(np.arange(count) % 2 == 0, bool)
+
+
+def chosen_union(spans: list[tuple[int, int]]) -> list[list[int]]:
+    return lists(intervals.union(*columns(spans), every_other(len(spans))))
+
+
 def around(index: Innermost, asked: list[tuple[int, int]]) -> list[int]:
     found: list[int] = index.around(*columns(asked)).tolist()
     return found
@@ -67,8 +78,10 @@ def around(index: Innermost, asked: list[tuple[int, int]]) -> list[int]:
 def test_unions_are_the_same(spans: list[tuple[int, int]]) -> None:
     for some in (spans, sorted(spans)):
         without, found = both(partial(union, some))
+        without_others, found_of_some = both(partial(chosen_union, some))
 
         assert found == without
+        assert found_of_some == without_others == union(some[::2])
 
 
 @example([], [])
@@ -174,14 +187,23 @@ def grouped(rows: list[tuple[int, int, int]]) -> list[list[int]]:
     return lists(intervals.group_union(table[:, 0], 4, table[:, 1], table[:, 2]))
 
 
+def chosen_grouped(rows: list[tuple[int, int, int]]) -> list[list[int]]:
+    table, chosen = np.array(rows, np.int64).reshape(-1, 3), every_other(len(rows))
+    # Of those that are not chosen the group means nothing.
+    group = np.where(chosen, table[:, 0], -1)
+    return lists(intervals.group_union(group, 4, table[:, 1], table[:, 2], chosen))
+
+
 @example([])
 @example([(3, 2, 2), (0, 0, 4), (3, 1, 5), (0, 4, 6), (3, 7, 8)])
 @given(GROUPED)
 def test_unions_of_groups_are_the_same(rows: list[tuple[int, int, int]]) -> None:
     for some in (rows, sorted(rows, key=lambda row: row[1])):
         without, found = both(partial(grouped, some))
+        without_others, found_of_some = both(partial(chosen_grouped, some))
 
         assert found == without
+        assert found_of_some == without_others == grouped(some[::2])
 
 
 def numbered(blocks: list[list[int]]) -> list[list[int]]:
@@ -194,5 +216,37 @@ def numbered(blocks: list[list[int]]) -> list[list[int]]:
 @given(st.lists(st.lists(st.sampled_from((-1, 0, 5, 1 << 30, 1 << 40, 1 << 50)), max_size=6)))
 def test_numbers_of_blocks_are_the_same(blocks: list[list[int]]) -> None:
     without, found = both(partial(numbered, blocks))
+
+    assert found == without
+
+
+#: (owner, kind: 0 compute, 1 communication, 2 copy; start, length) of work on operations 0 to 3.
+OWNED = st.lists(
+    st.tuples(st.integers(-1, 3), st.integers(0, 2), TIMES, st.integers(0, 4)), max_size=12
+)
+
+
+def extents(rows: list[tuple[int, int, int, int]]) -> list[list[int]]:
+    owner, kind, start, length = np.array(rows, np.int64).reshape(-1, 4).T
+    count = len(rows)
+    work = DeviceWork(
+        start_ns=start,
+        end_ns=start + length,
+        rank=np.zeros(count, np.int32),
+        range=np.zeros(count, np.int32),
+        compute=kind == 0,
+        communication=kind == 1,
+        receive=np.zeros(count, bool),
+    )
+    none = np.empty(0, np.int64)
+    ran = RankWork(0, np.arange(count), work, none, owner.astype(np.int32), none, none)
+    return lists(extents_of(np.array([Phase.F, Phase.SEND_F, Phase.B, Phase.RECV_B]), ran))
+
+
+@example([])
+@example([(0, 0, 5, 0), (0, 0, 5, 0), (1, 0, 3, 1), (1, 1, 4, 1), (2, 2, 2, 2), (2, 1, 1, 9)])
+@given(OWNED)
+def test_extents_of_operations_are_the_same(rows: list[tuple[int, int, int, int]]) -> None:
+    without, found = both(partial(extents, rows))
 
     assert found == without

@@ -56,9 +56,10 @@ class DeviceTime:
     def exposed(self) -> tuple[intervals.Intervals, intervals.Intervals, intervals.Intervals]:
         """Return the intervals of compute, of exposed communication and of exposed copies."""
         busy = self.busy
-        kernels = intervals.union(
-            *(np.concatenate(c) for c in zip(busy.compute_ns, busy.communication_ns, strict=True))
+        start_ns, end_ns = (
+            np.concatenate(c) for c in zip(busy.compute_ns, busy.communication_ns, strict=True)
         )
+        kernels = intervals.union(start_ns, end_ns)
         return (
             busy.compute_ns,
             intervals.difference(busy.communication_ns, busy.compute_ns),
