@@ -30,6 +30,7 @@ class LimitationKind(Enum):
     WITHOUT_DEVICE = auto()  # instructions on a host stand for those of a device
     MICROBATCHES_INFERRED = auto()
     ITERATIONS_UNDIVIDED = auto()  # one may be several steps
+    OPERATIONS_LACKING = auto()  # their kernels may count as bubble
     STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
     STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing
     STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds

@@ -12,6 +12,7 @@ from bubbleviz._version import __version__
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iterations
+from bubbleviz.count.lacking_operations import lacking_operations
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.interpret.recording import Recording
@@ -24,6 +25,9 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.report.report import NOTICEABLE, Report
+
+#: Ranks that a sentence lists; all are counted.
+_LISTED = 8
 
 ReportT = TypeVar("ReportT", bound=Report)
 
@@ -138,6 +142,7 @@ def _limitations(
         for what, ranks in sorted(lacking.items())
     )
     limitations.extend(_incomplete(counts))
+    limitations.extend(_lacking(run, counts))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
     if not np.isin(run.operations.phase, (*BACKWARD, Phase.FB)).any():
@@ -168,6 +173,23 @@ def _incomplete(counts: Counts) -> Iterator[Limitation]:
             "iterations cut by the capture",
             "they are listed, not averaged",
             len(incomplete) - unmatched,
+        )
+
+
+def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:
+    """Yield the limitation of ranks that lack operations which others have."""
+    lacking = lacking_operations(run, counts.iterations).tolist()
+    ranks = [(rank.label, count) for rank, count in zip(run.ranks, lacking, strict=True) if count]
+    if ranks:
+        listed = ", ".join(f"{label} ({count:,})" for label, count in ranks[:_LISTED])
+        listed += ", …" if len(ranks) > _LISTED else ""
+        yield Limitation(
+            "operations that some ranks lack",
+            "a backward without a forward of its number, or a microbatch that other stages ran; "
+            "their kernels count as no work, so the true ratio may be smaller; check the names of "
+            f"ranges on {listed}",
+            sum(count for _, count in ranks),
+            LimitationKind.OPERATIONS_LACKING,
         )
 
 

@@ -114,6 +114,8 @@ def _caveats(report: Report) -> Iterator[str]:
         yield "; it is incomplete, since ranks of the run are missing"
     elif report.stages_may_be_missing:
         yield "; it may be incomplete, since stages of the run may be missing"
+    if report.operations_lacking:
+        yield "; some ranks lack operations that others ran"
     if report.iterations_undivided:
         yield "; nothing tells iterations apart, so one may be several training steps"
     if report.contradicted(report.headline):

@@ -147,6 +147,11 @@ class Report:
         return any(note.kind is LimitationKind.ITERATIONS_UNDIVIDED for note in self.limitations)
 
     @property
+    def operations_lacking(self) -> bool:
+        """Whether ranks lack operations that others have, so that their work is unknown."""
+        return any(note.kind is LimitationKind.OPERATIONS_LACKING for note in self.limitations)
+
+    @property
     def stages_contradicted(self) -> bool:
         """Whether the order of stages that the user gave contradicts the data dependencies."""
         return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in self.limitations)
@@ -173,12 +178,13 @@ class Report:
     def lower_bound(self, name: str) -> float | None:
         """Return the mean of a ratio with compute outside every operation counted as work.
 
-        None where that is unknown, or about the same as the mean.
+        None where that is unknown, or about the same as the mean and no operation is lacking.
         """
         ratio, low = self.summary.bubble_ratio.get(name), self.summary.bubble_low.get(name)
         if ratio is None or low is None or ratio.mean is None or low.mean is None:
             return None
-        return low.mean if ratio.mean - low.mean > NOTICEABLE else None
+        noticeable = 0.0 if self.operations_lacking else NOTICEABLE
+        return low.mean if ratio.mean - low.mean > noticeable else None
 
     def iteration(self, index: int) -> Iteration:
         """Return the iteration of that index.

@@ -44,6 +44,8 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
         bounds += f" ! ({INCOMPLETE})"
     elif report.stages_may_be_missing:
         bounds += f" ! ({MAYBE_INCOMPLETE})"
+    if report.operations_lacking:
+        bounds += " ! (some ranks lack operations)"
     interval = report.summary.bubble_interval.get(report.headline)
     if report.contradicted(report.headline):
         bounds += " ! (clocks contradict each other)"
