@@ -16,6 +16,7 @@ from bubbleviz.model.values import frozen
 #: Activities that are inferred without a name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
 SHORT, UNTRACED, UNLINKED = "kernel-to-kernel gaps", "no host trace", "launch not recorded"
+MIGRATION = "page migration"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "CUDA calls"
 #: Prefix of activities that are ranges of any other name.
 HOST = "host: "

@@ -47,6 +47,8 @@ def is_main(thread: int) -> bool:
 KERNELS = "kernels"
 #: How threads are named that stand for a device and are none of a host's.
 DEVICE_THREAD = "XLA on device"
+#: How copies are named by which the driver moves pages of managed memory; no call launches them.
+PAGE_MIGRATION = "page migration"
 #: The correlation id of what no call launched; ids have 32 bits.
 UNCORRELATED = (1 << 32) - 1
 #: Times beyond this (36 years) are no times; CUPTI is known to write such rows.
@@ -120,8 +122,8 @@ class Activities(Table):
         end_ns: end on the device.
         rank: row of ``ranks``.
         correlation_id: pairs with its launching call within the process.
-        name_id: row of ``names``; -1 for copies and memsets, but for those that only a user can
-            know to be communication.
+        name_id: row of ``names``; -1 for copies and memsets, but for page migrations and those that
+            only a user can know to be communication.
         kernels: how many of the rows are kernels.
         names: distinct demangled names.
         ranks: distinct (process, device), in order; a device's number is the process's own.

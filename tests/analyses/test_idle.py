@@ -335,6 +335,22 @@ def test_without_calls_nothing_is_attributed_to_the_host(tmp_path: Path) -> None
     assert advice(report).endswith("ProfilerActivity.CPU and CUDA in PyTorch")
 
 
+def test_pages_of_managed_memory_are_launched_by_no_call(tmp_path: Path) -> None:
+    spans = ((100, 110, 11), (150, 160, 12), (162, 165, 13))
+    pages = [M(a * US, b * US, 0, kind=kind) for a, b, kind in spans]
+    copies = [*pages, M(200 * US, 210 * US, 0, kind=1)]
+    file = profile(tmp_path, [k(0, 10, 1)], [c(-9, -8, 1)], copies=copies)
+    own = only(bubbleviz.idle(file))
+
+    assert spent(own) == {
+        "page migration": 130,
+        "launch not recorded": 35,
+        "kernel-to-kernel gaps": 2,
+    }
+    assert (own.breakdown.exposed_copy_ns, own.breakdown.compute_ns) == (33_000, 10_000)
+    assert "cudaMemPrefetchAsync" in advice(bubbleviz.idle(file))
+
+
 def test_short_gaps_are_those_that_are_shorter(tmp_path: Path) -> None:
     file = profile(tmp_path, [k(0, 10, 1), k(13, 20, 2), k(22, 30, 3)], [c(-9, -8, 1)])
 

@@ -107,6 +107,7 @@ class M:
     pid: int = 1
     device: int = 0
     stream: int = 7
+    kind: int = 1
 
 
 @dataclass(frozen=True)
@@ -195,8 +196,11 @@ def profile(
             ],
         )
         db.executemany(
-            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?,?,?,1,?,?,?,8,1)",
-            [(m.start, m.end, m.device, m.stream, m.correlation, global_id(m.pid)) for m in copies],
+            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?,?,?,1,?,?,?,8,?)",
+            [
+                (m.start, m.end, m.device, m.stream, m.correlation, global_id(m.pid), m.kind)
+                for m in copies
+            ],
         )
         db.executemany(
             "INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (?,?,?,1,?,?,?,0,8)",

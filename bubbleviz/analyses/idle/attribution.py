@@ -4,7 +4,8 @@ The parts of a gap, first that fits:
 
 1. ``profiler``: under the profiler's own overhead.
 2. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
-3. ``launch not recorded``: the call that launched the work after it is unknown.
+3. ``page migration`` before pages of managed memory that move, which no call launches; before other
+   work ``launch not recorded``: the call that launched it is unknown.
 4. Up to that call: what the launching thread did; where nothing is recorded of it, the thread
    that launches most, then the process's main thread; then ``no host trace``.
 5. In the call, and as long as a launch takes: ``launch``, or ``transfer`` for a copy.
@@ -29,6 +30,7 @@ from bubbleviz.conventions.host_activities import (
     FRAME,
     KNOWN,
     LAUNCH,
+    MIGRATION,
     OTHER_DEVICE,
     PROFILER,
     SHORT,
@@ -234,6 +236,7 @@ def attribute(
     overhead: intervals.Intervals,
     shortest_ns: int,
     numbers: Numbering[str],
+    migrations: Bools,
 ) -> AttributedIdle:
     """Attribute the idle time of a device to what its host did.
 
@@ -245,12 +248,16 @@ def attribute(
         overhead: when the profiler held the process up.
         shortest_ns: shorter gaps are kernel-to-kernel gaps.
         numbers: of the activities' names.
+        migrations: whether the work after each gap is a page migration.
     """
     cuts = cuts_of(gaps, launches)
     short = gaps.end_ns - gaps.start_ns < shortest_ns
     attributable = ~short & (launches.thread != NONE)
     row = np.arange(len(gaps))
-    whole = np.where(short, numbers.number(SHORT), numbers.number(UNLINKED))
+    unlaunched = [numbers.number(UNLINKED)]
+    if migrations.any():
+        unlaunched.append(numbers.number(MIGRATION))
+    whole = np.where(short, numbers.number(SHORT), np.array(unlaunched)[migrations.astype(int)])
     in_call = np.where(launches.copies, numbers.number(TRANSFER), numbers.number(LAUNCH))
     device = np.full(len(gaps), numbers.number(DEVICE))
     unknown = np.full(len(row), NONE)

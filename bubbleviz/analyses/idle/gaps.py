@@ -16,7 +16,7 @@ import numpy as np
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, found_in
-from bubbleviz.model.profile import Activities, Calls
+from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Calls
 from bubbleviz.model.values import frozen
 
 #: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
@@ -111,6 +111,14 @@ def busy_of(activities: Activities, rows: Ints, communication: Bools) -> Busy:
         communication_ns=union_of(communicates),
         copy_ns=union_of(copy),
     )
+
+
+def migrations_of(activities: Activities) -> Bools:
+    """Tell which activities are page migrations of managed memory."""
+    migrates = [name == PAGE_MIGRATION for name in activities.names]
+    migrations: Bools = np.array([*migrates, False], bool)[activities.name_id]
+    migrations[: activities.kernels] = False
+    return migrations
 
 
 def gaps_of(activities: Activities, rows: Ints) -> Gaps:

@@ -11,6 +11,7 @@ from bubbleviz.analyses.idle.attribution import AttributedIdle, attribute, host_
 from bubbleviz.analyses.idle.devices import DeviceTime, devices_of
 from bubbleviz.analyses.idle.evidence import IdleEvidence, IdleOptions, evidence_of, linked_profile
 from bubbleviz.analyses.idle.examples import COPY, Examples
+from bubbleviz.analyses.idle.gaps import migrations_of
 from bubbleviz.analyses.idle.host_ranges import main_thread
 from bubbleviz.analyses.idle.report import Chunks, IdleGaps, RankIdle
 from bubbleviz.analyses.idle.totals import by_activity, by_step, main_activity, step_at, strip_of
@@ -115,6 +116,7 @@ def _rank(device: DeviceTime, evidence: IdleEvidence, shortest_ns: int) -> RankI
         intervals.union(overheads.start_ns, overheads.end_ns),
         shortest_ns,
         numbers,
+        migrations_of(profile.activities)[device.gaps.after],
     )
     names, steps = numbers.values, evidence.steps[device.process]
     gaps, chunks = _gap_tables(device, evidence, idle, steps)

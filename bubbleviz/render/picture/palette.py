@@ -66,6 +66,7 @@ ACTIVITIES = {
     "kernel-to-kernel gaps": "#8d99a6",
     "no host trace": "#5a626c",
     "launch not recorded": "#a4a9b1",
+    "page migration": "#7b3f61",
 }
 MORE_ACTIVITIES = ("#9a3324", "#4d7c2a", "#6a3d9a", "#a6611a", "#1b5e8c", "#b0527c")
 #: The line along the operations that bound an iteration.

@@ -15,6 +15,7 @@ from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     KERNELS,
+    PAGE_MIGRATION,
     Activities,
     correlations,
     impossible_times,
@@ -40,6 +41,8 @@ WORK_CALLS = (
 )
 #: The name id in gpu_work/graphs.sql of a CUDA graph, which has no name.
 _WHOLE_GRAPH = -2
+#: The name id in gpu_work/copies.sql of pages of managed memory that move.
+_MIGRATION = -3
 #: A process (40 bits) and a device make one integer.
 _DEVICE_BITS = 22
 
@@ -113,6 +116,7 @@ def _names(export: Export, ids: Ints) -> tuple[str, ...]:
     """Return the text of each string id; a made-up one where the export has none."""
     rows = export.rows("strings/by_id", {"ids": json.dumps(ids.tolist())})
     known = {_WHOLE_GRAPH: "CUDA graph, traced as a whole", NONE: "<string NULL>"}
+    known[_MIGRATION] = PAGE_MIGRATION
     known |= {export.number(row[0]): str(row[1]) for row in rows}
     return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
 
@@ -236,7 +240,7 @@ class ActivitiesBuilder:
         self._kernels = self._count
 
     def add_copies(self, block: Ints) -> None:
-        """Add copies or memsets, after all kernels: columns as of these, without a name."""
+        """Add copies or memsets, after all kernels: columns as of these, few with a name."""
         self._add(block, "copies")
 
     def _add(self, block: Ints, what: str) -> None:
@@ -251,10 +255,17 @@ class ActivitiesBuilder:
         rows = slice(at, self._count)
         self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
         place = self._places.numbers(process << _DEVICE_BITS | device_id)
-        name_id = self._names.numbers(name[0]) if name else np.full(len(place), NONE)
+        name_id = self._numbers_of_names(name[0], what) if name else np.full(len(place), NONE)
         self._rank, self._name_id = widened(self._rank, place), widened(self._name_id, name_id)
         self._rank[rows], self._name_id[rows] = place, name_id
         self._correlation_id[rows] = correlations(correlation_id)
+
+    def _numbers_of_names(self, name: Ints, what: str) -> Ints:
+        """Return the number of each name; -1 for copies without one."""
+        numbers = np.full(len(name), NONE, np.int64)
+        named = np.flatnonzero((name != NONE) | (what == KERNELS))
+        numbers[named] = self._names.numbers(name[named])
+        return numbers
 
     def _with_times(self, block: Ints, what: str) -> Ints:
         """Return the columns of a block whose times can be."""
@@ -286,7 +297,8 @@ class ActivitiesBuilder:
         rank, name_id = self._rank[rows], self._name_id[rows]
         _translate(rank, groups.of_row)
         order = np.argsort(self._names.values)
-        _translate(name_id[: self._kernels], places_in(order))
+        # The last place is that of no name (-1).
+        _translate(name_id, np.append(places_in(order), NONE))
         return Activities(
             self._start_ns[rows],
             self._end_ns[rows],

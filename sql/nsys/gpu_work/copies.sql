@@ -1,11 +1,15 @@
 -- Every memory copy on a device, in the order the export holds them.
 --
--- requires: CUPTI_ACTIVITY_KIND_MEMCPY(start, end, deviceId, correlationId, globalPid)
+-- Of kinds 11 to 13 (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD) are pages of managed memory that the
+-- driver moves when they are touched; no call launches them.
+--
+-- requires: copies(row_number, start_ns, end_ns, device_id, process, correlation_id, kind)
 SELECT
-    copy.start AS start_ns,  -- when the copy began on the device
-    copy."end" AS end_ns,  -- when it finished
-    copy.deviceId AS device_id,  -- device number as the process sees it
-    COALESCE(copy.globalPid, -1) AS process,  -- host id and process id, above 24 bits
-    COALESCE(copy.correlationId, -1) AS correlation_id  -- pairs with calls/all.sql
-FROM CUPTI_ACTIVITY_KIND_MEMCPY AS copy
-ORDER BY copy._rowid_
+    copy.start_ns AS start_ns,  -- when the copy began on the device
+    copy.end_ns AS end_ns,  -- when it finished
+    copy.device_id AS device_id,  -- device number as the process sees it
+    COALESCE(copy.process, -1) AS process,  -- host id and process id, above 24 bits
+    COALESCE(copy.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
+    CASE WHEN copy.kind IN (11, 12, 13) THEN -3 ELSE -1 END AS name_id  -- -3: a page migration
+FROM copies AS copy
+ORDER BY copy.row_number
