@@ -135,8 +135,8 @@ def _recording(
         start_ns=min(int(activities.start_ns[kernels].min()), linked.start_ns),
         end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
         limitations=(
+            *linked.limitations(profile.source, profile.limitations),
             *profile.limitations,
-            *linked.limitations(profile.source),
             *candidates_of(profile, kinds),
             *homeless,
             *limitations_of(profile, links, operations, placed),

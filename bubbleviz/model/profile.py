@@ -191,6 +191,15 @@ class CallLog(Protocol):
     def names(self, rows: Ints) -> tuple[str, ...]:
         """Return the name of each call of some rows (distinct, ascending); "" where unknown."""
 
+    def kernel_launches(self, rows: Ints) -> Ints:
+        """Return those of some rows (distinct, ascending) whose call launches a kernel."""
+
+    def containing(self, letters: str) -> Ints:
+        """Return the rows of the calls whose name contains some letters, ascending."""
+
+    def failed(self, rows: Ints) -> Bools:
+        """Tell which calls of some rows (distinct, ascending) are known to have failed."""
+
 
 @frozen
 class Ranges(Table):

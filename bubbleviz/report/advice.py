@@ -60,6 +60,11 @@ _WITHOUT_GPU_WORK = (
     "Record the GPU work of all stages: of some the profiles hold the ranges and no kernel, so the "
     "bubble of the pipeline is not known; trace CUDA in every process (limitations name them)"
 )
+#: What to do where kernels are: where they ran looks idle.
+_KERNELS_LOST = (
+    "Profile again: kernels that were launched are not in the profile, so idle time may be work; "
+    "the limitations count them"
+)
 #: Causes that come with the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 #: The end of a sentence on a bubble at either end of an iteration of ranks that are no pipeline.
@@ -194,12 +199,14 @@ def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
 def first_thing(report: Report) -> str | None:
     """Return what to do first, in sentences; None where it is unknown.
 
-    Lost launches come first, and alone: what operations and bubbles are rests on them. What
-    outweighs the bubble comes next: no change of the pipeline removes that. Where no iteration is
-    averaged, nothing is advised.
+    Lost kernels and launches come first, and alone: what operations and bubbles are rests on them.
+    What outweighs the bubble comes next: no change of the pipeline removes that. Where no iteration
+    is averaged, nothing is advised.
     """
     if report.summary.iterations == 0:
         return None
+    if report.kernels_lost:
+        return _KERNELS_LOST
     lost = _lost_launches(report)
     if lost is not None:
         return lost

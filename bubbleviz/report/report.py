@@ -28,7 +28,7 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
-from bubbleviz.report.restrictions import restriction_of
+from bubbleviz.report.restrictions import KERNELS_LOST, MAYBE_INCOMPLETE, restriction_of
 
 if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
@@ -123,11 +123,19 @@ class Report:
     @property
     def restriction(self) -> str | None:
         """Why the ratios are not those of a whole pipeline; None where they are."""
-        return restriction_of(
+        restriction = restriction_of(
             self.no_pipeline,
             incomplete=self.incomplete,
             stages_may_be_missing=self.stages_may_be_missing,
         )
+        if self.kernels_lost and restriction in (None, MAYBE_INCOMPLETE):
+            return KERNELS_LOST
+        return restriction
+
+    @property
+    def kernels_lost(self) -> bool:
+        """Whether so many kernels were launched and not recorded that ratios are off."""
+        return any(note.kind is LimitationKind.KERNELS_LOST for note in self.limitations)
 
     @property
     def stages_may_be_missing(self) -> bool:

@@ -6,6 +6,8 @@ from __future__ import annotations
 INCOMPLETE = "incomplete: ranks of the run are missing"
 #: Stages may be missing, or have no GPU work.
 MAYBE_INCOMPLETE = "maybe incomplete: stages may be missing"
+#: So many kernels were lost that where they ran looks idle.
+KERNELS_LOST = "incomplete: kernels that were launched are not in the profile"
 
 
 def restriction_of(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Codes, Ints
+from bubbleviz.model.columns import Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import PID_MASK, Calls, Ranges
 from bubbleviz.model.values import frozen
 
 #: Calls that are yielded at a time.
 _BLOCK = 1 << 16
+#: Calls that make one kernel each.
+_LAUNCH = re.compile(r"(?:cuda|cu|hip|hipModule|hipExtModule)Launch(?:Cooperative)?Kernel")
 
 
 @frozen
@@ -42,6 +45,23 @@ class InMemoryCalls:
     def names(self, rows: Ints) -> tuple[str, ...]:
         """Return the name of each call of some rows (distinct, ascending)."""
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
+
+    def kernel_launches(self, rows: Ints) -> Ints:
+        """Return those of some rows (distinct, ascending) whose call launches a kernel."""
+        if len(rows) == 0:
+            return rows
+        launch = np.array([_LAUNCH.match(text) is not None for text in self.texts], bool)
+        launching: Ints = rows[launch[self.name_id[rows]]]
+        return launching
+
+    def containing(self, letters: str) -> Ints:
+        """Return the rows of the calls whose name contains some letters, ascending."""
+        fits = np.array([letters in text for text in self.texts], bool)
+        return np.flatnonzero(fits[self.name_id])
+
+    def failed(self, rows: Ints) -> Bools:
+        """Tell which calls of some rows returned an error, which these formats do not record."""
+        return np.zeros(len(rows), bool)
 
 
 @frozen

@@ -41,6 +41,7 @@ BINDS: Binds = {
     "floating_guard": None,
     "some_strings": True,
     **dict.fromkeys(("rows", "ids", "name_ids", "text_ids"), "[1, 2, 3, 50, 77]"),
+    "letters": "Launch",
     "threads": "[281474976710656]",
     "names": '["NVTX_EVENTS", "StringIds"]',
 }

@@ -91,7 +91,7 @@ def linked_profile(profile: Profile, kinds: Kinds) -> tuple[Profile, Codes, tupl
     """
     profile = with_added_communication(profile, kinds)
     linked = link_by_thread(profile, no_ranges())
-    losses = tuple(linked.limitations(profile.source))
+    losses = tuple(linked.limitations(profile.source, profile.limitations))
     return replace(profile, activities=linked.activities), linked.links.call, losses
 
 

@@ -120,7 +120,7 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     of_nccl = np.array([not name.startswith("nccl:") for name in ranges.names], bool)
     ranges = ranges.take(of_nccl[ranges.name_id])
     linked = link_by_thread(profile, ranges)
-    lost = (*profile.limitations, *linked.limitations(profile.source))
+    lost = (*profile.limitations, *linked.limitations(profile.source, profile.limitations))
     if profile.collectives is not None:
         collectives = sound_collectives(profile.collectives, linked.sound)
         told = told_operations(collectives, profile.ranges, linked, profile)

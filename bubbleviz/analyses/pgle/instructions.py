@@ -121,7 +121,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     keep, left_out, once = _kept(work, thunks, profile.ranges, skip)
     notes = (
         *profile.limitations,
-        *linked.limitations(profile.source),
+        *linked.limitations(profile.source, profile.limitations),
         *_notes(profile, linked.links, thunks, work, keep),
     )
     if once:

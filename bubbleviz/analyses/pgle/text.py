@@ -25,6 +25,7 @@ _OF_COSTS = (
     LimitationKind.WRONG_COSTS,
     LimitationKind.COSTS,
     LimitationKind.KERNELS_LEFT_OUT,
+    LimitationKind.KERNELS_LOST,
     LimitationKind.RANGE_NAMES_LOST,
     LimitationKind.PROFILE_UNREADABLE,
 )

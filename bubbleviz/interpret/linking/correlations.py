@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, found_in, rows_by_value
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, process_of
 
@@ -62,6 +62,11 @@ class CorrelationIndex:
         at = places_of(ids, self.ids[within])
         hit = at != NONE
         return within[hit], rows[at[hit]]
+
+    def holds(self, process: int, ids: npt.NDArray[np.uint32]) -> Bools:
+        """Tell which correlation ids of a process anything has."""
+        activities = self.rows[self.of_process.get(process, slice(0, 0))]
+        return np.isin(ids, self.ids[activities])
 
     def _id_of(self, activity: int) -> int:
         return int(self.ids[activity])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.interpret.linking.correlations import CorrelationIndex
-from bubbleviz.model.columns import NONE, Codes, widened
-from bubbleviz.model.profile import Activities, Calls
+from bubbleviz.model.columns import NONE, Bools, Codes, widened
+from bubbleviz.model.grouping import rows_by_value
+from bubbleviz.model.profile import Activities, Calls, process_of
 from bubbleviz.native.launching import FoundPairs, LaunchFinder
 from bubbleviz.native.library import library
 
@@ -18,6 +19,7 @@ class Launches:
     two that began together the earlier row.
 
     Attributes:
+        kernels: how many of the activities are kernels.
         call: row of the call of each activity; -1 unknown.
         start_ns: when that began.
     """
@@ -26,6 +28,7 @@ class Launches:
         self.call: Codes = np.full(len(activities), NONE, np.int32)
         self.start_ns = np.zeros(len(activities), np.int64)
         self._last_row = NONE
+        self.kernels = activities.kernels
         self._index = CorrelationIndex(activities)
         self._finder = _finder(self._index)
 
@@ -39,6 +42,13 @@ class Launches:
             columns = row, calls.start_ns, calls.thread, calls.correlation_id
             return self._finder.find(*columns, (self.call, self.start_ns))
         return self._matched(calls)
+
+    def have_work(self, calls: Calls) -> Bools:
+        """Tell which of some calls share their id with anything that was launched."""
+        worked = np.zeros(len(calls), bool)
+        for process, rows in rows_by_value(process_of(calls.thread)):
+            worked[rows] = self._index.holds(process, calls.correlation_id[rows])
+        return worked
 
     def _matched(self, calls: Calls) -> FoundPairs:
         """Return what some calls launched, by numpy."""

@@ -18,6 +18,7 @@ from bubbleviz.interpret.linking.links import (
     WorklessCalls,
 )
 from bubbleviz.interpret.linking.long_calls import LongCalls
+from bubbleviz.interpret.linking.lost_kernels import WorklessRows, lost_kernels
 from bubbleviz.interpret.linking.open_ranges import ThreadRanges
 from bubbleviz.interpret.linking.place_check import check_places
 from bubbleviz.interpret.linking.time_check import check_times
@@ -63,6 +64,7 @@ class _Linker:
         self._range = np.full(count, NONE, np.int32)
         self._rule = np.full(count, LinkRule.UNLINKED, np.int8)
         self._workless: list[CallStarts] = []
+        self._workless_rows = WorklessRows()
         self._first_ns, self._last_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
         self._impossible = 0
         self._long_calls = LongCalls()
@@ -79,8 +81,9 @@ class _Linker:
         block = self._launches.of(calls)
         # A call that had launched something, until an earlier one with its id came.
         self._add_workless(block.lost_start_ns, self._thread[block.lost])
-        workless = ~block.launched
+        workless = np.flatnonzero(~block.launched)
         self._add_workless(calls.start_ns[workless], thread[workless])
+        self._workless_rows.add(calls.row, workless)
         of_range, rule = self._attributed(calls.take(block.launched))
         launch = (np.cumsum(block.launched) - 1)[block.call]
         self._thread = widened(self._thread, thread)
@@ -109,10 +112,13 @@ class _Linker:
         of_range[rest[~helper]] = backward[~helper]
         return of_range, rule
 
-    def result(self, devices: Sequence[Device], *, launches_known: bool) -> LinkResult:
+    def result(
+        self, calls: CallLog, devices: Sequence[Device], *, launches_known: bool
+    ) -> LinkResult:
         """Return the links of work whose times and places can be, once all calls have come.
 
         Args:
+            calls: all of them.
             devices: that the profile lists.
             launches_known: whether the calls are a host's own.
         """
@@ -135,6 +141,10 @@ class _Linker:
         times = check_times(self._activities, launches.call, launches.start_ns, capture_ns)
         calling = distinct(process_of(self._threads.values)) if launches_known else None
         places = check_places(self._activities, devices, calling)
+        lost = None
+        if launches_known:
+            of_launch = self._thread, self._threads.values
+            lost = lost_kernels(self._workless_rows, launches, *of_launch, calls)
         links = Links(
             launches.call,
             launches.start_ns,
@@ -153,6 +163,7 @@ class _Linker:
             times=times,
             places=places,
             workless=workless,
+            lost=lost,
             start_ns=self._first_ns,
             end_ns=self._last_ns,
             long_calls=self._long_calls.collected(),
@@ -230,7 +241,7 @@ def link(
     linker = _Linker(activities, ranges, phase, names, cross_thread=cross_thread)
     for block in calls.blocks():
         linker.add(block)
-    return linker.result(devices, launches_known=launches_known)
+    return linker.result(calls, devices, launches_known=launches_known)
 
 
 def link_by_thread(profile: Profile, ranges: Ranges) -> LinkResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from enum import IntEnum
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.interpret.linking.lost_kernels import LostKernels
 from bubbleviz.interpret.linking.place_check import PlaceCheck
 from bubbleviz.interpret.linking.time_check import TimeCheck
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, CallLog, Calls, Source, impossible_times
 from bubbleviz.model.values import frozen
 
@@ -118,6 +119,7 @@ class LinkResult:
         times: what was left out for its times.
         places: what was left out for its process or device.
         workless: calls without work.
+        lost: kernels that were launched and are not there; None where no host's calls are known.
         start_ns: when the first call began.
         end_ns: when the last one ended.
         long_calls: calls in which a thread spent real time; None where there are none.
@@ -130,13 +132,22 @@ class LinkResult:
     times: TimeCheck
     places: PlaceCheck
     workless: WorklessCalls
+    lost: LostKernels | None
     start_ns: int
     end_ns: int
     long_calls: Calls | None
     impossible: int
 
-    def limitations(self, source: Source) -> Iterator[Limitation]:
-        """Yield what was left out of a profile for its times and places."""
+    def limitations(self, source: Source, known: Sequence[Limitation]) -> Iterator[Limitation]:
+        """Yield what a profile lacks, and what was left out of it for its times and places.
+
+        Args:
+            source: of the profile.
+            known: what was noticed as it was read.
+        """
+        if self.lost:
+            left_out = [n.count for n in known if n.kind is LimitationKind.KERNELS_LEFT_OUT]
+            yield from self.lost.limitations(source.path, sum(left_out))
         yield from impossible_times(source.path, {"CUDA API calls": self.impossible})
         yield from self.times.limitations(source.path)
         yield from self.places.limitations(source)

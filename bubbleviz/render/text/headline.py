@@ -27,7 +27,7 @@ def headline(report: Report) -> RenderableType:
 
 def headline_lines(report: Report) -> tuple[str, str, str, str]:
     """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
-    from bubbleviz.report.restrictions import INCOMPLETE, MAYBE_INCOMPLETE
+    from bubbleviz.report.restrictions import INCOMPLETE, KERNELS_LOST, MAYBE_INCOMPLETE
 
     spread = report.summary.bubble_ratio[report.headline]
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
@@ -46,6 +46,8 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
         bounds += f" ! ({MAYBE_INCOMPLETE})"
     if report.operations_lacking:
         bounds += " ! (some ranks lack operations)"
+    if report.kernels_lost:
+        bounds += f" ! ({KERNELS_LOST})"
     interval = report.summary.bubble_interval.get(report.headline)
     if report.contradicted(report.headline):
         bounds += " ! (clocks contradict each other)"

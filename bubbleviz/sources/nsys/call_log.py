@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.profile import Calls, correlations, possible
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.database import Database
@@ -42,10 +42,17 @@ class _CallStretch(Stretch):
 
 @frozen
 class ExportedCalls:
-    """A :class:`~bubbleviz.model.profile.CallLog`; it can be read while the export is open."""
+    """A :class:`~bubbleviz.model.profile.CallLog`; it can be read while the export is open.
+
+    Attributes:
+        export: the open export.
+        scan: reads its large tables.
+        launch_ids: string ids of the names of calls that launch kernels.
+    """
 
     export: Export
     scan: Scan
+    launch_ids: tuple[int, ...]
 
     def stretches(self) -> tuple[Stretch, ...]:
         """Return the stretches that make up the table."""
@@ -93,6 +100,28 @@ class ExportedCalls:
         binds = {"rows": json.dumps(rows.tolist())}
         names = {row: str(name) for row, name in self.export.rows("calls/names", binds)}
         return tuple(_VERSION.sub("", names.get(row, "")) for row in rows.tolist())
+
+    def kernel_launches(self, rows: Ints) -> Ints:
+        """Return those of some rows (distinct, ascending) whose call launches a kernel."""
+        if not (len(rows) and self.launch_ids and self.export.has("calls/named_among")):
+            return np.empty(0, np.int64)
+        binds = {"rows": json.dumps(rows.tolist()), "name_ids": json.dumps(self.launch_ids)}
+        launching: Ints = self.export.columns("calls/named_among", binds)[0]
+        return launching
+
+    def containing(self, letters: str) -> Ints:
+        """Return the rows of the calls whose name contains some letters, ascending."""
+        if not self.export.has("calls/containing"):
+            return np.empty(0, np.int64)
+        numbers: Ints = self.export.columns("calls/containing", {"letters": letters})[0]
+        return numbers
+
+    def failed(self, rows: Ints) -> Bools:
+        """Tell which calls of some rows (distinct, ascending) returned an error."""
+        if not self.export.has("calls/failed"):
+            return np.zeros(len(rows), bool)
+        binds = {"rows": json.dumps(rows.tolist())}
+        return np.isin(rows, self.export.columns("calls/failed", binds)[0])
 
 
 def _calls(row: Ints, columns: Ints) -> Calls:

@@ -24,7 +24,12 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import no_calls, no_ranges
 from bubbleviz.sources.nsys.call_log import ExportedCalls
 from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, Export, opened
-from bubbleviz.sources.nsys.gpu_work import activities_of, kernel_stretches, processes_of
+from bubbleviz.sources.nsys.gpu_work import (
+    activities_of,
+    kernel_stretches,
+    launch_ids,
+    processes_of,
+)
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.sources.nsys.range_log import ExportedRanges, SystemCalls
 from bubbleviz.sources.nsys.ranges import NameFilter, name_filter, read_ranges, sample_names
@@ -104,7 +109,7 @@ class NsysFile:
             rows.count = len(activities)
         if not (len(activities) if partial else activities.kernels):
             raise _without_kernels(export, notes)
-        calls = self._calls()
+        calls = self._calls(names.call_names)
         if not partial:
             if calls is None:
                 raise unrecorded(export, RUNTIME)
@@ -155,11 +160,11 @@ class NsysFile:
             rows.count = len(ranges)
         return ranges, impossible
 
-    def _calls(self) -> ExportedCalls | None:
+    def _calls(self, call_names: Mapping[int, str]) -> ExportedCalls | None:
         """Return the calls, if any can have launched something."""
         if not self.export.has("calls/all") or not self.export.rows("calls/any"):
             return None
-        return ExportedCalls(self.export, self.scan)
+        return ExportedCalls(self.export, self.scan, launch_ids(call_names))
 
     def _latest_call_ns(self) -> int:
         rows = self.export.rows("calls/latest_end", {"latest": IMPOSSIBLE_NS - 1})

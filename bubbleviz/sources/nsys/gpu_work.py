@@ -209,6 +209,11 @@ def _unrecorded_graphs(
     return (Limitation(what, reason, lost, LimitationKind.COSTS),) if lost else ()
 
 
+def launch_ids(call_names: Mapping[int, str]) -> tuple[int, ...]:
+    """Return the ids of those names of calls that launch kernels."""
+    return tuple(_ids(call_names, _LAUNCHES))
+
+
 def _ids(call_names: Mapping[int, str], beginnings: tuple[str, ...]) -> list[int]:
     return sorted(i for i, name in call_names.items() if name.startswith(beginnings))
 

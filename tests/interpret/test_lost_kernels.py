@@ -1,0 +1,212 @@
+"""Kernels that were launched and are not in the profile are counted, and ratios say so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bubbleviz import analyze
+from bubbleviz.analyses.idle.analysis import idle
+from bubbleviz.interpret.linking.linker import link_by_thread
+from bubbleviz.interpret.linking.lost_kernels import WorklessRows
+from bubbleviz.model.operations import Limitation
+from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.report.methods import methods
+from bubbleviz.sources.in_memory import no_ranges
+from bubbleviz.sources.readers import reader_of
+from tests.support.nsys_exports import C, K, profile
+from tests.support.places import FIXTURES
+from tests.support.torch_traces import traces_of
+
+LOST = "kernels that were launched and not recorded"
+#: Kernels of which a later one of the same thread is left, so that no capture's end took them.
+_BEFORE_THE_LAST = """
+    SELECT COUNT(*) FROM lost
+    JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call
+      ON call.correlationId = lost.id AND call.globalTid >> 24 = lost.process
+    WHERE call.start < (
+        SELECT MAX(later.start) FROM CUPTI_ACTIVITY_KIND_RUNTIME AS later
+        JOIN CUPTI_ACTIVITY_KIND_KERNEL AS kernel
+          ON kernel.correlationId = later.correlationId
+         AND kernel.globalPid >> 24 = later.globalTid >> 24
+        WHERE later.globalTid = call.globalTid
+    )
+"""
+
+
+def _without(example: str, folder: Path, rows: str) -> tuple[Path, int]:
+    """Return a copy of an example without some kernels, and how many of these must be told."""
+    path = folder / Path(example).name
+    shutil.copy(FIXTURES / example, path)
+    path.chmod(0o644)
+    with closing(sqlite3.connect(path)) as database, database:
+        kernels = f"FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE {rows}"
+        database.execute(
+            f"CREATE TEMP TABLE lost AS SELECT correlationId AS id, globalPid >> 24 AS process "
+            f"{kernels}"
+        )
+        database.execute(f"DELETE {kernels}")
+        return path, int(database.execute(_BEFORE_THE_LAST).fetchone()[0])
+
+
+def _told(limitations: tuple[Limitation, ...]) -> int:
+    return sum(note.count for note in limitations if note.what == LOST)
+
+
+def _lost_of(path: Path) -> tuple[int, bool]:
+    """Return how many lost kernels linking counts, and whether of a sample."""
+    with reader_of(str(path)).open_file(str(path), 1, lambda *_: None) as file:
+        lost = link_by_thread(file.read(("*",), partial=True), no_ranges()).lost
+    assert lost is not None
+    return lost.count, lost.sampled
+
+
+@pytest.mark.parametrize("example", ["1f1b/node0.sqlite", "zb-h2/node0.sqlite"])
+def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path) -> None:
+    path, lost = _without(example, tmp_path, "rowid * 7 % 10 = 3")
+    report = analyze([path])
+    assert lost > 50
+    assert _told(report.limitations) == lost
+    assert next(note.what for note in report.limitations if str(path) in note.reason) == LOST
+    marked = "incomplete: kernels that were launched are not in the profile"
+    assert marked in headline_lines(report)[1]
+    assert report.incomplete or report.restriction == marked
+    assert "kernels that were launched are not in the profile" in methods(report)
+    assert _told(idle([path]).limitations) == lost
+
+
+def test_a_few_lost_kernels_are_counted_and_mark_nothing(tmp_path: Path) -> None:
+    path, lost = _without("1f1b/node0.sqlite", tmp_path, "rowid IN (100, 300)")
+    report = analyze([path])
+    assert _told(report.limitations) == lost == 2
+    assert report.restriction is None
+
+
+def test_lost_kernels_of_a_trace_are_counted(tmp_path: Path) -> None:
+    path, lost = _without("1f1b/node0.sqlite", tmp_path, "rowid % 10 = 3")
+    report = analyze(traces_of(path, tmp_path))
+    assert _told(report.limitations) == lost > 50
+
+
+def test_kernels_that_the_end_of_the_capture_cut_are_not_lost(tmp_path: Path) -> None:
+    path, lost = _without(
+        "1f1b/node0.sqlite", tmp_path, "start > (SELECT AVG(start) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
+    )
+    report = analyze([path])
+    assert _told(report.limitations) == lost == 0
+
+
+def test_kernels_left_out_as_they_were_read_are_told_once(tmp_path: Path) -> None:
+    path, _ = _without("1f1b/node0.sqlite", tmp_path, "0")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 0, "end" = 0 WHERE rowid % 10 = 3'
+        )
+    notes = {note.what for note in analyze([path]).limitations}
+    assert "kernels without timestamps" in notes
+    assert LOST not in notes
+
+
+def _three_launches(folder: Path, *more: C, name: str = "cudaLaunchKernel") -> Path:
+    """Write an export of three launches, the second of which has no kernel."""
+    calls = [C(10, 12, 1), C(20, 22, 2, name=name), *more, C(30, 32, 3)]
+    return profile(folder, [K(13, 15, 1), K(33, 35, 3)], calls)
+
+
+def test_without_calls_nothing_is_lost(tmp_path: Path) -> None:
+    assert _lost_of(profile(tmp_path, [K(13, 15, 1)])) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("cudaLaunchKernel_v7000", 1),
+        ("cudaLaunchKernelExC_v11060_ptsz", 1),
+        ("cudaLaunchCooperativeKernel_v9000", 1),
+        ("cuLaunchKernelEx", 1),
+        ("cudaStreamSynchronize_v3020", 0),
+        ("cudaLaunchHostFunc_v10000", 0),
+        ("cudaMemsetAsync_v3020", 0),
+    ],
+)
+def test_only_launches_of_kernels_lose_some(name: str, lost: int, tmp_path: Path) -> None:
+    assert _lost_of(_three_launches(tmp_path, name=name)) == (lost, False)
+
+
+def test_a_failed_launch_makes_no_kernel(tmp_path: Path) -> None:
+    path = _three_launches(tmp_path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 2 WHERE start = 20")
+    assert _lost_of(path) == (0, False)
+
+
+def test_a_launch_into_a_graph_makes_no_kernel(tmp_path: Path) -> None:
+    begin, end = "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"
+    around = C(18, 19, 8, name=begin), C(24, 25, 9, name=end)
+    assert _lost_of(_three_launches(tmp_path, *around)) == (0, False)
+    # One that has ended captures nothing more; one that never ends, all.
+    before = C(14, 15, 8, name=begin), C(16, 17, 9, name=end)
+    assert _lost_of(_three_launches(tmp_path, *before)) == (1, False)
+    assert _lost_of(_three_launches(tmp_path, around[0])) == (0, False)
+    other = C(18, 19, 8, name=begin, pid=2), C(24, 25, 9, name=end, pid=2)
+    assert _lost_of(_three_launches(tmp_path, *other)) == (1, False)
+
+
+def test_a_launch_in_both_interfaces_has_one_kernel(tmp_path: Path) -> None:
+    path = _three_launches(tmp_path, name="cudaGetDevice")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT start + 1, end - 1, eventClass, "
+            "globalTid, correlationId, nameId, 0, NULL FROM CUPTI_ACTIVITY_KIND_RUNTIME "
+            "WHERE correlationId = 1"
+        )
+    assert _lost_of(path) == (0, False)
+
+
+def test_a_thread_without_any_kernel_has_the_end_of_its_process(tmp_path: Path) -> None:
+    calls = [
+        C(10, 12, 1),
+        C(20, 22, 2, tid=5),
+        C(30, 32, 3),
+        C(40, 42, 4, tid=5),
+        C(9, 9, 5, pid=2),
+    ]
+    kernels = [K(13, 15, 1), K(33, 35, 3)]
+    # Of a process without any, every launch is one whose kernel is lost.
+    assert _lost_of(profile(tmp_path, kernels, calls)) == (2, False)
+
+
+def test_of_many_calls_an_even_sample_is_kept() -> None:
+    rows = WorklessRows(most=8)
+    assert rows.rows().tolist() == []
+    for start in range(0, 100, 7):
+        block = np.arange(start, start + 7)
+        rows.add(block, np.arange(7)[block < 100])
+    assert rows.step == 16
+    assert rows.rows().tolist() == list(range(0, 100, 16))
+
+
+def test_of_many_lost_kernels_about_as_many_are_told(tmp_path: Path) -> None:
+    calls = [C(10 * i, 10 * i + 2, i) for i in range(1, 12_001)]
+    kernels = [K(10 * i + 3, 10 * i + 5, i) for i in range(1, 12_001) if i % 2]
+    lost, sampled = _lost_of(profile(tmp_path, kernels, calls))
+    assert sampled
+    assert 5_900 < lost < 6_100
+
+
+@pytest.mark.skipif("BUBBLEVIZ_DATA" not in os.environ, reason="BUBBLEVIZ_DATA is not set")
+def test_no_real_profile_lost_a_kernel() -> None:
+    data = Path(os.environ["BUBBLEVIZ_DATA"])
+    paths = [
+        path
+        for path in (*data.glob("nsys/*.sqlite"), *data.glob("kineto/*.gz"))
+        if "no_kernels" not in path.name
+    ]
+    assert len(paths) > 15
+    assert {path.name: count for path in paths if (count := _lost_of(path)[0])} == {}
