@@ -98,5 +98,21 @@ class NativeBuild(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
             self._folder.cleanup()
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Compile into the first argument, with the others as flags; return the exit code."""
+    if not arguments or arguments[0].startswith("-"):
+        example = f"bubbleviz/native/{library_name(sysconfig.get_platform())}"
+        print(
+            f"usage: python scripts/build_native.py FILE [FLAG...]; name the library to write, as "
+            f"{example}",
+            file=sys.stderr,
+        )
+        return 2
+    reason = compile_library(Path(arguments[0]), arguments[1:])
+    if reason:
+        print(reason, file=sys.stderr)
+    return 1 if reason else 0
+
+
 if __name__ == "__main__":
-    sys.exit(compile_library(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(sys.argv[1:]))

@@ -25,11 +25,14 @@ _SUFFIX = re.compile(
     r"\.(?:sqlite|nsys-rep|qdrep|jsonl?|pb|pbtxt|txt|csv|toml|svg|pdf|png|html|tex|py)(?:\.gz)?$"
 )
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
-#: Paths that nobody noted, as in the names of Python's frames.
+#: Paths that nobody noted, as in the names of Python's frames; # may stand for numbers.
 _ANY_PATH = (
     rf"(?<![\w.)\]/:-])(?:~|[A-Za-z]:)?(?:[/\\]{_COMPONENT}){{2,}}"
-    r"|(?<![\w./\\-])[\w./\\-]+\.py(?=\(\d+\))"
+    r"|(?<![\w./\\-])[\w./\\-]+\.py(?=\([\d#]+\)|:[\d#]+)"
 )
+#: A function that stands with its file, as in the names of Python's frames: those of PyTorch,
+#: ``train.py(29): step``, and of JAX, ``$train.py:29 step``. What Python itself names stays.
+_FUNCTION = re.compile(r"(?<=\.py)(\([\d#]+\): |:[\d#]+ )(?!__)([^\W\d][\w.]*)")
 #: The name of a thread, where a report says what launched a kernel.
 _THREAD = re.compile(r"(?<=\bthread )(\d+) \((.+?)\)(?=, (?:in|while|outside) )")
 #: Names of ratios, by which reports look up their numbers.
@@ -47,6 +50,7 @@ class _Names:
         self._paths: set[str] = set()
         self._folders: set[str] = set()
         self._threads: dict[str, str] = {}
+        self._functions: dict[str, str] = {}
         self._numbers = {"host": 0, "file": 0, "directory": 0}
         self._pattern: re.Pattern[str] | None = None
 
@@ -84,6 +88,8 @@ class _Names:
         if self._pattern is None:
             self._pattern = self._compiled()
         shown = self._pattern.sub(self._replacement, text)
+        if ".py" in shown:
+            shown = _FUNCTION.sub(self._function, shown)
         return _THREAD.sub(self._thread, shown) if "thread " in shown else shown
 
     def value(self, value: Any, field: str = "", *, keys: bool = True) -> Any:
@@ -139,6 +145,10 @@ class _Names:
 
     def _replacement(self, match: re.Match[str]) -> str:
         return self._words.get(match[0]) or self.path(match[0])
+
+    def _function(self, match: re.Match[str]) -> str:
+        words = self._functions.setdefault(match[2], f"function{len(self._functions) + 1}")
+        return f"{match[1]}{words}"
 
     def _thread(self, match: re.Match[str]) -> str:
         words = self._threads.setdefault(match[2], f"thread{len(self._threads) + 1}")

@@ -353,8 +353,12 @@ def absence() -> str:
         return ""
     if os.environ.get(SWITCH) == "0":
         return f"{SWITCH}=0 switches the compiled reader off"
-    built = Path(__file__).with_name(FILE).exists()
-    return f"{FILE} cannot be loaded" if built else "the compiled reader was not built"
+    if not Path(__file__).with_name(FILE).exists():
+        return "the compiled reader was not built"
+    return (
+        f"{FILE} cannot be loaded, or is of another version; install bubbleviz again, or in a "
+        f"checkout run python scripts/build_native.py bubbleviz/native/{FILE}"
+    )
 
 
 @cache

@@ -129,8 +129,8 @@ def test_names_are_shown_again_by_the_next_command(
         ("node-1:3 GPU 0", "host1:3 GPU 0"),
         ("runs/a.sqlite: is empty", "file1.sqlite: is empty"),
         ("a.sqlite holds none", "file1.sqlite holds none"),
-        ("/home/zq/train.py(33): step", "file2.py(33): step"),
-        ("zq/train.py(33): step, zq/train.py(34)", "file2.py(33): step, file2.py(34)"),
+        ("/home/zq/train.py(33): step", "file2.py(33): function1"),
+        ("zq/train.py(33): step, zq/train.py(34)", "file2.py(33): function1, file2.py(34)"),
         ("jit(step)/jit(main)/dot", "jit(step)/jit(main)/dot"),
         ("tokens/s of 1F1B/ZB, 3 / 4", "tokens/s of 1F1B/ZB, 3 / 4"),
         ("runs of profiles", "runs of profiles"),
@@ -156,3 +156,24 @@ def test_command_lines() -> None:
         assert anonymous_words(words) == [
             "analyze", "file1.sqlite", "--svg", "file2", "--same-clock=host2,host1", "--skip", "1",
         ]  # fmt: skip
+
+
+def test_functions_that_stand_with_a_file_have_words_of_their_own() -> None:
+    with scope():
+        hide()
+        names = [
+            "$zq.py:29 zqstep",
+            "zq.py(31): zqstep",
+            "a/zq.py(3): <module>",
+            "lib.py:1 __call__",
+        ]
+        shown = anonymous(names)
+        assert shown[0] == "$file1.py:29 function1"
+        assert shown[1] == "file1.py(31): function1"
+        assert anonymous("$zq.py:30 zqother > $zq.py:29 zqstep") == (
+            "$file1.py:30 function2 > $file1.py:29 function1"
+        )
+        assert shown[2].endswith(".py(3): <module>")
+        assert anonymous("$zq.py:## zqstep") == "$file1.py:## function1"
+        assert shown[3].endswith(".py:1 __call__")
+    assert anonymous("$zq.py:29 zqstep") == "$zq.py:29 zqstep"

@@ -11,8 +11,20 @@ from typing import Any
 
 import pytest
 
-from scripts.build_native import NativeBuild, compile_library, compiler, library_name
+from scripts.build_native import NativeBuild, compile_library, compiler, library_name, main
 from scripts.build_wheels import TARGETS, ReleaseError, check_wheel, kind_of
+
+# --- the command
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_the_command_without_a_file_says_how_it_is_used(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+
+    assert capsys.readouterr().err.startswith("usage: python scripts/build_native.py FILE")
+
 
 # --- the build of one wheel
 

@@ -40,8 +40,8 @@ def advice(report: IdleReport) -> str:
     """Return the first thing to look at."""
     if not report.devices:
         return (
-            "no work of any device was recorded: how long devices were idle is unknown; record "
-            "their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
+            "no work of any device was recorded: how long devices were idle is unknown; "
+            f"{_how_to_record(report)}"
         )
     if not report.span_ns:
         return (
@@ -58,6 +58,16 @@ def advice(report: IdleReport) -> str:
     of_span = percent(longest.idle_ns / report.span_ns)
     name = one_line(longest.activity, _NAME)
     return f'{percent(share)} of the idle time ({of_span} of all) goes to "{name}": {hint}'
+
+
+def _how_to_record(report: IdleReport) -> str:
+    """Return how the work of devices is recorded by the profilers that recorded hosts alone."""
+    if {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}:
+        return (
+            "XLA ran on CPUs: run the program on its accelerator (jax.devices() lists those that "
+            "JAX finds), and record it again"
+        )
+    return "record their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
 
 
 def _advice_on_busy_devices(report: IdleReport) -> str:

@@ -142,6 +142,7 @@ def _rank(device: DeviceTime, evidence: IdleEvidence, shortest_ns: int) -> RankI
         gaps=gaps,
         chunks=chunks,
         strip=strip_of(idle, device.exposed(), activities, numbers, device.span_ns),
+        format=profile.source.format,
     )
 
 

@@ -243,6 +243,7 @@ class RankIdle:
         gaps: those that are attributed to activities.
         chunks: these gaps, cut by activity.
         strip: its time in slices.
+        format: of its profile; "" unknown.
     """
 
     label: str
@@ -261,6 +262,7 @@ class RankIdle:
     gaps: IdleGaps
     chunks: Chunks
     strip: Strip
+    format: str = ""
 
     @property
     def duty_cycle(self) -> float | None:

@@ -102,7 +102,7 @@ def measure_costs(
             *(limitation for of_profile in measured for limitation in of_profile.limitations),
             *([] if apart else _shared_names(samples)),
         ),
-        on_gpus=any(of_profile.device != "TPU" for of_profile in measured),
+        device=min((of_profile.device for of_profile in measured), key=lambda name: name != "GPU"),
     )
 
 

@@ -117,7 +117,8 @@ class Costs:
         aggregate: the statistic for compute.
         aggregate_collectives: the statistic for collectives.
         limitations: what could not be measured, and what makes costs wrong.
-        on_gpus: whether any device is a GPU, or a host stands for one.
+        device: what its devices are: ``GPU``, another accelerator's name, or ``host``; of several
+            kinds ``GPU`` where it is among them.
     """
 
     instructions: tuple[InstructionCost, ...]
@@ -128,7 +129,7 @@ class Costs:
     aggregate: str
     aggregate_collectives: str
     limitations: tuple[Limitation, ...]
-    on_gpus: bool = True
+    device: str = "GPU"
 
 
 def merge_samples(samples: Sequence[Samples]) -> Samples:

@@ -11,6 +11,7 @@ from bubbleviz.analyses.pgle.comparison import CostComparison
 from bubbleviz.analyses.pgle.costs import Costs
 from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.text.cells import omitted, shortened, titled
 from bubbleviz.render.text.tables import Table
@@ -62,15 +63,16 @@ def unread(paths: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def flags(paths: Sequence[str], *, on_gpus: bool = True) -> str:
+def flags(paths: Sequence[str], *, device: str = "GPU") -> str:
     """Return the flags of the two runs.
 
     Args:
         paths: of the costs.
-        on_gpus: whether the run was one on GPUs; the flags are of XLA for these.
+        device: what the run's devices are; the flags are of XLA for GPUs.
     """
-    if not on_gpus:
-        return "\nThe run used TPUs; XLA reads costs from a file (PGLE) for GPUs only.\n"
+    if device != "GPU":
+        used = "ran on CPUs" if device == HOST else f"used {device}s"
+        return f"\nThe run {used}; XLA reads costs from a file (PGLE) for GPUs only.\n"
     file = _flag_value(paths[0]) if len(paths) == 1 else "FILE"
     return (
         "\nXLA_FLAGS of the run to profile:\n  "
@@ -95,19 +97,25 @@ def summary(costs: Costs) -> str:
     rules = f"{costs.aggregate} of executions and devices"
     if costs.aggregate_collectives != costs.aggregate:
         rules += f", {costs.aggregate_collectives} for collectives"
+    devices = counted(costs.devices, _kind(costs, "device"))
     return (
         f"{counted(len(costs.instructions), 'instruction')}, of them "
         f"{counted(collectives, 'collective')}; {rules}: "
-        f"{counted(costs.executions, 'execution')} on {counted(costs.devices, 'device')}\n"
+        f"{counted(costs.executions, 'execution')} on {devices}\n"
         f"left out: {counted(out.warm_up, 'execution')} in the warm-up of their module, "
         f"{out.cut:,} cut by the capture, {out.compilation:,} while XLA compiled\n"
     )
 
 
+def _kind(costs: Costs, word: str) -> str:
+    """Return a word for the devices; XLA runs on devices of a host's CPU, too."""
+    return word if costs.device != HOST else "CPU" if word == HOST else f"CPU {word}"
+
+
 def sections(costs: Costs) -> Iterator[RenderableType]:
     """Yield what to print of costs."""
     yield Text(summary(costs))
-    modules = Table("module", "instructions", "GPU ms", left=("module",))
+    modules = Table("module", "instructions", _kind(costs, costs.device) + " ms", left=("module",))
     for module in costs.modules[:_ROWS]:
         label = shortened(one_line(module.label, None), _NAME)
         modules.add_row(label, f"{module.instructions:,}", f"{module.gpu_ns / 1e6:,.3f}")

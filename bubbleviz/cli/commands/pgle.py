@@ -187,4 +187,4 @@ def _print_result(
         pass_on(text.summary(costs))
     else:
         show(text.sections(costs))
-    pass_on(text.flags(cost_files or ["costs.pbtxt"], on_gpus=costs.on_gpus))
+    pass_on(text.flags(cost_files or ["costs.pbtxt"], device=costs.device))

@@ -266,8 +266,7 @@ def _limitations(path: str, planes: Planes, work: XlaWork) -> Iterator[Limitatio
         yield Limitation(
             "devices",
             f"{path}: no device plane: a CPU run, in which instructions on host threads stand for "
-            "kernels; they do not name forward and backward, so use idle or pgle instead of "
-            "analyze",
+            "kernels; they do not name forward and backward, so use idle instead of analyze",
             kind=LimitationKind.WITHOUT_DEVICE,
         )
     if not work.launched and work.activities.kernels:
