@@ -43,6 +43,10 @@ class Launches:
             return self._finder.find(*columns, (self.call, self.start_ns))
         return self._matched(calls)
 
+    def by_id(self) -> Codes:
+        """Return the rows of the activities, those of one process by their correlation ids."""
+        return self._index.rows
+
     def have_work(self, calls: Calls) -> Bools:
         """Tell which of some calls share their id with anything that was launched."""
         worked = np.zeros(len(calls), bool)

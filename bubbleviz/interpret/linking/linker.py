@@ -21,6 +21,7 @@ from bubbleviz.interpret.linking.long_calls import LongCalls
 from bubbleviz.interpret.linking.lost_kernels import WorklessRows, lost_kernels
 from bubbleviz.interpret.linking.open_ranges import ThreadRanges
 from bubbleviz.interpret.linking.place_check import check_places
+from bubbleviz.interpret.linking.row_check import check_rows
 from bubbleviz.interpret.linking.time_check import check_times
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, widened
 from bubbleviz.model.grouping import distinct, found_in, rows_by_value
@@ -153,7 +154,9 @@ class _Linker:
             self._rule,
             self._threads.values,
         )
+        rows = check_rows(self._activities, launches.by_id()) if launches_known else None
         activities, sound = self._activities, _both(times.sound, places.kept(self._activities))
+        sound = _both(sound, rows.kept if rows else None)
         if sound is not None:
             activities, links = activities.chosen(sound), links.take(sound)
         return LinkResult(
@@ -164,6 +167,7 @@ class _Linker:
             places=places,
             workless=workless,
             lost=lost,
+            rows=rows,
             start_ns=self._first_ns,
             end_ns=self._last_ns,
             long_calls=self._long_calls.collected(),

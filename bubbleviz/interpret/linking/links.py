@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bubbleviz.interpret.linking.lost_kernels import LostKernels
 from bubbleviz.interpret.linking.place_check import PlaceCheck
+from bubbleviz.interpret.linking.row_check import RowCheck
 from bubbleviz.interpret.linking.time_check import TimeCheck
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.operations import Limitation, LimitationKind
@@ -120,6 +121,7 @@ class LinkResult:
         places: what was left out for its process or device.
         workless: calls without work.
         lost: kernels that were launched and are not there; None where no host's calls are known.
+        rows: what is recorded twice, or without a length; None where no host's calls are known.
         start_ns: when the first call began.
         end_ns: when the last one ended.
         long_calls: calls in which a thread spent real time; None where there are none.
@@ -133,6 +135,7 @@ class LinkResult:
     places: PlaceCheck
     workless: WorklessCalls
     lost: LostKernels | None
+    rows: RowCheck | None
     start_ns: int
     end_ns: int
     long_calls: Calls | None
@@ -151,3 +154,5 @@ class LinkResult:
         yield from impossible_times(source.path, {"CUDA API calls": self.impossible})
         yield from self.times.limitations(source.path)
         yield from self.places.limitations(source)
+        if self.rows:
+            yield from self.rows.limitations(source.path)
