@@ -18,6 +18,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.sources.nccl.events import UNKNOWN
 from tests.support.nccl_event_files import Op, Plugin, line
 from tests.support.nccl_runs import columns, put, ring
+from tests.support.nsys_exports import K, profile
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -97,6 +98,19 @@ def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[s
             for row in csv.reader(io.StringIO(run(capsys, path, "--csv", "-")[1]))
             for cell in row
         )
+
+
+def test_files_of_different_runs_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = Plugin(pid=1)
+    other.add(Op("Broadcast", 60_000, 90_000))
+    file = put(tmp_path, "a.txt", other.text())
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    trace = profile(tmp_path, [K(0, 10_000, 1, name=name), K(20_000, 30_000, 2, name=name)])
+
+    code, _, err = run(capsys, file, str(trace))
+
+    assert code == 0
+    assert "event files that may be of another run than the profiles" in err
 
 
 def test_operations_on_no_common_clock_say_so(

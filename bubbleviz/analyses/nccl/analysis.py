@@ -20,6 +20,7 @@ from bubbleviz.analyses.nccl.limitations import (
     file_limitations,
     member_limitations,
     profile_limitations,
+    run_limitations,
 )
 from bubbleviz.analyses.nccl.members import (
     aligned_by_ends,
@@ -136,6 +137,7 @@ def merge_communication(
         *(limitation for profile in profiles for limitation in profile_limitations(profile)),
         *duration_limitations(table),
         *clock_limitations(times.ambiguous, clocks),
+        *run_limitations(clocks, len(profiles)),
         *member_limitations(table, instance, ranks),
     )
     files = _files(recorded, profiles, table)

@@ -87,6 +87,24 @@ def clock_limitations(ambiguous: int, clocks: Sequence[RecordingClock]) -> Itera
         )
 
 
+def run_limitations(clocks: Sequence[RecordingClock], profiles: int) -> Iterator[Limitation]:
+    """Yield the event files that nothing ties to the profiles: they may be of another run.
+
+    Args:
+        clocks: of profiles, then of event files.
+        profiles: how many of them are of profiles.
+    """
+    loose = [clock.label for clock in clocks[profiles:] if not clock.aligned]
+    if profiles and loose:
+        yield Limitation(
+            "event files that may be of another run than the profiles",
+            f"{', '.join(loose[:3])}{', …' if len(loose) > 3 else ''}: none of their operations is "
+            "one of the profiles' kernels, and totals count both; measure them apart, or give an "
+            "instant with --anchor",
+            len(loose),
+        )
+
+
 def member_limitations(
     table: Communications, instance: Ints, ranks: Sequence[int | None]
 ) -> Iterator[Limitation]:
