@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
-from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
@@ -33,10 +33,10 @@ def limitations_of_homeless(
         rows: of ``named``, those that have no rank.
     """
     process = process_of(named.thread[rows])
-    at_work = np.isin(process, profile.activities.ranks[:, 0])
+    at_work = found_in(distinct(profile.activities.ranks[:, 0]), process) != NONE
     counted = np.isin(names.phase[named.name_id[rows]], COUNTED)
     stages = distinct(process[~at_work & counted])
-    unknown = at_work | ~np.isin(process, stages)
+    unknown = at_work | (found_in(stages, process) == NONE)
     return (*_without_gpu_work(profile, stages), *_without_device(profile, at_work[unknown]))
 
 
