@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.report.assembly import assemble, with_schedule
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.files import read_plan
+from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
 
 
@@ -84,7 +85,9 @@ def analyze(
         with step("find profiles"):
             files = fleet.find(_texts(paths))
             watched.files(refuse_same_content(fleet, [file.path for file in files]))
-        options = ReadOptions(find_conventions(convention), cross_thread, keep_export)
+        options = ReadOptions(
+            find_conventions(convention), cross_thread, keep_export, drafted=_is_drafted
+        )
         with step("profiles"):
             recordings, unreadable = record_all(fleet, files, options, watched)
     with step("merge ranks"):
@@ -112,6 +115,14 @@ def analyze(
 
         others = alternatives_of(run.ranks, run.operations, counts, explanation, schedule, planned)
     return replace(report, alternatives=others)
+
+
+def _is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
+    """Tell whether a draft works; see :func:`~bubbleviz.count.draft_trial.is_drafted`."""
+    # Most profiles have names that a convention knows.
+    from bubbleviz.count.draft_trial import is_drafted
+
+    return is_drafted(file, names)
 
 
 def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:

@@ -18,6 +18,7 @@ from bubbleviz.conventions.recognition import (
 from bubbleviz.count.draft_trial import best_draft
 from bubbleviz.interpret.communication_candidates import candidates_in
 from bubbleviz.interpret.inspection import Inspection, look_over
+from bubbleviz.interpret.other_commands import other_commands, work_in
 from bubbleviz.interpret.record import opened_profile
 from bubbleviz.model.private_names import note_host
 from bubbleviz.sources.paths import find_profiles
@@ -48,12 +49,15 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
             note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
         inspection = look_over(contents, known, sample, chosen or recognised(scores))
-        candidates = candidates_in(opened, file, extended_kinds(given))
-        inspection = replace(inspection, candidates=candidates)
-        if inspection.suggestion is None:
+        kinds, work = extended_kinds(given), work_in(opened)
+        if work is not None:
+            inspection = replace(inspection, candidates=candidates_in(work, file, kinds))
+        if inspection.suggestion is not None:
+            additions = tuple(each for each in given if not each.patterns)
+            inspection = inspection.tried(best_draft(opened, drafted, additions))
+        if inspection.analysable:
             return inspection
-        additions = tuple(each for each in given if not each.patterns)
-        return inspection.tried(best_draft(opened, drafted, additions))
+        return inspection.leading_on(other_commands(work, file, kinds, sample))
 
 
 def _counted(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:

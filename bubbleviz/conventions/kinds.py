@@ -18,6 +18,8 @@ _RETURNED = re.compile(r"^(?:static |void |int )+")
 #: Names that say nothing: of kernels whose template's arguments are what they do.
 _NAMELESS = re.compile(r"^$|(^|_|:)kernel_?\d*$", re.IGNORECASE)
 _ARGUMENTS = re.compile(r"[<(]")
+#: How names of NCCL's kernels begin.
+_NCCL = re.compile(r"^(?:void )?nccl")
 
 
 @frozen
@@ -71,6 +73,11 @@ def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
     """Return for each name whether any of the regexes is found in it."""
     any_of = re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
     return np.array([any_of.search(name) is not None for name in names], bool)
+
+
+def is_nccl(kernel: str) -> bool:
+    """Whether a kernel is one of NCCL's."""
+    return _NCCL.search(kernel) is not None
 
 
 def plain_name(name: str) -> str:

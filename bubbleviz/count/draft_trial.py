@@ -9,6 +9,7 @@ import numpy as np
 from bubbleviz.align.run import RunHints, merge_recordings
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import extended_kinds
+from bubbleviz.conventions.draft import drafts
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import with_iterations
 from bubbleviz.count.count import count
@@ -29,7 +30,7 @@ _NEARLY_ALL = 0.9
 
 
 def best_draft(
-    file: OpenFile, drafts: Mapping[str, Convention], additions: Sequence[Convention] = ()
+    file: OpenFile, drafted: Mapping[str, Convention], additions: Sequence[Convention] = ()
 ) -> tuple[str, DraftTrial] | None:
     """Return the draft that makes most of a profile; None where none names forward and backward.
 
@@ -37,15 +38,15 @@ def best_draft(
 
     Args:
         file: the open profile.
-        drafts: the convention of each TOML, the likeliest first.
+        drafted: the convention of each TOML, the likeliest first.
         additions: conventions without patterns, whose kernels and threads count.
     """
     best: tuple[str, DraftTrial] | None = None
     try:
-        profile = file.read(globs_of(with_iterations(tuple(drafts.values()))))
+        profile = file.read(globs_of(with_iterations(tuple(drafted.values()))))
     except BubblevizError:
         return None
-    for draft, convention in drafts.items():
+    for draft, convention in drafted.items():
         last = with_iterations((convention,))
         names = understand(profile.ranges.names, *last)
         if not np.isin(names.phase, COUNTED).any():
@@ -60,6 +61,16 @@ def best_draft(
             if trial.bubble is not None and trial.even and trial.attributed >= _NEARLY_ALL:
                 break
     return best
+
+
+def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
+    """Tell whether a draft names forward and backward of a profile.
+
+    Args:
+        file: the open profile.
+        names: how often they occur in a sample of its ranges.
+    """
+    return best_draft(file, drafts(names)) is not None
 
 
 def _merit(trial: DraftTrial) -> tuple[bool, bool, float]:

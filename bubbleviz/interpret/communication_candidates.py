@@ -24,14 +24,12 @@ from bubbleviz.conventions.kinds import (
     plain_name,
     unknown_names,
 )
-from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import one_line
-from bubbleviz.sources.readers import OpenFile
 
 #: Names that a limitation lists, and characters of each.
 _LISTED, _NAME = 3, 60
@@ -72,18 +70,14 @@ def candidates_of(profile: Profile, kinds: Kinds) -> Iterator[Limitation]:
         )
 
 
-def candidates_in(file: OpenFile, path: str, kinds: Kinds) -> tuple[str, ...]:
-    """Return a sentence for each limitation of an open file; none where it has no work.
+def candidates_in(profile: Profile, path: str, kinds: Kinds) -> tuple[str, ...]:
+    """Return a sentence for each limitation.
 
     Args:
-        file: the open profile.
+        profile: with its work.
         path: that it goes by.
         kinds: lists of what kernels are.
     """
-    try:
-        profile = file.read((), partial=True)
-    except ProfileError:
-        return ()
     profile = replace(profile, source=replace(profile.source, path=path))
     profile = with_added_communication(profile, kinds)
     return tuple(note.sentence.removeprefix("warning: ") for note in candidates_of(profile, kinds))

@@ -13,13 +13,19 @@ from bubbleviz.conventions.name_words import folded
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents
-from bubbleviz.model.texts import shell_word
 from bubbleviz.model.values import frozen
 
 #: How many shapes of names are shown.
 _SHAPES = 20
 #: What an inspection calls GPU work.
-_GPU_WORK = ("kernels", "copies", "memsets", "copies and memsets", "CUDA graphs traced as a whole")
+_GPU_WORK = (
+    "kernels",
+    "kernels and instructions",
+    "copies",
+    "memsets",
+    "copies and memsets",
+    "CUDA graphs traced as a whole",
+)
 
 
 @frozen
@@ -93,24 +99,31 @@ class Inspection:
         Args:
             best: the draft that makes most of the profile, and what; None where none is of use.
         """
-        if best is None:
-            return replace(self, suggestion=None, missing=(*self.missing, _no_draft(self.contents)))
-        draft, trial = best
+        draft, trial = best or (None, None)
         return replace(self, suggestion=draft, trial=trial)
 
+    def leading_on(self, others: str) -> Inspection:
+        """Return the inspection of a profile that ``analyze`` refuses, with what does not.
 
-def _no_draft(contents: Contents) -> str:
-    """Return the sentence on a profile without a draft, and on what analyses it all the same."""
-    work = contents.readable or any(t.rows for t in contents.tables if t.what in _GPU_WORK)
-    if not work:
-        return "it holds no GPU work, without which no command of bubbleviz can analyse it"
-    idle = f"bubbleviz idle {shell_word(contents.source.path)} breaks down idle time without"
-    if not (contents.ranges and contents.readable):
-        return f"{idle} ranges"
-    return (
-        "the names of its ranges give no draft of a convention that names forward and backward; "
-        f"{idle} one"
-    )
+        Args:
+            others: a clause on the commands that tell something of it; "" for none.
+        """
+        return replace(self, missing=(*self.missing, self._way_on(others)))
+
+    def _way_on(self, others: str) -> str:
+        contents = self.contents
+        work = contents.readable or any(t.rows for t in contents.tables if t.what in _GPU_WORK)
+        if not work:
+            return "it holds no GPU work, without which no command of bubbleviz can analyse it"
+        ways = others or (
+            "no device ran more than a single kernel or copy, too little for any command"
+        )
+        if self.suggestion is None and contents.ranges and contents.readable:
+            return (
+                "the names of its ranges give no draft of a convention that names forward and "
+                f"backward; {ways}"
+            )
+        return ways
 
 
 def look_over(
@@ -133,7 +146,7 @@ def look_over(
     )
     named = any(phase in {p.label for p in COUNTED} for e in evidence for phase, _ in e.phases)
     missing = list(contents.missing)
-    if contents.ranges and not named:
+    if contents.ranges and contents.readable and not named:
         missing.append(
             "no range is named as a known convention names F and B: pass your own "
             "convention with --convention FILE.toml"
@@ -141,8 +154,6 @@ def look_over(
     if contents.source.session_utc_ns is None:
         missing.append("no session start time: the clocks of several profiles cannot be compared")
     suggestion = None if named or not contents.readable else suggest(sample)
-    if not named and suggestion is None:
-        missing.append(_no_draft(contents))
     return Inspection(
         contents,
         evidence,

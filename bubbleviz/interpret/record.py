@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -29,6 +29,11 @@ from bubbleviz.timing import Step, noting, step
 _LONGEST_NAME = 40
 
 
+def nothing_drafted(_: OpenFile, __: Mapping[str, int]) -> bool:
+    """Draft nothing."""
+    return False
+
+
 @frozen
 class ReadOptions:
     """How profiles are read.
@@ -38,12 +43,16 @@ class ReadOptions:
         cross_thread: whether a backward may be launched by another thread.
         keep_export: whether exports made of reports stay.
         jobs: how many threads read one file.
+        drafted: tells whether a drafted convention works on an open profile whose names, and how
+            often they occur in a sample of it, none understands; a function of a module, since it
+            travels with the options.
     """
 
     conventions: tuple[Convention, ...] = ()
     cross_thread: bool = True
     keep_export: bool = False
     jobs: int = 1
+    drafted: Callable[[OpenFile, Mapping[str, int]], bool] = nothing_drafted
 
 
 @frozen
@@ -137,31 +146,51 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
     Raises:
         NothingToAnalyseError: no range follows a convention that names forward or backward.
     """
-    kinds = extended_kinds(options.conventions)
-    chosen = tuple(convention for convention in options.conventions if convention.patterns)
     with reader_of(path).open_file(path, options.jobs, watch) as file:
-        with step("recognise names"):
-            candidates = chosen or recognise(file.sample(globs_of(tuple(built_in().values()))))
-        for conventions in (chosen,) if chosen else rounds(candidates):
-            last = with_iterations(conventions)
-            profile = file.read((*globs_of(last), *OPERATION_GLOBS))
-            with step("understand names") as rows:
-                names = understand(profile.ranges.names, *last)
-                rows.count = len(profile.ranges.names)
-            if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
-                return interpret(profile, last, names, kinds, cross_thread=options.cross_thread)
-        reasons = [
-            note.reason
-            for note in profile.limitations
-            if note.kind is LimitationKind.WITHOUT_DEVICE
-        ]
-        why = reasons[0].removeprefix(f"{path}: ") if reasons else ""
-        reason = _nothing_named(file, candidates, path, why, given=bool(chosen))
-        raise NothingToAnalyseError(f"{path}: {reason}")
+        try:
+            return _recorded(file, path, options)
+        except NothingToAnalyseError as error:
+            others = _other_commands(file, path, options)
+            if not others:
+                raise
+            raise NothingToAnalyseError(f"{error}; {others}") from error
+
+
+def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
+    """Read and interpret an open file; see :func:`_record_export`."""
+    chosen = tuple(convention for convention in options.conventions if convention.patterns)
+    with step("recognise names"):
+        candidates = chosen or recognise(file.sample(globs_of(tuple(built_in().values()))))
+    for conventions in (chosen,) if chosen else rounds(candidates):
+        last = with_iterations(conventions)
+        profile = file.read((*globs_of(last), *OPERATION_GLOBS))
+        with step("understand names") as rows:
+            names = understand(profile.ranges.names, *last)
+            rows.count = len(profile.ranges.names)
+        if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
+            kinds = extended_kinds(options.conventions)
+            return interpret(profile, last, names, kinds, cross_thread=options.cross_thread)
+    reasons = [
+        note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
+    ]
+    why = reasons[0].removeprefix(f"{path}: ") if reasons else ""
+    reason = _nothing_named(file, candidates, path, why, options)
+    raise NothingToAnalyseError(f"{path}: {reason}")
+
+
+def _other_commands(file: OpenFile, path: str, options: ReadOptions) -> str:
+    """Return a clause on the commands that tell something of a profile without operations."""
+    # Most profiles have operations.
+    from bubbleviz.interpret.other_commands import other_commands, work_in
+
+    work = work_in(file)
+    # Nothing is known of names without work, so these need not be looked for.
+    names = () if work is None else file.sample(("*hlo_op=*",))
+    return other_commands(work, path, extended_kinds(options.conventions), names)
 
 
 def _nothing_named(
-    file: OpenFile, candidates: Sequence[Convention], path: str, why: str, *, given: bool
+    file: OpenFile, candidates: Sequence[Convention], path: str, why: str, options: ReadOptions
 ) -> str:
     """Return the reason why nothing can be analysed, and a remedy.
 
@@ -169,27 +198,27 @@ def _nothing_named(
         file: the open profile.
         candidates: conventions that were tried.
         path: of the profile.
-        why: why the profile can name none, and what to use instead; empty where that is unknown.
-        given: whether the user chose these.
+        why: why the profile can name none; empty where that is unknown.
+        options: how the profile is read.
     """
     # Most profiles have names that a convention knows.
-    from bubbleviz.conventions.draft import suggest
     from bubbleviz.conventions.name_words import folded
 
     sample = file.sample(("*",))
     shapes = folded(sample, 5)
-    idle = why or f"bubbleviz idle {shell_word(path)} breaks down idle time without any"
-    if given:
-        remedy = f"change the patterns of the convention, or leave it: {idle}"
-    elif suggest(sample) is None:
+    if why:
+        remedy = why
+    elif any(convention.patterns for convention in options.conventions):
+        remedy = "change the patterns of the convention, or leave it"
+    elif options.drafted(file, sample):
         remedy = (
-            "pass your own convention with --convention FILE.toml, or name operations in the "
-            f"training script (bubbleviz guide annotate); {idle}"
+            f"save the draft of a convention that bubbleviz inspect {shell_word(path)} shows, and "
+            "pass it with --convention FILE.toml"
         )
     else:
         remedy = (
-            "pass your own convention with --convention FILE.toml (bubbleviz inspect shows whether "
-            f"names give a draft of one); {idle}"
+            "pass your own convention with --convention FILE.toml, or name operations in the "
+            "training script (bubbleviz guide annotate)"
         )
     frequent = ", ".join(f"{one_line(name, _LONGEST_NAME)!r} ({count})" for name, count in shapes)
     names = " or ".join(c.name for c in candidates) or "any built-in convention"

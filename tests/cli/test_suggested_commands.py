@@ -31,7 +31,8 @@ STEMS = (
 
 def unnamed(path: Path) -> None:
     """Write a profile whose ranges no convention names."""
-    written = profile(path.parent, [K(30, 80, 0)], [C(10, 20, 0)], [R(0, 90, "embed tokens")])
+    kernels, calls = [K(30, 50, 0), K(60, 80, 1)], [C(10, 15, 0), C(15, 20, 1)]
+    written = profile(path.parent, kernels, calls, [R(0, 90, "embed tokens")])
     written.rename(path)
 
 
@@ -53,6 +54,7 @@ def pytorch_trace(path: Path) -> None:
     times = {"ph": "X", "ts": 1, "dur": 2, "pid": 0, "tid": 7, "args": args}
     names = {"kernel": "gemm", "cuda_runtime": "cudaLaunchKernel", "user_annotation": "step"}
     events = [{"cat": cat, "name": name, **times} for cat, name in names.items()]
+    events.append({**events[0], "ts": 5})
     document = {"schemaVersion": 1, "traceEvents": events}
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
 

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import re
 
-from bubbleviz.conventions.kinds import plain_name
+from bubbleviz.conventions.kinds import is_nccl, plain_name
 
-_KERNEL = re.compile(r"^(?:void )?nccl")
 _FAMILY = re.compile(r"nccl(?:(?!nccl)\w)*?Kernel_?([A-Z][A-Za-z]*)")
 #: Operations that kernels named SendRecv carry out.
 _PASSING = frozenset(("Send", "Recv", "SendRecv", "AlltoAll", "AllToAll", "Gather", "Scatter"))
 _ALGORITHM = re.compile(r"_(TREE|RING|COLLNET_DIRECT|COLLNET_CHAIN|NVLS_TREE|NVLS|PAT)(?=_|\(|$)")
 _PROTOCOL = re.compile(r"_(LL128|LL|SIMPLE)(?=_|\(|$)")
-
-
-def is_nccl(kernel: str) -> bool:
-    """Whether a kernel is one of NCCL's."""
-    return _KERNEL.search(kernel) is not None
 
 
 def family_of(name: str) -> str:

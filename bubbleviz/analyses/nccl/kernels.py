@@ -6,8 +6,7 @@ from dataclasses import field
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.kernel_names import is_nccl
-from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.conventions.kinds import Kinds, is_nccl, matching
 from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.profile import Activities, pid_of
 from bubbleviz.model.values import frozen

@@ -24,6 +24,7 @@ from bubbleviz.conventions.kinds import Kinds, default_kinds
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.linking.linker import link_by_thread
+from bubbleviz.interpret.other_commands import other_commands
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.interpret.told_operations import (
     ToldOperations,
@@ -52,6 +53,7 @@ class NcclProfile:
         ranks: number of ranks of each communicator.
         without_kernels: calls whose kernels were not found.
         limitations: what could not be read, and why.
+        others: a clause on the commands that tell something of it without communication.
         window_ns: start and end (exclusive) of the window of iterations to analyse; None for none.
     """
 
@@ -61,6 +63,7 @@ class NcclProfile:
     ranks: tuple[tuple[Communicator, int], ...]
     without_kernels: int
     limitations: tuple[Limitation, ...]
+    others: str
     window_ns: tuple[int, int] | None = None
 
 
@@ -88,7 +91,7 @@ def read_nccl_profile(
         InputError: it holds no iteration of the window.
     """
     with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        profile = _of_file(file, window, kinds or default_kinds())
+        profile = _of_file(file, path, window, kinds or default_kinds())
     # A temporary export goes by its report's name.
     return replace(
         profile,
@@ -97,9 +100,12 @@ def read_nccl_profile(
     )
 
 
-def _of_file(file: OpenFile, window: Window | None, kinds: Kinds) -> NcclProfile:
+def _of_file(file: OpenFile, path: str, window: Window | None, kinds: Kinds) -> NcclProfile:
     profile = file.read((*GLOBS, *OPERATION_GLOBS), partial=True)
     nccl_profile = _nccl_profile(profile, kinds)
+    if len(nccl_profile.kernels) == 0:
+        others = other_commands(profile, path, kinds, file.sample(("*hlo_op=*",)))
+        nccl_profile = replace(nccl_profile, others=others)
     if window is None:
         return nccl_profile
     options = IdleOptions(0, None, default_activities(), kinds)
@@ -147,6 +153,7 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
             *(notes if len(rows) else ()),
             *([outside] if bare else []),
         ),
+        others="",
     )
 
 
@@ -185,4 +192,5 @@ def _of_pytorch(
         ranks=sizes_of(collectives),
         without_kernels=0,
         limitations=(*lost, *([note] if bare else [])),
+        others="",
     )

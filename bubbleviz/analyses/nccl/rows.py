@@ -87,11 +87,12 @@ def operations_of(
         at += len(profile.kernels)
     if sum(map(len, tables)) == 0:
         paths = [file.path for file in recorded] + [profile.source.path for profile in profiles]
+        others = next((f"; {profile.others}" for profile in profiles if profile.others), "")
         raise NothingToAnalyseError(
             f"{paths[0]}: no communication operation of NCCL was recorded; record events with "
             "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx; list the "
             "kernels of another library under communication in a TOML file, and give it with "
-            "--convention"
+            f"--convention{others}"
         )
     return replace(
         joined(tables),

@@ -17,20 +17,28 @@ from bubbleviz.analyses.pgle.costs import (
     shared_names,
 )
 from bubbleviz.analyses.pgle.files import format_of
-from bubbleviz.analyses.pgle.instructions import LeftOut, ProfileSamples, Samples, measure
+from bubbleviz.analyses.pgle.instructions import (
+    LeftOut,
+    ProfileSamples,
+    Samples,
+    measure,
+    without_instructions,
+)
 from bubbleviz.analyses.pgle.range_names import GLOBS, module_name
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.conventions.kinds import Kinds
-from bubbleviz.errors import NothingToAnalyseError, UsageError
+from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.fleet import Local
 from bubbleviz.interpret.fleet.run_recordings import refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.profile import Profile
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.paths import InputFile, find_profiles
+from bubbleviz.sources.readers import OpenFile
 
 #: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.
 AGGREGATE = "p90"
@@ -87,7 +95,7 @@ def measure_costs(
     if not instructions:
         raise NothingToAnalyseError(
             f"{files[0].path}: no execution of an instruction is whole, after warm-up and "
-            "compilation; record more steps, or give --skip 0"
+            f"compilation; record more steps{', or give --skip 0' if skip else ''}"
         )
     return Costs(
         instructions=instructions,
@@ -135,9 +143,27 @@ def _of_profile(
     path: str, kinds: Kinds, skip: int, jobs: int, watch: Watch, *, keep_export: bool
 ) -> ProfileSamples:
     with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        measured = measure(file.read(GLOBS), kinds, skip)
+        measured = measure(_profile_in(file, kinds), kinds, skip)
     # A temporary export goes by its report's name.
     return replace(measured, limitations=renamed_limitations(measured.limitations, export, path))
+
+
+def _profile_in(file: OpenFile, kinds: Kinds) -> Profile:
+    """Return the profile of an open file, with the ranges of XLA.
+
+    Raises:
+        NothingToAnalyseError: it cannot be analysed; what it lacks matters to runs of XLA alone.
+    """
+    try:
+        return file.read(GLOBS)
+    except NothingToAnalyseError as error:
+        try:
+            profile = file.read(GLOBS, partial=True)
+        except ProfileError:
+            raise error from None
+        if len(profile.ranges):
+            raise
+        raise without_instructions(profile, kinds) from error
 
 
 def _modules(samples: Samples) -> tuple[ModuleTotal, ...]:

@@ -17,12 +17,13 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.linking.links import LinkRule, Links
+from bubbleviz.interpret.other_commands import other_commands
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
-from bubbleviz.model.texts import counted, shell_word
+from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 
 #: How the names of calls begin that launch CUDA graphs.
@@ -106,7 +107,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     names = parse_range_names(profile.ranges.names)
     rows = np.flatnonzero(names.kind[profile.ranges.name_id] == RangeKind.INSTRUCTION)
     if len(rows) == 0:
-        raise _without_instructions(profile)
+        raise without_instructions(profile, kinds)
     ranges = profile.ranges.take(rows)
     profile = with_added_communication(profile, kinds)
     linked = link_by_thread(profile, ranges)
@@ -137,23 +138,32 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     return ProfileSamples(samples, left_out, notes, profile.source.device)
 
 
-def _without_instructions(profile: Profile) -> NothingToAnalyseError:
-    """Return the error of a profile that names no instruction, with the file that would."""
+def without_instructions(profile: Profile, kinds: Kinds) -> NothingToAnalyseError:
+    """Return the error of a profile that names no instruction, with the file that would.
+
+    Args:
+        profile: with its work.
+        kinds: lists of what kernels are.
+    """
     path = profile.source.path
+    others = other_commands(profile, path, kinds)
     if profile.source.format == "kineto":
-        return NothingToAnalyseError(
-            f"{path}: a trace of PyTorch, which names no instructions of XLA; give the .xplane.pb "
-            f"of a JAX run, or break down this trace with: bubbleviz idle {shell_word(path)}"
+        reason = (
+            "a trace of PyTorch, which names no instructions of XLA; give the .xplane.pb of a JAX "
+            "run"
         )
-    if profile.source.format.startswith("x"):
-        return NothingToAnalyseError(
-            f"{path}: it names no instructions of XLA; give the .xplane.pb of a JAX run that "
-            "computes on a device while it is recorded"
+    elif profile.source.format.startswith("x"):
+        reason = (
+            "it names no instructions of XLA; give the .xplane.pb of a JAX run that computes on a "
+            "device while it is recorded"
         )
-    return NothingToAnalyseError(
-        f"{path}: no range is named as JAX names instructions (TSL:Thunk:#...hlo_op=...); "
-        "give a JAX run on GPUs, recorded with nsys profile -t cuda,nvtx, or its .xplane.pb"
-    )
+    else:
+        reason = (
+            "no range is named as JAX names instructions (TSL:Thunk:#...hlo_op=...), as in any "
+            "program without XLA; give a JAX run on GPUs, recorded with nsys profile -t cuda,nvtx, "
+            "or its .xplane.pb"
+        )
+    return NothingToAnalyseError(f"{path}: {reason}" + (f"; {others}" if others else ""))
 
 
 @frozen

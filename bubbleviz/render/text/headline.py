@@ -83,7 +83,8 @@ def advice(report: Report) -> Iterator[RenderableType]:
     if sentence is not None:
         yield Text(f"what to do first: {one_line(sentence, 600)}")
     elif report.summary.iterations == 0:
+        skipped = any(i.complete and i.kind == "training" for i in report.iterations)
+        remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
         yield Text(
-            "what to do first: nothing can be advised, since no iteration is averaged; leave out "
-            "fewer with --skip, or record more"
+            "what to do first: nothing can be advised, since no iteration is averaged; " + remedy
         )

@@ -103,12 +103,14 @@ class KinetoProfile:
         kind: category of each range.
         counts: how many events each category has.
         loss: why its GPU work must have been lost, a clause; "" where it was not.
+        cut: whether the file's end is missing.
     """
 
     profile: Profile
     kind: Ints
     counts: Mapping[int, int]
     loss: str
+    cut: bool
 
 
 def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfile:
@@ -154,7 +156,7 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
     elif not loss:
         device = HOST
         work, calls = operators_as_work(ranges, threads)
-        limitations.append(_without_gpu(file.path))
+        limitations.append(_without_gpu(file))
     every_range = ranges_of(ranges, threads, names)
     profile = Profile(
         source=_source(file.path, metadata, base_ns, device),
@@ -173,7 +175,7 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         launches_known=counts[KERNEL] + counts[COPY] > 0,
         collectives=collectives,
     )
-    return KinetoProfile(profile, ranges.kind, counts, loss)
+    return KinetoProfile(profile, ranges.kind, counts, loss, file.cut)
 
 
 def _counts(collector: EventCollector) -> dict[int, int]:
@@ -195,10 +197,11 @@ def _launches_without_work(calls: EventRows, work: EventRows, names: Sequence[st
 
 def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
     """Return why a trace without GPU work must have lost it; "" where it need not."""
+    if cut and (workless or metadata.get("deviceProperties")):
+        called = f", although calls launched some ({workless:,})" if workless else ""
+        return f"cut short: the file's end is missing, and with it the work of the GPUs{called}"
     if workless:
         return f"no GPU work was recorded, although calls launched some ({workless:,})"
-    if cut and metadata.get("deviceProperties"):
-        return "the file's end is missing, and with it the work of the GPUs that it describes"
     return ""
 
 
@@ -240,10 +243,14 @@ def _unknown_kinds(path: str, others: Counter[str]) -> Iterator[Limitation]:
     yield Limitation("events of unknown kinds", reason, others.total())
 
 
-def _without_gpu(path: str) -> Limitation:
+def _without_gpu(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> Limitation:
+    lost = (
+        "the file is cut short, and GPU work is written last, so that it may be missing; copy the "
+        "file again"
+    )
     reason = (
-        f"{path}: no device recorded any, so the outermost operators of each thread stand for "
-        "kernels, and the host for the device"
+        f"{file.path}: {lost if file.cut else 'no device recorded any'}; the outermost operators "
+        "of each thread stand for kernels, and the host for the device"
     )
     return Limitation("GPU work", reason)
 

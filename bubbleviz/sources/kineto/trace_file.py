@@ -75,14 +75,8 @@ class KinetoFile:
             NothingToAnalyseError: neither GPU work nor operators were recorded, or no calls.
         """
         profile = self._trace.profile
-        if self._trace.loss:
-            raise NothingToAnalyseError(
-                f"{self.file.path}: {self._trace.loss}; copy the file again, or {_RECORD_AGAIN}"
-            )
-        if len(profile.activities) == 0:
-            raise NothingToAnalyseError(
-                f"{self.file.path}: neither kernels nor operators were recorded; {_RECORD_AGAIN}"
-            )
+        if lacking := self._lacking():
+            raise NothingToAnalyseError(f"{self.file.path}: {lacking}")
         if not partial and not any(map(len, profile.calls.blocks())):
             raise NothingToAnalyseError(
                 f"{self.file.path}: no CUDA API calls were recorded, so kernels cannot be linked "
@@ -92,6 +86,18 @@ class KinetoFile:
         fits = np.array(fitting(globs, ranges.names), bool)
         chosen = ranges.take(fits[ranges.name_id] & (self._trace.kind != PYTHON))
         return replace(profile, ranges=chosen)
+
+    def _lacking(self) -> str:
+        """Return why there is nothing to analyse, and what to do; "" where there is something."""
+        trace = self._trace
+        if trace.cut and (trace.loss or len(trace.profile.activities) == 0):
+            loss = trace.loss or "cut short before the first kernel or operator"
+            return f"{loss}; copy the file again, or let the profiler write it to its end"
+        if trace.loss:
+            return f"{trace.loss}; copy the file again, or {_RECORD_AGAIN}"
+        if len(trace.profile.activities) == 0:
+            return f"neither kernels nor operators were recorded; {_RECORD_AGAIN}"
+        return ""
 
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the trace, with the ranges of these names."""
@@ -107,7 +113,7 @@ class KinetoFile:
             devices=profile.devices,
             candidates=tuple(NameCount(name, count) for name, count in sorted(names.items())),
             ranges=len(profile.ranges),
-            missing=(trace.loss,) if trace.loss else (),
+            missing=tuple(filter(None, (self._lacking(),))),
             readable=len(profile.activities) > 0,
         )
 

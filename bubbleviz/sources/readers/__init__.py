@@ -7,8 +7,10 @@ profiles.
 from __future__ import annotations
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
@@ -16,7 +18,7 @@ from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch
 from bubbleviz.registry import discover
-from bubbleviz.sources.gzip_files import head_of, is_json
+from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
 
 if TYPE_CHECKING:
     from bubbleviz.model.profile import Contents, Profile
@@ -26,6 +28,24 @@ if TYPE_CHECKING:
 _REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.')
 #: The beginning of a file of costs, as XLA's latency-hiding scheduler reads it.
 _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
+
+
+#: Endings of files that a tool wrote as profiles, and whose content must be damaged.
+_ENDINGS = (".sqlite", ".db", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
+#: The first bytes of files that people take for profiles, or keep beside them.
+_OTHERS = (
+    (b"PAR1", "a Parquet table"),
+    (b"ARROW1", "an Arrow table"),
+    (b"FEA1", "an Arrow table"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"PK\x03\x04", "a ZIP archive; unpack it"),
+    (b"\xfd7zXZ", "an XZ archive; unpack it"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard archive; unpack it"),
+    (b"BZh", "a bzip2 archive; unpack it"),
+    (b"%PDF", "a PDF"),
+    (b"\x89PNG", "a picture"),
+    (b"\x7fELF", "a program"),
+)
 
 
 class OpenFile(Protocol):
@@ -99,7 +119,7 @@ def reader_of(path: str) -> Reader:
     """
     head = head_of(path)
     if not head.strip():
-        raise ProfileError(f"{path}: the file is empty; {next_step(path)}")
+        raise ProfileError(f"{path}: {_emptiness(path)}; {next_step(path)}")
     refuse_pointer(path, head)
     if path.endswith(".pbtxt") or _COSTS.match(head):
         raise ProfileError(
@@ -126,10 +146,35 @@ def reader_of(path: str) -> Reader:
     for reader in readers():
         if reader.is_possible(head):
             return reader
+    if path.endswith(_ENDINGS):
+        raise ProfileError(
+            f"{path}: not an SQLite database (or encrypted), nor a trace of PyTorch or XLA; "
+            f"{next_step(path)}"
+        )
     raise ProfileError(
-        f"{path}: not an SQLite database (or encrypted), nor a trace of PyTorch or XLA; "
-        f"{next_step(path)}"
+        f"{path}: no profile, but {_kind_of(head)}; give an SQLite export of nsys, a trace of "
+        "PyTorch (.json, .json.gz), or one of XLA (.xplane.pb, .trace.json.gz)"
     )
+
+
+def _emptiness(path: str) -> str:
+    """Return what a file is that unpacks to nothing, or blanks."""
+    with Path(path).open("rb") as file:
+        packed = file.read(len(GZIP)) == GZIP
+    return "cut short: gzip data without any content" if packed else "the file is empty"
+
+
+def _kind_of(head: bytes) -> str:
+    """Return what a file is that no reader knows, as far as its first bytes say."""
+    named = next((name for magic, name in _OTHERS if head.startswith(magic)), None)
+    if named is not None:
+        return named
+    try:
+        # The last character may be cut.
+        text = getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return "a binary file of an unknown kind"
+    return "a text" if "\0" not in text else "a binary file of an unknown kind"
 
 
 def next_step(path: str) -> str:

@@ -175,6 +175,11 @@ class TraceFile(Generic[EventT, ExactT]):
                 return
             if self._ended or len(self._rest) > _LONGEST:
                 break
+        if self._ended and (self._unpacked.cut or _is_cut(self._rest)):
+            raise ProfileError(
+                f"{self.path}: cut short: JSON without traceEvents, and without an end; copy the "
+                "file again, or let the profiler write it to its end"
+            )
         raise self._no_trace("traceEvents")
 
     def _look_for_events(self, objects: Sequence[EventT | ExactT]) -> None:
@@ -249,6 +254,15 @@ class TraceFile(Generic[EventT, ExactT]):
         elif self._ended:
             self.cut, self._rest = True, b""
         return block.events, block.list_ended
+
+
+def _is_cut(text: bytes) -> bool:
+    """Tell whether a text is JSON that does not end."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return "truncated" in str(error)
+    return False
 
 
 @contextmanager

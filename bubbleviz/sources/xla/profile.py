@@ -141,13 +141,7 @@ class XlaProfile:
             NothingToAnalyseError: nothing ran on a device.
         """
         if self.work.activities.kernels == 0:
-            raise NothingToAnalyseError(
-                f"{self.source.path}: cut short before the first complete kernel or instruction; "
-                "copy it again"
-                if self.cut
-                else f"{self.source.path}: no kernel and no instruction of a device was recorded; "
-                f"{_RECORD_AGAIN}"
-            )
+            raise NothingToAnalyseError(f"{self.source.path}: {self._without_work()}")
         return Profile(
             source=self.source,
             activities=self.work.activities,
@@ -160,6 +154,11 @@ class XlaProfile:
             limitations=self.limitations,
             launches_known=self.work.launched,
         )
+
+    def _without_work(self) -> str:
+        if self.cut:
+            return "cut short before the first complete kernel or instruction; copy it again"
+        return f"no kernel and no instruction of a device was recorded; {_RECORD_AGAIN}"
 
     def contents(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the file, with the ranges whose names some patterns match."""
@@ -180,7 +179,7 @@ class XlaProfile:
             devices=self.devices,
             candidates=tuple(NameCount(*pair) for pair in self.sample(globs).items()),
             ranges=len(self.ranges),
-            missing=() if readable else (f"no work on a device: {_RECORD_AGAIN}",),
+            missing=() if readable else (self._without_work(),),
             readable=readable,
         )
 

@@ -29,8 +29,10 @@ def _load(file: TraceFile[XlaEvent, ExactXlaEvent]) -> XlaProfile:
         trace.add(events)
     if not trace.planes:
         raise ProfileError(
-            f"{file.path}: no process has a name that XLA gives; give the file that the profiler "
-            "wrote"
+            f"{file.path}: cut short before the first process of XLA; copy it again"
+            if file.cut
+            else f"{file.path}: no process has a name that XLA gives; give the file that the "
+            "profiler wrote"
         )
     source = Source(
         path=file.path,
