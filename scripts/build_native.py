@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,11 @@ def compiler() -> list[str] | None:
     return next((command for command in commands if shutil.which(command[0])), None)
 
 
+def checksum(sources: Sequence[Path]) -> int:
+    """Return what library.py holds the library against, where it has the source."""
+    return zlib.crc32(b"".join(source.read_bytes() for source in sources))
+
+
 def compile_library(target: Path, flags: Sequence[str] = ()) -> str:
     """Compile the library; return why it could not be, or "".
 
@@ -52,11 +58,19 @@ def compile_library(target: Path, flags: Sequence[str] = ()) -> str:
     command = compiler()
     if command is None or sys.platform == "win32":
         return "no C compiler was found"
-    sources = [str(source) for source in sorted(_FOLDER.glob("*.c"))]
+    sources = sorted(_FOLDER.glob("*.c"))
     # The library appears whole or not at all; a process may have the one before open.
     part = target.with_name(f".{target.name}.{os.getpid()}")
     run = subprocess.run(
-        [*command, *_FLAGS, *flags, *sources, "-o", str(part)],
+        [
+            *command,
+            *_FLAGS,
+            f"-DBUBBLEVIZ_SOURCE={checksum(sources)}u",
+            *flags,
+            *map(str, sources),
+            "-o",
+            str(part),
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -367,9 +368,18 @@ def _loaded() -> Library | None:
 
 
 def load(path: Path) -> Library | None:
-    """Return the library in a file; None where it cannot be loaded, or is of another source."""
+    """Return the library in a file; None where it cannot be loaded, or is of another source.
+
+    A function of another source may take other arguments, and would crash.
+    """
+    sources = sorted(Path(__file__).parent.glob("*.c"))
     try:
         functions = ctypes.CDLL(str(path))
+        functions.bubbleviz_source.restype = ctypes.c_uint32
+        # scripts/build_native.py passes the same on.
+        checksum = zlib.crc32(b"".join(source.read_bytes() for source in sources))
+        if sources and functions.bubbleviz_source() != checksum:
+            return None
         for name, layout in _LAYOUTS.items():
             found = (ctypes.c_uint32 * len(layout))()
             getattr(functions, name)(found)

@@ -8,7 +8,8 @@ gzipped. It is read some MiB at a time, so that memory does not grow with it::
       {...}, {...}, {...}, {...                 the next one; an event that is cut waits for more
     ], "baseTimeNanoseconds": 17...}            the tail; head and tail hold the metadata
 
-A block ends at any ``}, {`` in front of which everything is a list of whole events; since JSON is
+The last block, or the only one, ends likewise at the last event but one. A block ends at any
+``}, {`` in front of which everything is a list of whole events; since JSON is
 read from left to right, that is then the end of an event. The file of a killed job may lack its
 end.
 """
@@ -34,6 +35,8 @@ from bubbleviz.sources.trace_events.events import EventT, ExactT, may_be_rounded
 BLOCK = 1 << 23
 #: Anything longer is not an event, nor the head of a document.
 _LONGEST = 1 << 27
+#: So few bytes of a block are not worth another try at decoding them at once.
+_SMALL = 1 << 16
 #: A boundary is looked for so near the end of the bytes read.
 _NEAR = 1 << 20
 
@@ -94,7 +97,7 @@ class TraceFile(Generic[EventT, ExactT]):
         """
         self._find_list()
         while True:
-            events = None if self._ended else self._decode_block()
+            events = self._decode_block()
             if events is not None:
                 self._look_for_events(events)
                 yield events
@@ -104,7 +107,8 @@ class TraceFile(Generic[EventT, ExactT]):
                 yield exact_events
                 if list_ended or self._ended:
                     break
-            self._read_more()
+            if len(self._rest) < BLOCK:
+                self._read_more()
         self._refuse_other_lists()
         self._read_tail()
 
@@ -204,11 +208,24 @@ class TraceFile(Generic[EventT, ExactT]):
         )
 
     def _decode_block(self) -> Sequence[EventT | ExactT] | None:
-        """Return the events up to the last boundary; None where they cannot be decoded at once."""
-        at = self._boundary()
-        if at is None:
-            return None
-        block = b"".join((b"[", self._rest[: at + 1], b"]"))
+        """Return the events up to a boundary; None where they cannot be decoded at once.
+
+        Mostly it is the last one. Where the list ends before it, or holds damage, those up to half
+        as far are tried, again and again: most of a block is decoded at once all the same.
+        """
+        end = len(self._rest)
+        while (at := self._boundary(end)) is not None:
+            events = self._decoded(b"".join((b"[", self._rest[: at + 1], b"]")))
+            if events is not None:
+                self._rest = self._rest[self._rest.index(b",", at) + 1 :]
+                return events
+            end = at // 2
+            if end < _SMALL:
+                break
+        return None
+
+    def _decoded(self, block: bytes) -> Sequence[EventT | ExactT] | None:
+        """Return the events of a list; None where it is none, or they do not fit their struct."""
         try:
             rare = self._rare is not None and self._rare.mark in block
             decoder = self._rare_decoder if rare else self._fast_decoder
@@ -217,16 +234,15 @@ class TraceFile(Generic[EventT, ExactT]):
                 events = self._exact_decoder.decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        self._rest = self._rest[self._rest.index(b",", at) + 1 :]
         return events
 
-    def _boundary(self) -> int | None:
-        """Return where the last ``}, {`` begins; None where there is none near the end."""
-        at = self._rest.rfind(b"},")
-        if at >= 0 and _BOUNDARY.match(self._rest, at):
+    def _boundary(self, end: int) -> int | None:
+        """Return where the last ``}, {`` before ``end`` begins; None where there is none near."""
+        at = self._rest.rfind(b"},", 0, end)
+        if at >= 0 and _BOUNDARY.match(self._rest, at, end):
             return at
         last = None
-        for match in _BOUNDARY.finditer(self._rest, max(len(self._rest) - _NEAR, 0)):
+        for match in _BOUNDARY.finditer(self._rest, max(end - _NEAR, 0), end):
             last = match.start()
         return last
 
