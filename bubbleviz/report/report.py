@@ -28,7 +28,7 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
-from bubbleviz.report.restrictions import KERNELS_LOST, MAYBE_INCOMPLETE, restriction_of
+from bubbleviz.report.restrictions import restriction_of
 
 if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
@@ -123,19 +123,21 @@ class Report:
     @property
     def restriction(self) -> str | None:
         """Why the ratios are not those of a whole pipeline; None where they are."""
-        restriction = restriction_of(
+        return restriction_of(
             self.no_pipeline,
             incomplete=self.incomplete,
+            kernels_lost=self.kernels_lost,
             stages_may_be_missing=self.stages_may_be_missing,
         )
-        if self.kernels_lost and restriction in (None, MAYBE_INCOMPLETE):
-            return KERNELS_LOST
-        return restriction
 
     @property
     def kernels_lost(self) -> bool:
-        """Whether so many kernels were launched and not recorded that ratios are off."""
-        return any(note.kind is LimitationKind.KERNELS_LOST for note in self.limitations)
+        """Whether so many kernels were launched and not recorded that ratios are off.
+
+        Where that is all work of a stage, it is the stage that is missing.
+        """
+        lost = any(note.kind is LimitationKind.KERNELS_LOST for note in self.limitations)
+        return lost and not self.stages_without_gpu_work
 
     @property
     def stages_may_be_missing(self) -> bool:

@@ -11,17 +11,20 @@ KERNELS_LOST = "incomplete: kernels that were launched are not in the profile"
 
 
 def restriction_of(
-    no_pipeline: str | None, *, incomplete: bool, stages_may_be_missing: bool
+    no_pipeline: str | None, *, incomplete: bool, kernels_lost: bool, stages_may_be_missing: bool
 ) -> str | None:
     """Return the restriction of a report; None where it is of a whole pipeline.
 
     Args:
         no_pipeline: why its ranks form no pipeline; None where they do.
         incomplete: whether ranks of averaged iterations are known to be missing.
+        kernels_lost: whether so many kernels were not recorded that ratios are off.
         stages_may_be_missing: whether stages may be.
     """
     if no_pipeline is not None:
         return f"no pipeline was measured: {no_pipeline}"
     if incomplete:
         return INCOMPLETE
+    if kernels_lost:
+        return KERNELS_LOST
     return MAYBE_INCOMPLETE if stages_may_be_missing else None

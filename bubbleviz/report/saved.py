@@ -17,7 +17,7 @@ from bubbleviz.explain.recognition.reasons import NO_SCHEDULE
 from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.values import frozen
-from bubbleviz.report.restrictions import MAYBE_INCOMPLETE, restriction_of
+from bubbleviz.report.restrictions import KERNELS_LOST, MAYBE_INCOMPLETE, restriction_of
 
 SCHEMA = "bubbleviz.report/1"
 
@@ -75,6 +75,7 @@ class SavedReport:
         ratios: in the report's order.
         incomplete: whether ranks or stages of an averaged iteration are known to be missing.
         no_pipeline: why the ratios are none of a whole pipeline; None where they are.
+        kernels_lost: whether nothing else is, but kernels were launched and not recorded.
         stages_may_be_missing: whether nothing else is, but stages may be missing.
     """
 
@@ -86,6 +87,7 @@ class SavedReport:
     ratios: tuple[SavedRatio, ...]
     incomplete: bool = False
     no_pipeline: str | None = None
+    kernels_lost: bool = False
     stages_may_be_missing: bool = False
 
     @property
@@ -94,6 +96,7 @@ class SavedReport:
         return restriction_of(
             self.no_pipeline,
             incomplete=self.incomplete,
+            kernels_lost=self.kernels_lost,
             stages_may_be_missing=self.stages_may_be_missing,
         )
 
@@ -320,6 +323,7 @@ def read_times(path: str) -> SavedTimes:
         restriction_of(
             no_pipeline,
             incomplete=any(i.incomplete and i.averaged for i in document.iterations),
+            kernels_lost=document.restriction == KERNELS_LOST,
             stages_may_be_missing=document.restriction == MAYBE_INCOMPLETE,
         ),
     )
@@ -410,5 +414,6 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
         ),
         incomplete=any(i.incomplete and i.averaged for i in document.iterations),
         no_pipeline=_no_pipeline(document.schedule),
+        kernels_lost=document.restriction == KERNELS_LOST,
         stages_may_be_missing=document.restriction == MAYBE_INCOMPLETE,
     )

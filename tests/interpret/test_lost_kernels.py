@@ -16,8 +16,12 @@ from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.linking.lost_kernels import WorklessRows
 from bubbleviz.model.operations import Limitation
+from bubbleviz.render.formats.json import render
 from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.report.compare.comparison import saved_of
 from bubbleviz.report.methods import methods
+from bubbleviz.report.report import View
+from bubbleviz.report.saved import read_saved
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.readers import reader_of
 from tests.support.nsys_exports import C, K, profile
@@ -77,6 +81,10 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     marked = "incomplete: kernels that were launched are not in the profile"
     assert marked in headline_lines(report)[1]
     assert report.incomplete or report.restriction == marked
+    # What gates and comparisons read is the same.
+    file = tmp_path / "report.json"
+    file.write_text(render(report, View()), encoding="utf-8")
+    assert read_saved(str(file)).restriction == saved_of(report).restriction == report.restriction
     assert "kernels that were launched are not in the profile" in methods(report)
     assert _told(idle([path]).limitations) == lost
 

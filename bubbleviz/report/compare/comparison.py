@@ -11,7 +11,7 @@ from bubbleviz.explain.recognition.reasons import NO_SCHEDULE
 from bubbleviz.model.values import frozen
 from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.report import Report
-from bubbleviz.report.restrictions import MAYBE_INCOMPLETE
+from bubbleviz.report.restrictions import KERNELS_LOST, MAYBE_INCOMPLETE
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 
 #: Below this, a difference is called significant.
@@ -83,6 +83,7 @@ def saved_of(report: Report) -> SavedReport:
         ),
         incomplete=report.incomplete,
         no_pipeline=reason if reason in NO_SCHEDULE else None,
+        kernels_lost=report.restriction == KERNELS_LOST,
         stages_may_be_missing=report.restriction == MAYBE_INCOMPLETE,
     )
 
