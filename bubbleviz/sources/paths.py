@@ -89,26 +89,13 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
         if not Path(path).is_file():
             raise InputError(f"{path}: neither a file nor a directory; name a profile")
         if not Path(path).stat().st_size:
-            from bubbleviz.sources.readers import next_step
+            from bubbleviz.sources.readers import emptiness
 
-            if _is_made_when_read(path):
-                raise InputError(
-                    f"{path}: a special file, which its system writes as it is read; name a profile"
-                )
-            raise InputError(f"{path}: the file is empty; {next_step(path)}")
+            raise InputError(f"{path}: {emptiness(path)}")
         return [InputFile(path, named=True)]
     if glob.has_magic(path):
         return [InputFile(file, named=True) for file in _matches(path)]
     raise InputError(f"{path}: no such file or directory; check the path")
-
-
-def _is_made_when_read(path: str) -> bool:
-    """Tell whether a file lies in a file system without a disk, as ``/proc`` and ``/sys`` do.
-
-    Its files look empty, and some, such as a kernel's log, never end.
-    """
-    place = Path(path).resolve()
-    return any(place.is_relative_to(mounted) for mounted in ("/proc", "/sys"))
 
 
 def profiles_among(files: Sequence[str]) -> list[str]:

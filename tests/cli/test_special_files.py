@@ -89,7 +89,7 @@ def test_a_kernel_log_among_profiles(
         (tmp_path / link).symlink_to("/proc/kmsg" if link == name else "/dev/zero")
 
     assert main([word.format(tmp_path) for word in COMMANDS[command]]) == 0
-    assert f"{name}: the file is empty" in "".join(capsys.readouterr())
+    assert f"{name}: a special file" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

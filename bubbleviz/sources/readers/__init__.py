@@ -30,6 +30,8 @@ _REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.')
 _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 
 
+#: Where files look empty, and some, such as a kernel's log, never end.
+_WITHOUT_DISK = ("/proc", "/sys")
 #: Endings of files that a tool wrote as profiles, and whose content must be damaged.
 _ENDINGS = (".sqlite", ".db", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
 #: The first bytes of files that people take for profiles, or keep beside them.
@@ -119,7 +121,7 @@ def reader_of(path: str) -> Reader:
     """
     head = head_of(path)
     if not head.strip():
-        raise ProfileError(f"{path}: {_emptiness(path)}; {next_step(path)}")
+        raise ProfileError(f"{path}: {emptiness(path)}")
     refuse_pointer(path, head)
     if path.endswith(".pbtxt") or _COSTS.match(head):
         raise ProfileError(
@@ -157,11 +159,16 @@ def reader_of(path: str) -> Reader:
     )
 
 
-def _emptiness(path: str) -> str:
-    """Return what a file is that unpacks to nothing, or blanks."""
-    with Path(path).open("rb") as file:
-        packed = file.read(len(GZIP)) == GZIP
-    return "cut short: gzip data without any content" if packed else "the file is empty"
+def emptiness(path: str) -> str:
+    """Return what a file is that unpacks to nothing, or blanks, and what to do."""
+    place = Path(path).resolve()
+    if any(place.is_relative_to(mounted) for mounted in _WITHOUT_DISK):
+        return "a special file, which its system writes as it is read; name a profile"
+    if place.stat().st_size:
+        with place.open("rb") as file:
+            if file.read(len(GZIP)) == GZIP:
+                return f"cut short: gzip data without any content; {next_step(path)}"
+    return f"the file is empty; {next_step(path)}"
 
 
 def _kind_of(head: bytes) -> str:
