@@ -107,7 +107,8 @@ class TraceFile(Generic[EventT, ExactT]):
                 yield exact_events
                 if list_ended or self._ended:
                     break
-            if len(self._rest) < BLOCK:
+            # Where no block could be decoded, an event may be longer than what was read.
+            if events is None or len(self._rest) < BLOCK:
                 self._read_more()
         self._refuse_other_lists()
         self._read_tail()
