@@ -49,15 +49,16 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
             note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
         inspection = look_over(contents, known, sample, chosen or recognised(scores))
-        kinds, work = extended_kinds(given), work_in(opened)
+        work = work_in(opened)
         if work is not None:
-            inspection = replace(inspection, candidates=candidates_in(work, file, kinds))
+            candidates = candidates_in(work, file, extended_kinds(given))
+            inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
             additions = tuple(each for each in given if not each.patterns)
             inspection = inspection.tried(best_draft(opened, drafted, additions))
         if inspection.analysable:
             return inspection
-        return inspection.leading_on(other_commands(work, file, kinds, sample))
+        return inspection.leading_on(other_commands(work, file, sample))
 
 
 def _counted(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:

@@ -69,7 +69,7 @@ def with_outputs(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_anonymity(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the option that hides names of hosts, files and threads."""
+    """Give a command the option that hides names of hosts, files, threads and functions."""
 
     @wraps(command)
     def with_hidden_names(**options: Any) -> None:

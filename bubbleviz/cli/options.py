@@ -83,7 +83,7 @@ Anonymous = Annotated[
         "--anonymous",
         callback=_hide_names,
         is_eager=True,
-        help="Replace names of hosts, files and threads in all that is shown or written.",
+        help="Replace names of hosts, files, threads and source functions in all output.",
     ),
 ]
 JsonFile = Annotated[

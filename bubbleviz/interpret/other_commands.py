@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, is_nccl, matching
+from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.profile import Profile
 from bubbleviz.model.texts import shell_word
@@ -27,15 +27,12 @@ def work_in(file: OpenFile) -> Profile | None:
         return None
 
 
-def other_commands(
-    profile: Profile | None, path: str, kinds: Kinds, names: Iterable[str] = ()
-) -> str:
+def other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()) -> str:
     """Return a clause on the commands that need no operations; "" where none has enough.
 
     Args:
         profile: with its work; None without any.
         path: that it goes by.
-        kinds: lists of what kernels are.
         names: of its ranges.
     """
     if profile is None:
@@ -48,7 +45,7 @@ def other_commands(
     clauses = [f"bubbleviz idle {file} breaks down idle time"]
     used = np.unique(activities.name_id[: activities.kernels]).tolist()
     kernels = [activities.names[number] for number in used]
-    if any(map(is_nccl, kernels)) or matching(kernels, kinds.added_communication).any():
+    if any(map(is_nccl, kernels)):
         clauses.append(f"bubbleviz nccl {file} shows what NCCL did")
     if any(_INSTRUCTION in name for name in names):
         clauses.append(f"bubbleviz pgle {file} measures each instruction of XLA")

@@ -150,7 +150,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
         try:
             return _recorded(file, path, options)
         except NothingToAnalyseError as error:
-            others = _other_commands(file, path, options)
+            others = _other_commands(file, path)
             if not others:
                 raise
             raise NothingToAnalyseError(f"{error}; {others}") from error
@@ -178,7 +178,7 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
     raise NothingToAnalyseError(f"{path}: {reason}")
 
 
-def _other_commands(file: OpenFile, path: str, options: ReadOptions) -> str:
+def _other_commands(file: OpenFile, path: str) -> str:
     """Return a clause on the commands that tell something of a profile without operations."""
     # Most profiles have operations.
     from bubbleviz.interpret.other_commands import other_commands, work_in
@@ -186,7 +186,7 @@ def _other_commands(file: OpenFile, path: str, options: ReadOptions) -> str:
     work = work_in(file)
     # Nothing is known of names without work, so these need not be looked for.
     names = () if work is None else file.sample(("*hlo_op=*",))
-    return other_commands(work, path, extended_kinds(options.conventions), names)
+    return other_commands(work, path, names)
 
 
 def _nothing_named(

@@ -51,6 +51,8 @@ class _Names:
         self._folders: set[str] = set()
         self._threads: dict[str, str] = {}
         self._functions: dict[str, str] = {}
+        # What stands for files, threads and functions.
+        self._shown: set[str] = set()
         self._numbers = {"host": 0, "file": 0, "directory": 0}
         self._pattern: re.Pattern[str] | None = None
 
@@ -61,7 +63,7 @@ class _Names:
 
     def path(self, path: str) -> str:
         """Note a path, its name, and the same path from the root; return what stands for it."""
-        if path in ("", "-") or path in self._words:
+        if path in ("", "-") or path in self._words or path in self._shown:
             return self._words.get(path, path)
         whole = os.path.abspath(path)  # noqa: PTH100  # links stay as users wrote them
         words = self._words.get(whole)
@@ -70,6 +72,7 @@ class _Names:
             suffix = _SUFFIX.search(path)
             words = self._numbered("directory" if folder else "file")
             words += suffix[0] if suffix and not folder else ""
+            self._shown.add(words)
             if folder:
                 self._folders |= {path, whole}
         for variant in (path, whole, Path(path).name):
@@ -147,12 +150,19 @@ class _Names:
         return self._words.get(match[0]) or self.path(match[0])
 
     def _function(self, match: re.Match[str]) -> str:
-        words = self._functions.setdefault(match[2], f"function{len(self._functions) + 1}")
-        return f"{match[1]}{words}"
+        return f"{match[1]}{self._word_of(match[2], self._functions, 'function')}"
 
     def _thread(self, match: re.Match[str]) -> str:
-        words = self._threads.setdefault(match[2], f"thread{len(self._threads) + 1}")
-        return f"{match[1]} ({words})"
+        return f"{match[1]} ({self._word_of(match[2], self._threads, 'thread')})"
+
+    def _word_of(self, name: str, words: dict[str, str], kind: str) -> str:
+        """Return what stands for a name; a text may pass here again, and keeps its words."""
+        if name in self._shown:
+            return name
+        if name not in words:
+            words[name] = f"{kind}{len(words) + 1}"
+            self._shown.add(words[name])
+        return words[name]
 
 
 _NAMES: ContextVar[_Names | None] = ContextVar("private names", default=None)

@@ -170,6 +170,8 @@ def test_functions_that_stand_with_a_file_have_words_of_their_own() -> None:
         shown = anonymous(names)
         assert shown[0] == "$file1.py:29 function1"
         assert shown[1] == "file1.py(31): function1"
+        # Messages pass once more than the reports that they are of.
+        assert anonymous(shown) == shown
         assert anonymous("$zq.py:30 zqother > $zq.py:29 zqstep") == (
             "$file1.py:30 function2 > $file1.py:29 function1"
         )

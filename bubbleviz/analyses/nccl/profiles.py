@@ -104,7 +104,7 @@ def _of_file(file: OpenFile, path: str, window: Window | None, kinds: Kinds) -> 
     profile = file.read((*GLOBS, *OPERATION_GLOBS), partial=True)
     nccl_profile = _nccl_profile(profile, kinds)
     if len(nccl_profile.kernels) == 0:
-        others = other_commands(profile, path, kinds, file.sample(("*hlo_op=*",)))
+        others = other_commands(profile, path, file.sample(("*hlo_op=*",)))
         nccl_profile = replace(nccl_profile, others=others)
     if window is None:
         return nccl_profile

@@ -143,12 +143,12 @@ def _of_profile(
     path: str, kinds: Kinds, skip: int, jobs: int, watch: Watch, *, keep_export: bool
 ) -> ProfileSamples:
     with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        measured = measure(_profile_in(file, kinds), kinds, skip)
+        measured = measure(_profile_in(file), kinds, skip)
     # A temporary export goes by its report's name.
     return replace(measured, limitations=renamed_limitations(measured.limitations, export, path))
 
 
-def _profile_in(file: OpenFile, kinds: Kinds) -> Profile:
+def _profile_in(file: OpenFile) -> Profile:
     """Return the profile of an open file, with the ranges of XLA.
 
     Raises:
@@ -163,7 +163,7 @@ def _profile_in(file: OpenFile, kinds: Kinds) -> Profile:
             raise error from None
         if len(profile.ranges):
             raise
-        raise without_instructions(profile, kinds) from error
+        raise without_instructions(profile) from error
 
 
 def _modules(samples: Samples) -> tuple[ModuleTotal, ...]:

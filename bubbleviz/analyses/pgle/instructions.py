@@ -107,7 +107,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     names = parse_range_names(profile.ranges.names)
     rows = np.flatnonzero(names.kind[profile.ranges.name_id] == RangeKind.INSTRUCTION)
     if len(rows) == 0:
-        raise without_instructions(profile, kinds)
+        raise without_instructions(profile)
     ranges = profile.ranges.take(rows)
     profile = with_added_communication(profile, kinds)
     linked = link_by_thread(profile, ranges)
@@ -138,15 +138,14 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     return ProfileSamples(samples, left_out, notes, profile.source.device)
 
 
-def without_instructions(profile: Profile, kinds: Kinds) -> NothingToAnalyseError:
+def without_instructions(profile: Profile) -> NothingToAnalyseError:
     """Return the error of a profile that names no instruction, with the file that would.
 
     Args:
         profile: with its work.
-        kinds: lists of what kernels are.
     """
     path = profile.source.path
-    others = other_commands(profile, path, kinds)
+    others = other_commands(profile, path)
     if profile.source.format == "kineto":
         reason = (
             "a trace of PyTorch, which names no instructions of XLA; give the .xplane.pb of a JAX "
