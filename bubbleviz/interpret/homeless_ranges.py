@@ -1,7 +1,8 @@
 """Ranges that launched nothing and have no rank: their process has several devices, or none.
 
-A process that names a forward or backward, and has no kernel, ran a stage whose GPU work was not
-recorded: a profile of it cannot be told from one that lacks the stage, but for these ranges.
+A process that names a backward, or several forwards, and has no kernel, ran a stage whose GPU work
+was not recorded: a profile of it cannot be told from one without the stage, but for these ranges.
+One forward may be a helper's, which names what it tries or prepares.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from bubbleviz.conventions.range_names import NameMeanings
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, found_in
+from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import Limitation, LimitationKind
-from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 
 #: Processes that a sentence lists; all are counted.
@@ -34,10 +36,24 @@ def limitations_of_homeless(
     """
     process = process_of(named.thread[rows])
     at_work = found_in(distinct(profile.activities.ranks[:, 0]), process) != NONE
-    counted = np.isin(names.phase[named.name_id[rows]], COUNTED)
-    stages = distinct(process[~at_work & counted])
+    phase = names.phase[named.name_id[rows]]
+    stages = _stages(process[~at_work], phase[~at_work])
     unknown = at_work | (found_in(stages, process) == NONE)
     return (*_without_gpu_work(profile, stages), *_without_device(profile, at_work[unknown]))
+
+
+def _stages(process: Ints, phase: Codes) -> Ints:
+    """Return the processes, ascending, that name a backward or several forwards.
+
+    Args:
+        process: of each range.
+        phase: of each range.
+    """
+    counted = np.isin(phase, COUNTED)
+    numbers, of_row = np.unique(process[counted], return_inverse=True)
+    # A forward counts once, and two are enough; a backward is alone.
+    passes = np.where(phase[counted] == Phase.F, 1, 2)
+    return numbers[group_sum(of_row.reshape(-1), len(numbers), passes) >= 2]
 
 
 def _without_gpu_work(profile: Profile, process: Ints) -> Iterator[Limitation]:

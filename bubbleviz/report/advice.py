@@ -16,6 +16,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report
+from bubbleviz.report.restrictions import KERNELS_LOST, MAYBE_INCOMPLETE, WITHOUT_GPU_WORK
 
 #: A change that saves less of an iteration than this is not worth a sentence.
 _WORTH = 0.005
@@ -65,6 +66,11 @@ _KERNELS_LOST = (
     "Profile again: kernels that were launched are not in the profile, so idle time may be work; "
     "the limitations count them"
 )
+#: What to do where a restriction leaves no other advice.
+_OF_RESTRICTION = {
+    WITHOUT_GPU_WORK: _WITHOUT_GPU_WORK,
+    KERNELS_LOST: _KERNELS_LOST,
+}
 #: Causes that come with the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
 #: The end of a sentence on a bubble at either end of an iteration of ranks that are no pipeline.
@@ -199,22 +205,21 @@ def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
 def first_thing(report: Report) -> str | None:
     """Return what to do first, in sentences; None where it is unknown.
 
-    Lost kernels and launches come first, and alone: what operations and bubbles are rests on them.
+    GPU work of stages, kernels and launches that were not recorded come first, and alone: what
+    operations and bubbles are rests on them.
     What outweighs the bubble comes next: no change of the pipeline removes that. Where no iteration
     is averaged, nothing is advised.
     """
     if report.summary.iterations == 0:
         return None
-    if report.kernels_lost:
-        return _KERNELS_LOST
-    lost = _lost_launches(report)
-    if lost is not None:
-        return lost
+    restrictions = report.restrictions
+    alone = next((_OF_RESTRICTION[own] for own in restrictions if own in _OF_RESTRICTION), None)
+    alone = alone or _lost_launches(report)
+    if alone is not None:
+        return alone
     heavier, replays = _heavier_than_bubble(report), _replays(report)
-    if report.stages_may_be_missing:
-        without_work = report.stages_without_gpu_work
-        complete = _WITHOUT_GPU_WORK if without_work else _MAYBE_INCOMPLETE
-        return f"{heavier}. {complete}" if heavier and not without_work else complete
+    if MAYBE_INCOMPLETE in restrictions:
+        return f"{heavier}. {_MAYBE_INCOMPLETE}" if heavier else _MAYBE_INCOMPLETE
     change = None if replays is None else _best_change(report, replays)
     if heavier is not None:
         return f"{heavier}. {change}" if change else heavier

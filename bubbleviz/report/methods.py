@@ -110,7 +110,7 @@ def _caveats(report: Report) -> Iterator[str]:
     if interval is not None and interval[0] < interval[1]:
         ends = " and ".join(distinct_percents(interval, 2, 4))
         yield f"; clock uncertainty leaves it between {ends} %"
-    yield from _missing(report)
+    yield from (f"; {own.caveat}" for own in report.restrictions if own.caveat)
     if report.contradicted(report.headline):
         yield "; it needs clocks that contradict each other"
     if report.stages_contradicted:
@@ -121,17 +121,3 @@ def _caveats(report: Report) -> Iterator[str]:
     low = report.lower_bound(report.headline)
     if low is not None:
         yield f"; with compute outside every operation counted as work it is {100 * low:.2f} %"
-
-
-def _missing(report: Report) -> Iterator[str]:
-    """Yield what the result lacks of the run."""
-    if report.incomplete:
-        yield "; it is incomplete, since ranks of the run are missing"
-    elif report.stages_may_be_missing:
-        yield "; it may be incomplete, since stages of the run may be missing"
-    if report.operations_lacking:
-        yield "; some ranks lack operations that others ran"
-    if report.iterations_undivided:
-        yield "; nothing tells iterations apart, so one may be several training steps"
-    if report.kernels_lost:
-        yield "; it is incomplete, since kernels that were launched are not in the profile"

@@ -26,9 +26,10 @@ from bubbleviz.model.operations import (
     RankIntervals,
     UnattributedKernels,
 )
+from bubbleviz.model.restrictions import Restriction, first_text
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
-from bubbleviz.report.restrictions import restriction_of
+from bubbleviz.report.restrictions import restrictions_of
 
 if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
@@ -121,40 +122,18 @@ class Report:
         )
 
     @property
+    def restrictions(self) -> tuple[Restriction, ...]:
+        """Why the ratios are not those of a whole pipeline, what weighs most first."""
+        return restrictions_of(
+            None if self.schedule is None else self.schedule.reason,
+            {note.kind for note in self.limitations},
+            ranks_missing=self.incomplete,
+        )
+
+    @property
     def restriction(self) -> str | None:
-        """Why the ratios are not those of a whole pipeline; None where they are."""
-        return restriction_of(
-            self.no_pipeline,
-            incomplete=self.incomplete,
-            kernels_lost=self.kernels_lost,
-            stages_may_be_missing=self.stages_may_be_missing,
-        )
-
-    @property
-    def kernels_lost(self) -> bool:
-        """Whether so many kernels were launched and not recorded that ratios are off.
-
-        Where that is all work of a stage, it is the stage that is missing.
-        """
-        lost = any(note.kind is LimitationKind.KERNELS_LOST for note in self.limitations)
-        return lost and not self.stages_without_gpu_work
-
-    @property
-    def stages_may_be_missing(self) -> bool:
-        """Whether stages lack their GPU work, or there is time enough for one in between."""
-        return self.stages_without_gpu_work or any(
-            note.kind is LimitationKind.STAGES_MAY_BE_MISSING for note in self.limitations
-        )
-
-    @property
-    def stages_without_gpu_work(self) -> bool:
-        """Whether only the ranges of some stages were recorded."""
-        return any(note.kind is LimitationKind.STAGES_WITHOUT_GPU_WORK for note in self.limitations)
-
-    @property
-    def iterations_undivided(self) -> bool:
-        """Whether nothing shows where the iterations of some rank end, so one may be many."""
-        return any(note.kind is LimitationKind.ITERATIONS_UNDIVIDED for note in self.limitations)
+        """The words of the first restriction; None where there is none."""
+        return first_text(self.restrictions)
 
     @property
     def operations_lacking(self) -> bool:

@@ -13,11 +13,11 @@ from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
-from bubbleviz.explain.recognition.reasons import NO_SCHEDULE
 from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.phases import Phase, phase_of_label
+from bubbleviz.model.restrictions import Restriction, first_text
 from bubbleviz.model.values import frozen
-from bubbleviz.report.restrictions import KERNELS_LOST, MAYBE_INCOMPLETE, restriction_of
+from bubbleviz.report.restrictions import read_restrictions
 
 SCHEMA = "bubbleviz.report/1"
 
@@ -73,10 +73,7 @@ class SavedReport:
         iterations: number of averaged iterations.
         contradicted: whether a ratio needs clocks that contradict each other.
         ratios: in the report's order.
-        incomplete: whether ranks or stages of an averaged iteration are known to be missing.
-        no_pipeline: why the ratios are none of a whole pipeline; None where they are.
-        kernels_lost: whether nothing else is, but kernels were launched and not recorded.
-        stages_may_be_missing: whether nothing else is, but stages may be missing.
+        restrictions: why the ratios are not those of a whole pipeline, what weighs most first.
     """
 
     version: str
@@ -85,20 +82,17 @@ class SavedReport:
     iterations: int
     contradicted: bool
     ratios: tuple[SavedRatio, ...]
-    incomplete: bool = False
-    no_pipeline: str | None = None
-    kernels_lost: bool = False
-    stages_may_be_missing: bool = False
+    restrictions: tuple[Restriction, ...] = ()
 
     @property
     def restriction(self) -> str | None:
-        """Why the ratios are not those of a whole pipeline; None where they are."""
-        return restriction_of(
-            self.no_pipeline,
-            incomplete=self.incomplete,
-            kernels_lost=self.kernels_lost,
-            stages_may_be_missing=self.stages_may_be_missing,
-        )
+        """The words of the first restriction; None where there is none."""
+        return first_text(self.restrictions)
+
+    @property
+    def no_pipeline(self) -> str | None:
+        """Why the ratios are none of a whole pipeline; None where they are."""
+        return _no_pipeline(self.restrictions)
 
     def ratio(self, name: str) -> SavedRatio | None:
         """Return the ratio of that name, or None."""
@@ -131,15 +125,13 @@ class SavedTimes:
         kinds: how long operations take.
         transfer_ns: how long a transfer takes; None where none was measured.
         microbatches: of an averaged iteration; None where that is unknown.
-        no_pipeline: why the times are none of a whole pipeline; None where they are.
-        restriction: the same, or why stages are or may be missing.
+        restrictions: why they may not be those of all stages, what weighs most first.
     """
 
     kinds: tuple[SavedTime, ...]
     transfer_ns: float | None
     microbatches: int | None
-    no_pipeline: str | None = None
-    restriction: str | None = None
+    restrictions: tuple[Restriction, ...] = ()
 
 
 @frozen
@@ -195,6 +187,17 @@ class _Schedule:
 
 
 @frozen
+class _Restriction:
+    code: str
+    text: str = ""
+
+
+@frozen
+class _Limitation:
+    what: str = ""
+
+
+@frozen
 class _IterationSize:
     microbatches: _Count | None = None
     averaged: bool = False
@@ -208,6 +211,8 @@ class _TimesDocument(_Header):
     transfer_ns: _Positive | None = None
     schedule: _Schedule | None = None
     restriction: str | None = None
+    restrictions: list[_Restriction] | None = None
+    limitations: list[_Limitation] = field(default_factory=list)
 
 
 @frozen
@@ -244,6 +249,8 @@ class _RatiosDocument(_Header):
     summary: _Summary
     schedule: _Schedule | None = None
     restriction: str | None = None
+    restrictions: list[_Restriction] | None = None
+    limitations: list[_Limitation] = field(default_factory=list)
 
 
 def looks_saved(path: str) -> bool:
@@ -302,7 +309,8 @@ def read_times(path: str) -> SavedTimes:
     """Return how long operations took, from a report that ``bubbleviz analyze --json`` wrote.
 
     Raises:
-        InputError: it cannot be read, or is not such a report.
+        InputError: it cannot be read, is not such a report, or is of no whole pipeline, so that its
+            times are not those of all stages.
     """
     document = _decoded(path, _TimesDocument)
     unknown = [t.phase for t in document.phase_times if phase_of_label(t.phase) is None]
@@ -310,6 +318,13 @@ def read_times(path: str) -> SavedTimes:
         raise InputError(
             f"{path}: {unknown[0][:60]!r} is not a phase; write a report with bubbleviz analyze "
             "--json"
+        )
+    restrictions = _restrictions(document)
+    no_pipeline = _no_pipeline(restrictions)
+    if no_pipeline is not None:
+        raise InputError(
+            f"{path}: {no_pipeline}, so its times are not those of a pipeline's stages; give "
+            "analyze the profiles of all stages, or simulate the times with --tf, --tb and --tw"
         )
     counts = [i.microbatches for i in document.iterations if i.averaged and i.microbatches]
     return SavedTimes(
@@ -319,20 +334,25 @@ def read_times(path: str) -> SavedTimes:
         ),
         document.transfer_ns,
         counts[0] if counts else None,
-        no_pipeline := _no_pipeline(document.schedule),
-        restriction_of(
-            no_pipeline,
-            incomplete=any(i.incomplete and i.averaged for i in document.iterations),
-            kernels_lost=document.restriction == KERNELS_LOST,
-            stages_may_be_missing=document.restriction == MAYBE_INCOMPLETE,
-        ),
+        restrictions,
     )
 
 
-def _no_pipeline(schedule: _Schedule | None) -> str | None:
-    """Return why the ranks of a report form no whole pipeline; None where they do."""
-    reason = None if schedule is None else schedule.reason
-    return reason if reason in NO_SCHEDULE else None
+def _restrictions(document: _RatiosDocument | _TimesDocument) -> tuple[Restriction, ...]:
+    """Return the restrictions of a report, by its codes, and by all else that tells them."""
+    written = document.restrictions
+    return read_restrictions(
+        None if written is None else [(own.code, own.text) for own in written],
+        document.restriction,
+        [limitation.what for limitation in document.limitations],
+        None if document.schedule is None else document.schedule.reason,
+        ranks_missing=any(own.incomplete and own.averaged for own in document.iterations),
+    )
+
+
+def _no_pipeline(restrictions: tuple[Restriction, ...]) -> str | None:
+    """Return why ranks form no whole pipeline; None where they do."""
+    return next((own.no_pipeline for own in restrictions if own.no_pipeline is not None), None)
 
 
 def _known(number: int | None) -> int:
@@ -412,8 +432,5 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
             )
             for name, bubble in summary.bubble_ratio.items()
         ),
-        incomplete=any(i.incomplete and i.averaged for i in document.iterations),
-        no_pipeline=_no_pipeline(document.schedule),
-        kernels_lost=document.restriction == KERNELS_LOST,
-        stages_may_be_missing=document.restriction == MAYBE_INCOMPLETE,
+        restrictions=_restrictions(document),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
@@ -59,7 +60,7 @@ class Ideal:
             has not; one of v chunks counts 1/v.
         memory: what a microbatch holds, and the limit if the plan was searched within one.
         peak_memory: of each stage, in the unit of ``memory``.
-        doubt: why measured times may not be those of a whole pipeline; None where they are.
+        restrictions: why measured times may not be those of a whole pipeline.
     """
 
     plan: Plan
@@ -71,7 +72,7 @@ class Ideal:
     peak_activations: tuple[float, ...]
     memory: Memory
     peak_memory: tuple[float, ...]
-    doubt: str | None = None
+    restrictions: tuple[Restriction, ...] = ()
 
 
 @frozen
@@ -85,7 +86,7 @@ class Estimate:
         chunks: v.
         cost_ms: the longest of the devices' own windows.
         stage_ratio: bubble ratio in it; None where nothing takes time.
-        doubt: as in :class:`Ideal`.
+        restrictions: as in :class:`Ideal`.
     """
 
     name: str
@@ -94,7 +95,7 @@ class Estimate:
     chunks: int
     cost_ms: float
     stage_ratio: float | None
-    doubt: str | None = None
+    restrictions: tuple[Restriction, ...] = ()
 
 
 def theory(

@@ -8,6 +8,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.report.methods import methods
+from bubbleviz.report.restrictions import ITERATIONS_UNDIVIDED
 from tests.support.nsys_exports import C, K, R, profile
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def test_names_that_divide_no_iterations_are_told(
 
     notes = {note.what: note for note in report.limitations}
     assert (notes[UNDIVIDED].count if UNDIVIDED in notes else 0) == count
-    assert report.iterations_undivided == (count > 0)
+    assert (ITERATIONS_UNDIVIDED in report.restrictions) == (count > 0)
     assert count == 0 or len(report.iterations) == 1
     assert ("nothing tells iterations apart" in methods(report)) == (
         count > 0 and report.no_pipeline is None
@@ -194,4 +195,4 @@ def test_a_mark_divides_iterations(tmp_path: Path) -> None:
     report = bubbleviz.analyze(host.write(tmp_path), convention=naming)
 
     assert len(report.iterations) == 3
-    assert not report.iterations_undivided
+    assert ITERATIONS_UNDIVIDED not in report.restrictions

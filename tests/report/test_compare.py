@@ -15,6 +15,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.render.documents.comparison_report import (
     COLUMNS,
     as_csv,
@@ -31,6 +32,7 @@ from bubbleviz.report.compare.comparison import (
     saved_of,
     titles_of,
 )
+from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
@@ -204,28 +206,31 @@ def test_other_ranks_versions_and_clocks_are_told() -> None:
     )
 
 
-RESTRICTED: dict[str, dict[str, Any]] = {
-    "no pipeline was measured: one stage is no pipeline": {
-        "no_pipeline": "one stage is no pipeline"
-    },
-    "incomplete: ranks of the run are missing": {"incomplete": True},
-    "maybe incomplete: stages may be missing": {"stages_may_be_missing": True},
-}
-
-
-@pytest.mark.parametrize("restriction", RESTRICTED)
+@pytest.mark.parametrize("kind", RESTRICTIONS, ids=lambda kind: str(kind.code))
 @pytest.mark.parametrize("first", [True, False])
-def test_runs_of_no_whole_pipeline_are_marked(restriction: str, first: bool) -> None:
-    runs = [run("a"), run("b", **RESTRICTED[restriction])]
+def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) -> None:
+    restriction = kind.text
+    runs = [run("a"), run("b", restrictions=(kind,))]
     found = compare(runs[::-1] if first else runs)
 
-    assert found.notes[0].startswith(f"b: {restriction}; its ratios are of the ranks in its ")
+    assert found.notes[0].startswith(f"b: {restriction}; its ratios are of what its profiles ")
     head, mark, *_ = " ".join(printed(found).split("\n\n")[0].split()).partition(" ! (")
     assert head.startswith("bubble ratio (schedule): 25.00 % in ")
     assert mark
     assert f"! (b: {restriction})" in printed(found).replace("\n", " ")
     restrictions = {own["title"]: own["restriction"] for own in document(found)["runs"]}
     assert restrictions == {"a": None, "b": restriction}
+    codes = [[entry["code"] for entry in own["restrictions"]] for own in document(found)["runs"]]
+    assert sorted(codes) == [[], [kind.code]]
+
+
+def test_every_restriction_of_a_run_is_told() -> None:
+    found = compare([run("a"), run("b", restrictions=RESTRICTIONS)])
+
+    shown = " ".join(printed(found).split())
+    for restriction in RESTRICTIONS:
+        assert restriction.text in found.notes[0]
+        assert f"b: {restriction.text}" in shown
 
 
 # Titles

@@ -283,17 +283,6 @@ def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
     assert gated(capsys, report, "--max-bubble", "schedule=0", "--allow-incomplete")[0] == 3
 
 
-def test_stages_without_gpu_work_fail(
-    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = altered(
-        saved, tmp_path, "restriction", value="maybe incomplete: stages may be missing"
-    )
-
-    code, out, _ = gated(capsys, report, "--max-bubble", "schedule=0.3")
-    assert (code, out.partition(":")[0]) == (3, "FAILED")
-
-
 def test_a_whole_run_raises_no_doubt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = str(tmp_path / "report.json")
     assert main(["analyze", str(FIXTURES / "zb-v"), "--json", report]) == 0

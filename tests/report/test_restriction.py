@@ -179,7 +179,7 @@ def test_stages_that_may_be_missing_are_marked_and_come_first() -> None:
 
 # Ranges whose GPU work was not recorded
 
-MAYBE = "maybe incomplete: stages may be missing"
+WITHOUT_WORK = "incomplete: the GPU work of some stages was not recorded"
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
@@ -204,11 +204,13 @@ def _without_kernels(folder: Path, *ranks: int, what: str = KERNELS) -> Path:
 def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(_without_kernels(tmp_path, rank, what=what))
 
-    assert report.stages_may_be_missing
     # Transfers of the first and last stage that are left show that there are others.
-    restriction = MAYBE if rank in (1, 2) else INCOMPLETE
-    assert report.restriction == restriction
-    assert f"! ({restriction})" in text_of(report).splitlines()[0]
+    missing = [] if rank in (1, 2) else [INCOMPLETE]
+    words = [restriction.text for restriction in report.restrictions]
+    assert words == [*missing, WITHOUT_WORK]
+    head = " ".join(text_of(report).split("\n\n")[0].split())
+    assert all(f"! ({text})" in head for text in words)
+    assert "since the GPU work of some stages was not recorded" in methods(report)
     assert str(first_thing(report)).startswith("Record the GPU work of all stages")
     notes = {note.what: note for note in report.limitations}
     assert notes["stages without GPU work"].count == 1
@@ -248,3 +250,34 @@ def test_a_process_that_names_no_pass_is_no_stage(tmp_path: Path) -> None:
     assert "stages without GPU work" not in notes
     unknown = notes["ranges without GPU work whose device is unknown"]
     assert unknown.endswith("their process has no GPU work")
+
+
+@pytest.mark.parametrize(
+    ("names", "stage"),
+    [
+        (("F0.0.0",), False),
+        (("B0.0.0",), True),
+        (("F0.0.0", "F1.0.0"), True),
+        (("F0.0.0", "Optimizer", "Optimizer"), False),
+    ],
+)
+def test_a_helper_that_names_one_forward_is_no_stage(
+    names: tuple[str, ...], stage: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "node0.sqlite"
+    copy(FIXTURES / "1f1b" / "node0.sqlite", path)
+    with closing(sqlite3.connect(path)) as database, database:
+        (begin, thread) = database.execute(
+            "SELECT MIN(start), MAX(globalTid) FROM NVTX_EVENTS"
+        ).fetchone()
+        helper = thread + (77 << 24)
+        for number, name in enumerate(names):
+            at = begin + 100 * number
+            database.execute(
+                "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) "
+                "VALUES (?, ?, 59, ?, ?)",
+                (at, at + 10, name, helper),
+            )
+    report = bubbleviz.analyze(path)
+
+    assert report.restriction == (WITHOUT_WORK if stage else None)

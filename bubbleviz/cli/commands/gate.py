@@ -32,21 +32,23 @@ def gate(
         bool,
         typer.Option(
             "--allow-incomplete",
-            help="Check the ratio of the profiled ranks where others are, or may be, missing.",
+            help="Check the ratio of the profiled ranks where others are, or may be, missing; "
+            "lost kernels, and any other doubt of these ranks, still fail.",
         ),
     ] = False,
 ) -> None:
     """Fail with exit code 3 if a bubble ratio of a report is, or may be, above its limit.
 
-    It may be where the bounds of the clocks reach above it, and where ranks of the run or stages
-    are, or may be, missing. Other exit codes: 0 all within limits, 1 a value or the pipeline is
-    missing, 2 wrong usage.
+    It may be where the bounds of the clocks reach above it, and where the report restricts its
+    ratios: ranks, stages, kernels or operations are, or may be, missing, or nothing tells
+    iterations apart. Other exit codes: 0 all within limits, 1 a value or the pipeline is missing,
+    2 wrong usage.
     """
     from bubbleviz.report.compare.gate import checks, limits_of
     from bubbleviz.report.saved import read_saved
 
     limits = limits_of(max_bubble or ())
-    results = checks(read_saved(report), limits, report, parts_count=allow_incomplete)
+    results = checks(read_saved(report), limits, report, allow_incomplete=allow_incomplete)
     with suppress(BrokenPipeError):  # the exit code needs no reader
         pass_on("".join(f"{anonymous(check.line)}\n" for check in results))
     if not all(check.passed for check in results):

@@ -10,7 +10,7 @@ import typer
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import FILE, Force, JsonFile, PdfFile, PngFile, SvgFile, formats_by_file
 from bubbleviz.cli.terminal import deliver, search_bar, show
-from bubbleviz.errors import InputError, UsageError
+from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen
 
@@ -157,8 +157,9 @@ def simulate(
     inputs = [file for file in (plan, report) if file is not None]
     check_outputs([file for file in files.values() if file is not None], inputs, force=force)
     from bubbleviz.render.documents import ideal_report
+    from bubbleviz.report.saved import read_times
 
-    saved = None if report is None else _saved_times(report)
+    saved = None if report is None else read_times(report)
     measured = None if saved is None else _measured(saved)
     stage_times = times.stage_times(measured)
     if plan is None:
@@ -166,30 +167,13 @@ def simulate(
     else:
         result = anonymous(_of_plan(plan, sizes, stage_times))
     if saved is not None:
-        result = replace(result, doubt=saved.restriction)
+        result = replace(result, restrictions=saved.restrictions)
     deliver(
         {file: ideal_report.RENDERINGS[name](result) for file, name in outputs.items()},
         lambda: show(ideal_report.sections(result)),
         inputs=inputs,
         force=force,
     )
-
-
-def _saved_times(path: str) -> SavedTimes:
-    """Return the times in a saved report.
-
-    Raises:
-        InputError: it is of no pipeline, so that its times are not those of all stages.
-    """
-    from bubbleviz.report.saved import read_times
-
-    saved = read_times(path)
-    if saved.no_pipeline is not None:
-        raise InputError(
-            f"{path}: {saved.no_pipeline}, so its times are not those of a pipeline's stages; give "
-            "analyze the profiles of all stages, or simulate the times with --tf, --tb and --tw"
-        )
-    return saved
 
 
 def _measured(saved: SavedTimes) -> MeasuredTimes:

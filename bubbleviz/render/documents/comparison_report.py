@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
+from bubbleviz.model.restrictions import written
 from bubbleviz.model.texts import csv_text, inert, json_text, one_line
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.text.cells import milliseconds, percent, shortened
@@ -42,7 +43,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
                 "headline": run.saved.headline,
                 "ranks": run.saved.ranks,
                 "iterations": run.saved.iterations,
-                "restriction": run.saved.restriction,
+                **written(run.saved.restrictions),
             }
             for run in comparison.runs
         ],
@@ -170,9 +171,9 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
     headline = comparison.runs[0].saved.headline
     row = next(row for row in comparison.rows if row.name == headline)
     restricted = [
-        f"{title}: {one_line(run.saved.restriction, 120)}"
+        f"{title}: {one_line(own.text, 120)}"
         for title, run in zip(titles, comparison.runs, strict=True)
-        if run.saved.restriction is not None
+        for own in run.saved.restrictions
     ]
     for title, cell in zip(titles[1:], row.cells[1:], strict=True):
         ratios = _against(titles[0], row.cells[0], title, cell)

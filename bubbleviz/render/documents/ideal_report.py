@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
+from bubbleviz.model.restrictions import written
 from bubbleviz.model.texts import counted, json_text, one_line
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 
@@ -34,7 +35,7 @@ def document(result: Ideal | Estimate) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": __version__,
         **_sizes(result),
-        "restriction": result.doubt,
+        **written(result.restrictions),
         "cost_ms": result.cost_ms,
         "makespan_ms": known and known.makespan_ms,
         "bubble_ratio": {
@@ -151,8 +152,9 @@ def sections(result: Ideal | Estimate) -> Iterator[RenderableType]:
         f"  {counted(sizes['stages'], 'stage')}, "
         f"{counted(sizes['microbatches'], 'microbatch', 'microbatches')}{chunks}\n"
     )
-    if result.doubt is not None:
-        yield Text(f"! measured times: {one_line(result.doubt, 200)}\n", style="bold")
+    if result.restrictions:
+        reasons = "; ".join(one_line(own.text, 200) for own in result.restrictions)
+        yield Text(f"! measured times: {reasons}\n", style="bold")
     rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]
     ratio = (
         "stage ratio",

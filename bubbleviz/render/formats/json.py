@@ -50,6 +50,7 @@ def _text(value: Any) -> str:
 
 def document(report: Report) -> dict[str, Any]:
     """Return the report as nested JSON values, keys as in the documented schema."""
+    from bubbleviz.model.restrictions import written
     from bubbleviz.report.advice import first_thing
     from bubbleviz.report.kernel_time import kernel_time_of
     from bubbleviz.report.methods import methods
@@ -80,7 +81,7 @@ def document(report: Report) -> dict[str, Any]:
             for rank in report.ranks
         ],
         "advice": first_thing(report),
-        "restriction": report.restriction,
+        **written(report.restrictions),
         "typical_iteration": None if typical is None else typical.index,
         "iterations": [_iteration(report, iteration) for iteration in report.iterations],
         "summary": {

@@ -172,8 +172,8 @@ def _formula(definition: str) -> str:
 def _warnings(report: Report) -> Iterator[str]:
     from bubbleviz.report.report import distinct_percents
 
-    if report.restriction is not None:
-        yield f" {escaped(report.restriction[0].upper() + report.restriction[1:])}."
+    for restriction in report.restrictions:
+        yield f" {escaped(restriction.text[0].upper() + restriction.text[1:])}."
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
         low, high = distinct_percents(interval, 2, 4)

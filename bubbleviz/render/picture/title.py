@@ -38,8 +38,7 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
             parts = [f"mean over {over}", *(f"drawn: {part}" for part in parts)]
         elif spread.n > 1:
             parts.append(f"mean {percent(spread.mean)}{bounds} over {over}")
-    if report.restriction is not None:
-        parts.insert(0, report.restriction)
+    parts[:0] = [restriction.text for restriction in report.restrictions]
     time = kernel_time_of(report)
     if time.beside_headline:
         parts.append(f"any kernel ran for {percent(time.share)} of the time")

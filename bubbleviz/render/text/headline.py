@@ -27,8 +27,6 @@ def headline(report: Report) -> RenderableType:
 
 def headline_lines(report: Report) -> tuple[str, str, str, str]:
     """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
-    from bubbleviz.report.restrictions import INCOMPLETE, KERNELS_LOST, MAYBE_INCOMPLETE
-
     spread = report.summary.bubble_ratio[report.headline]
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
     nvtx = "NVTX " if all(profile.format == "nsys" for profile in report.profiles) else ""
@@ -40,14 +38,7 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     bounds = ""
     if spread.ci95 is not None:
         bounds += f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
-    if report.incomplete:
-        bounds += f" ! ({INCOMPLETE})"
-    elif report.stages_may_be_missing:
-        bounds += f" ! ({MAYBE_INCOMPLETE})"
-    if report.operations_lacking:
-        bounds += " ! (some ranks lack operations)"
-    if report.kernels_lost:
-        bounds += f" ! ({KERNELS_LOST})"
+    bounds += "".join(f" ! ({restriction.text})" for restriction in report.restrictions)
     interval = report.summary.bubble_interval.get(report.headline)
     if report.contradicted(report.headline):
         bounds += " ! (clocks contradict each other)"

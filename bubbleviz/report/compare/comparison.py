@@ -7,11 +7,9 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.summary import Spread
-from bubbleviz.explain.recognition.reasons import NO_SCHEDULE
 from bubbleviz.model.values import frozen
 from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.report import Report
-from bubbleviz.report.restrictions import KERNELS_LOST, MAYBE_INCOMPLETE
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 
 #: Below this, a difference is called significant.
@@ -64,7 +62,6 @@ class Comparison:
 def saved_of(report: Report) -> SavedReport:
     """Return the ratios of a report, as read back after saving it."""
     summary = report.summary
-    reason = None if report.schedule is None else report.schedule.reason
     return SavedReport(
         version=report.version,
         headline=report.headline,
@@ -81,10 +78,7 @@ def saved_of(report: Report) -> SavedReport:
             )
             for name, bubble in summary.bubble_ratio.items()
         ),
-        incomplete=report.incomplete,
-        no_pipeline=reason if reason in NO_SCHEDULE else None,
-        kernels_lost=report.restriction == KERNELS_LOST,
-        stages_may_be_missing=report.restriction == MAYBE_INCOMPLETE,
+        restrictions=report.restrictions,
     )
 
 
@@ -164,10 +158,11 @@ def _notes(runs: Sequence[ComparedRun], rows: Sequence[RatioRow]) -> Iterator[st
 def _restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield a note on each run whose ratios are not those of a whole pipeline."""
     for run in runs:
-        if run.saved.restriction is not None:
+        if run.saved.restrictions:
+            reasons = "; ".join(restriction.text for restriction in run.saved.restrictions)
             yield (
-                f"{run.title}: {run.saved.restriction}; its ratios are of the ranks in its "
-                "profiles, and a difference to them need not be one of the pipeline"
+                f"{run.title}: {reasons}; its ratios are of what its profiles hold, and a "
+                "difference to them need not be one of the pipeline"
             )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
+from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.report.saved import SavedRatio, SavedReport
@@ -32,8 +33,8 @@ class Check:
         high: the most that the mean may be within the bounds of the clocks; None where these are
             not known, or the ratio is exact.
         contradicted: whether the ratio needs clocks that contradict each other.
-        restriction: why the ratio is not that of a whole pipeline; None where it is.
-        parts_count: whether the ratio of a part of a pipeline may pass.
+        restrictions: why the ratio is not that of a whole pipeline.
+        allow_incomplete: whether it may pass though ranks or stages are, or may be, missing.
     """
 
     limit: Limit
@@ -41,8 +42,8 @@ class Check:
     n: int
     high: float | None = None
     contradicted: bool = False
-    restriction: str | None = None
-    parts_count: bool = False
+    restrictions: tuple[Restriction, ...] = ()
+    allow_incomplete: bool = False
 
     @property
     def within(self) -> bool:
@@ -56,9 +57,9 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the ratio of the whole pipeline is known to be at most the limit."""
-        whole = self.restriction is None or self.parts_count
-        return self.within and not self.uncertain and whole
+        """Whether the ratio is known to be at most the limit, and of what may be checked."""
+        allowed = all(own.of_part and self.allow_incomplete for own in self.restrictions)
+        return self.within and not self.uncertain and allowed
 
     @property
     def line(self) -> str:
@@ -78,8 +79,9 @@ class Check:
             yield f"the clocks' bounds reach {high}, above {self.limit.written}"
         if self.contradicted:
             yield "it needs clocks that contradict each other"
-        if self.restriction is not None:
-            yield f"{self.restriction}, see the report's limitations"
+        if self.restrictions:
+            reasons = "; ".join(restriction.text for restriction in self.restrictions)
+            yield f"{reasons}, see the report's limitations"
 
 
 def _written(value: float, limit: Limit) -> str:
@@ -120,7 +122,7 @@ def _limit(text: str) -> Limit:
 
 
 def checks(
-    saved: SavedReport, limits: Sequence[Limit], path: str, *, parts_count: bool = False
+    saved: SavedReport, limits: Sequence[Limit], path: str, *, allow_incomplete: bool = False
 ) -> tuple[Check, ...]:
     """Return the checks of a report, in the order of the limits.
 
@@ -128,8 +130,8 @@ def checks(
         saved: the report.
         limits: of its ratios.
         path: of the report, for errors.
-        parts_count: whether the ratio of a pipeline may pass of which ranks or stages are, or may
-            be, missing.
+        allow_incomplete: whether the ratio of a pipeline may pass of which ranks or stages are, or
+            may be, missing; no other restriction may.
 
     Raises:
         InputError: the report has no such ratio, or is of no pipeline, or the ratio has no value: a
@@ -159,8 +161,8 @@ def checks(
                 ratio.bubble.n,
                 _upper_bound(ratio),
                 ratio.contradicted,
-                saved.restriction,
-                parts_count,
+                saved.restrictions,
+                allow_incomplete,
             )
         )
     return tuple(results)

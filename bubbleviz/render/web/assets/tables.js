@@ -22,7 +22,9 @@ function marksOf(report, name) {
   const notes = [];
   if (interval && interval[0] < interval[1]) notes.push(`clock bounds ${percent(interval[0], 3)} to ${percent(interval[1], 3)}`);
   if (needs && report.iterations.some((own) => own.clocks_contradict)) notes.push("! clocks contradict each other");
-  if (report.restriction) notes.push(clean(report.restriction, 200));
+  // A report without codes has the words of one alone.
+  const texts = report.restrictions?.map((own) => own.text || own.code) ?? [report.restriction];
+  notes.push(...texts.filter(Boolean).map((text) => clean(text, 200)));
   return notes.join("; ");
 }
 

@@ -1,0 +1,229 @@
+"""The gate on runs that restrict their ratios, each planted in a profile; and on edited reports."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from shutil import copy
+from typing import Any
+
+import pytest
+
+from bubbleviz.cli.app import main
+from tests.support.places import FIXTURES
+
+LIMIT = ("--max-bubble", "schedule=0.999")
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+#: Threads of the forward, by device.
+THREADS = (
+    "SELECT DISTINCT globalTid FROM NVTX_EVENTS WHERE text = 'F0.0.0' ORDER BY globalTid LIMIT 1 "
+    "OFFSET "
+)
+NAMES = """
+name = 'plain'
+examples = ['fwd', 'bwd']
+[[pattern]]
+glob = 'fwd'
+match = '^fwd$'
+phase = 'F'
+[[pattern]]
+glob = 'bwd'
+match = '^bwd$'
+phase = 'BW'
+"""
+
+
+def _edited(folder: Path, *statements: str) -> Path:
+    """Return a copy of the 1F1B example after these statements."""
+    path = folder / "node0.sqlite"
+    copy(FIXTURES / "1f1b" / "node0.sqlite", path)
+    path.chmod(0o644)
+    with closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+    return path
+
+
+def _kernels_lost(folder: Path) -> list[str]:
+    return [str(_edited(folder, f"DELETE FROM {KERNELS} WHERE rowid * 7 % 10 = 3"))]
+
+
+def _operations_lacking(folder: Path) -> list[str]:
+    rows = f"text = 'F3.0.0' AND globalTid = ({THREADS} 1)"
+    return [str(_edited(folder, f"DELETE FROM NVTX_EVENTS WHERE {rows}"))]
+
+
+def _iterations_undivided(folder: Path) -> list[str]:
+    """Return the arguments of a run whose names give no microbatch, iteration or optimizer step."""
+    naming = folder / "plain.toml"
+    naming.write_text(NAMES)
+    path = _edited(
+        folder,
+        "DELETE FROM NVTX_EVENTS WHERE text NOT GLOB '[FB][0-9]*'",
+        "UPDATE NVTX_EVENTS SET text = CASE substr(text, 1, 1) WHEN 'F' THEN 'fwd' ELSE 'bwd' END",
+    )
+    return [str(path), "--convention", str(naming), "--parallel", "tp=1,pp=4,dp=1"]
+
+
+def _stages_without_gpu_work(folder: Path) -> list[str]:
+    pid = f"SELECT DISTINCT globalPid FROM {KERNELS} WHERE deviceId = 1"
+    return [str(_edited(folder, f"DELETE FROM {KERNELS} WHERE globalPid IN ({pid})"))]
+
+
+Maker = Callable[[Path], list[str]]
+#: What restricts a run: how it is made, its code and words.
+RESTRICTED: dict[str, tuple[Maker, str]] = {
+    "kernels-lost": (
+        _kernels_lost,
+        "incomplete: kernels that were launched are not in the profile",
+    ),
+    "operations-lacking": (_operations_lacking, "some ranks lack operations"),
+    "iterations-undivided": (
+        _iterations_undivided,
+        "an iteration may be several training steps",
+    ),
+    "stages-without-gpu-work": (
+        _stages_without_gpu_work,
+        "incomplete: the GPU work of some stages was not recorded",
+    ),
+}
+#: Those that lack ranks or stages alone.
+PARTS = {"stages-without-gpu-work"}
+
+
+def _report(arguments: list[str], folder: Path) -> Path:
+    file = folder / "report.json"
+    assert main(["analyze", *arguments, "--json", str(file)]) == 0
+    return file
+
+
+def _gated(capsys: pytest.CaptureFixture[str], report: Path, *options: str) -> tuple[int, str]:
+    capsys.readouterr()
+    code = main(["gate", str(report), *LIMIT, *options])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", RESTRICTED)
+def test_a_restricted_ratio_fails(
+    code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, words = RESTRICTED[code]
+    report = _report(make(tmp_path), tmp_path)
+
+    assert {"code": code, "text": words} in json.loads(report.read_text())["restrictions"]
+    exit_code, line = _gated(capsys, report)
+    assert (exit_code, line.partition(":")[0]) == (3, "FAILED")
+    assert words in line
+    # Only missing ranks and stages may be allowed.
+    allowed, line = _gated(capsys, report, "--allow-incomplete")
+    assert (allowed, line.partition(":")[0]) == ((0, "ok") if code in PARTS else (3, "FAILED"))
+
+
+@pytest.mark.parametrize("code", RESTRICTED)
+def test_every_output_has_each_restriction(
+    code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, words = RESTRICTED[code]
+    svg, latex, report = (tmp_path / name for name in ("a.svg", "a.tex", "report.json"))
+    outputs = ["--svg", str(svg), "--latex", str(latex), "--json", str(report)]
+    arguments = make(tmp_path)
+    capsys.readouterr()
+    assert main(["analyze", *arguments, *outputs]) == 0
+
+    head = " ".join(capsys.readouterr().out.split("\n\n")[0].split())
+    assert f"! ({words})" in head
+    assert words in svg.read_text()
+    assert f"{words[0].upper()}{words[1:]}." in latex.read_text()
+    assert main(["compare", str(report), str(report)]) == 0
+    assert words in " ".join(capsys.readouterr().out.split())
+    if code != "iterations-undivided":  # which has no times by which another could be simulated
+        assert main(["simulate", "--from", str(report), "--schedule", "1f1b"]) == 0
+        assert words in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the report of the 1F1B example, which passes."""
+    folder = tmp_path_factory.mktemp("whole")
+    document: dict[str, Any] = json.loads(_report([str(FIXTURES / "1f1b")], folder).read_text())
+    assert (document["restriction"], document["restrictions"]) == (None, [])
+    return document
+
+
+LATER = "incomplete: something that a later version knows"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"restriction": LATER}, LATER),
+        ({"restrictions": None, "restriction": LATER}, LATER),
+        ({"restrictions": [{"code": "later", "text": LATER}]}, LATER),
+        ({"restrictions": [{"code": "later"}]}, "later"),
+        (
+            {"restrictions": [{"code": "kernels-lost", "text": "in words of a later version"}]},
+            "incomplete: kernels that were launched are not in the profile",
+        ),
+        # Reports of before had words alone.
+        (
+            {"restrictions": None, "restriction": "maybe incomplete: stages may be missing"},
+            "maybe incomplete: stages may be missing",
+        ),
+        (
+            {
+                "restrictions": None,
+                "restriction": "incomplete: kernels that were launched are not in the profile",
+            },
+            "incomplete: kernels that were launched are not in the profile",
+        ),
+    ],
+)
+@pytest.mark.parametrize("written", ["with null", "without"])
+def test_no_edited_report_passes(
+    changes: dict[str, Any],
+    words: str,
+    written: str,
+    whole: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = {**whole, **changes}
+    if written == "without":
+        document = {k: v for k, v in document.items() if v is not None or k != "restrictions"}
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps(document))
+
+    code, line = _gated(capsys, report)
+    assert (code, line.partition(":")[0]) == (3, "FAILED")
+    assert words in line
+    allowed = _gated(capsys, report, "--allow-incomplete")[0]
+    assert allowed == (0 if words.startswith("maybe") else 3)
+
+
+def test_a_known_restriction_in_other_words_is_one(
+    whole: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = "ranks are missing, as another version says"
+    entry = {"code": "ranks-missing", "text": other}
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({**whole, "restriction": other, "restrictions": [entry]}))
+
+    code, line = _gated(capsys, report)
+    assert code == 3
+    assert line.count("missing") == 1
+    assert _gated(capsys, report, "--allow-incomplete")[0] == 0
+
+
+def test_a_whole_run_passes(
+    whole: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps(whole))
+
+    assert _gated(capsys, report)[0] == 0
+    older = {key: value for key, value in whole.items() if "restriction" not in key}
+    report.write_text(json.dumps(older))
+    assert _gated(capsys, report)[0] == 0
