@@ -14,7 +14,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.report.kernel_time import kernel_time_of
+from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import KERNELS_LOST, MAYBE_INCOMPLETE, WITHOUT_GPU_WORK
 
@@ -252,22 +252,38 @@ def _replays(report: Report) -> Mapping[str, WhatIf] | None:
 
 
 def _heavier_than_bubble(report: Report) -> str | None:
-    """Return the sentence on launch gaps, or compute outside operations, that outweigh bubbles."""
+    """Return the sentence on what is lost beside bubbles, where that is much; None where not.
+
+    These are launch gaps, or compute outside operations, that take more time than bubbles, and
+    launch gaps that take most of the operations' time.
+    """
     time = kernel_time_of(report)
+    bubble = f"more than the bubble ({_percent(time.bubble_ns / (time.window_ns or 1))})"
+    filled = f"and {_percent(time.gap_ns / (time.work_ns or 1))} of the time that counts as work"
     outweighing = [
-        (time_ns, sentence)
-        for time_ns, outweighs, sentence in (
-            (time.gap_ns, time.gaps_outweigh, _GAPS),
-            (time.unattributed_ns, time.unattributed_outweighs, _UNATTRIBUTED),
+        (time_ns, sentence, than)
+        for time_ns, outweighs, sentence, than in (
+            (time.gap_ns, time.gaps_outweigh, _GAPS, bubble),
+            (time.gap_ns, time.gaps_fill_work, _GAPS, filled),
+            (time.unattributed_ns, time.unattributed_outweighs, _UNATTRIBUTED, bubble),
         )
         if outweighs
     ]
     if not outweighing:
+        return _slow_rank(time)
+    time_ns, (subject, remedy), than = max(outweighing, key=lambda found: found[0])
+    return f"{subject} {_percent(time_ns / time.window_ns)} of the window, {than}: {remedy}"
+
+
+def _slow_rank(time: KernelTime) -> str | None:
+    """Return the sentence on the rank whose operations are mostly launch gaps; None without."""
+    own = time.rank_time
+    if own is None:
         return None
-    time_ns, (subject, remedy) = max(outweighing, key=lambda pair: pair[0])
     return (
-        f"{subject} {_percent(time_ns / time.window_ns)} of the window, more than the bubble "
-        f"({_percent(time.bubble_ns / time.window_ns)}): {remedy}"
+        f"On {time.rank}, launch gaps inside operations, in which no kernel runs, take "
+        f"{_percent(own.gap_ns / own.window_ns)} of the window, and "
+        f"{_percent(own.gap_ns / own.work_ns)} of the time that counts as work: {_GAPS[1]}"
     )
 
 

@@ -11,13 +11,19 @@ operations (launch gaps), or is compute that no operation holds::
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
+from bubbleviz.count.iterations import RankIteration
+from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 
 #: Of the window: gaps, or compute outside operations, below this share are not worth a sentence.
 _NOTICEABLE = 0.01
+#: Of the time that operations keep a GPU busy: gaps above this share make it no time of work.
+_MOSTLY = 0.5
 
 
 @frozen
@@ -31,6 +37,10 @@ class KernelTime:
         bubble_ns: bubble in these.
         gap_ns: launch gaps: an operation kept the GPU busy, and no kernel ran.
         unattributed_ns: compute outside every operation, in the windows of the primary ratio.
+        work_ns: how long F, B, W, BW, R and FB kept the ranks busy, launch gaps included.
+        rank: where gaps fill most of the work of single ranks alone, the label of the one of these
+            with the most; None elsewhere.
+        rank_time: the same times of that rank.
     """
 
     extent_ns: int
@@ -39,6 +49,9 @@ class KernelTime:
     bubble_ns: int
     gap_ns: int
     unattributed_ns: int
+    work_ns: int = 0
+    rank: str | None = None
+    rank_time: KernelTime | None = None
 
     @property
     def share(self) -> float | None:
@@ -51,6 +64,13 @@ class KernelTime:
         return self._outweighs(self.gap_ns)
 
     @property
+    def gaps_fill_work(self) -> bool:
+        """Whether launch gaps take most of the time that operations kept the ranks busy."""
+        return (
+            self.gap_ns > _MOSTLY * self.work_ns and self.gap_ns >= _NOTICEABLE * self.window_ns > 0
+        )
+
+    @property
     def unattributed_outweighs(self) -> bool:
         """Whether compute outside operations takes more time than the bubble does."""
         return self._outweighs(self.unattributed_ns)
@@ -58,12 +78,29 @@ class KernelTime:
     @property
     def beside_headline(self) -> bool:
         """Whether the share of time in which any kernel ran stands beside the headline ratio."""
-        return self.share is not None and (self.gaps_outweigh or self.unattributed_outweighs)
+        of_run = self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
+        return self.share is not None and (of_run or self.rank_time is not None)
 
     @property
-    def entry(self) -> dict[str, int | float | bool | None]:
+    def sentence(self) -> str | None:
+        """What stands beside the headline ratio; None where nothing does."""
+        if not self.beside_headline or self.share is None:
+            return None
+        told = f"any kernel ran for {100 * self.share:.2f} % of the time"
+        if self.rank_time is None or self.rank_time.share is None:
+            return told
+        return f"{told} ({100 * self.rank_time.share:.2f} % on {self.rank})"
+
+    @property
+    def entry(self) -> dict[str, Any]:
         """Its entry in JSON."""
-        return {**asdict(self), "share": self.share, "beside_headline": self.beside_headline}
+        return {
+            **asdict(self),
+            "share": self.share,
+            "beside_headline": self.beside_headline,
+            "sentence": self.sentence,
+            "rank_time": self.rank_time and self.rank_time.entry,
+        }
 
     def _outweighs(self, time_ns: int) -> bool:
         return (
@@ -76,6 +113,22 @@ class KernelTime:
 def kernel_time_of(report: Report) -> KernelTime:
     """Return how long kernels ran in the averaged iterations of a report."""
     ranks = [rank for i in report.iterations if i.averaged for rank in i.ranks]
+    time = _summed(report, ranks)
+    if time.gaps_fill_work:
+        return time
+    by_rank: dict[int, list[RankIteration]] = {}
+    for rank in ranks:
+        by_rank.setdefault(rank.rank, []).append(rank)
+    alone = {rank: _summed(report, entries) for rank, entries in by_rank.items()}
+    slow = [rank for rank, own in alone.items() if own.gaps_fill_work and own.share is not None]
+    if not slow:
+        return time
+    slowest = max(slow, key=lambda rank: (alone[rank].gap_ns, -rank))
+    label = one_line(report.ranks[slowest].label, 60)
+    return replace(time, rank=label, rank_time=alone[slowest])
+
+
+def _summed(report: Report, ranks: Sequence[RankIteration]) -> KernelTime:
     accounts = [
         rank.accounts[report.headline] for rank in ranks if report.headline in rank.accounts
     ]
@@ -86,4 +139,5 @@ def kernel_time_of(report: Report) -> KernelTime:
         bubble_ns=sum(account.bubble_ns for account in accounts),
         gap_ns=sum(rank.gap_ns for rank in ranks),
         unattributed_ns=sum(account.unattributed_ns for account in accounts),
+        work_ns=sum(rank.compute_ns for rank in ranks),
     )

@@ -115,9 +115,9 @@ def _caveats(report: Report) -> Iterator[str]:
         yield "; it needs clocks that contradict each other"
     if report.stages_contradicted:
         yield "; the given order of stages contradicts the data dependencies"
-    time = kernel_time_of(report)
-    if time.beside_headline and time.share is not None:
-        yield f"; any kernel ran for {100 * time.share:.2f} % of the time"
+    kernels = kernel_time_of(report).sentence
+    if kernels is not None:
+        yield f"; {kernels}"
     low = report.lower_bound(report.headline)
     if low is not None:
         yield f"; with compute outside every operation counted as work it is {100 * low:.2f} %"

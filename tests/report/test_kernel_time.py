@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.planting import Planting, Truth, plant
 from tests.support.nsys_exports import C, K, R, profile
 
 BASE: dict[str, Any] = {"communication": False, "optimizer_ns": 0, "iterations": 2}
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 #: Nine tenths of an operation are gaps between its kernels.
 GAPPED: dict[str, Any] = {**BASE, "kernels": 10, "kernel_gap_ns": 100_000}
 
@@ -93,6 +95,74 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
     document = json.loads(JSON.render(report, View()))
     assert document["summary"]["kernel_time"]["unattributed_ns"] == 178
     assert document["iterations"][0]["ranks"][0]["kernel_ns"] == 198
+
+
+def _shortened(folder: Path, source: str, which: str = "1") -> Report:
+    """Return the report on a fixture whose kernels (which SQL names) run a twentieth as long."""
+    for path in sorted((FIXTURES / source).glob("*.sqlite")):
+        copy = Path(shutil.copy(path, folder))
+        with closing(sqlite3.connect(copy)) as database, database:
+            database.execute(
+                "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) / 20 "
+                f"WHERE {which}"
+            )
+    return bubbleviz.analyze(folder)
+
+
+@pytest.mark.parametrize("source", ["1f1b", "zb-v"])
+@pytest.mark.parametrize(
+    "which",
+    ["1", "demangledName NOT IN (SELECT id FROM StringIds WHERE lower(value) LIKE '%nccl%')"],
+)
+def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, which: str) -> None:
+    report = _shortened(tmp_path, source, which)
+
+    time = kernel_time_of(report)
+    assert time.gap_ns > time.work_ns / 2
+    assert (time.gaps_fill_work, time.rank_time, time.beside_headline) == (True, None, True)
+    told = f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
+    assert time.sentence == told
+    assert told in headline_lines(report)[1]
+    assert told in methods(report)
+    assert told in SVG.render(report, View())
+    sentence = first_thing(report) or ""
+    assert sentence.startswith(
+        "Launch gaps inside operations, in which no kernel runs, take "
+        f"{100 * time.gap_ns / time.window_ns:.2f} % of the window"
+    )
+    entry = json.loads(JSON.render(report, View()))["summary"]["kernel_time"]
+    assert (entry["beside_headline"], entry["sentence"]) == (True, told)
+
+
+def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
+    report = _shortened(tmp_path, "1f1b", "deviceId = 2")
+
+    time = kernel_time_of(report)
+    own = time.rank_time
+    assert own is not None
+    assert (time.gaps_fill_work, time.rank) == (False, report.ranks[2].label)
+    assert own.gap_ns > own.work_ns / 2
+    told = f"({100 * (own.share or 0):.2f} % on {report.ranks[2].label})"
+    assert told in headline_lines(report)[1]
+    assert told in SVG.render(report, View())
+    assert (first_thing(report) or "").startswith(
+        f"On {report.ranks[2].label}, launch gaps inside operations, in which no kernel runs, take "
+    )
+
+
+@pytest.mark.parametrize("source", ["1f1b", "zb-h2", "zb-v"])
+def test_dense_fixtures_say_nothing_of_gaps(source: str) -> None:
+    report = bubbleviz.analyze(FIXTURES / source)
+
+    assert kernel_time_of(report).sentence is None
+    assert not re.search("[Ll]aunch gaps|Compute outside", first_thing(report) or "")
+
+
+def test_half_of_the_work_is_not_most_of_it() -> None:
+    half = KernelTime(100, 90, 100, 60, 20, 0, work_ns=40)
+    more = KernelTime(100, 90, 100, 60, 21, 0, work_ns=40)
+
+    assert (half.gaps_fill_work, more.gaps_fill_work) == (False, True)
 
 
 def test_what_is_as_large_as_the_bubble_does_not_outweigh_it() -> None:

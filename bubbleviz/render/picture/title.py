@@ -39,9 +39,9 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
         elif spread.n > 1:
             parts.append(f"mean {percent(spread.mean)}{bounds} over {over}")
     parts[:0] = [restriction.text for restriction in report.restrictions]
-    time = kernel_time_of(report)
-    if time.beside_headline:
-        parts.append(f"any kernel ran for {percent(time.share)} of the time")
+    kernels = kernel_time_of(report).sentence
+    if kernels is not None:
+        parts.append(kernels)
     head += "unknown" if value == UNKNOWN else value
     return head, " · ".join(parts)
 

@@ -53,15 +53,13 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
 
 
 def _kernel_share(report: Report) -> str:
-    """Return the share of time in which any kernel ran, where more than the bubble is lost."""
+    """Return the share of time in which any kernel ran, where much else than the bubble is lost."""
     from bubbleviz.report.kernel_time import kernel_time_of
 
     if report.summary.iterations == 0:
         return ""
-    time = kernel_time_of(report)
-    if not time.beside_headline:
-        return ""
-    return f"; any kernel ran for {percent(time.share)} of the time"
+    kernels = kernel_time_of(report).sentence
+    return "" if kernels is None else f"; {kernels}"
 
 
 def advice(report: Report) -> Iterator[RenderableType]:

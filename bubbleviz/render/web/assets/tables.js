@@ -7,8 +7,8 @@ function headlineOf(report) {
   const spread = report.summary.bubble_ratio[report.headline];
   const range = spread.ci95 === null ? "" : ` ± ${percent(spread.ci95)} (95 % confidence interval of the mean, n = ${spread.n})`;
   const marks = marksOf(report, report.headline);
-  const kernels = report.summary.kernel_time?.beside_headline
-    ? `; any kernel ran for ${percent(report.summary.kernel_time.share)} of the time` : "";
+  const told = report.summary.kernel_time?.sentence;
+  const kernels = told ? `; ${told}` : "";
   const low = report.summary.bubble_low[report.headline]?.mean ?? spread.mean;
   const outside = spread.mean - low > NOTICEABLE
     ? `; ${percent(low)} with compute outside every operation counted as work` : "";
