@@ -16,7 +16,12 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.report import Report
-from bubbleviz.report.restrictions import KERNELS_LOST, MAYBE_INCOMPLETE, WITHOUT_GPU_WORK
+from bubbleviz.report.restrictions import (
+    KERNELS_LOST,
+    MAYBE_INCOMPLETE,
+    RANKS_MISSING,
+    WITHOUT_GPU_WORK,
+)
 
 #: A change that saves less of an iteration than this is not worth a sentence.
 _WORTH = 0.005
@@ -305,7 +310,8 @@ def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
 
 def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     """Return the advice where no single change saves enough."""
-    if report.incomplete and not report.single_stage:
+    incomplete = RANKS_MISSING in report.restrictions
+    if incomplete and not report.single_stage:
         return _INCOMPLETE
     measured, no_delay = replays["measured"], replays["no-delay"]
     if 1 - no_delay.makespan_ns / measured.makespan_ns >= _WORTH:
@@ -325,9 +331,7 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
             f"Almost no idle time lies inside iterations, but {_percent(between)} of the time from "
             "one to the next does (period); bubbleviz idle attributes it to what hosts did"
         )
-    return (
-        _INCOMPLETE if report.incomplete else _only_schedule(measured, ratios[report.headline].mean)
-    )
+    return _INCOMPLETE if incomplete else _only_schedule(measured, ratios[report.headline].mean)
 
 
 def _typical_name(report: Report) -> str:

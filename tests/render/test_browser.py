@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from bubbleviz.api import analyze
 from bubbleviz.cli.serving import serving
 from bubbleviz.count.iterations import Iterations
+from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.render.formats import html
 from bubbleviz.render.formats.json import document
@@ -523,6 +524,17 @@ def test_the_headline_has_the_restriction_of_the_report(opened: Open) -> None:
 
     assert "missing" not in whole
     assert "incomplete: ranks of the run are missing" in part
+
+
+def test_the_headline_has_every_restriction(opened: Open) -> None:
+    kinds = (LimitationKind.OPERATIONS_LACKING, LimitationKind.KERNELS_LOST)
+    notes = tuple(Limitation("a", "b", kind=kind) for kind in kinds)
+    report = replace(SMALL, limitations=notes)
+
+    shown = opened(report).page.locator("#headline").inner_text()
+
+    assert len(report.restrictions) == 2
+    assert "; ".join(own.text for own in report.restrictions) in shown
 
 
 def test_a_run_without_a_pipeline_is_not_incomplete(opened: Open, tmp_path: Path) -> None:

@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
+from bubbleviz import analyze
 from bubbleviz.cli.app import main
+from bubbleviz.errors import InputError
+from bubbleviz.report.compare.comparison import saved_of
+from bubbleviz.report.restrictions import RESTRICTIONS
+from bubbleviz.report.saved import read_saved, read_times
 from tests.support.places import FIXTURES
 
 LIMIT = ("--max-bubble", "schedule=0.999")
@@ -201,6 +206,95 @@ def test_no_edited_report_passes(
     assert words in line
     allowed = _gated(capsys, report, "--allow-incomplete")[0]
     assert allowed == (0 if words.startswith("maybe") else 3)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("operations that some ranks lack", "some ranks lack operations"),
+        ("iterations are not told apart", "an iteration may be several training steps"),
+        ("stages without GPU work", "incomplete: the GPU work of some stages was not recorded"),
+    ],
+)
+def test_the_limitations_of_a_report_without_codes_restrict(
+    what: str,
+    words: str,
+    whole: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    older = {key: value for key, value in whole.items() if key != "restrictions"}
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({**older, "limitations": [{"what": what}]}))
+
+    code, line = _gated(capsys, report)
+    assert (code, line.partition(":")[0]) == (3, "FAILED")
+    assert line.endswith(f"; {words}, see the report's limitations\n")
+
+
+def test_missing_ranks_excuse_no_lost_kernels(
+    whole: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = [{"code": code, "text": ""} for code in ("kernels-lost", "ranks-missing")]
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({**whole, "restrictions": both}))
+
+    code, line = _gated(capsys, report, "--allow-incomplete")
+    assert code == 3
+    assert line.index("ranks of the run") < line.index("kernels that were launched")
+
+
+@pytest.mark.parametrize("text", ["", "a\n\x1b[2J" + "x" * 10_000])
+def test_hostile_words_keep_to_their_line(
+    text: str, whole: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = {"code": "later\n", "text": text}
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({**whole, "restriction": text, "restrictions": [entry]}))
+
+    code, line = _gated(capsys, report)
+    assert code == 3
+    assert line.count("\n") == 1
+    assert "\x1b" not in line
+    assert len(line) < 400
+
+
+@pytest.mark.parametrize("names", [["rank1"], ["rank0", "rank1"], ["rank0", "rank1", "rank3"]])
+def test_a_report_and_its_saved_one_have_the_same_restrictions(
+    names: list[str], tmp_path: Path
+) -> None:
+    profiles = [FIXTURES / "zb-v" / f"{name}.sqlite" for name in names]
+    saved = read_saved(str(_report([str(path) for path in profiles], tmp_path)))
+    report = analyze(profiles)
+
+    assert report.restrictions == saved.restrictions == saved_of(report).restrictions
+    assert report.restrictions
+    assert report.restriction == saved.restriction == report.restrictions[0].text
+
+
+def test_every_code_stands_for_one_restriction() -> None:
+    codes = [restriction.code for restriction in RESTRICTIONS]
+
+    assert len(set(codes)) == len(codes) == 9
+    # These are part of the schema of reports.
+    assert {restriction.code for restriction in RESTRICTIONS if restriction.of_part} == {
+        "ranks-missing",
+        "stages-without-gpu-work",
+        "stages-may-be-missing",
+    }
+
+
+@pytest.mark.parametrize("code", [own.code for own in RESTRICTIONS if own.no_pipeline])
+def test_the_times_of_no_pipeline_are_refused(
+    code: str, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({**whole, "restrictions": [{"code": code}]}))
+
+    with pytest.raises(InputError, match="so its times are not those of a pipeline's stages"):
+        read_times(str(report))
+    report.write_text(json.dumps(whole))
+    assert read_times(str(report)).restrictions == ()
 
 
 def test_a_known_restriction_in_other_words_is_one(
