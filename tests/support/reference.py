@@ -147,6 +147,18 @@ def _event_types(db: sqlite3.Connection) -> tuple[set[int], set[int]]:
     return push_pop, start_end
 
 
+def _once(work: Iterable[Work]) -> tuple[Work, ...]:
+    """Work without rows that equal an earlier one in call, name, device and times."""
+    seen: set[object] = set()
+    kept = []
+    for one in work:
+        key = (one.process, one.correlation, one.device, one.start, one.end, one.name)
+        if one.correlation is None or key not in seen:
+            kept.append(one)
+        seen.add(key)
+    return tuple(kept)
+
+
 def read(path: Path | str) -> Capture:
     """The rows of a profile.
 
@@ -181,6 +193,7 @@ def read(path: Path | str) -> Capture:
             for r in _table(db, table, ("start", "end", "deviceId"), ("globalPid", "correlationId"))
             if (r[1], r[2]) != NO_TIMESTAMP
         )
+        kernels, copies = _once(kernels), _once(copies)
         calls = tuple(
             Call(r[0], r[1], r[2], r[3], r[4])
             for r in _table(
