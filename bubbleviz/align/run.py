@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +24,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, places_in, without
+from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -237,13 +238,32 @@ def _places(joined: JoinedRecordings, staging: Staging) -> Ints:
     return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
 
 
-def _idle_ranks(joined: JoinedRecordings) -> tuple[Limitation, ...]:
-    """Return a limitation for ranks that ran kernels but no forward or backward."""
-    working = set(joined.operations.rank[np.isin(joined.operations.phase, COUNTED)].tolist())
+def _idle_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
+    """Yield limitations for ranks that ran kernels but no forward or backward.
+
+    Those that computed as long as others are what names were not recorded of, or not known.
+    """
+    working = np.zeros(len(joined.ranks), bool)
+    working[joined.operations.rank[np.isin(joined.operations.phase, COUNTED)]] = True
+    loose, active = joined.unattributed, joined.active
+    loose_ns = group_sum(loose.rank, len(working), loose.end_ns - loose.start_ns)
+    active_ns = group_sum(active.rank, len(working), active.active_ns)
+    usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
+    computing = ~working & (loose_ns >= max(usual_ns / 2, 1))
     labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
-    idle = [label for number, label in enumerate(labels) if number not in working]
-    reason = "they take no part in any ratio: " + ", ".join(idle)
-    return (Limitation("ranks without forward or backward", reason, len(idle)),) if idle else ()
+    for which, more, kind in (
+        (~working & ~computing, "", LimitationKind.OTHER),
+        (
+            computing,
+            "; they computed as long as others, so name their forwards and backwards in ranges, or "
+            "with --convention",
+            LimitationKind.RANKS_WITHOUT_OPERATIONS,
+        ),
+    ):
+        found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
+        if found:
+            reason = f"they take no part in any ratio: {', '.join(found)}{more}"
+            yield Limitation("ranks without forward or backward", reason, len(found), kind)
 
 
 def _unspanned_ranks(joined: JoinedRecordings) -> tuple[Limitation, ...]:

@@ -9,8 +9,8 @@ import numpy as np
 from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.truncation import OPEN, UNRECORDED
-from bubbleviz.model.columns import Codes, Ints
-from bubbleviz.model.grouping import without
+from bubbleviz.model.columns import Bools, Codes, Ints
+from bubbleviz.model.grouping import groups_of, without
 from bubbleviz.model.operations import Limitation, LimitationKind, RankOperations
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile
@@ -21,7 +21,12 @@ _Candidate = tuple[str, str, int]
 _INFERRED = "microbatch numbers are inferred"
 #: The limitation of names that give neither microbatches nor iterations.
 _UNDIVIDED = "iterations are not told apart"
+#: The limitation of forwards and backwards whose kernels are not there.
+_WITHOUT_WORK = "forwards and backwards without GPU work"
+#: From such a share of them on, ratios are off.
+_NOTICEABLE = 0.01
 _KINDS = {
+    _WITHOUT_WORK: LimitationKind.OPERATIONS_WITHOUT_WORK,
     _INFERRED: LimitationKind.MICROBATCHES_INFERRED,
     _UNDIVIDED: LimitationKind.ITERATIONS_UNDIVIDED,
 }
@@ -56,6 +61,14 @@ def limitations_of(
         for what, reason, count in candidates
         if count
     )
+
+
+def _works_elsewhere(operations: RankOperations) -> Bools:
+    """Tell for each operation whether others of its rank, chunk and phase have GPU work."""
+    groups = groups_of(operations.rank, operations.chunk, operations.phase)
+    working = np.zeros(len(groups), bool)
+    working[groups.of_row[operations.has_span == 1]] = True
+    return np.asarray(working[groups.of_row], bool)
 
 
 def _undivided_ranks(operations: RankOperations, ranges: OperationRanges) -> Ints:
@@ -100,11 +113,20 @@ def _of_operations(operations: RankOperations, *, inferred: bool) -> Iterator[_C
     """
     compute = np.isin(operations.phase, COMPUTE)
     counted = np.isin(operations.phase, COUNTED)
+    workless = compute & (operations.has_span == 0) & (operations.cut == 0)
+    of_pass = workless & counted & _works_elsewhere(operations)
+    many = of_pass.sum() >= _NOTICEABLE * max(counted.sum(), 1)
     repeated = counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
+    yield (
+        _WITHOUT_WORK,
+        "others of their rank have some: their kernels are missing, or were left out, so their "
+        "time counts as idle; profile again",
+        int(of_pass.sum()) if many else 0,
+    )
     yield (
         "operations without any GPU work",
         "their ranges launched nothing that the profile shows, so they have no device time",
-        int((compute & (operations.has_span == 0) & (operations.cut == 0)).sum()),
+        int((workless & ~of_pass if many else workless).sum()),
     )
     yield (
         _INFERRED,

@@ -32,6 +32,8 @@ class LimitationKind(Enum):
     MICROBATCHES_INFERRED = auto()
     ITERATIONS_UNDIVIDED = auto()  # one may be several steps
     OPERATIONS_LACKING = auto()  # their kernels may count as bubble
+    OPERATIONS_WITHOUT_WORK = auto()  # likewise
+    RANKS_WITHOUT_OPERATIONS = auto()  # though they computed as long as others
     STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
     STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing
     STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds

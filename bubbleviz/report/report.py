@@ -35,7 +35,8 @@ if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
 
 SCHEMA = "bubbleviz.report/1"
-#: Where unattributed compute can move a ratio by more than this, its lower bound is beside it.
+#: Where unattributed compute can move a ratio by more than this, its lower bound is beside it; and
+#: where more kernels than this share were left out, it is marked.
 NOTICEABLE = 0.01
 
 
@@ -124,11 +125,21 @@ class Report:
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
         """Why the ratios are not those of a whole pipeline, what weighs most first."""
+        kinds = {note.kind for note in self.limitations}
+        if not self._many_kernels_left_out():
+            kinds.discard(LimitationKind.KERNELS_LEFT_OUT)
         return restrictions_of(
             None if self.schedule is None else self.schedule.reason,
-            {note.kind for note in self.limitations},
+            kinds,
             ranks_missing=self.incomplete,
         )
+
+    def _many_kernels_left_out(self) -> bool:
+        """Return whether so many kernels were left out for their times that ratios are off."""
+        kind = LimitationKind.KERNELS_LEFT_OUT
+        left_out = sum(note.count for note in self.limitations if note.kind is kind)
+        kept = sum(profile.kernels for profile in self.profiles)
+        return left_out >= NOTICEABLE * (kept + left_out) > 0
 
     @property
     def restriction(self) -> str | None:

@@ -44,6 +44,22 @@ KERNELS_LOST = Restriction(
     "incomplete: kernels that were launched are not in the profile",
     "it is incomplete, since kernels that were launched are not in the profile",
 )
+KERNELS_LEFT_OUT = Restriction(
+    "kernels-left-out",
+    "incomplete: kernels have impossible times",
+    "it is incomplete, since kernels were left out for their times",
+)
+WORK_UNKNOWN = Restriction(
+    "operations-without-gpu-work",
+    "incomplete: the GPU work of some operations is not in the profile",
+    "it is incomplete, since the GPU work of some operations is not in the profile",
+)
+RANKS_UNNAMED = Restriction(
+    "ranks-without-operations",
+    "maybe incomplete: GPUs that computed as long as others take no part",
+    "GPUs that computed as long as others take no part in it",
+    of_part=True,
+)
 MAYBE_INCOMPLETE = Restriction(
     "stages-may-be-missing",
     "maybe incomplete: stages may be missing",
@@ -68,7 +84,10 @@ RESTRICTIONS = (
     STAGES_MISSING,
     WITHOUT_GPU_WORK,
     KERNELS_LOST,
+    KERNELS_LEFT_OUT,
+    RANKS_UNNAMED,
     MAYBE_INCOMPLETE,
+    WORK_UNKNOWN,
     OPERATIONS_LACKING,
     ITERATIONS_UNDIVIDED,
 )
@@ -76,6 +95,9 @@ _OF_REASON = {own.no_pipeline: own for own in RESTRICTIONS if own.no_pipeline is
 _OF_KIND = {
     LimitationKind.STAGES_WITHOUT_GPU_WORK: WITHOUT_GPU_WORK,
     LimitationKind.KERNELS_LOST: KERNELS_LOST,
+    LimitationKind.KERNELS_LEFT_OUT: KERNELS_LEFT_OUT,
+    LimitationKind.RANKS_WITHOUT_OPERATIONS: RANKS_UNNAMED,
+    LimitationKind.OPERATIONS_WITHOUT_WORK: WORK_UNKNOWN,
     LimitationKind.STAGES_MAY_BE_MISSING: MAYBE_INCOMPLETE,
     LimitationKind.OPERATIONS_LACKING: OPERATIONS_LACKING,
     LimitationKind.ITERATIONS_UNDIVIDED: ITERATIONS_UNDIVIDED,

@@ -61,10 +61,11 @@ class TimeCheck:
                 "kernels and copies before their launching call",
                 reason,
                 self.early,
-                LimitationKind.COSTS,
+                LimitationKind.KERNELS_LEFT_OUT,
             )
         if self.outside:
-            yield outside_limitation("kernels and copies", path, self.outside, LimitationKind.COSTS)
+            kind = LimitationKind.KERNELS_LEFT_OUT
+            yield outside_limitation("kernels and copies", path, self.outside, kind)
         if self.skewed:
             reason = (
                 f"{path}: many start before the call that launched them, by up to "
