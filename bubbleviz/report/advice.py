@@ -17,10 +17,13 @@ from bubbleviz.model.values import frozen
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import (
+    KERNELS_LEFT_OUT,
     KERNELS_LOST,
     MAYBE_INCOMPLETE,
     RANKS_MISSING,
+    RANKS_UNNAMED,
     WITHOUT_GPU_WORK,
+    WORK_UNKNOWN,
 )
 
 #: A change that saves less of an iteration than this is not worth a sentence.
@@ -71,10 +74,27 @@ _KERNELS_LOST = (
     "Profile again: kernels that were launched are not in the profile, so idle time may be work; "
     "the limitations count them"
 )
+#: What to do where kernels have no times, or operations no kernels; likewise.
+_KERNELS_LEFT_OUT = (
+    "Export or profile again: kernels were left out since their times cannot be, so idle time may "
+    "be work; the limitations count them"
+)
+_WORK_UNKNOWN = (
+    "Profile again: of some forwards and backwards no kernel is in the profile, so idle time may "
+    "be work; the limitations count them"
+)
+#: What to do where GPUs that computed have no operations.
+_RANKS_UNNAMED = (
+    "Name the forwards and backwards of all GPUs: some computed as long as the others outside "
+    "every operation, so the bubble of the pipeline is not known; the limitations name them"
+)
 #: What to do where a restriction leaves no other advice.
 _OF_RESTRICTION = {
     WITHOUT_GPU_WORK: _WITHOUT_GPU_WORK,
     KERNELS_LOST: _KERNELS_LOST,
+    KERNELS_LEFT_OUT: _KERNELS_LEFT_OUT,
+    RANKS_UNNAMED: _RANKS_UNNAMED,
+    WORK_UNKNOWN: _WORK_UNKNOWN,
 }
 #: Causes that come with the schedule itself.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)

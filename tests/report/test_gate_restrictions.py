@@ -78,6 +78,29 @@ def _stages_without_gpu_work(folder: Path) -> list[str]:
     return [str(_edited(folder, f"DELETE FROM {KERNELS} WHERE globalPid IN ({pid})"))]
 
 
+def _kernels_left_out(folder: Path) -> list[str]:
+    early = f"UPDATE {KERNELS} SET start = start - 20000000, end = end - 20000000"
+    return [str(_edited(folder, f"{early} WHERE rowid % 47 = 1"))]
+
+
+def _operations_without_gpu_work(folder: Path) -> list[str]:
+    """Return the arguments of a run some of whose forwards lost kernels and calls alike."""
+    lost = (
+        "SELECT call.correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call "
+        "JOIN NVTX_EVENTS AS own "
+        "ON own.globalTid = call.globalTid AND call.start BETWEEN own.start AND own.end "
+        f"WHERE own.text GLOB 'F[345].0.0' AND own.globalTid = ({THREADS} 1)"
+    )
+    tables = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME")
+    edits = (f"DELETE FROM {table} WHERE correlationId IN lost" for table in tables)
+    return [str(_edited(folder, f"CREATE TEMP TABLE lost AS {lost}", *edits))]
+
+
+def _ranks_without_operations(folder: Path) -> list[str]:
+    rows = f"globalTid >> 24 IN (SELECT globalPid >> 24 FROM {KERNELS} WHERE deviceId = 1)"
+    return [str(_edited(folder, f"DELETE FROM NVTX_EVENTS WHERE {rows}"))]
+
+
 Maker = Callable[[Path], list[str]]
 #: What restricts a run: how it is made, its code and words.
 RESTRICTED: dict[str, tuple[Maker, str]] = {
@@ -90,13 +113,22 @@ RESTRICTED: dict[str, tuple[Maker, str]] = {
         _iterations_undivided,
         "an iteration may be several training steps",
     ),
+    "kernels-left-out": (_kernels_left_out, "incomplete: kernels have impossible times"),
+    "operations-without-gpu-work": (
+        _operations_without_gpu_work,
+        "incomplete: the GPU work of some operations is not in the profile",
+    ),
+    "ranks-without-operations": (
+        _ranks_without_operations,
+        "maybe incomplete: GPUs that computed as long as others take no part",
+    ),
     "stages-without-gpu-work": (
         _stages_without_gpu_work,
         "incomplete: the GPU work of some stages was not recorded",
     ),
 }
 #: Those that lack ranks or stages alone.
-PARTS = {"stages-without-gpu-work"}
+PARTS = {"ranks-without-operations", "stages-without-gpu-work"}
 
 
 def _report(arguments: list[str], folder: Path) -> Path:
@@ -275,10 +307,11 @@ def test_a_report_and_its_saved_one_have_the_same_restrictions(
 def test_every_code_stands_for_one_restriction() -> None:
     codes = [restriction.code for restriction in RESTRICTIONS]
 
-    assert len(set(codes)) == len(codes) == 9
+    assert len(set(codes)) == len(codes) == 12
     # These are part of the schema of reports.
     assert {restriction.code for restriction in RESTRICTIONS if restriction.of_part} == {
         "ranks-missing",
+        "ranks-without-operations",
         "stages-without-gpu-work",
         "stages-may-be-missing",
     }
