@@ -194,6 +194,9 @@ class CallLog(Protocol):
     def kernel_launches(self, rows: Ints) -> Ints:
         """Return those of some rows (distinct, ascending) whose call launches a kernel."""
 
+    def graph_launches(self, rows: Ints) -> Ints:
+        """Return those of some rows (distinct, ascending) whose call launches a CUDA graph."""
+
     def containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""
 

@@ -57,6 +57,11 @@ def counted(number: int, singular: str, plural: str = "") -> str:
     return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
 
 
+def percent(share: float) -> str:
+    """Return a ratio as percent."""
+    return f"{100 * share:.2f} %"
+
+
 def unmarked(text: str) -> str:
     """Return a text with a blank for each control character and line or direction mark."""
     return _CONTROL.sub(" ", text)

@@ -35,6 +35,9 @@ def operation_spans(
         kinds: which rows are compute and which are communication kernels; others are copies.
         times: start and end of each row.
         communicates: which operations are communication.
+
+    Raises:
+        IndexError: a row has an owner that there is not.
     """
     columns: tuple[npt.NDArray[np.generic], ...] = (owner, *kinds, *times)
     work = [np.ascontiguousarray(column) for column in columns]
@@ -42,9 +45,11 @@ def operation_spans(
     start_ns, end_ns, kernels = (np.empty(count, np.int64) for _ in range(3))
     first, best = np.empty(count, np.int32), np.empty(count, np.uint8)
     found: tuple[npt.NDArray[np.generic], ...] = (start_ns, end_ns, kernels, first, best)
-    library.functions.bubbleviz_spans(
+    strays = library.functions.bubbleviz_spans(
         ctypes.byref(WorkColumns(*map(pointer, work), len(owner))),
         pointer(np.ascontiguousarray(communicates)),
         ctypes.byref(SpanColumns(*map(pointer, found), count)),
     )
+    if strays:
+        raise IndexError(f"{strays} rows have an owner beyond the {count} operations")
     return start_ns, end_ns, kernels, first

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
 
+from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct
@@ -15,8 +15,6 @@ from bubbleviz.model.values import frozen
 
 #: Calls that are yielded at a time.
 _BLOCK = 1 << 16
-#: Calls that make one kernel each.
-_LAUNCH = re.compile(r"(?:cuda|cu|hip|hipModule|hipExtModule)Launch(?:Cooperative)?Kernel")
 
 
 @frozen
@@ -48,11 +46,19 @@ class InMemoryCalls:
 
     def kernel_launches(self, rows: Ints) -> Ints:
         """Return those of some rows (distinct, ascending) whose call launches a kernel."""
+        return self._beginning(rows, KERNEL_LAUNCHES)
+
+    def graph_launches(self, rows: Ints) -> Ints:
+        """Return those of some rows (distinct, ascending) whose call launches a CUDA graph."""
+        return self._beginning(rows, GRAPH_LAUNCHES)
+
+    def _beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
+        """Return those of some rows whose call's name begins in one of some ways."""
         if len(rows) == 0:
             return rows
-        launch = np.array([_LAUNCH.match(text) is not None for text in self.texts], bool)
-        launching: Ints = rows[launch[self.name_id[rows]]]
-        return launching
+        fits = np.array([text.startswith(beginnings) for text in self.texts], bool)
+        fitting: Ints = rows[fits[self.name_id[rows]]]
+        return fitting
 
     def containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from bubbleviz import analyze
+from bubbleviz.interpret.linking.launches import Launches
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.linking.row_check import RowCheck, check_rows
 from bubbleviz.model.profile import UNCORRELATED, Activities
 from bubbleviz.report.report import Report
-from bubbleviz.sources.in_memory import no_ranges
+from bubbleviz.sources.in_memory import no_calls, no_ranges
 from bubbleviz.sources.readers import reader_of
+from tests.support.nsys_exports import C, K, profile
 from tests.support.places import FIXTURES
 from tests.support.torch_traces import traces_of
 
@@ -54,7 +56,26 @@ def _work(*rows: tuple[int, int, int, int], kernels: int | None = None) -> Activ
 
 
 def _check(work: Activities) -> RowCheck:
-    return check_rows(work, np.argsort(work.correlation_id, kind="stable"))
+    calls = no_calls()
+    return check_rows(work, Launches(work), calls)
+
+
+def test_many_names_without_a_length_take_no_longer() -> None:
+    names, each = 60_000, 5
+    number = np.arange(names * each)
+    # Of each name one kernel has no length; of every second name the others are long.
+    duration = np.where(number < names, 0, np.where(number % 2, 50_000, 2_000))
+    work = Activities(
+        start_ns=number * 100_000,
+        end_ns=number * 100_000 + duration,
+        rank=np.zeros(len(number), np.int16),
+        correlation_id=number.astype(np.uint32),
+        name_id=(number % names).astype(np.int32),
+        kernels=len(number),
+        names=tuple(map(str, range(names))),
+        ranks=np.array([[1, 0]]),
+    )
+    assert _check(work).lengthless == names // 2
 
 
 def test_nothing_is_nothing_twice() -> None:
@@ -82,6 +103,16 @@ def test_kernels_of_one_graph_are_not_the_same() -> None:
 def test_no_length_is_told_where_others_are_long(others: int, count: int) -> None:
     work = _work((10, 10, 1, 0), (20, 20 + others, 2, 0), (100, 100_000, 3, 1))
     assert _check(work).lengthless == (count if others else 0)
+
+
+def test_nodes_of_one_graph_are_not_one(tmp_path: Path) -> None:
+    kernels = [K(20, 30, 1, stream=7, graph_node=5), K(20, 30, 1, stream=8, graph_node=6)]
+    for name, repeated in (("cudaGraphLaunch_v10000", 0), ("cudaLaunchKernel_v7000", 1)):
+        path = profile(tmp_path, kernels, [C(10, 12, 1, name=name)])
+        with reader_of(str(path)).open_file(str(path), 1, lambda *_: None) as file:
+            rows = link_by_thread(file.read(("*",), partial=True), no_ranges()).rows
+        assert rows is not None
+        assert rows.repeated == repeated
 
 
 def test_a_kernel_recorded_twice_changes_no_number(tmp_path: Path) -> None:

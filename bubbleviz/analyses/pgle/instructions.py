@@ -13,6 +13,7 @@ import numpy as np
 from bubbleviz.analyses.pgle.executions import Thunks, thunks_of
 from bubbleviz.analyses.pgle.range_names import RangeKind, XlaNames, parse_range_names
 from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.linking.linker import link_by_thread
@@ -26,8 +27,6 @@ from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 
-#: How the names of calls begin that launch CUDA graphs.
-_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 #: Collectives may overlap compute for so much of their time (clock grain) without a word.
 _OVERLAPPED = 0.01
 
@@ -340,4 +339,4 @@ def _graphs(profile: Profile, links: Links, work: _Work, thunks: Thunks) -> int:
     del instruction
     called: Codes = distinct(links.call[work.rows[first]])
     names = profile.calls.names(called[called != NONE].astype(np.int64))
-    return sum(name.startswith(_GRAPH_LAUNCHES) for name in names)
+    return sum(name.startswith(GRAPH_LAUNCHES) for name in names)

@@ -18,11 +18,11 @@ from bubbleviz.interpret.linking.links import (
     WorklessCalls,
 )
 from bubbleviz.interpret.linking.long_calls import LongCalls
-from bubbleviz.interpret.linking.lost_kernels import WorklessRows, lost_kernels
+from bubbleviz.interpret.linking.lost_kernels import LostKernels, WorklessRows, lost_kernels
 from bubbleviz.interpret.linking.open_ranges import ThreadRanges
-from bubbleviz.interpret.linking.place_check import check_places
-from bubbleviz.interpret.linking.row_check import check_rows
-from bubbleviz.interpret.linking.time_check import check_times
+from bubbleviz.interpret.linking.place_check import PlaceCheck, check_places
+from bubbleviz.interpret.linking.row_check import RowCheck, check_rows
+from bubbleviz.interpret.linking.time_check import TimeCheck, check_times
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, widened
 from bubbleviz.model.grouping import distinct, found_in, rows_by_value
 from bubbleviz.model.numbering import BlockNumbering
@@ -37,6 +37,22 @@ from bubbleviz.model.profile import (
     Thread,
     process_of,
 )
+from bubbleviz.model.values import frozen
+
+
+@frozen
+class _Checks:
+    """What is wrong with the rows of a profile; as of :class:`LinkResult`."""
+
+    times: TimeCheck
+    places: PlaceCheck
+    lost: LostKernels | None
+    rows: RowCheck | None
+
+    def sound(self, activities: Activities) -> Bools | None:
+        """Tell which of the work is kept; None for all."""
+        sound = _both(self.times.sound, self.places.kept(activities))
+        return _both(sound, self.rows.kept if self.rows else None)
 
 
 class _Linker:
@@ -84,7 +100,7 @@ class _Linker:
         self._add_workless(block.lost_start_ns, self._thread[block.lost])
         workless = np.flatnonzero(~block.launched)
         self._add_workless(calls.start_ns[workless], thread[workless])
-        self._workless_rows.add(calls.row, workless)
+        self._workless_rows.add(calls.row[workless])
         of_range, rule = self._attributed(calls.take(block.launched))
         launch = (np.cumsum(block.launched) - 1)[block.call]
         self._thread = widened(self._thread, thread)
@@ -137,15 +153,7 @@ class _Linker:
                 if launching[starts.owner]
             )
         )
-        bounded = launches_known and self._first_ns <= self._last_ns
-        capture_ns = (self._first_ns, self._last_ns) if bounded else None
-        times = check_times(self._activities, launches.call, launches.start_ns, capture_ns)
-        calling = distinct(process_of(self._threads.values)) if launches_known else None
-        places = check_places(self._activities, devices, calling)
-        lost = None
-        if launches_known:
-            of_launch = self._thread, self._threads.values
-            lost = lost_kernels(self._workless_rows, launches, *of_launch, calls)
+        checks = self._checks(calls, devices, launches_known=launches_known)
         links = Links(
             launches.call,
             launches.start_ns,
@@ -154,25 +162,39 @@ class _Linker:
             self._rule,
             self._threads.values,
         )
-        rows = check_rows(self._activities, launches.by_id()) if launches_known else None
-        activities, sound = self._activities, _both(times.sound, places.kept(self._activities))
-        sound = _both(sound, rows.kept if rows else None)
+        activities, sound = self._activities, checks.sound(self._activities)
         if sound is not None:
             activities, links = activities.chosen(sound), links.take(sound)
         return LinkResult(
-            activities=places.without_ranks(activities),
+            activities=checks.places.without_ranks(activities),
             links=links,
             sound=sound,
-            times=times,
-            places=places,
+            times=checks.times,
+            places=checks.places,
             workless=workless,
-            lost=lost,
-            rows=rows,
+            lost=checks.lost,
+            rows=checks.rows,
             start_ns=self._first_ns,
             end_ns=self._last_ns,
             long_calls=self._long_calls.collected(),
             impossible=self._impossible,
         )
+
+    def _checks(
+        self, calls: CallLog, devices: Sequence[Device], *, launches_known: bool
+    ) -> _Checks:
+        """Return what is wrong with the rows of the profile; arguments as of ``result``."""
+        launches, activities = self._launches, self._activities
+        bounded = launches_known and self._first_ns <= self._last_ns
+        capture_ns = (self._first_ns, self._last_ns) if bounded else None
+        calling = distinct(process_of(self._threads.values)) if launches_known else None
+        times = check_times(activities, launches.call, launches.start_ns, capture_ns)
+        places = check_places(activities, devices, calling)
+        if not launches_known:
+            return _Checks(times, places, None, None)
+        of_launch = self._thread, self._threads.values
+        lost = lost_kernels(self._workless_rows, launches, activities, of_launch, calls)
+        return _Checks(times, places, lost, check_rows(activities, launches, calls))
 
     def _decide_by_device(self) -> None:
         """Settle what several threads' backward could own, where one of them used the device."""

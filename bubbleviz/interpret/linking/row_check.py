@@ -1,7 +1,8 @@
 """Row check: work that is recorded twice counts once, and kernels of no length are told.
 
-A call launches a kernel once, so that two rows of one call, name and device with the same times
-are the same. A kernel cannot end as it begins where others of its name take long.
+A call launches a kernel once, so that two rows of one call, name and device with the same times are
+the same, but for those of a CUDA graph, whose nodes may run side by side. A kernel cannot end as it
+begins where others of its name take long.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.interpret.linking.launches import Launches
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Limitation, LimitationKind
-from bubbleviz.model.profile import UNCORRELATED, Activities
+from bubbleviz.model.profile import UNCORRELATED, Activities, CallLog
 from bubbleviz.model.values import frozen
 
 #: Some profilers count in microseconds, so that a kernel of no length may have taken one or two.
@@ -52,14 +55,17 @@ class RowCheck:
             )
 
 
-def check_rows(activities: Activities, by_id: Ints) -> RowCheck:
+def check_rows(activities: Activities, launches: Launches, calls: CallLog) -> RowCheck:
     """Look for rows that are there twice, and kernels without a length.
 
     Args:
         activities: kernels, then copies.
-        by_id: rows of these, those of one process by their correlation ids.
+        launches: of all of these.
+        calls: all calls, by row.
     """
-    repeated = _repeated(activities, by_id)
+    repeated = _repeated(activities, launches.by_id())
+    if len(repeated):
+        repeated = repeated[~_of_graphs(launches.call[repeated].astype(np.int64), calls)]
     kept = None
     if len(repeated):
         kept = np.ones(len(activities), bool)
@@ -94,6 +100,12 @@ def _repeated(activities: Activities, by_id: Ints) -> Ints:
     return repeated
 
 
+def _of_graphs(call: Ints, calls: CallLog) -> Bools:
+    """Tell which of some launching calls launch CUDA graphs, whose nodes may run side by side."""
+    of_graphs: Bools = np.isin(call, calls.graph_launches(distinct(call[call != NONE])))
+    return of_graphs
+
+
 def _lengthless(activities: Activities) -> int:
     """Return how many kernels end as they begin, while most of their name are long."""
     count = activities.kernels
@@ -104,11 +116,17 @@ def _lengthless(activities: Activities) -> int:
     if len(rows) == 0:
         return 0
     name = activities.name_id[:count]
-    lengthless = 0
-    for one in sorted(set(name[rows].tolist())):
-        duration_ns = (end_ns - start_ns)[name == one]
-        real_ns = duration_ns[duration_ns > 0]
-        # Half of them at least are as long.
-        if len(real_ns) and np.partition(real_ns, len(real_ns) // 2)[len(real_ns) // 2] >= _LONG_NS:
-            lengthless += len(duration_ns) - len(real_ns)
-    return lengthless
+    wanted = np.zeros(len(activities.names), bool)
+    wanted[name[rows]] = True
+    rows = np.flatnonzero(wanted[name])
+    name, duration_ns = name[rows], end_ns[rows] - start_ns[rows]
+    order = np.lexsort((duration_ns, name))
+    name, duration_ns = name[order], duration_ns[order]
+    # Of each name those without a length come first.
+    first = np.flatnonzero(np.append(True, name[1:] != name[:-1]))
+    after = np.append(first[1:], len(name))
+    without = np.add.reduceat(duration_ns == 0, first, dtype=np.int64)
+    real = after - first - without
+    # Half of them at least are as long.
+    middle = np.minimum(first + without + real // 2, after - 1)
+    return int(without[(real > 0) & (duration_ns[middle] >= _LONG_NS)].sum())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bubbleviz.model import texts
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -17,7 +19,7 @@ MOST_ROWS = 64
 
 def percent(value: float | None) -> str:
     """Return a ratio as percent, or a dash."""
-    return "-" if value is None else f"{100 * value:.2f} %"
+    return "-" if value is None else texts.percent(value)
 
 
 def milliseconds(value: float | None) -> str:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bubbleviz.conventions.launching_calls import WORK_CALLS
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
@@ -90,8 +91,6 @@ _LATEST_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 #: Kinds of events that a limitation lists, and characters of each.
 _LISTED, _LONGEST_KIND = 3, 30
-#: Calls that make a device do something.
-_LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*(?:Launch|Memcpy|Memset)")
 
 
 @frozen
@@ -190,7 +189,7 @@ def _launches_without_work(calls: EventRows, work: EventRows, names: Sequence[st
     """Return how many calls launched work that the trace does not hold."""
     if len(calls) == 0:
         return 0
-    launches = np.array([_LAUNCHES.match(name) is not None for name in names], bool)
+    launches = np.array([name.startswith(WORK_CALLS) for name in names], bool)
     worked = np.isin(calls[CORRELATION], work[CORRELATION])
     return int((launches[calls[NAME]] & ~worked).sum())
 

@@ -48,11 +48,13 @@ class ExportedCalls:
         export: the open export.
         scan: reads its large tables.
         launch_ids: string ids of the names of calls that launch kernels.
+        graph_ids: string ids of the names of calls that launch CUDA graphs.
     """
 
     export: Export
     scan: Scan
     launch_ids: tuple[int, ...]
+    graph_ids: tuple[int, ...]
 
     def stretches(self) -> tuple[Stretch, ...]:
         """Return the stretches that make up the table."""
@@ -103,11 +105,19 @@ class ExportedCalls:
 
     def kernel_launches(self, rows: Ints) -> Ints:
         """Return those of some rows (distinct, ascending) whose call launches a kernel."""
-        if not (len(rows) and self.launch_ids and self.export.has("calls/named_among")):
+        return self._named(rows, self.launch_ids)
+
+    def graph_launches(self, rows: Ints) -> Ints:
+        """Return those of some rows (distinct, ascending) whose call launches a CUDA graph."""
+        return self._named(rows, self.graph_ids)
+
+    def _named(self, rows: Ints, name_ids: tuple[int, ...]) -> Ints:
+        """Return those of some rows whose call has one of some names."""
+        if not (len(rows) and name_ids and self.export.has("calls/named_among")):
             return np.empty(0, np.int64)
-        binds = {"rows": json.dumps(rows.tolist()), "name_ids": json.dumps(self.launch_ids)}
-        launching: Ints = self.export.columns("calls/named_among", binds)[0]
-        return launching
+        binds = {"rows": json.dumps(rows.tolist()), "name_ids": json.dumps(name_ids)}
+        named: Ints = self.export.columns("calls/named_among", binds)[0]
+        return named
 
     def containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""

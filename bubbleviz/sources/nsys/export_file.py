@@ -26,6 +26,7 @@ from bubbleviz.sources.nsys.call_log import ExportedCalls
 from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, Export, opened
 from bubbleviz.sources.nsys.gpu_work import (
     activities_of,
+    graph_launch_ids,
     kernel_stretches,
     launch_ids,
     processes_of,
@@ -164,7 +165,9 @@ class NsysFile:
         """Return the calls, if any can have launched something."""
         if not self.export.has("calls/all") or not self.export.rows("calls/any"):
             return None
-        return ExportedCalls(self.export, self.scan, launch_ids(call_names))
+        return ExportedCalls(
+            self.export, self.scan, launch_ids(call_names), graph_launch_ids(call_names)
+        )
 
     def _latest_call_ns(self) -> int:
         rows = self.export.rows("calls/latest_end", {"latest": IMPOSSIBLE_NS - 1})

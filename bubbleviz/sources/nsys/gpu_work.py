@@ -8,6 +8,12 @@ from itertools import chain
 
 import numpy as np
 
+from bubbleviz.conventions.launching_calls import (
+    COPIES,
+    GRAPH_LAUNCHES,
+    KERNEL_LAUNCHES,
+    MEMSETS,
+)
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Codes, Ints, widened
 from bubbleviz.model.grouping import distinct, groups_of, places_in
@@ -28,17 +34,7 @@ from bubbleviz.sources.nsys.queries import tables_read
 from bubbleviz.sources.nsys.scan import Scan, Stretch
 
 #: How the names of calls begin that copies and memsets come from.
-_COPYING = {"copies": ("cudaMemcpy", "cuMemcpy"), "memsets": ("cudaMemset", "cuMemset")}
-#: How the names of calls begin that launch CUDA graphs.
-_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
-#: How the names of calls begin that launch kernels.
-_LAUNCHES = ("cudaLaunchKernel", "cudaLaunchCooperative", "cuLaunchKernel", "cuLaunchCooperative")
-#: All of these: calls whose work may not be recorded.
-WORK_CALLS = (
-    *_LAUNCHES,
-    *_GRAPH_LAUNCHES,
-    *(start for starts in _COPYING.values() for start in starts),
-)
+_COPYING = {"copies": COPIES, "memsets": MEMSETS}
 #: The name id in gpu_work/graphs.sql of a CUDA graph, which has no name.
 _WHOLE_GRAPH = -2
 #: The name id in gpu_work/copies.sql of pages of managed memory that move.
@@ -132,7 +128,7 @@ def _lost_kernels(
     reason = ""
     if KERNEL in export.schema and not export.has("gpu_work/kernels"):
         reason = f"{export.path} lacks {', '.join(export.lacks('gpu_work/kernels'))}"
-    elif not recorded and _has_calls(export, _ids(call_names, _LAUNCHES)):
+    elif not recorded and _has_calls(export, _ids(call_names, KERNEL_LAUNCHES)):
         reason = f"{export.path} holds calls that launch some, but none in {KERNEL}"
     return (Limitation(KERNELS, reason, kind=LimitationKind.COSTS),) if reason else ()
 
@@ -194,7 +190,7 @@ def _unrecorded_graphs(
     export: Export, activities: Activities, call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
     """Return a limitation where CUDA graphs were launched whose work was not recorded."""
-    ids = _ids(call_names, _GRAPH_LAUNCHES)
+    ids = _ids(call_names, GRAPH_LAUNCHES)
     if not ids or not export.has("calls/graph_launches"):
         return ()
     launches = export.columns("calls/graph_launches", {"name_ids": json.dumps(ids)})
@@ -211,7 +207,12 @@ def _unrecorded_graphs(
 
 def launch_ids(call_names: Mapping[int, str]) -> tuple[int, ...]:
     """Return the ids of those names of calls that launch kernels."""
-    return tuple(_ids(call_names, _LAUNCHES))
+    return tuple(_ids(call_names, KERNEL_LAUNCHES))
+
+
+def graph_launch_ids(call_names: Mapping[int, str]) -> tuple[int, ...]:
+    """Return the ids of those names of calls that launch CUDA graphs."""
+    return tuple(_ids(call_names, GRAPH_LAUNCHES))
 
 
 def _ids(call_names: Mapping[int, str], beginnings: tuple[str, ...]) -> list[int]:

@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 
 from bubbleviz.conventions.globs import binds_of, fitting
+from bubbleviz.conventions.launching_calls import WORK_CALLS
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges, possible
@@ -18,7 +19,6 @@ from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.database import Binds
 from bubbleviz.sources.nsys.direct_reader import OPEN_END
 from bubbleviz.sources.nsys.export import Export
-from bubbleviz.sources.nsys.gpu_work import WORK_CALLS
 from bubbleviz.sources.nsys.scan import Readers, Scan, Stretch
 
 #: Rows of the NVTX table in one stretch.
@@ -72,6 +72,10 @@ def sample_names(export: Export, globs: Sequence[str]) -> Mapping[str, int]:
     return {name: counts[name] for name, fit in zip(counts, fits, strict=True) if fit}
 
 
+#: Of these, those that nsys records: HIP is none.
+_CALLS = tuple(start for start in WORK_CALLS if start.startswith("cu"))
+
+
 @frozen
 class NameFilter:
     """Names to read: by patterns, and as registered strings, by id.
@@ -89,8 +93,8 @@ class NameFilter:
 
 def name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
     """Return the names to read; ``StringIds``, maybe as long as the NVTX table, is read once."""
-    texts = _matching_strings(export, (*globs, *(f"{start}*" for start in WORK_CALLS)))
-    calls = {i: text for i, text in texts.items() if text.startswith(WORK_CALLS)}
+    texts = _matching_strings(export, (*globs, *(f"{start}*" for start in _CALLS)))
+    calls = {i: text for i, text in texts.items() if text.startswith(_CALLS)}
     fits = fitting(globs, calls.values())
     others = {i for i, fit in zip(calls, fits, strict=True) if not fit}
     strings = {i: text for i, text in texts.items() if i not in others}
