@@ -13,7 +13,7 @@ from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
-from bubbleviz.explain.recognition.recognition import compared, schedule_of
+from bubbleviz.explain.recognition.recognition import compared
 from bubbleviz.explain.windowed import windowed
 from bubbleviz.interpret.fleet.fleet import Fleet, Local
 from bubbleviz.interpret.fleet.run_recordings import record_all, refuse_same_content
@@ -22,7 +22,7 @@ from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.documents.notebook import NotebookReport
-from bubbleviz.report.assembly import assemble, with_schedule
+from bubbleviz.report.assembly import assemble, schedule_ran, with_schedule
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.files import read_plan
 from bubbleviz.sources.readers import OpenFile
@@ -97,14 +97,8 @@ def analyze(
     with step("explain"):
         explanation = explain(run, counts)
         run, counts, explanation = windowed(part, run, counts, explanation)
+        schedule = schedule_ran(recordings, run, counts)
         shown = run.ranks, run.operations, counts.iterations
-        notes = (*run.limitations, *(note for r in recordings for note in r.limitations))
-        schedule = schedule_of(
-            *shown,
-            noted=frozenset(note.kind for note in notes),
-            stages_missing=run.stages_missing,
-            pipeline_unproven=run.pipeline_unproven,
-        )
         comparison = None if planned is None else compared(*shown, planned)
     report = assemble(NotebookReport, recordings, run, counts, explanation, unreadable)
     report = with_schedule(report, schedule, comparison)

@@ -45,8 +45,8 @@ def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
         if len(first) > 1:
             (number, path), (another, second), *_ = first.items()
             raise MismatchError(
-                f"{path} and {second}: {number} and {another} {what}, so they are no single run; "
-                "give the profiles of one run"
+                f"{path} and {second}: {number} and {another} {what}, so they are no single run, "
+                "or a range is missing in one; give the profiles of one run, each as a whole"
             )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bubbleviz.align.run import RunHints, merge_recordings
+from bubbleviz.conventions.collective_operations import OPERATION_GLOBS
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds, find_conventions
 from bubbleviz.conventions.draft import drafts
@@ -15,12 +17,17 @@ from bubbleviz.conventions.recognition import (
     scores_of,
     with_iterations,
 )
-from bubbleviz.count.draft_trial import best_draft
+from bubbleviz.count.count import count
+from bubbleviz.count.draft_trial import TriedDraft, best_draft
+from bubbleviz.explain.explanation import explain
 from bubbleviz.interpret.communication_candidates import candidates_in
 from bubbleviz.interpret.inspection import Inspection, look_over
 from bubbleviz.interpret.other_commands import other_commands, work_in
 from bubbleviz.interpret.record import opened_profile
 from bubbleviz.model.private_names import note_host
+from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.report.assembly import assemble, schedule_ran, with_schedule
+from bubbleviz.report.report import Report
 from bubbleviz.sources.paths import find_profiles
 
 
@@ -44,7 +51,8 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
         scores = scores_of(sample, tuple(built_in().values()))
         drafted = {} if recognised(scores) and not chosen else drafts(sample)
         # What drafts may name is read together with the rest, once.
-        contents = opened.inspect(globs_of((*(chosen or _counted(scores)), *drafted.values())))
+        globs = globs_of((*(chosen or _counted(scores)), *drafted.values()))
+        contents = opened.inspect((*globs, *OPERATION_GLOBS) if drafted else globs)
         if contents.source.host_known:
             note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
@@ -55,10 +63,26 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
             additions = tuple(each for each in given if not each.patterns)
-            inspection = inspection.tried(best_draft(opened, drafted, additions))
+            inspection = _tried(inspection, best_draft(opened, drafted, additions))
         if inspection.analysable:
             return inspection
         return inspection.leading_on(other_commands(work, file, sample))
+
+
+def _tried(inspection: Inspection, best: TriedDraft | None) -> Inspection:
+    """Return the inspection with the best draft and what an analysis says of it; None for none."""
+    if best is None:
+        return inspection.tried(None, None)
+    recordings = [best.recording]
+    run = merge_recordings(recordings, RunHints())
+    counts = count(run)
+    report = with_schedule(
+        assemble(Report, recordings, run, counts, explain(run, counts), ()),
+        schedule_ran(recordings, run, counts),
+        None,
+    )
+    value, bounds, *_ = headline_lines(report)
+    return inspection.tried(best.draft, replace(best.trial, headline=value + bounds))
 
 
 def _counted(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:

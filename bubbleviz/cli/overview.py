@@ -62,8 +62,8 @@ def inspection_parts(inspection: Inspection) -> Iterator[RenderableType]:
             "Draft of a convention: check it, save it as mine.toml, pass --convention mine.toml",
             style="bold",
         )
-        yield Text("\n".join(_trial_lines(inspection)))
         # No line is wrapped or cut: what is printed is the file to save.
+        yield Text("\n".join(_trial_lines(inspection)), no_wrap=True)
         lines = map(printable, inspection.suggestion.splitlines())
         yield Text("\n".join(lines) + "\n", no_wrap=True)
 
@@ -74,8 +74,7 @@ def _trial_lines(inspection: Inspection) -> Iterator[str]:
         counts = ", ".join(f"{count:,} {phase}" for phase, count in trial.operations)
         yield f"# tried on this profile: {counts}"
         yield f"# attributed: {100 * trial.attributed:.1f} % of compute-kernel time"
-        outcome = "no ratio" if trial.bubble is None else f"{100 * trial.bubble:.2f} %"
-        yield f"# bubble ratio ({trial.ratio}): {outcome}"
+        yield f"# of this file alone: {one_line(trial.headline, 400)}"
 
 
 def convention_parts(conventions: Iterable[Convention]) -> Iterator[RenderableType]:

@@ -10,7 +10,7 @@ from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in, convention_of
 from bubbleviz.conventions.name_words import NameShape, shapes_of
 from bubbleviz.conventions.range_names import understand
-from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 
@@ -65,7 +65,7 @@ def drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
         counts: how often each name occurs.
     """
     shapes = shapes_of(counts)
-    written = (_written(variant) for variant in _variants(shapes) if variant)
+    written = (_written(_alike(variant)) for variant in _variants(shapes) if variant)
     texts = list(dict.fromkeys(written))[:_MOST_DRAFTS]
     return {text: convention_of(text, "the draft") for text in texts}
 
@@ -152,6 +152,22 @@ def _numbered(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
         return meaning
     groups[at:free] = [*names, *[""] * free][: free - at]
     return replace(meaning, groups=tuple(groups))
+
+
+def _alike(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
+    """Return meanings in which transfers' numbers mean what those of work in their shape do.
+
+    ``RECV_BACKWARD.3.0.1`` counts what ``B3.0.1`` counts; words alone tell no chunk of a transfer.
+    """
+    groups_of_shape = {m.shape.pieces[1:]: m.groups for m in reversed(meanings) if m.works}
+    return [
+        replace(m, groups=groups)
+        if m.phase in (*TRANSFERS, Phase.R)
+        and set(m.groups) <= {"", "microbatch"}
+        and "microbatch" in (groups := groups_of_shape.get(m.shape.pieces[1:], ()))
+        else m
+        for m in meanings
+    ]
 
 
 def _written(meanings: Sequence[ShapeMeaning]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bubbleviz.align.run import RunHints, merge_recordings
+from bubbleviz.conventions.collective_operations import OPERATION_GLOBS
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import extended_kinds
 from bubbleviz.conventions.draft import drafts
@@ -20,6 +21,7 @@ from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.readers import OpenFile
 
 _BACKWARD = (Phase.B, Phase.W, Phase.BW)
@@ -29,9 +31,24 @@ _MOST_OF_IT = 0.5
 _NEARLY_ALL = 0.9
 
 
+@frozen
+class TriedDraft:
+    """A drafted convention, tried on the profile that it was drafted from.
+
+    Attributes:
+        draft: its TOML.
+        trial: what it makes of the profile.
+        recording: the profile under it.
+    """
+
+    draft: str
+    trial: DraftTrial
+    recording: Recording
+
+
 def best_draft(
     file: OpenFile, drafted: Mapping[str, Convention], additions: Sequence[Convention] = ()
-) -> tuple[str, DraftTrial] | None:
+) -> TriedDraft | None:
     """Return the draft that makes most of a profile; None where none names forward and backward.
 
     The profile is read once for all of them.
@@ -41,9 +58,11 @@ def best_draft(
         drafted: the convention of each TOML, the likeliest first.
         additions: conventions without patterns, whose kernels and threads count.
     """
-    best: tuple[str, DraftTrial] | None = None
+    best: TriedDraft | None = None
     try:
-        profile = file.read(globs_of(with_iterations(tuple(drafted.values()))))
+        # As an analysis does: names of collectives tell what some kernels are.
+        globs = globs_of(with_iterations(tuple(drafted.values())))
+        profile = file.read((*globs, *OPERATION_GLOBS))
     except BubblevizError:
         return None
     for draft, convention in drafted.items():
@@ -56,8 +75,8 @@ def best_draft(
             trial = _trial(recording, parts=bool(names.part.any()))
         except BubblevizError:
             continue
-        if trial is not None and (best is None or _merit(trial) > _merit(best[1])):
-            best = draft, trial
+        if trial is not None and (best is None or _merit(trial) > _merit(best.trial)):
+            best = TriedDraft(draft, trial, recording)
             if trial.bubble is not None and trial.even and trial.attributed >= _NEARLY_ALL:
                 break
     return best

@@ -59,6 +59,7 @@ class DraftTrial:
         bubble: mean of that over the iterations; None where there is none.
         even: whether, but for what the capture cut, all ranks have as many passes with GPU work in
             both directions, and at most one optimizer step an iteration.
+        headline: the primary ratio as an analysis of this file alone prints it, with what it lacks.
     """
 
     operations: tuple[tuple[str, int], ...]
@@ -66,6 +67,7 @@ class DraftTrial:
     ratio: str
     bubble: float | None
     even: bool
+    headline: str = ""
 
 
 @frozen
@@ -93,13 +95,13 @@ class Inspection:
     trial: DraftTrial | None = None
     candidates: tuple[str, ...] = ()
 
-    def tried(self, best: tuple[str, DraftTrial] | None) -> Inspection:
+    def tried(self, draft: str | None, trial: DraftTrial | None) -> Inspection:
         """Return the inspection with a draft, or without one.
 
         Args:
-            best: the draft that makes most of the profile, and what; None where none is of use.
+            draft: the one that makes most of the profile; None where none is of use.
+            trial: what it makes of it.
         """
-        draft, trial = best or (None, None)
         return replace(self, suggestion=draft, trial=trial)
 
     def leading_on(self, others: str) -> Inspection:

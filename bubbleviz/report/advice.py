@@ -231,9 +231,9 @@ def first_thing(report: Report) -> str | None:
     """Return what to do first, in sentences; None where it is unknown.
 
     GPU work of stages, kernels and launches that were not recorded come first, and alone: what
-    operations and bubbles are rests on them.
-    What outweighs the bubble comes next: no change of the pipeline removes that. Where no iteration
-    is averaged, nothing is advised.
+    operations and bubbles are rests on them. Ranks that are missing come next, then what outweighs
+    the bubble: no change of the pipeline removes that. Where no iteration is averaged, nothing is
+    advised.
     """
     if report.summary.iterations == 0:
         return None
@@ -243,12 +243,20 @@ def first_thing(report: Report) -> str | None:
     if alone is not None:
         return alone
     heavier, replays = _heavier_than_bubble(report), _replays(report)
-    if MAYBE_INCOMPLETE in restrictions:
-        return f"{heavier}. {_MAYBE_INCOMPLETE}" if heavier else _MAYBE_INCOMPLETE
+    missing = _missing_ranks(report)
+    if missing is not None:
+        return f"{missing}. {heavier}" if heavier else missing
     change = None if replays is None else _best_change(report, replays)
     if heavier is not None:
         return f"{heavier}. {change}" if change else heavier
     return change if change or replays is None else _schedule_bound(report, replays)
+
+
+def _missing_ranks(report: Report) -> str | None:
+    """Return the advice where ranks of a pipeline are missing, or may be."""
+    if RANKS_MISSING in report.restrictions and not report.single_stage:
+        return _INCOMPLETE
+    return _MAYBE_INCOMPLETE if MAYBE_INCOMPLETE in report.restrictions else None
 
 
 def _lost_launches(report: Report) -> str | None:
@@ -283,7 +291,8 @@ def _heavier_than_bubble(report: Report) -> str | None:
     launch gaps that take most of the operations' time.
     """
     time = kernel_time_of(report)
-    bubble = f"more than the bubble ({_percent(time.bubble_ns / (time.window_ns or 1))})"
+    idle = "the bubble" if report.no_pipeline is None else "the idle time between operations"
+    bubble = f"more than {idle} ({_percent(time.bubble_ns / (time.window_ns or 1))})"
     filled = f"and {_percent(time.gap_ns / (time.work_ns or 1))} of the time that counts as work"
     outweighing = [
         (time_ns, sentence, than)
@@ -320,10 +329,11 @@ def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     saved = 1 - best.makespan_ns / measured.makespan_ns
     if saved < _WORTH:
         return None
+    outcome = "with a schedule ratio of" if report.no_pipeline is None else "idle for"
     return (
         f"{_action(report, best)}: iteration {_typical_name(report)} would take "
         f"{_ms(best.makespan_ns)} instead of {_ms(measured.makespan_ns)} ({-100 * saved:.1f} %) "
-        "from its first F to its last backward, with a schedule ratio of "
+        f"from its first F to its last backward, {outcome} "
         f"{_percent(best.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
     )
 
@@ -331,12 +341,11 @@ def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
 def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     """Return the advice where no single change saves enough."""
     incomplete = RANKS_MISSING in report.restrictions
-    if incomplete and not report.single_stage:
-        return _INCOMPLETE
     measured, no_delay = replays["measured"], replays["no-delay"]
     if 1 - no_delay.makespan_ns / measured.makespan_ns >= _WORTH:
+        measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
         return (
-            "No single delay stands out; without any delay the schedule ratio would be "
+            f"No single delay stands out; without any delay the {measure} would be "
             f"{_percent(no_delay.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
         )
     ratios = report.summary.bubble_ratio
@@ -351,7 +360,11 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
             f"Almost no idle time lies inside iterations, but {_percent(between)} of the time from "
             "one to the next does (period); bubbleviz idle attributes it to what hosts did"
         )
-    return _INCOMPLETE if incomplete else _only_schedule(measured, ratios[report.headline].mean)
+    if incomplete:
+        return _INCOMPLETE
+    if report.single_stage:
+        return "There is almost no idle time in iterations to remove"
+    return _only_schedule(measured, ratios[report.headline].mean)
 
 
 def _typical_name(report: Report) -> str:

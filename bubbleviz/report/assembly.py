@@ -14,7 +14,7 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.lacking_operations import lacking_operations
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.operations import (
     Limitation,
@@ -76,6 +76,25 @@ def assemble(
             *_limitations(recordings, run, counts),
             *_of_explanation(explanation, counts),
         ),
+    )
+
+
+def schedule_ran(recordings: Sequence[Recording], run: Run, counts: Counts) -> Recognition:
+    """Return which schedule a run ran, with what limits that; see :func:`schedule_of`.
+
+    Args:
+        recordings: one a profile.
+        run: these, merged.
+        counts: ratios of its iterations.
+    """
+    notes = (*run.limitations, *(note for r in recordings for note in r.limitations))
+    return schedule_of(
+        run.ranks,
+        run.operations,
+        counts.iterations,
+        noted=frozenset(note.kind for note in notes),
+        stages_missing=run.stages_missing,
+        pipeline_unproven=run.pipeline_unproven,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
+from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import latex, svg
 from bubbleviz.render.formats.json import document
@@ -204,6 +205,11 @@ def test_two_ranks_of_a_real_run_of_128_show_no_pipeline(tmp_path: Path) -> None
         sorted(Path(data, "kineto").glob("hta_sampled_rank-*")), convention=convention, what_if=True
     )
 
-    assert _schedule(report) == (None, UNKNOWN)
+    # All-to-alls join the two ranks into one stage; of the others nothing is known.
+    assert _schedule(report) == (None, SINGLE_STAGE)
+    assert {rank.stage for rank in report.ranks} == {0}
     assert report.incomplete
+    text = text_of(report)
+    for claim in ("bubble ratio (", "the pipeline", "schedule ratio", "ready to paste"):
+        assert claim not in text
     assert not any("clocks" in n.what and "contradict" in n.what for n in report.limitations)

@@ -14,11 +14,13 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.cli.overview import inspection_parts
 from bubbleviz.conventions.convention_file import load_convention
-from bubbleviz.conventions.draft import suggest
+from bubbleviz.conventions.draft import drafts, suggest
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.console import WIDTH, print_sections
+from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.sources.nsys import export_file
+from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
 
@@ -205,13 +207,18 @@ def _renamed(folder: Path, **names: str) -> Path:
     """Return the example with other names of F and B; ``#`` stands for the microbatch."""
     run = folder / "run.sqlite"
     run.write_bytes(FIXTURE.read_bytes())
+    _rename(run, **names)
+    return run
+
+
+def _rename(run: Path, **names: str) -> None:
+    """Give F and B other names; ``#`` stands for the microbatch."""
     with closing(sqlite3.connect(run)) as database, database:
         rows = database.execute("SELECT rowid, text FROM NVTX_EVENTS WHERE text GLOB '[FB][0-9]*'")
         for rowid, text in rows.fetchall():
             microbatch = text[1:].partition(".")[0]
             name = names[text[0]].replace("#", microbatch)
             database.execute("UPDATE NVTX_EVENTS SET text = ? WHERE rowid = ?", (name, rowid))
-    return run
 
 
 def test_a_draft_is_tried_before_it_is_shown(
@@ -252,6 +259,42 @@ def test_without_a_draft_that_works_the_command_that_does_is_named(
     assert f"bubbleviz idle {run}" in " ".join(capsys.readouterr().out.split())
 
 
+def test_numbers_of_transfers_mean_what_those_of_work_mean() -> None:
+    names = [
+        f"{name}{microbatch}.{chunk}.0"
+        for name in ("fwd ", "bwd ", "RECV_BACKWARD.")
+        for microbatch in range(8)
+        for chunk in range(2)
+    ]
+
+    tried = [
+        understand(["fwd 3.1.0", "RECV_BACKWARD.3.1.0"], convention)
+        for convention in drafts(dict.fromkeys(names, 2)).values()
+    ]
+
+    both = [meant for meant in tried if meant.phase[1] == Phase.RECV_B and meant.microbatch[0] >= 0]
+    assert any(meant.chunk.tolist() == [1, 1] for meant in both)
+    for meant in both:
+        assert meant.chunk[0] == meant.chunk[1]
+        assert meant.microbatch[0] == meant.microbatch[1]
+
+
+def test_a_trial_says_what_an_analysis_of_the_file_alone_says(tmp_path: Path) -> None:
+    plant(Planting(stages=2, files="rank"), tmp_path)
+    run = next(iter(sorted(tmp_path.glob("*.sqlite"))))
+    _rename(run, F="forward #", B="backward #")
+
+    inspection = bubbleviz.inspect(run)
+
+    assert inspection.trial is not None
+    assert inspection.suggestion is not None
+    mine = tmp_path / "mine.toml"
+    mine.write_text(inspection.suggestion, encoding="utf-8")
+    value, bounds, *_ = headline_lines(bubbleviz.analyze(run, convention=mine))
+    assert inspection.trial.headline == value + bounds
+    assert "incomplete" in inspection.trial.headline
+
+
 def test_a_convention_that_fails_is_not_sent_back_to_inspect(tmp_path: Path) -> None:
     run = _renamed(tmp_path, F="work #", B="work #")
     mine = tmp_path / "mine.toml"
@@ -278,6 +321,16 @@ def test_of_ranges_in_each_other_one_shape_a_phase_is_drafted(tmp_path: Path) ->
     inspection = bubbleviz.inspect(run)
     assert inspection.trial is not None
     assert inspection.trial.bubble == pytest.approx(3 / 11)
+
+
+def test_a_trial_knows_collectives_that_ranges_name(tmp_path: Path) -> None:
+    # Only its range tells that the kernel is no transfer.
+    kernels = [K(10, 20, 1), K(30, 60, 2, "ncclDevKernel_SendRecv"), K(70, 90, 3)]
+    calls = [C(11, 12, 1), C(14, 15, 2), C(21, 22, 3)]
+    ranges = [R(10, 16, "forward"), R(13, 16, "nccl:all_to_all"), R(20, 25, "backward")]
+    run = profile(tmp_path, kernels, calls, ranges)
+
+    _tried(run, tmp_path)
 
 
 def _inserted(run: Path, glob: str, **columns: str) -> None:

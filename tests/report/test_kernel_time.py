@@ -90,7 +90,7 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
     time = kernel_time_of(report)
     assert (time.unattributed_ns, time.bubble_ns, time.window_ns) == (178, 2, 200)
     assert (first_thing(report) or "").startswith(
-        "Compute outside every operation takes 89.00 % of the window, more than the bubble "
+        "Compute outside every operation takes 89.00 % of the window, more than the idle time "
     )
     document = json.loads(JSON.render(report, View()))
     assert document["summary"]["kernel_time"]["unattributed_ns"] == 178

@@ -845,7 +845,9 @@ def test_hostile_names_are_inert_on_a_terminal(bench: Bench, text: str) -> None:
 
     assert_for_terminals(outcome.out)
     assert outcome.out == written(bench, "text")
-    assert_for_terminals(bench.run("inspect", bench.inputs / "profile.sqlite").out)
+    path = bench.inputs / "profile.sqlite"
+    # The bound is on names of the profile; the path is the user's, and advice repeats it.
+    assert_for_terminals(bench.run("inspect", path).out.replace(str(path), path.name))
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())

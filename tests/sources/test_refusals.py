@@ -129,7 +129,9 @@ def test_a_trace_of_pytorch_has_no_costs(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 5.0, "dur": 1.0, "pid": 0, "tid": 7}
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1.0, "dur": 1.0}
     args = {"args": {"correlation": 1, "device": 0}}
-    events = [{**event, **args}, {**call, **args, "pid": 1, "tid": 1}]
+    # Between two kernels there is idle time, which idle breaks down.
+    kernels = [{**event, **args}, {**event, **args, "ts": 9.0}]
+    events = [*kernels, {**call, **args, "pid": 1, "tid": 1}]
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
     sentence = _refusal(measure_costs, path)
     assert "a trace of PyTorch" in sentence

@@ -23,7 +23,8 @@ def title_of(report: IdleReport, written: Callable[[float | None], str] = percen
         report: of some profiles.
         written: writes a share in percent.
     """
-    hosts = len(report.ranks) - len(report.devices)
+    # A trace of XLA has a row for each device of a host's processor.
+    hosts = len({rank.host for rank in report.ranks if rank.on_host})
     beside = f"{counted(hosts, 'host')} without a device" if hosts else ""
     window = "" if report.window is None else f", in {report.window} alone"
     if not report.devices:

@@ -76,7 +76,8 @@ def _comments(report: Report) -> Iterator[str]:
 
     from bubbleviz.report.methods import methods
 
-    yield f"% Bubble ratios by bubbleviz {escaped(report.version)}."
+    what = "Bubble ratios" if report.no_pipeline is None else "Idle time in iterations"
+    yield f"% {what} by bubbleviz {escaped(report.version)}."
     yield r"% Needs in the preamble: \usepackage{booktabs}"
     for profile in report.profiles:
         yield f"% Profile: {_short(Path(profile.path).name)}"
@@ -152,8 +153,9 @@ def _caption(report: Report, ordered: list[str]) -> str:
         f"{_formula(definitions[name])}"
         for name in ordered
     )
+    what = "Bubble ratios" if report.no_pipeline is None else "Idle time in iterations"
     head = (
-        rf"Bubble ratios in \% over {counted(report.summary.iterations, 'training iteration')} on "
+        rf"{what} in \% over {counted(report.summary.iterations, 'training iteration')} on "
         f"{counted(len(report.ranks), 'rank')}: {meanings}."
     )
     tail = (

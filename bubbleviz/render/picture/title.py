@@ -17,13 +17,15 @@ from bubbleviz.render.picture.page import (
 from bubbleviz.render.picture.ratios import iteration_ratio
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.report.kernel_time import kernel_time_of
+from bubbleviz.report.measure import measure_of
 from bubbleviz.report.report import Report
 
 
 def headings(report: Report, selection: Selection) -> tuple[str, str]:
     """Return the ratio as a heading, and what it is of."""
     drawn = selection.iterations
-    head = f"{one_line(report.headline, 40)} bubble ratio "
+    measure = f"{one_line(report.headline, 40)} bubble ratio"
+    head = f"{measure if report.no_pipeline is None else measure_of(report)} "
     parts = []
     value = percent(None)
     if len(drawn) == 1:

@@ -27,6 +27,8 @@ def headline(report: Report) -> RenderableType:
 
 def headline_lines(report: Report) -> tuple[str, str, str, str]:
     """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
+    from bubbleviz.report.measure import measure_of
+
     spread = report.summary.bubble_ratio[report.headline]
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
     nvtx = "NVTX " if all(profile.format == "nsys" for profile in report.profiles) else ""
@@ -49,7 +51,7 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
         bounds += f"; {percent(low)} with compute outside every operation counted as work"
     bounds += _kernel_share(report)
     why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
-    return f"bubble ratio ({report.headline}): {percent(spread.mean)}", bounds, run, why
+    return f"{measure_of(report)}: {percent(spread.mean)}", bounds, run, why
 
 
 def _kernel_share(report: Report) -> str:

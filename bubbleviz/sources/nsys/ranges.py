@@ -208,7 +208,7 @@ def _block(
         numbers: of the names so far; new ones are added.
 
     Raises:
-        ProfileError: there is text where a number belongs.
+        ProfileError: there is text or NULL where a number belongs.
     """
     if not rows:
         return np.empty((7, 0), np.int64)
@@ -216,6 +216,11 @@ def _block(
     start, end, kind, thread, end_thread, text, text_id = zip(*rows, strict=True)
     types = {type(value) for column in (start, kind, thread, end_thread) for value in column}
     types |= {type(value) for value in end if value is not None}
+    if type(None) in types:
+        raise ProfileError(
+            f"{export.path}: NVTX_EVENTS holds NULL (no value) where a number belongs, so it is "
+            f"damaged or was edited; {EXPORT_AGAIN}"
+        )
     if types - {int} or {type(value) for value in text} - {str, type(None)}:
         raise ProfileError(
             f"{export.path}: NVTX_EVENTS holds text where a number belongs, so it is damaged or "
