@@ -477,6 +477,15 @@ def test_sizes_that_no_run_has_are_refused(sizes: dict[str, int]) -> None:
         bubbleviz.Parallel(**sizes)
 
 
+def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> None:
+    plant(Planting(stages=2, files="rank"), tmp_path)
+    with closing(sqlite3.connect(tmp_path / "rank1.sqlite")) as database, database:
+        database.execute("DELETE FROM NVTX_EVENTS WHERE text GLOB '[FB]7.*'")
+
+    with pytest.raises(MismatchError, match="or a range is missing in one"):
+        bubbleviz.analyze(tmp_path)
+
+
 def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -> None:
     hour = 3600 * SECOND
     paths, truth = planted(replace(SHORT, clock_error_ns=(0, hour, 2 * hour, 3 * hour)), tmp_path)

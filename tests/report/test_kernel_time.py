@@ -80,6 +80,15 @@ def test_a_collective_inside_an_operation_is_no_launch_gap(tmp_path: Path) -> No
     assert (time.gap_ns, time.kernel_ns, time.extent_ns) == (0, 200, 200)
 
 
+def test_missing_ranks_come_before_launch_gaps(tmp_path: Path) -> None:
+    plant(Planting(**{**GAPPED, "communication": True}, stages=4, files="rank"), tmp_path)
+
+    advice = first_thing(bubbleviz.analyze(tmp_path / "rank3.sqlite")) or ""
+
+    assert advice.startswith("Ranks of the run are missing")
+    assert "Launch gaps inside operations" in advice
+
+
 def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_path: Path) -> None:
     kernels = [K(0, 10, 1), K(12, 190, 2, "loss"), K(190, 200, 3)]
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,16 @@ def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]
     assert {step["duty_cycle"] for step in document["ranks"][0]["steps"]} == {None}
     assert "GPU" not in draw_idle(report)
     assert list(sections(report, 5))
+
+
+def test_a_host_with_several_devices_of_its_own_is_one_host() -> None:
+    data = os.environ.get("BUBBLEVIZ_DATA")
+    if not data:
+        pytest.skip("BUBBLEVIZ_DATA is not set: no real traces here")
+    report = bubbleviz.idle(Path(data, "jax", "jax_cpu4.xplane.pb"))
+
+    assert len(report.ranks) == 4
+    assert title_of(report).startswith("1 host without a device")
 
 
 def test_hosts_beside_devices_count_in_no_sum(tmp_path: Path) -> None:

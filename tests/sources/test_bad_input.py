@@ -339,6 +339,22 @@ def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
     assert bench.run("inspect", path).code == 0
 
 
+def test_a_start_that_is_null_is_called_so(bench: Bench) -> None:
+    first = "SELECT min(rowid) FROM NVTX_EVENTS WHERE text GLOB 'F[0-9]*'"
+    path = execute(
+        run_of_one(bench.inputs),
+        # A table that is copied allows it.
+        "CREATE TABLE copied AS SELECT * FROM NVTX_EVENTS",
+        "DROP TABLE NVTX_EVENTS",
+        "ALTER TABLE copied RENAME TO NVTX_EVENTS",
+        f"UPDATE NVTX_EVENTS SET start = NULL WHERE rowid = ({first})",
+    )
+    said = bench.refused(path)
+
+    assert "NULL (no value) where a number belongs" in said
+    assert "holds text" not in said
+
+
 def test_one_name_that_is_a_blob_changes_no_other(bench: Bench) -> None:
     path = run_of_one(bench.inputs)
     whole = bench.run("analyze", path).out
