@@ -25,9 +25,9 @@ from bubbleviz.model.texts import percent
 from bubbleviz.model.values import frozen
 
 #: So many calls without work are kept, or, of more, about half as many.
-_MOST = 1 << 18
+_MOST = 1 << 16
 #: So many of these are looked at first, and the others only where a kernel of these is lost.
-_FIRST = 1 << 14
+_FIRST = 1 << 13
 #: Where such a part of the kernels of a process is lost, ratios are those of another run.
 _NOTICEABLE = 0.01
 #: So many lost kernels of a sample tell how many there are (to a third).
@@ -72,11 +72,10 @@ def _chosen(row: Ints, step: int) -> Ints:
     """Return one row of ``step``, whatever the distances between them."""
     if step == 1:
         return row
-    # Two rounds of MurmurHash3's finalizer.
+    # Two rounds of multiplication, with constants of MurmurHash3; the high bits are mixed best.
     mixed = row.astype(np.uint32)
-    mixed ^= mixed >> 16
     mixed *= np.uint32(0x85EBCA6B)
-    mixed ^= mixed >> 13
+    mixed ^= mixed >> np.uint32(15)
     mixed *= np.uint32(0xC2B2AE35)
     chosen: Ints = row[mixed < np.uint32((1 << 32) // step)]
     return chosen
