@@ -12,7 +12,13 @@ from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
-from bubbleviz.model.operations import BusyIntervals, HostActivities, RankIntervals, RankOperations
+from bubbleviz.model.operations import (
+    BusyIntervals,
+    HostActivities,
+    RankIntervals,
+    RankOperations,
+    RunningTimes,
+)
 from bubbleviz.model.values import frozen
 
 #: The columns of operations that depend on the clock.
@@ -45,6 +51,7 @@ class JoinedRecordings:
         overheads: when the profiler held a rank's process up.
         hosts: what launching threads did before late launches.
         active: how long compute kernels ran in each rank's own iterations.
+        running: how long kernels and copies ran in and between these.
         collectives: of all ranks, ``iteration`` each rank's own.
         named_stage: virtual stage that names give each operation; -1 none.
         named_iteration: iteration that a range around it names; -1 none.
@@ -60,6 +67,7 @@ class JoinedRecordings:
     overheads: RankIntervals
     hosts: HostActivities
     active: ActiveTime
+    running: RunningTimes
     collectives: ReplicaCollectives
     named_stage: Ints
     named_iteration: Ints
@@ -102,6 +110,17 @@ def join(
         overheads=joined([_aligned(r.overheads, c, base) for r, c, base, _ in parts]),
         hosts=_hosts(parts),
         active=joined([replace(r.active, rank=r.active.rank + base) for r, _, base, _ in parts]),
+        running=joined(
+            [
+                replace(
+                    r.running,
+                    rank=r.running.rank + base,
+                    start_ns=c.of(r.running.start_ns),
+                    end_ns=c.of(r.running.end_ns),
+                )
+                for r, c, base, _ in parts
+            ]
+        ),
         collectives=_collectives(parts),
         named_stage=np.concatenate([r.hints.stage for r in recordings]),
         named_iteration=np.concatenate([r.hints.iteration for r in recordings]),

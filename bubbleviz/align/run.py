@@ -34,6 +34,7 @@ from bubbleviz.model.operations import (
     Operations,
     Rank,
     RankIntervals,
+    RunningTimes,
 )
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import pid_of
@@ -52,13 +53,12 @@ class Run:
         busy: their busy intervals.
         active_ns: length of the union of an iteration's compute kernels, shape
             (iterations, ranks).
-        communication_ns: length of the union of the communication kernels that ran between the
-            first start and the last end of the iteration's work on a rank; the same shape.
-        overlapped_ns: how much of that time compute kernels ran as well.
-        kernel_ns: how long any kernel ran between these two instants; the same shape.
+        kernel_ns: how long any kernel or copy ran between the first start and the last end of the
+            iteration's work on a rank; the same shape.
         gap_ns: how long none ran while work kept the rank busy: launch gaps; the same shape.
         collective_gap_ns: how long a collective ran, and no compute kernel, while an operation kept
             the rank busy; the same shape.
+        running: how long kernels and copies ran in and between iterations.
         unattributed: compute outside every compute operation.
         exposed: when a rank ran no operation, and communication that is not between two ranks.
         overheads: when the profiler held a rank's process up.
@@ -78,11 +78,10 @@ class Run:
     operations: Operations
     busy: BusyIntervals
     active_ns: Ints
-    communication_ns: Ints
-    overlapped_ns: Ints
     kernel_ns: Ints
     gap_ns: Ints
     collective_gap_ns: Ints
+    running: RunningTimes
     unattributed: RankIntervals
     exposed: RankIntervals
     overheads: RankIntervals
@@ -160,11 +159,10 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
         operations=operations,
         busy=busy,
         active_ns=_active(joined, place, staging, joined.active.active_ns),
-        communication_ns=_active(joined, place, staging, joined.active.communication_ns),
-        overlapped_ns=_active(joined, place, staging, joined.active.overlapped_ns),
         kernel_ns=_active(joined, place, staging, joined.active.kernel_ns),
         gap_ns=_active(joined, place, staging, joined.active.gap_ns),
         collective_gap_ns=_active(joined, place, staging, joined.active.collective_gap_ns),
+        running=_placed_times(joined.running, place),
         unattributed=_moved(joined.unattributed, place),
         exposed=_moved(joined.exposed, place),
         overheads=_moved(joined.overheads, place),
@@ -299,6 +297,11 @@ def _moved(intervals: RankIntervals, place: Ints) -> RankIntervals:
     rank = place[intervals.rank]
     order = np.lexsort((intervals.start_ns, rank))
     return RankIntervals(rank[order], intervals.start_ns[order], intervals.end_ns[order])
+
+
+def _placed_times(times: RunningTimes, place: Ints) -> RunningTimes:
+    times = replace(times, rank=place[times.rank])
+    return times.take(np.lexsort((times.start_ns, times.rank)))
 
 
 def _sorted(

@@ -11,6 +11,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.completeness import IterationStatus, iteration_statuses
 from bubbleviz.count.iterations import Account, Iteration, RankIteration, Ratio
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
+from bubbleviz.count.running_time import time_within
 from bubbleviz.count.summary import Summary, choose_headline, summarize
 from bubbleviz.count.time_breakdown import (
     TimeBreakdown,
@@ -118,6 +119,7 @@ class _Measurements:
         extents: first starts and last ends.
         windows: of each ratio, known where the ranks' clocks can measure them.
         breakdowns: how the time of these was used.
+        running_ns: how long any kernel or copy ran in them, shape (iterations, ranks).
         work_ns: what counts as work in them, shape (iterations, ranks).
         statuses: kind and completeness of each iteration.
         bounds: what clocks allow the windows of each ratio that needs a common clock.
@@ -130,6 +132,7 @@ class _Measurements:
     extents: Extents
     windows: Mapping[str, Windows]
     breakdowns: Mapping[str, TimeBreakdown]
+    running_ns: Mapping[str, Ints]
     work_ns: Mapping[str, Ints]
     statuses: Sequence[IterationStatus]
     bounds: Mapping[str, WindowBounds]
@@ -156,12 +159,21 @@ def _measure(run: Run) -> _Measurements:
             for ratio in ratios
         },
         breakdowns=breakdowns,
+        running_ns={name: _running_ns(run, window) for name, window in windows.items()},
         work_ns={ratio.name: _work_ns(ratio, breakdowns[ratio.name]) for ratio in ratios},
         statuses=iteration_statuses(run, extents.present),
         bounds=bounds,
         phase_ns=busy_by_phase(run),
         compute_ns=compute_time(run),
     )
+
+
+def _running_ns(run: Run, windows: Windows) -> Ints:
+    """Return how long any kernel or copy ran in each window, shape (iterations, ranks)."""
+    known = windows.known[:, None]
+    low_ns = np.where(known, windows.start_ns, 0)
+    high_ns = np.maximum(np.where(known, windows.end_ns, 0), low_ns)
+    return time_within(run.running, run.running.running_ns, low_ns, high_ns)
 
 
 def _measurable(
@@ -299,4 +311,5 @@ def _account(measurements: _Measurements, ratio: RatioDefinition, k: int, rank: 
         overlap_ns=int(breakdown.overlap_ns[k, rank]),
         unattributed_ns=int(breakdown.unattributed_ns[k, rank]),
         bubble_ns=int(breakdown.bubble_ns[k, rank]),
+        running_ns=int(measurements.running_ns[ratio.name][k, rank]),
     )

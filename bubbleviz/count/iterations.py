@@ -14,7 +14,8 @@ from bubbleviz.model.values import frozen
 class Account:
     """How one rank used the time of one window; the parts add up to the window exactly.
 
-    ``window = compute + optimizer + overlap + unattributed + bubble``
+    ``window = compute + optimizer + overlap + unattributed + bubble``; beside these stands
+    ``running_ns``, how long any kernel or copy ran in it.
     """
 
     start_ns: int
@@ -24,6 +25,7 @@ class Account:
     overlap_ns: int
     unattributed_ns: int
     bubble_ns: int
+    running_ns: int = 0
 
     @property
     def window_ns(self) -> int:
@@ -46,7 +48,7 @@ class RankIteration:
         bubble_ratio: the rank's own ratio in the same window; None where it is unknown.
         bubble_interval: bounds of it that the clocks of several hosts allow.
         missing: what the rank lacks to have a ratio, or None.
-        kernel_ns: how long any kernel ran between these, communication included.
+        kernel_ns: how long any kernel or copy ran between these, communication included.
         gap_ns: how long none ran while F, B, W, BW, R or FB kept the GPU busy: launch gaps.
     """
 

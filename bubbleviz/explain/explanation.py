@@ -7,6 +7,7 @@ import numpy as np
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
+from bubbleviz.count.running_time import time_within
 from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
@@ -17,7 +18,7 @@ from bubbleviz.explain.graph import graph_of
 from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
 from bubbleviz.explain.what_if import WhatIf, what_if
-from bubbleviz.model.columns import NONE
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import LimitationKind
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
@@ -82,13 +83,32 @@ def explain(run: Run, counts: Counts) -> Explanation:
             operations,
             receives,
             causes.idle_ns[bubbles.ratio][:, :, Cause.COLLECTIVE] + run.collective_gap_ns,
-            run.communication_ns,
-            run.overlapped_ns,
+            *_communication(run, counts, bubbles.ratio, receives),
         ),
         phase_times_of(operations, stage, averaged, receives),
         path,
         changes,
         reason,
+    )
+
+
+def _communication(run: Run, counts: Counts, ratio: str, receives: Receives) -> tuple[Ints, Ints]:
+    """Return how long communication kernels ran in iterations, and how long beside compute.
+
+    That is in a rank's window of a ratio, and from the start of the iteration's first receive on
+    where that comes before. Where an iteration has no such window, its last work ends it.
+    """
+    window, extents, running = counts.windows[ratio], counts.extents, run.running
+    known = window.known[:, None] & extents.present
+    low_ns = np.where(known, window.start_ns, extents.first_ns)
+    high_ns = np.maximum(np.where(known, window.end_ns, extents.last_ns), low_ns)
+    iteration = run.operations.iteration[receives.operation]
+    some = np.flatnonzero(iteration >= 0)
+    rank = run.operations.rank[receives.operation[some]]
+    np.minimum.at(low_ns, (iteration[some], rank), receives.start_ns[some])
+    return (
+        time_within(running, running.communication_ns, low_ns, high_ns),
+        time_within(running, running.overlapped_ns, low_ns, high_ns),
     )
 
 

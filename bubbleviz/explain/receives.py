@@ -63,7 +63,8 @@ class CommunicationTimes:
         transfer_ns: receives, once their input was ready.
         exposed_ns: the part of the transfers in which the rank was idle, and exposed collectives:
             time in which one ran and no compute kernel, in a bubble or in an operation.
-        communication_ns: union of all communication kernels in the rank's own window.
+        communication_ns: union of all communication kernels in the rank's window of the ratio that
+            bubbles are shown in, and from the start of its first receive on where that is earlier.
         overlapped_ns: the part of it in which compute kernels ran as well.
     """
 

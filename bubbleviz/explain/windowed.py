@@ -115,8 +115,6 @@ def _run(run: Run, selection: _Selection, extent_ns: tuple[int, int]) -> Run:
         operations=operations,
         busy=replace(busy, operation=selection.new_rows(busy.operation)),
         active_ns=run.active_ns[selection.iterations],
-        communication_ns=run.communication_ns[selection.iterations],
-        overlapped_ns=run.overlapped_ns[selection.iterations],
         kernel_ns=run.kernel_ns[selection.iterations],
         gap_ns=run.gap_ns[selection.iterations],
         collective_gap_ns=run.collective_gap_ns[selection.iterations],

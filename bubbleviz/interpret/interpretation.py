@@ -126,6 +126,7 @@ def _recording(
         hints=hints,
         busy=joined([rank.busy for rank in ranks]),
         active=joined([rank.active for rank in ranks]),
+        running=joined([rank.running for rank in ranks]),
         unattributed=joined([rank.unattributed for rank in ranks]),
         exposed=joined([rank.exposed for rank in ranks]),
         overheads=_overheads(profile),

@@ -28,6 +28,7 @@ from bubbleviz.model.operations import (
     RankCoverage,
     RankIntervals,
     RankOperations,
+    RunningTimes,
 )
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 from bubbleviz.model.profile import Activities, CallLog
@@ -64,7 +65,8 @@ class RankRecording:
     Attributes:
         operations: the rank's operations.
         busy: when each kept the GPU busy.
-        active: how long compute and communication kernels ran in each iteration.
+        active: how long kernels ran in each iteration.
+        running: how long kernels and copies ran in and between iterations.
         unattributed: when compute kernels ran outside operations.
         exposed: when only communication ran that is not between two ranks.
         late: operations launched while the GPU had run dry.
@@ -76,6 +78,7 @@ class RankRecording:
     operations: RankOperations
     busy: BusyIntervals
     active: ActiveTime
+    running: RunningTimes
     unattributed: RankIntervals
     exposed: RankIntervals
     late: LateLaunches
@@ -160,13 +163,16 @@ def _record_rank(
     launches, thread = launches_of(first, work.start_ns, profile.links)
     operations = RankOperations.of(keys, spans, launches)
 
+    active, running = active_time(operations, ran, busy, collectives)
+
     def launched_ns(rows: Ints) -> Ints:
         return profile.links.launch_times_ns(ran.rows[rows])
 
     return RankRecording(
         operations=operations,
         busy=busy,
-        active=active_time(operations, ran, busy, collectives),
+        active=active,
+        running=running,
         unattributed=_of_rank(ran.rank, unattributed),
         exposed=_of_rank(ran.rank, _exposed(ran, collectives, computed)),
         late=late_launches(operations, thread, computed),

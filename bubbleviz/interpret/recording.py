@@ -16,6 +16,7 @@ from bubbleviz.model.operations import (
     Limitation,
     RankIntervals,
     RankOperations,
+    RunningTimes,
 )
 from bubbleviz.model.profile import Device, Source
 from bubbleviz.model.values import frozen
@@ -57,7 +58,8 @@ class Recording:
         operations: in order of (rank, host start).
         hints: what the operations' names give beyond their keys.
         busy: when operations kept their GPU busy.
-        active: how long each rank computed and communicated, by iteration.
+        active: how long each rank computed and ran kernels, by iteration.
+        running: how long kernels and copies ran in and between iterations.
         unattributed: when compute kernels ran outside operations.
         exposed: when only communication ran that is not between two ranks.
         overheads: when the profiler held a rank's process up.
@@ -77,6 +79,7 @@ class Recording:
     hints: NameHints
     busy: BusyIntervals
     active: ActiveTime
+    running: RunningTimes
     unattributed: RankIntervals
     exposed: RankIntervals
     overheads: RankIntervals

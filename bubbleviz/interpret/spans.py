@@ -16,6 +16,7 @@ from bubbleviz.model.operations import (
     OperationKeys,
     OperationSpans,
     RankOperations,
+    RunningTimes,
 )
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, WORK, Phase
 from bubbleviz.model.values import frozen
@@ -25,15 +26,13 @@ from bubbleviz.native.operation_spans import operation_spans
 
 @frozen
 class ActiveTime(Table):
-    """How long a rank computed and communicated in an iteration, by lengths of unions of kernels.
+    """How long a rank computed and ran kernels in an iteration, by lengths of unions of kernels.
 
     Attributes:
         rank: the rank.
         iteration: the rank's iteration.
         active_ns: how long compute kernels of its work ran.
-        communication_ns: how long communication kernels ran between its first start and last end.
-        overlapped_ns: how long compute kernels of any kind ran beside these.
-        kernel_ns: how long any kernel ran in the same time.
+        kernel_ns: how long any kernel or copy ran between its first start and last end.
         gap_ns: how long none ran while its work kept the GPU busy: launch gaps.
         collective_gap_ns: how long a collective ran, and no compute kernel, while an operation kept
             the GPU busy.
@@ -42,8 +41,6 @@ class ActiveTime(Table):
     rank: Ints
     iteration: Ints
     active_ns: Ints
-    communication_ns: Ints
-    overlapped_ns: Ints
     kernel_ns: Ints
     gap_ns: Ints
     collective_gap_ns: Ints
@@ -162,8 +159,8 @@ def _busy(
 
 def active_time(
     operations: RankOperations, ran: RankWork, busy: BusyIntervals, collectives: Ints
-) -> ActiveTime:
-    """Return how long compute and communication kernels ran in each iteration of a rank.
+) -> tuple[ActiveTime, RunningTimes]:
+    """Return how long kernels ran in each iteration of a rank, and in and between all of them.
 
     Args:
         operations: of the rank.
@@ -184,14 +181,9 @@ def active_time(
     low_ns, high_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
     )
-    communicating = intervals.union(work.start_ns, work.end_ns, work.communication)
     computing = intervals.union(work.start_ns, work.end_ns, work.compute)
-    alone = intervals.difference(communicating, computing)
-    communication_ns = intervals.measure_within(communicating, low_ns, high_ns)
-    overlapped_ns = communication_ns - intervals.measure_within(alone, low_ns, high_ns)
+    running = intervals.union(work.start_ns, work.end_ns)
     of = of[groups.first]
-    rank, iteration = operations.rank[of], operations.iteration[of]
-    running = intervals.union(work.start_ns, work.end_ns, work.compute | work.communication)
     of_work = np.isin(operations.phase[busy.operation], WORK)
     occupied = intervals.union(busy.start_ns[of_work], busy.end_ns[of_work])
     collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
@@ -199,16 +191,49 @@ def active_time(
     in_gaps = intervals.difference(
         uncovered, intervals.difference(uncovered, _computing(operations, busy))
     )
-    return ActiveTime(
-        rank=rank,
-        iteration=iteration,
+    active = ActiveTime(
+        rank=operations.rank[of],
+        iteration=operations.iteration[of],
         active_ns=active_ns,
-        communication_ns=communication_ns,
-        overlapped_ns=overlapped_ns,
         kernel_ns=intervals.measure_within(running, low_ns, high_ns),
         gap_ns=intervals.measure_within(intervals.difference(occupied, running), low_ns, high_ns),
         collective_gap_ns=intervals.measure_within(in_gaps, low_ns, high_ns),
     )
+    return active, _running_times(ran, running, computing, (low_ns, high_ns))
+
+
+def _running_times(
+    ran: RankWork,
+    running: intervals.Intervals,
+    computing: intervals.Intervals,
+    iterations: intervals.Intervals,
+) -> RunningTimes:
+    """Return how long kernels and copies of a rank ran in and between its iterations.
+
+    Args:
+        ran: all that ran on it.
+        running: when any of that did.
+        computing: when compute kernels did.
+        iterations: first starts and last ends of the iterations' work.
+    """
+    work = ran.work
+    communicating = intervals.union(work.start_ns, work.end_ns, work.communication)
+    alone = intervals.difference(communicating, computing)
+    worked = intervals.union(*iterations)
+    between = [intervals.difference(times, worked) for times in (running, communicating, alone)]
+    ends = np.sort(np.concatenate([*iterations, *(end for pair in between for end in pair)]))
+    ends = ends[np.diff(ends, prepend=ends[:1] - 1) > 0]
+    start_ns, end_ns = ends[:-1], ends[1:]
+    running_ns = intervals.measure_within(running, start_ns, end_ns)
+    communication_ns = intervals.measure_within(communicating, start_ns, end_ns)
+    return RunningTimes(
+        rank=np.full(len(start_ns), ran.rank, np.int64),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        running_ns=running_ns,
+        communication_ns=communication_ns,
+        overlapped_ns=communication_ns - intervals.measure_within(alone, start_ns, end_ns),
+    ).take(running_ns > 0)
 
 
 def _computing(operations: RankOperations, busy: BusyIntervals) -> intervals.Intervals:

@@ -272,6 +272,30 @@ class RankIntervals(Table):
 
 
 @frozen
+class RunningTimes(Table):
+    """How long kernels and copies ran on ranks, stretch by stretch; disjoint, sorted by rank.
+
+    Between two iterations' work a stretch is one in which the same things run; an iteration's work
+    is one stretch (cut where another's begins or ends), so that the table stays small.
+
+    Attributes:
+        rank: the rank.
+        start_ns: of the stretch.
+        end_ns: of the stretch.
+        running_ns: how long any kernel or copy ran in it.
+        communication_ns: how long any communication kernel did.
+        overlapped_ns: how long compute kernels of any kind ran beside these.
+    """
+
+    rank: Ints
+    start_ns: Ints
+    end_ns: Ints
+    running_ns: Ints
+    communication_ns: Ints
+    overlapped_ns: Ints
+
+
+@frozen
 class HostActivities(Table):
     """What launching threads did while their GPU had run dry: long calls, and ranges.
 

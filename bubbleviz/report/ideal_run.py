@@ -20,6 +20,7 @@ from bubbleviz.model.operations import (
     ProfileSummary,
     Rank,
     RankIntervals,
+    RunningTimes,
 )
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.ideal import Ideal
@@ -45,11 +46,10 @@ def report_of(ideal: Ideal) -> Report:
         operations=operations,
         busy=busy,
         active_ns=group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages),
-        communication_ns=np.zeros((1, stages), np.int64),
-        overlapped_ns=np.zeros((1, stages), np.int64),
         kernel_ns=group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages),
         gap_ns=np.zeros((1, stages), np.int64),
         collective_gap_ns=np.zeros((1, stages), np.int64),
+        running=RunningTimes(*(none.copy() for _ in RunningTimes.column_names())),
         unattributed=nothing,
         exposed=nothing,
         overheads=nothing,

@@ -31,9 +31,8 @@ class KernelTime:
     """Sums over the ranks of the averaged iterations, in nanoseconds.
 
     Attributes:
-        extent_ns: from a rank's first operation to the end of its last.
-        kernel_ns: of that, time in which any kernel ran, communication included.
         window_ns: windows of the primary ratio.
+        kernel_ns: of these, time in which any kernel (communication included) or copy ran.
         bubble_ns: bubble in these.
         gap_ns: launch gaps: an operation kept the GPU busy, and no kernel ran.
         unattributed_ns: compute outside every operation, in the windows of the primary ratio.
@@ -43,9 +42,8 @@ class KernelTime:
         rank_time: the same times of that rank.
     """
 
-    extent_ns: int
-    kernel_ns: int
     window_ns: int
+    kernel_ns: int
     bubble_ns: int
     gap_ns: int
     unattributed_ns: int
@@ -55,8 +53,8 @@ class KernelTime:
 
     @property
     def share(self) -> float | None:
-        """Share of the time in which any kernel ran; None where no rank has any time."""
-        return self.kernel_ns / self.extent_ns if self.extent_ns else None
+        """Share of the windows in which any kernel ran; None where no rank has any time."""
+        return self.kernel_ns / self.window_ns if self.window_ns else None
 
     @property
     def gaps_outweigh(self) -> bool:
@@ -133,9 +131,8 @@ def _summed(report: Report, ranks: Sequence[RankIteration]) -> KernelTime:
         rank.accounts[report.headline] for rank in ranks if report.headline in rank.accounts
     ]
     return KernelTime(
-        extent_ns=sum(rank.last_ns - rank.first_ns for rank in ranks),
-        kernel_ns=sum(rank.kernel_ns for rank in ranks),
         window_ns=sum(account.window_ns for account in accounts),
+        kernel_ns=sum(account.running_ns for account in accounts),
         bubble_ns=sum(account.bubble_ns for account in accounts),
         gap_ns=sum(rank.gap_ns for rank in ranks),
         unattributed_ns=sum(account.unattributed_ns for account in accounts),

@@ -20,6 +20,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
+from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.graph import Graph, graph_of
 from bubbleviz.explain.phase_times import phase_times_of
@@ -713,33 +714,67 @@ def test_what_is_exposed_lies_in_the_gaps_that_transfers_make() -> None:
         assert exposed[after] == gap_ns == 300 * US
 
 
-def test_overlap_is_that_of_kernels() -> None:
-    path, report = planted("slow link")
+def _kernels_of(path: str) -> list[tuple[int, ...]]:
+    """Return start, end, pid and device of kernels, and whether they communicate."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        kernels = database.execute(
+        return database.execute(
             "SELECT start, \"end\", globalPid >> 24 & 0xFFFFFF, deviceId, value LIKE '%nccl%' "
             "FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName"
         ).fetchall()
+
+
+def _communication_window(report: Report, index: int, own: RankIteration) -> tuple[int, int]:
+    """Return when the communication of a rank's iteration begins and ends."""
+    receives, account = report.explanation.receives, own.accounts.get(report.bubbles.ratio)
+    of = report.operations.take(receives.operation)
+    first = receives.start_ns[(of.iteration == index) & (of.rank == own.rank)]
+    start_ns = own.first_ns if account is None else account.start_ns
+    end_ns = own.last_ns if account is None else account.end_ns
+    return min([start_ns, *first.tolist()]), end_ns
+
+
+@pytest.mark.parametrize("source", ["slow link", "1f1b", "zb-h2", "zb-v"])
+def test_overlap_is_that_of_kernels(source: str) -> None:
+    report = planted(source)[1] if source in RUNS else bubbleviz.analyze(FIXTURES / source)
+    kernels = [
+        (start_ns + summary.clock_offset_ns, end_ns + summary.clock_offset_ns, number, *row)
+        for number, summary in enumerate(report.profiles)
+        for start_ns, end_ns, *row in _kernels_of(summary.path)
+    ]
     for iteration in report.iterations:
         for own in iteration.ranks:
             rank = report.ranks[own.rank]
-            mine = [k for k in kernels if (k[2], k[3]) == (rank.pid, rank.device_id)]
+            mine = [k for k in kernels if k[2:5] == (rank.profile, rank.pid, rank.device_id)]
+            low_ns, high_ns = _communication_window(report, iteration.index, own)
             edges = sorted(
-                {own.first_ns, own.last_ns}
-                | {t for k in mine for t in k[:2] if own.first_ns < t < own.last_ns}
+                {low_ns, high_ns} | {t for k in mine for t in k[:2] if low_ns < t < high_ns}
             )
             told = [0, 0]
             for low, high in pairwise(edges):
                 open_now = [k for k in mine if k[0] <= low < k[1]]
-                if any(k[4] for k in open_now):
+                if any(k[5] for k in open_now):
                     told[0] += high - low
-                    told[1] += (high - low) * any(not k[4] for k in open_now)
+                    told[1] += (high - low) * any(not k[5] for k in open_now)
             communication = report.explanation.communication
 
             assert told == [
                 communication.communication_ns[iteration.index, own.rank],
                 communication.overlapped_ns[iteration.index, own.rank],
             ]
+            assert communication.exposed_ns[iteration.index, own.rank] <= told[0]
+
+
+def test_kernels_of_iterations_are_those_that_idle_counts() -> None:
+    """In 1f1b no communication runs between the iterations' windows."""
+    communication = bubbleviz.analyze(FIXTURES / "1f1b").explanation.communication
+    devices = [device.breakdown for device in bubbleviz.idle(FIXTURES / "1f1b").devices]
+
+    assert communication.communication_ns.sum(axis=0).tolist() == [
+        device.communication_ns for device in devices
+    ]
+    assert communication.overlapped_ns.sum(axis=0).tolist() == [
+        device.communication_ns - device.exposed_communication_ns for device in devices
+    ]
 
 
 def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_the_share_of_kernels_stands_beside_the_ratio_where_the_text_has_it(
     kernels = document(report)["summary"]["kernel_time"]
     assert (kernels["beside_headline"], kernels["share"]) == (
         shown,
-        pytest.approx(kernels["kernel_ns"] / kernels["extent_ns"]),
+        pytest.approx(kernels["kernel_ns"] / kernels["window_ns"]),
     )
 
 

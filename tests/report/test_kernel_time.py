@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
+from bubbleviz.model.operations import Rank
 from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.render.formats.svg import RENDERER as SVG
 from bubbleviz.render.text.headline import headline_lines
@@ -47,7 +48,7 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
     active = sum(o.active_ns for o in work)
     assert time.gap_ns == spans - active > 0
     assert time.kernel_ns == active
-    assert time.share == pytest.approx(active / time.extent_ns)
+    assert time.share == pytest.approx(active / time.window_ns)
     sentence = first_thing(report) or ""
     assert sentence.startswith("Launch gaps inside operations, in which no kernel runs, take ")
     assert f"take {100 * time.gap_ns / time.window_ns:.2f} % of the window" in sentence
@@ -77,7 +78,7 @@ def test_a_collective_inside_an_operation_is_no_launch_gap(tmp_path: Path) -> No
 
     time = kernel_time_of(bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges)))
 
-    assert (time.gap_ns, time.kernel_ns, time.extent_ns) == (0, 200, 200)
+    assert (time.gap_ns, time.kernel_ns, time.window_ns) == (0, 200, 200)
 
 
 def test_missing_ranks_come_before_launch_gaps(tmp_path: Path) -> None:
@@ -167,16 +168,56 @@ def test_dense_fixtures_say_nothing_of_gaps(source: str) -> None:
     assert not re.search("[Ll]aunch gaps|Compute outside", first_thing(report) or "")
 
 
+@pytest.mark.parametrize("source", ["1f1b", "zb-v"])
+def test_the_share_is_that_of_a_plain_count(tmp_path: Path, source: str) -> None:
+    report = _shortened(tmp_path, source)
+
+    ran = {rank.index: _running(tmp_path, report, rank) for rank in report.ranks}
+    inside = windows = 0
+    for iteration in report.iterations:
+        for own in iteration.ranks if iteration.averaged else ():
+            account = own.accounts[report.headline]
+            low_ns, high_ns, until_ns = account.start_ns, account.end_ns, account.start_ns
+            windows += high_ns - low_ns
+            for start_ns, end_ns in ran[own.rank]:
+                begin_ns = max(start_ns, until_ns)
+                inside += max(min(end_ns, high_ns) - begin_ns, 0)
+                until_ns = max(until_ns, min(end_ns, high_ns))
+    time = kernel_time_of(report)
+    assert (time.kernel_ns, time.window_ns) == (inside, windows)
+    assert time.share == inside / windows
+
+
+def _running(folder: Path, report: Report, rank: Rank) -> list[tuple[int, int]]:
+    """Return start and end of a rank's kernels and copies, in order of start."""
+    path = folder / Path(report.profiles[rank.profile].path).name
+    tables = ("KERNEL", "MEMCPY", "MEMSET")
+    with closing(sqlite3.connect(path)) as database:
+        known = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        rows = [
+            row
+            for table in tables
+            if f"CUPTI_ACTIVITY_KIND_{table}" in known
+            for row in database.execute(
+                f'SELECT start, "end" FROM CUPTI_ACTIVITY_KIND_{table} '
+                "WHERE deviceId = ? AND globalPid >> 24 & 0xFFFFFF = ?",
+                (rank.device_id, rank.pid),
+            )
+        ]
+    offset_ns = report.profiles[rank.profile].clock_offset_ns
+    return sorted((start_ns + offset_ns, end_ns + offset_ns) for start_ns, end_ns in rows)
+
+
 def test_half_of_the_work_is_not_most_of_it() -> None:
-    half = KernelTime(100, 90, 100, 60, 20, 0, work_ns=40)
-    more = KernelTime(100, 90, 100, 60, 21, 0, work_ns=40)
+    half = KernelTime(100, 90, 60, 20, 0, work_ns=40)
+    more = KernelTime(100, 90, 60, 21, 0, work_ns=40)
 
     assert (half.gaps_fill_work, more.gaps_fill_work) == (False, True)
 
 
 def test_what_is_as_large_as_the_bubble_does_not_outweigh_it() -> None:
-    even = KernelTime(100, 90, 100, 5, 5, 5)
-    nothing = KernelTime(0, 0, 0, 0, 0, 0)
+    even = KernelTime(100, 90, 5, 5, 5)
+    nothing = KernelTime(0, 0, 0, 0, 0)
 
     assert (even.gaps_outweigh, even.unattributed_outweighs) == (False, False)
     assert (nothing.gaps_outweigh, nothing.share) == (False, None)

@@ -27,7 +27,8 @@ _COMMUNICATION = (
     "exposed: transfer while the rank runs nothing, and time in which a collective and no compute "
     "kernel runs, inside operations too (≥: of the other communication nothing tells waiting from "
     "transfer); "
-    "overlap: share of communication kernels' time in which compute kernels run"
+    "kernels: communication kernels in the window, and from the iteration's first receive on; "
+    "overlap: the share of that in which compute kernels run"
 )
 
 
