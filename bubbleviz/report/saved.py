@@ -74,6 +74,7 @@ class SavedReport:
         contradicted: whether a ratio needs clocks that contradict each other.
         ratios: in the report's order.
         restrictions: why the ratios are not those of a whole pipeline, what weighs most first.
+        kernels: for how much of the time kernels ran, in words, where that stands beside the ratio.
     """
 
     version: str
@@ -83,6 +84,7 @@ class SavedReport:
     contradicted: bool
     ratios: tuple[SavedRatio, ...]
     restrictions: tuple[Restriction, ...] = ()
+    kernels: str | None = None
 
     @property
     def restriction(self) -> str | None:
@@ -233,11 +235,17 @@ class _IterationFlags:
 
 
 @frozen
+class _KernelTime:
+    sentence: str | None = None
+
+
+@frozen
 class _Summary:
     iterations: _Count
     bubble_ratio: dict[str, Average]
     window_ns: dict[str, Average]
     bubble_interval: dict[str, tuple[_Finite, _Finite] | None] = field(default_factory=dict)
+    kernel_time: _KernelTime | None = None
 
 
 @frozen
@@ -433,4 +441,5 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
             for name, bubble in summary.bubble_ratio.items()
         ),
         restrictions=_restrictions(document),
+        kernels=None if summary.kernel_time is None else summary.kernel_time.sentence,
     )

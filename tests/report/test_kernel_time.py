@@ -7,6 +7,7 @@ import re
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.render.formats.svg import RENDERER as SVG
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.advice import first_thing
+from bubbleviz.report.compare.comparison import ComparedRun, compare, saved_of
+from bubbleviz.report.compare.gate import checks, limits_of
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report, View
+from bubbleviz.report.saved import read_saved
 from tests.planting import Planting, Truth, plant
 from tests.support.nsys_exports import C, K, R, profile
 
@@ -142,6 +146,25 @@ def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, 
     )
     entry = json.loads(JSON.render(report, View()))["summary"]["kernel_time"]
     assert (entry["beside_headline"], entry["sentence"]) == (True, told)
+
+
+@pytest.mark.parametrize("which", ["1", "deviceId = 2", "0"])
+def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, which: str) -> None:
+    report = _shortened(tmp_path, "1f1b", which)
+    told = kernel_time_of(report).sentence
+    saved = tmp_path / "report.json"
+    saved.write_text(JSON.render(report, View()))
+
+    read = read_saved(str(saved))
+
+    assert read.kernels == saved_of(report).kernels == told
+    assert (told is None) == (which == "0")
+    (check,) = checks(read, limits_of(["schedule=1"]), str(saved))
+    assert check.passed
+    assert ("any kernel ran for" in check.line) == (told is not None)
+    run = ComparedRun("slow", str(saved), read)
+    notes = "\n".join(compare([run, replace(run, title="other")]).notes)
+    assert (f"slow: {told}; much is lost" in notes) == (told is not None)
 
 
 def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.summary import Spread
+from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.report.compare.significance import MeanDifference, difference
+from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 
@@ -79,6 +81,7 @@ def saved_of(report: Report) -> SavedReport:
             for name, bubble in summary.bubble_ratio.items()
         ),
         restrictions=report.restrictions,
+        kernels=kernel_time_of(report).sentence,
     )
 
 
@@ -132,6 +135,12 @@ def _row(name: str, ratios: Sequence[SavedRatio | None]) -> RatioRow:
 
 def _notes(runs: Sequence[ComparedRun], rows: Sequence[RatioRow]) -> Iterator[str]:
     yield from _restrictions(runs)
+    yield from (
+        f"{run.title}: {one_line(run.saved.kernels, 200)}; much is lost inside operations or "
+        "beside them, which its ratios do not show"
+        for run in runs
+        if run.saved.kernels is not None
+    )
     for place, run in enumerate(runs):
         if gains := [row for row in rows if _longer(row, place)]:
             yield _no_gain(runs, gains, place)

@@ -35,6 +35,7 @@ class Check:
         contradicted: whether the ratio needs clocks that contradict each other.
         restrictions: why the ratio is not that of a whole pipeline.
         allow_incomplete: whether it may pass though ranks or stages are, or may be, missing.
+        kernels: for how much of the time kernels ran, in words, where that stands beside the ratio.
     """
 
     limit: Limit
@@ -44,6 +45,7 @@ class Check:
     contradicted: bool = False
     restrictions: tuple[Restriction, ...] = ()
     allow_incomplete: bool = False
+    kernels: str | None = None
 
     @property
     def within(self) -> bool:
@@ -82,6 +84,8 @@ class Check:
         if self.restrictions:
             reasons = "; ".join(restriction.text for restriction in self.restrictions)
             yield f"{reasons}, see the report's limitations"
+        if self.kernels is not None:
+            yield one_line(self.kernels, 200)
 
 
 def _written(value: float, limit: Limit) -> str:
@@ -163,6 +167,7 @@ def checks(
                 ratio.contradicted,
                 saved.restrictions,
                 allow_incomplete,
+                saved.kernels,
             )
         )
     return tuple(results)
