@@ -51,7 +51,10 @@ class RowCheck:
                 "profile is damaged: their time counts as idle; export or record it again"
             )
             yield Limitation(
-                "kernels without a duration", reason, self.lengthless, LimitationKind.COSTS
+                "kernels without a duration",
+                reason,
+                self.lengthless,
+                LimitationKind.KERNELS_LEFT_OUT,
             )
 
 
