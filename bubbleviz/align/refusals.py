@@ -12,7 +12,8 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of
-from bubbleviz.model.operations import LimitationKind, RankOperations
+from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
 

@@ -25,12 +25,11 @@ from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, places_in, without
 from bubbleviz.model.intervals import group_sum
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
-    Limitation,
-    LimitationKind,
     Operations,
     Rank,
     RankIntervals,

@@ -51,7 +51,8 @@ from bubbleviz.align.virtual_stages import (
 )
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, distinct_rows
-from bubbleviz.model.operations import Limitation, RankOperations
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.values import frozen
 

@@ -11,7 +11,8 @@ from bubbleviz.align.pipelines import Parallel, RankNumbers
 from bubbleviz.align.stage_checks import slacks
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, without
-from bubbleviz.model.operations import Limitation, LimitationKind, RankOperations
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 
 #: Ranks that a limitation lists.

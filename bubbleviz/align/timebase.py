@@ -18,7 +18,7 @@ from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.staging import Staging
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.values import frozen
 
 _COLLECTIVES_DROPPED = Limitation(

@@ -19,7 +19,7 @@ from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
 from bubbleviz.explain.what_if import WhatIf, what_if
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.operations import LimitationKind
+from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen

@@ -17,7 +17,8 @@ from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.operations import Limitation, Operations, RankIntervals
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 

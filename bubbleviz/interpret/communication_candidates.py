@@ -27,7 +27,7 @@ from bubbleviz.conventions.kinds import (
 from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import one_line
 

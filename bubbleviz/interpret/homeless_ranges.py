@@ -15,7 +15,7 @@ from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.intervals import group_sum
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 

@@ -11,7 +11,8 @@ from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.truncation import OPEN, UNRECORDED
 from bubbleviz.model.columns import Bools, Codes, Ints
 from bubbleviz.model.grouping import groups_of, without
-from bubbleviz.model.operations import Limitation, LimitationKind, RankOperations
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile
 

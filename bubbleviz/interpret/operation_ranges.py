@@ -10,7 +10,7 @@ from bubbleviz.interpret.homeless_ranges import limitations_of_homeless
 from bubbleviz.interpret.iterations import HostOrder, constant_names, number_iterations
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.model.values import frozen

@@ -16,7 +16,7 @@ from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
 from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.values import frozen

@@ -10,10 +10,10 @@ from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.coverage import Coverage
 from bubbleviz.interpret.keys import NameHints
 from bubbleviz.interpret.spans import ActiveTime
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
-    Limitation,
     RankIntervals,
     RankOperations,
     RunningTimes,

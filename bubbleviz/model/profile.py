@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import Bools, Codes, Ints, Table
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.nccl_payloads import Payloads
-from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.values import frozen
 

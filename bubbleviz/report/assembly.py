@@ -16,13 +16,8 @@ from bubbleviz.count.lacking_operations import lacking_operations
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.operations import (
-    Limitation,
-    LimitationKind,
-    ProfileSummary,
-    RankCoverage,
-    UnattributedKernels,
-)
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.report.report import NOTICEABLE, Report
 

@@ -15,10 +15,9 @@ from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import (
     BusyIntervals,
-    Limitation,
-    LimitationKind,
     Operations,
     ProfileSummary,
     Rank,

@@ -12,7 +12,7 @@ from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.paths import InputFile
 
 if TYPE_CHECKING:
-    from bubbleviz.model.operations import Limitation
+    from bubbleviz.model.limitations import Limitation
 
 T = TypeVar("T")
 
@@ -51,6 +51,6 @@ def read_each(
 
 def unreadable_profile(reason: str) -> Limitation:
     """Return the limitation for a file of a directory that cannot be read."""
-    from bubbleviz.model.operations import Limitation, LimitationKind
+    from bubbleviz.model.limitations import Limitation, LimitationKind
 
     return Limitation("a profile of the directory", reason, kind=LimitationKind.PROFILE_UNREADABLE)

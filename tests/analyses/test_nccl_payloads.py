@@ -16,8 +16,8 @@ from bubbleviz.analyses.nccl.communications import Split
 from bubbleviz.analyses.nccl.kernel_names import parse_kernel_name
 from bubbleviz.analyses.nccl.profiles import read_nccl_profile
 from bubbleviz.analyses.nccl.totals import totals_of
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.nccl_payloads import Payloads
-from bubbleviz.model.operations import Limitation
 from bubbleviz.sources.nsys.export import opened
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns, notes

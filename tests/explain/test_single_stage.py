@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
 from tests.planting import Planting, plant

@@ -15,7 +15,7 @@ from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.linking.lost_kernels import LostKernels, ProcessLoss, WorklessRows
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.render.formats.json import render
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.compare.comparison import saved_of

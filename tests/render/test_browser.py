@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from bubbleviz.api import analyze
 from bubbleviz.cli.serving import serving
 from bubbleviz.count.iterations import Iterations
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.render.formats import html
 from bubbleviz.render.formats.json import document

@@ -21,7 +21,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.summary import Spread
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.render.formats.latex import escaped, render
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report, View

@@ -14,7 +14,7 @@ import bubbleviz
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.summary import Summary, spread
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.documents import notebook
 from bubbleviz.render.documents.notebook import (

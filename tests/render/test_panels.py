@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.panels import Panel, draw_panels
 from bubbleviz.report.report import Report, View

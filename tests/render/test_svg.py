@@ -9,9 +9,7 @@ from itertools import combinations
 import pytest
 
 from bubbleviz.count.iterations import Account, Iterations, Ratio
-from bubbleviz.model.operations import (
-    Limitation,
-)
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.formats.svg import RENDERER, render

@@ -11,7 +11,8 @@ import pytest
 import bubbleviz
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.operations import Limitation, RankCoverage
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operations import RankCoverage
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import inert
 from bubbleviz.render.formats import json

@@ -15,7 +15,7 @@ import pytest
 
 from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import renderers
 from bubbleviz.render.picture.drawing import picture

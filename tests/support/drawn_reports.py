@@ -17,9 +17,9 @@ from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.explain.receives import CommunicationTimes, Receives
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import (
     BusyIntervals,
-    Limitation,
     Operations,
     ProfileSummary,
     Rank,

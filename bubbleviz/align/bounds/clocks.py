@@ -15,7 +15,7 @@ import numpy as np
 from bubbleviz.align.bounds.offsets import Correction
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.values import frozen
 

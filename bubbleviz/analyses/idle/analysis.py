@@ -18,7 +18,7 @@ from bubbleviz.interpret.fleet.run_recordings import refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.interpret.steps import pattern_of
 from bubbleviz.model.choices import SHORTEST_US
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch

@@ -26,8 +26,8 @@ from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.grouping import distinct, without
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import Numbering
-from bubbleviz.model.operations import Limitation
 from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window

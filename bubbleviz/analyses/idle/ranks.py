@@ -22,7 +22,7 @@ from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Profile, pid_of
 from bubbleviz.model.window import Window
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from bubbleviz.model.columns import Ints, Table
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.values import frozen
 
 #: The terms of the report; also in the JSON.

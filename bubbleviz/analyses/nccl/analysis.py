@@ -34,7 +34,7 @@ from bubbleviz.analyses.nccl.totals import Communication, FileRead
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch

@@ -10,7 +10,7 @@ from bubbleviz.analyses.nccl.communications import Alignment, Communications, Re
 from bubbleviz.analyses.nccl.profiles import NcclProfile
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.sources.nccl.events import EventFile
 
 

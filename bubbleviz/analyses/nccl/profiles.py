@@ -33,7 +33,7 @@ from bubbleviz.interpret.told_operations import (
     with_told_operations,
 )
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.profile import Profile, Source
 from bubbleviz.model.values import frozen

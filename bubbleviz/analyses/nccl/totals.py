@@ -19,7 +19,7 @@ from bubbleviz.analyses.nccl.communications import (
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import UNKNOWN
 

@@ -13,8 +13,8 @@ from bubbleviz.analyses.pgle.instructions import LeftOut, Samples
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import Numbering
-from bubbleviz.model.operations import Limitation
 from bubbleviz.model.values import frozen
 
 Floats = npt.NDArray[np.float64]

@@ -22,7 +22,7 @@ from bubbleviz.interpret.other_commands import other_commands
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen

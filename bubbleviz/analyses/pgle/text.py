@@ -10,7 +10,7 @@ from rich.text import Text
 from bubbleviz.analyses.pgle.comparison import CostComparison
 from bubbleviz.analyses.pgle.costs import Costs
 from bubbleviz.analyses.pgle.files import formats
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.text.cells import omitted, shortened, titled

@@ -33,7 +33,8 @@ from bubbleviz.explain.recognition.reasons import (
     STAGES_MISSING,
 )
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.operations import LimitationKind, Operations, Rank
+from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen

@@ -9,7 +9,7 @@ from bubbleviz.interpret.fleet.fleet import Fleet
 from bubbleviz.interpret.fleet.glances import Glance
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host, note_paths
 from bubbleviz.progress import Progress
 from bubbleviz.sources.directories import unreadable_profile

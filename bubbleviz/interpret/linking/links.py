@@ -15,7 +15,7 @@ from bubbleviz.interpret.linking.place_check import PlaceCheck
 from bubbleviz.interpret.linking.row_check import RowCheck
 from bubbleviz.interpret.linking.time_check import TimeCheck
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, CallLog, Calls, Source, impossible_times
 from bubbleviz.model.values import frozen
 

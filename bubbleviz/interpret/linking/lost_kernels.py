@@ -19,7 +19,7 @@ import numpy as np
 from bubbleviz.interpret.linking.launches import Launches
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, CallLog, Calls, pid_of, process_of
 from bubbleviz.model.texts import percent
 from bubbleviz.model.values import frozen

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Device, Source, pid_of
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen

@@ -14,7 +14,7 @@ import numpy as np
 from bubbleviz.interpret.linking.launches import Launches
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import UNCORRELATED, Activities, CallLog
 from bubbleviz.model.values import frozen
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from bubbleviz.model.capture import outside_capture
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import IMPOSSIBLE_NS, Activities, outside_limitation
 from bubbleviz.model.values import frozen
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from bubbleviz.conventions.launching_calls import WORK_CALLS
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     HOST,
     Device,

@@ -11,7 +11,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import found_in
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Calls, Ranges, correlations, process_of
 from bubbleviz.sources.in_memory import InMemoryCalls
 from bubbleviz.sources.kineto.event_columns import (

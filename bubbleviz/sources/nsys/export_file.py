@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     IMPOSSIBLE_NS,
     Contents,

@@ -17,8 +17,8 @@ from bubbleviz.conventions.launching_calls import (
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Codes, Ints, widened
 from bubbleviz.model.grouping import distinct, groups_of, places_in
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.numbering import BlockNumbering
-from bubbleviz.model.operations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     KERNELS,
     PAGE_MIGRATION,

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, places_in
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.nccl_payloads import Payloads
-from bubbleviz.model.operations import Limitation
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import query

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Ranges, TableCount
 from bubbleviz.model.texts import counted
 from bubbleviz.sources.nsys.export import GRAPH, KERNEL, NVTX, RUNTIME, Export

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import (
     Device,
     Overheads,

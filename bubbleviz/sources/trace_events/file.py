@@ -24,7 +24,7 @@ from typing import Generic
 import msgspec
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile, unpacked

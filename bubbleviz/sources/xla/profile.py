@@ -11,7 +11,7 @@ import numpy as np
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.columns import Bools, Ints, joined
-from bubbleviz.model.operations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
     HOST,

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.model.operations import Limitation
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.trace_events.file import TraceFile, opened_trace
