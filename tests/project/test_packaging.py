@@ -7,6 +7,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -82,6 +83,22 @@ def test_the_package_says_that_it_is_typed() -> None:
 HEAVY = ("arro3", "drawsvg", "intervaltree", "numpy", "scipy", "sqlalchemy", "sqlite3")
 
 
+def loaded_by(arguments: Sequence[str], found: str) -> str:
+    """Return the exit code of a command in a fresh process, and what an expression then gives."""
+    script = (
+        "import sys; from bubbleviz.cli.app import main; code = main(sys.argv[1:]); "
+        f"print(code, {found})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=CHECKOUT,
+    )
+    return done.stdout.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -112,19 +129,9 @@ HEAVY = ("arro3", "drawsvg", "intervaltree", "numpy", "scipy", "sqlalchemy", "sq
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_help_and_refusals_load_nothing_heavy(arguments: list[str], code: int) -> None:
-    script = (
-        "import sys; from bubbleviz.cli.app import main; code = main(sys.argv[1:]); "
-        f"print(code, sorted(set({HEAVY}) & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=CHECKOUT,
-    )
+    found = f"sorted(set({HEAVY}) & set(sys.modules))"
 
-    assert done.stdout.splitlines()[-1] == f"{code} []"
+    assert loaded_by(arguments, found) == f"{code} []"
 
 
 #: What small profiles do without, by the command: each takes 5 to 200 ms to import.
@@ -150,19 +157,9 @@ LEFT_OUT = {
 def test_a_small_profile_loads_only_what_it_needs(
     arguments: tuple[str, ...], left_out: tuple[str, ...]
 ) -> None:
-    script = (
-        "import sys; from bubbleviz.cli.app import main; code = main(sys.argv[1:]); "
-        f"print(code, [m for m in {left_out} if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=CHECKOUT,
-    )
+    found = f"[m for m in {left_out} if m in sys.modules]"
 
-    assert done.stdout.splitlines()[-1] == "0 []"
+    assert loaded_by(arguments, found) == "0 []"
 
 
 # --- commands
