@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bubbleviz.align.run import RunHints, merge_recordings
 from bubbleviz.conventions.collective_operations import OPERATION_GLOBS
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds, find_conventions
@@ -17,18 +17,15 @@ from bubbleviz.conventions.recognition import (
     scores_of,
     with_iterations,
 )
-from bubbleviz.count.count import count
-from bubbleviz.count.draft_trial import TriedDraft, best_draft
-from bubbleviz.explain.explanation import explain
 from bubbleviz.interpret.communication_candidates import candidates_in
 from bubbleviz.interpret.inspection import Inspection, look_over
 from bubbleviz.interpret.other_commands import other_commands, work_in
 from bubbleviz.interpret.record import opened_profile
 from bubbleviz.model.private_names import note_host
-from bubbleviz.render.text.headline import headline_lines
-from bubbleviz.report.assembly import assemble, schedule_ran, with_schedule
-from bubbleviz.report.report import Report
 from bubbleviz.sources.paths import find_profiles
+
+if TYPE_CHECKING:
+    from bubbleviz.count.draft_trial import TriedDraft
 
 
 def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] = ()) -> Inspection:
@@ -62,6 +59,9 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
             candidates = candidates_in(work, file, extended_kinds(given))
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
+            # Most profiles need no draft.
+            from bubbleviz.count.draft_trial import best_draft
+
             additions = tuple(each for each in given if not each.patterns)
             inspection = _tried(inspection, best_draft(opened, drafted, additions))
         if inspection.analysable:
@@ -73,6 +73,13 @@ def _tried(inspection: Inspection, best: TriedDraft | None) -> Inspection:
     """Return the inspection with the best draft and what an analysis says of it; None for none."""
     if best is None:
         return inspection.tried(None, None)
+    from bubbleviz.align.run import RunHints, merge_recordings
+    from bubbleviz.count.count import count
+    from bubbleviz.explain.explanation import explain
+    from bubbleviz.render.text.headline import headline_lines
+    from bubbleviz.report.assembly import assemble, schedule_ran, with_schedule
+    from bubbleviz.report.report import Report
+
     recordings = [best.recording]
     run = merge_recordings(recordings, RunHints())
     counts = count(run)
