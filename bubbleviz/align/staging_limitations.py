@@ -14,6 +14,7 @@ from bubbleviz.model.grouping import distinct, distinct_rows, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
+from bubbleviz.model.texts import listed
 
 #: Ranks that a limitation lists.
 _LISTED = 8
@@ -93,9 +94,8 @@ def ranks_missing(
     absent = _absent_ranks(numbers, parallel)
     if len(absent) == 0:
         return ()
-    listed = ", ".join(map(str, absent[:_LISTED].tolist()))
-    listed += ", …" if len(absent) > _LISTED else ""
-    reason = f"no profile holds ranks {listed}; ratios are incomplete"
+    ranks = listed(map(str, absent.tolist()), _LISTED)
+    reason = f"no profile holds ranks {ranks}; ratios are incomplete"
     return (Limitation("ranks without a profile", reason, len(absent)),)
 
 
@@ -104,10 +104,8 @@ def _of_world(numbers: RankNumbers, world: int) -> tuple[Limitation, ...]:
     count = len(numbers.number)
     which = ""
     if numbers.named and int(numbers.number.max(initial=0)) < world:
-        numbers_held = ", ".join(map(str, np.sort(numbers.number)[:_LISTED].tolist()))
-        which = (
-            f" (rank{'' if count == 1 else 's'} {numbers_held}{', …' if count > _LISTED else ''})"
-        )
+        numbers_held = listed(map(str, np.sort(numbers.number).tolist()), _LISTED)
+        which = f" (rank{'' if count == 1 else 's'} {numbers_held})"
     reason = (
         f"the profiles hold {count:,}{which} of the {world:,} ranks of the run; ratios are "
         "incomplete"

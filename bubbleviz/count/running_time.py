@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.intervals import Packing, group_extents
+from bubbleviz.model.intervals import side_by_side
 from bubbleviz.model.operations import RunningTimes
 
 
@@ -23,19 +23,15 @@ def time_within(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints)
     """
     if len(times) == 0:
         return np.zeros_like(low_ns)
-    every = np.arange(low_ns.shape[1])
-    extents = group_extents(times.rank, len(every), times.start_ns, times.end_ns)
-    packing = Packing.of(*extents)
-    start, end = (packing.place(times.rank, at) for at in (times.start_ns, times.end_ns))
+    sets = times.rank, times.start_ns, times.end_ns
+    (start, end), (low, high) = side_by_side(sets, low_ns, high_ns)
     before_ns = np.concatenate(([0], np.cumsum(time_ns)))
 
-    def upto(ends_ns: Ints) -> Ints:
-        # Beyond its extent a rank has no stretch, and on the line lie those of the others.
-        place = packing.place(every, np.clip(ends_ns, *extents))
+    def upto(place: Ints) -> Ints:
         row = np.searchsorted(start, place, side="right") - 1
         at = np.maximum(row, 0)
         share = np.clip((place - start[at]) / np.maximum(end[at] - start[at], 1), 0, 1)
         part_ns = np.rint(time_ns[at] * share).astype(np.int64)
         return np.where(row >= 0, before_ns[at] + part_ns, 0)
 
-    return upto(high_ns) - upto(low_ns)
+    return upto(high) - upto(low)

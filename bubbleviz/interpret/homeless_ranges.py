@@ -18,6 +18,7 @@ from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
+from bubbleviz.model.texts import listed
 
 #: Processes that a sentence lists; all are counted.
 _LISTED = 8
@@ -60,8 +61,7 @@ def _without_gpu_work(profile: Profile, process: Ints) -> Iterator[Limitation]:
     """Yield the limitation of processes that ran forward or backward, and have no kernel."""
     if len(process) == 0:
         return
-    pids = ", ".join(str(pid_of(number)) for number in process[:_LISTED].tolist())
-    pids += ", …" if len(process) > _LISTED else ""
+    pids = listed((str(pid_of(number)) for number in process.tolist()), _LISTED)
     yield Limitation(
         "stages without GPU work",
         f"{profile.source.path}: it holds ranges of forward or backward of "

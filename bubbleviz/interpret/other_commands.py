@@ -11,6 +11,7 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.errors import ProfileError
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Profile
 from bubbleviz.model.texts import shell_word
 from bubbleviz.sources.readers import OpenFile
@@ -43,7 +44,7 @@ def other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()
         # Between the start of the first and the end of the last there is no idle time.
         return ""
     clauses = [f"bubbleviz idle {file} breaks down idle time"]
-    used = np.unique(activities.name_id[: activities.kernels]).tolist()
+    used = distinct(activities.name_id[: activities.kernels]).tolist()
     kernels = [activities.names[number] for number in used]
     if any(map(is_nccl, kernels)):
         clauses.append(f"bubbleviz nccl {file} shows what NCCL did")

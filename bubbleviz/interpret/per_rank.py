@@ -19,7 +19,7 @@ from bubbleviz.interpret.launches import FirstWork, last_received, launches_of
 from bubbleviz.interpret.linking.links import Links
 from bubbleviz.interpret.linking.open_ranges import EnclosingRanges
 from bubbleviz.interpret.operation_ranges import OperationRanges, operations_of_ranges
-from bubbleviz.interpret.spans import ActiveTime, active_time, owned_by, spans_of
+from bubbleviz.interpret.spans import ActiveTime, active_time, busy_times, owned_by, spans_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.operations import (
@@ -156,14 +156,18 @@ def _record_rank(
     spans, busy, begin = spans_of(keys, ran)
     loose = work.compute & ~owned_by(keys, ran.owner, COMPUTE)
     unattributed = intervals.union(work.start_ns, work.end_ns, loose)
-    computed = _computed(keys, busy, unattributed)
+    operating = busy_times(keys, busy, COMPUTE)
+    computed = intervals.union(
+        np.concatenate((operating[0], unattributed[0])),
+        np.concatenate((operating[1], unattributed[1])),
+    )
     collectives = _collectives(ran, keys, kernels.point_to_point)
     receive = last_received(spans.received_ns, ran.around, work.end_ns[ran.received], ran.received)
     first = FirstWork(ran.rows, begin, receive)
     launches, thread = launches_of(first, work.start_ns, profile.links)
     operations = RankOperations.of(keys, spans, launches)
 
-    active, running = active_time(operations, ran, busy, collectives)
+    active, running = active_time(operations, ran, busy, operating, collectives)
 
     def launched_ns(rows: Ints) -> Ints:
         return profile.links.launch_times_ns(ran.rows[rows])
@@ -179,17 +183,6 @@ def _record_rank(
         collectives=collectives_of(keys, ran, launched_ns, kernels.collective[ran.name_id]),
         coverage=rank_coverage(ran, loose),
         names=tuple(unattributed_names(ran, loose, profile.activities.names)),
-    )
-
-
-def _computed(
-    keys: OperationKeys, busy: BusyIntervals, unattributed: intervals.Intervals
-) -> intervals.Intervals:
-    """Return when a rank computed: in compute operations, or outside every one."""
-    compute = np.isin(keys.phase, COMPUTE)[busy.operation]
-    return intervals.union(
-        np.concatenate((busy.start_ns[compute], unattributed[0])),
-        np.concatenate((busy.end_ns[compute], unattributed[1])),
     )
 
 

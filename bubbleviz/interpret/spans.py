@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.interpret.device_work import DeviceWork, RankWork
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import (
     BusyIntervals,
     OperationKeys,
@@ -18,7 +18,7 @@ from bubbleviz.model.operations import (
     RankOperations,
     RunningTimes,
 )
-from bubbleviz.model.phases import COMMUNICATION, COMPUTE, WORK, Phase
+from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.native.library import library
 from bubbleviz.native.operation_spans import operation_spans
@@ -157,8 +157,20 @@ def _busy(
     return packing.unpack(intervals.difference(spans, holes))
 
 
+def busy_times(
+    operations: OperationKeys, busy: BusyIntervals, phases: tuple[Phase, ...]
+) -> intervals.Intervals:
+    """Return when operations of these phases kept the GPU busy."""
+    rows = np.isin(operations.phase, phases)[busy.operation]
+    return intervals.union(busy.start_ns, busy.end_ns, rows)
+
+
 def active_time(
-    operations: RankOperations, ran: RankWork, busy: BusyIntervals, collectives: Ints
+    operations: RankOperations,
+    ran: RankWork,
+    busy: BusyIntervals,
+    operating: intervals.Intervals,
+    collectives: Ints,
 ) -> tuple[ActiveTime, RunningTimes]:
     """Return how long kernels ran in each iteration of a rank, and in and between all of them.
 
@@ -166,6 +178,7 @@ def active_time(
         operations: of the rank.
         ran: all that ran on it.
         busy: when each operation kept the GPU busy.
+        operating: when any compute operation did, those beyond an iteration's work too.
         collectives: rows of its work that are communication, and not between two ranks.
     """
     work, owner = ran.work, ran.owner
@@ -184,13 +197,10 @@ def active_time(
     computing = intervals.union(work.start_ns, work.end_ns, work.compute)
     running = intervals.union(work.start_ns, work.end_ns)
     of = of[groups.first]
-    of_work = np.isin(operations.phase[busy.operation], WORK)
-    occupied = intervals.union(busy.start_ns[of_work], busy.end_ns[of_work])
+    occupied = busy_times(operations, busy, WORK)
     collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
     uncovered = intervals.difference(collecting, computing)
-    in_gaps = intervals.difference(
-        uncovered, intervals.difference(uncovered, _computing(operations, busy))
-    )
+    in_gaps = intervals.difference(uncovered, intervals.difference(uncovered, operating))
     active = ActiveTime(
         rank=operations.rank[of],
         iteration=operations.iteration[of],
@@ -221,8 +231,7 @@ def _running_times(
     alone = intervals.difference(communicating, computing)
     worked = intervals.union(*iterations)
     between = [intervals.difference(times, worked) for times in (running, communicating, alone)]
-    ends = np.sort(np.concatenate([*iterations, *(end for pair in between for end in pair)]))
-    ends = ends[np.diff(ends, prepend=ends[:1] - 1) > 0]
+    ends = distinct(*iterations, *(end for pair in between for end in pair))
     start_ns, end_ns = ends[:-1], ends[1:]
     running_ns = intervals.measure_within(running, start_ns, end_ns)
     communication_ns = intervals.measure_within(communicating, start_ns, end_ns)
@@ -234,9 +243,3 @@ def _running_times(
         communication_ns=communication_ns,
         overlapped_ns=communication_ns - intervals.measure_within(alone, start_ns, end_ns),
     ).take(running_ns > 0)
-
-
-def _computing(operations: RankOperations, busy: BusyIntervals) -> intervals.Intervals:
-    """Return when compute operations kept the GPU busy, those beyond an iteration's work too."""
-    rows = np.isin(operations.phase[busy.operation], COMPUTE)
-    return intervals.union(busy.start_ns[rows], busy.end_ns[rows])

@@ -208,13 +208,23 @@ def group_measure_within(sets: GroupIntervals, low_ns: Ints, high_ns: Ints) -> I
         low_ns: starts of windows, shape (windows, groups).
         high_ns: their ends, likewise; none is before its start.
     """
+    intervals, windows = side_by_side(sets, low_ns, high_ns)
+    return measure_within(intervals, *windows)
+
+
+def side_by_side(
+    sets: GroupIntervals, low_ns: Ints, high_ns: Ints
+) -> tuple[Intervals, tuple[Ints, Ints]]:
+    """Return sets of groups as one on a line, and windows on it; arguments as above.
+
+    Beyond its extent a group's set covers nothing, and on the line lie the others: windows are cut.
+    """
     owner, start_ns, end_ns = sets
     every = np.arange(low_ns.shape[1])
     extents = group_extents(owner, len(every), start_ns, end_ns)
     packing = Packing.of(*extents)
-    # Beyond its extent a group's set covers nothing, and on the line lie the others.
     low, high = (packing.place(every, np.clip(time_ns, *extents)) for time_ns in (low_ns, high_ns))
-    return measure_within((packing.place(owner, start_ns), packing.place(owner, end_ns)), low, high)
+    return (packing.place(owner, start_ns), packing.place(owner, end_ns)), (low, high)
 
 
 def group_sum(group: Codes, groups: int, values: Ints) -> Ints:

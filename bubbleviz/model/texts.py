@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -55,6 +56,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 def counted(number: int, singular: str, plural: str = "") -> str:
     """Return a number and what it counts: 1 stage, 2 stages, 1 copy, 2,000 copies."""
     return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
+
+
+def listed(words: Iterable[str], most: int) -> str:
+    """Return some words with commas between, and an ellipsis for those beyond the first few."""
+    some = list(itertools.islice(words, most + 1))
+    return ", ".join(some[:most]) + (", …" if len(some) > most else "")
 
 
 def percent(share: float) -> str:

@@ -24,13 +24,17 @@ def union(
 ) -> tuple[_Ints, _Ints] | None:
     """Return the union of (chosen) intervals; None where their starts are in no order."""
     start_ns, end_ns = np.ascontiguousarray(start_ns), np.ascontiguousarray(end_ns)
-    chosen = None if chosen is None else np.ascontiguousarray(chosen)
     out_start, out_end = np.empty_like(start_ns), np.empty_like(end_ns)
     count = library.functions.bubbleviz_union(
-        pointer(start_ns), pointer(end_ns), chosen if chosen is None else pointer(chosen),
+        pointer(start_ns), pointer(end_ns), _mask(chosen),
         _SIZE(len(start_ns)), pointer(out_start), pointer(out_end),
     )  # fmt: skip
     return None if count < 0 else (out_start[:count].copy(), out_end[:count].copy())
+
+
+def _mask(chosen: _Bools | None) -> ctypes.c_void_p | None:
+    """Return the address of a mask, which keeps it; None for all."""
+    return None if chosen is None else pointer(np.ascontiguousarray(chosen))
 
 
 def difference(
@@ -62,12 +66,11 @@ def group_union(
     """
     times = np.ascontiguousarray(start_ns), np.ascontiguousarray(end_ns)
     numbers = np.ascontiguousarray(group, np.int32)
-    chosen = None if chosen is None else np.ascontiguousarray(chosen)
     scratch = [np.empty(groups, np.int64) for _ in range(3)]
     out = [np.empty(len(group), np.int64) for _ in range(3)]
     count = library.functions.bubbleviz_group_union(
-        pointer(numbers), *map(pointer, times),
-        chosen if chosen is None else pointer(chosen), _SIZE(len(group)), _SIZE(groups),
+        pointer(numbers), *map(pointer, times), _mask(chosen),
+        _SIZE(len(group)), _SIZE(groups),
         *map(pointer, scratch), *map(pointer, out),
     )  # fmt: skip
     if count < 0:

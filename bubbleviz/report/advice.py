@@ -13,6 +13,7 @@ from bubbleviz.model.coded_texts import CodedTexts, coded_texts
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.texts import percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.report import Report
@@ -448,4 +449,4 @@ def _ms(time_ns: int) -> str:
 
 
 def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{100 * ratio:.2f} %"
+    return "-" if ratio is None else percent(ratio)

@@ -19,6 +19,7 @@ from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.model.phases import BACKWARD, Phase
+from bubbleviz.model.texts import listed
 from bubbleviz.report.report import NOTICEABLE, Report
 
 #: Ranks that a sentence lists; all are counted.
@@ -195,13 +196,11 @@ def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:
     lacking = lacking_operations(run, counts.iterations).tolist()
     ranks = [(rank.label, count) for rank, count in zip(run.ranks, lacking, strict=True) if count]
     if ranks:
-        listed = ", ".join(f"{label} ({count:,})" for label, count in ranks[:_LISTED])
-        listed += ", …" if len(ranks) > _LISTED else ""
         yield Limitation(
             "operations that some ranks lack",
             "a backward without a forward of its number, or a microbatch that other stages ran; "
             "their kernels count as no work, so the true ratio may be smaller; check the names of "
-            f"ranges on {listed}",
+            f"ranges on {listed((f'{label} ({count:,})' for label, count in ranks), _LISTED)}",
             sum(count for _, count in ranks),
             LimitationKind.OPERATIONS_LACKING,
         )

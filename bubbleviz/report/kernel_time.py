@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from bubbleviz.count.iterations import RankIteration
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import one_line, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 
@@ -84,10 +84,10 @@ class KernelTime:
         """What stands beside the headline ratio; None where nothing does."""
         if not self.beside_headline or self.share is None:
             return None
-        told = f"any kernel ran for {100 * self.share:.2f} % of the time"
+        told = f"any kernel ran for {percent(self.share)} of the time"
         if self.rank_time is None or self.rank_time.share is None:
             return told
-        return f"{told} ({100 * self.rank_time.share:.2f} % on {self.rank})"
+        return f"{told} ({percent(self.rank_time.share)} on {self.rank})"
 
     @property
     def entry(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.summary import Spread
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import counted, percent
 from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.schedules.known import schedules
@@ -97,9 +97,9 @@ def _ranks(report: Report) -> str:
 
 def _result(mean: float, spread: Spread) -> str:
     if spread.std is None or spread.ci95 is None:
-        return f"{100 * mean:.2f} %"
+        return percent(mean)
     return (
-        f"{100 * mean:.2f} % on average (standard deviation {100 * spread.std:.2f} percentage "
+        f"{percent(mean)} on average (standard deviation {100 * spread.std:.2f} percentage "
         f"points; 95 % confidence interval of the mean +/- {100 * spread.ci95:.2f}, Student's t)"
     )
 
@@ -120,4 +120,4 @@ def _caveats(report: Report) -> Iterator[str]:
         yield f"; {kernels}"
     low = report.lower_bound(report.headline)
     if low is not None:
-        yield f"; with compute outside every operation counted as work it is {100 * low:.2f} %"
+        yield f"; with compute outside every operation counted as work it is {percent(low)}"

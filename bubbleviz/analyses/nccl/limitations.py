@@ -11,6 +11,7 @@ from bubbleviz.analyses.nccl.profiles import NcclProfile
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.texts import listed
 from bubbleviz.sources.nccl.events import EventFile
 
 
@@ -98,7 +99,7 @@ def run_limitations(clocks: Sequence[RecordingClock], profiles: int) -> Iterator
     if profiles and loose:
         yield Limitation(
             "event files that may be of another run than the profiles",
-            f"{', '.join(loose[:3])}{', …' if len(loose) > 3 else ''}: none of their operations is "
+            f"{listed(loose, 3)}: none of their operations is "
             "one of the profiles' kernels, and totals count both; measure them apart, or give an "
             "instant with --anchor",
             len(loose),

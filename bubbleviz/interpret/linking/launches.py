@@ -19,7 +19,6 @@ class Launches:
     two that began together the earlier row.
 
     Attributes:
-        kernels: how many of the activities are kernels.
         call: row of the call of each activity; -1 unknown.
         start_ns: when that began.
     """
@@ -28,7 +27,6 @@ class Launches:
         self.call: Codes = np.full(len(activities), NONE, np.int32)
         self.start_ns = np.zeros(len(activities), np.int64)
         self._last_row = NONE
-        self.kernels = activities.kernels
         self._index = CorrelationIndex(activities)
         self._finder = _finder(self._index)
 

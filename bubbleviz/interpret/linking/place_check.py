@@ -20,7 +20,7 @@ import numpy as np
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Device, Source, pid_of
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import counted, listed
 from bubbleviz.model.values import frozen
 
 #: Work of an unknown place is damaged if it is no more than such a part of all work.
@@ -89,7 +89,7 @@ class PlaceCheck:
         """Return some ranks in words."""
         chosen = [self.places[rank] for rank in np.flatnonzero(ranks).tolist()]
         words = [f"pid {pid_of(process)} {source.place(device)}" for process, device, _ in chosen]
-        return ", ".join(words[:_LISTED]) + (", …" if len(words) > _LISTED else "")
+        return listed(words, _LISTED)
 
 
 def check_places(

@@ -86,13 +86,11 @@ def _repeated(activities: Activities, by_id: Ints) -> Ints:
         same = np.flatnonzero((own[1:] == own[:-1]) & (own[1:] != UNCORRELATED))
         if len(same):
             sharing.extend((rows[same], rows[same + 1]))
-    rows = np.concatenate(sharing)
+    # A row between two others is here twice.
+    rows = distinct(*sharing)
     if len(rows) == 0:
         return rows
-    # A row between two others is here twice.
     keys = ("rank", "correlation_id", "name_id", "start_ns", "end_ns")
-    rows = np.sort(rows)
-    rows = rows[np.append(True, rows[1:] != rows[:-1])]
     columns = [getattr(activities, key)[rows] for key in keys]
     kernel = rows < activities.kernels
     order = np.lexsort((rows, *columns, kernel))

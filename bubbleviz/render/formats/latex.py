@@ -76,8 +76,7 @@ def _comments(report: Report) -> Iterator[str]:
 
     from bubbleviz.report.methods import methods
 
-    what = "Bubble ratios" if report.no_pipeline is None else "Idle time in iterations"
-    yield f"% {what} by bubbleviz {escaped(report.version)}."
+    yield f"% {_measure(report)} by bubbleviz {escaped(report.version)}."
     yield r"% Needs in the preamble: \usepackage{booktabs}"
     for profile in report.profiles:
         yield f"% Profile: {_short(Path(profile.path).name)}"
@@ -142,6 +141,11 @@ def _number(value: float | None, unit: float) -> str:
     return "--" if value is None else f"{round(value * unit, 2) + 0.0:.2f}"
 
 
+def _measure(report: Report) -> str:
+    """Return what is measured; the idle time of no pipeline is no bubble of one."""
+    return "Bubble ratios" if report.no_pipeline is None else "Idle time in iterations"
+
+
 def _caption(report: Report, ordered: list[str]) -> str:
     """Return the caption of the table, with the definitions of its rows."""
     from bubbleviz.count.ratios import ratio_definitions
@@ -153,9 +157,9 @@ def _caption(report: Report, ordered: list[str]) -> str:
         f"{_formula(definitions[name])}"
         for name in ordered
     )
-    what = "Bubble ratios" if report.no_pipeline is None else "Idle time in iterations"
     head = (
-        rf"{what} in \% over {counted(report.summary.iterations, 'training iteration')} on "
+        rf"{_measure(report)} in \% over "
+        f"{counted(report.summary.iterations, 'training iteration')} on "
         f"{counted(len(report.ranks), 'rank')}: {meanings}."
     )
     tail = (

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import PurePath
 
 from bubbleviz.count.summary import Spread
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import one_line, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.kernel_time import kernel_time_of
@@ -197,7 +197,7 @@ def _no_gain(runs: Sequence[ComparedRun], rows: Sequence[RatioRow], place: int) 
 def _of_window(ratio: SavedRatio | None) -> str:
     if ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
         return "unknown"
-    return f"{100 * ratio.bubble.mean:.2f} % of {ratio.window_ns.mean / 1e6:,.3f} ms"
+    return f"{percent(ratio.bubble.mean)} of {ratio.window_ns.mean / 1e6:,.3f} ms"
 
 
 def _within_clocks(row: RatioRow, place: int) -> bool:

@@ -39,7 +39,7 @@ from bubbleviz.model.profile import (
     impossible_times,
     process_of,
 )
-from bubbleviz.model.texts import encodable, one_line
+from bubbleviz.model.texts import encodable, listed, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import InMemoryRanges
 from bubbleviz.sources.kineto.collectives import collectives_of
@@ -236,9 +236,11 @@ def _unknown_kinds(path: str, others: Counter[str]) -> Iterator[Limitation]:
     """Yield a limitation for events whose category, or phase, is none that traces have."""
     if not others:
         return
-    kinds = [one_line(kind, _LONGEST_KIND) or "none" for kind, _ in others.most_common(_LISTED)]
-    listed = ", ".join(kinds) + (", …" if len(others) > _LISTED else "")
-    reason = f"{path}: their ph or cat is none that traces have, so they are left out ({listed})"
+    kinds = (one_line(kind, _LONGEST_KIND) or "none" for kind, _ in others.most_common())
+    reason = (
+        f"{path}: their ph or cat is none that traces have, so they are left out "
+        f"({listed(kinds, _LISTED)})"
+    )
     yield Limitation("events of unknown kinds", reason, others.total())
 
 

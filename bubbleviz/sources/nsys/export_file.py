@@ -9,6 +9,7 @@ from dataclasses import field
 import numpy as np
 
 from bubbleviz.conventions.globs import fitting
+from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
@@ -26,9 +27,8 @@ from bubbleviz.sources.nsys.call_log import ExportedCalls
 from bubbleviz.sources.nsys.export import KERNEL, NVTX, RUNTIME, Export, opened
 from bubbleviz.sources.nsys.gpu_work import (
     activities_of,
-    graph_launch_ids,
+    ids_of,
     kernel_stretches,
-    launch_ids,
     processes_of,
 )
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
@@ -165,9 +165,8 @@ class NsysFile:
         """Return the calls, if any can have launched something."""
         if not self.export.has("calls/all") or not self.export.rows("calls/any"):
             return None
-        return ExportedCalls(
-            self.export, self.scan, launch_ids(call_names), graph_launch_ids(call_names)
-        )
+        kernels, graphs = (tuple(ids_of(call_names, n)) for n in (KERNEL_LAUNCHES, GRAPH_LAUNCHES))
+        return ExportedCalls(self.export, self.scan, kernels, graphs)
 
     def _latest_call_ns(self) -> int:
         rows = self.export.rows("calls/latest_end", {"latest": IMPOSSIBLE_NS - 1})

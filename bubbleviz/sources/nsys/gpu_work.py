@@ -128,7 +128,7 @@ def _lost_kernels(
     reason = ""
     if KERNEL in export.schema and not export.has("gpu_work/kernels"):
         reason = f"{export.path} lacks {', '.join(export.lacks('gpu_work/kernels'))}"
-    elif not recorded and _has_calls(export, _ids(call_names, KERNEL_LAUNCHES)):
+    elif not recorded and _has_calls(export, ids_of(call_names, KERNEL_LAUNCHES)):
         reason = f"{export.path} holds calls that launch some, but none in {KERNEL}"
     return (Limitation(KERNELS, reason, kind=LimitationKind.COSTS),) if reason else ()
 
@@ -180,7 +180,7 @@ def _lost_copies(
         if table in export.schema and not export.has(f"gpu_work/{what}"):
             lacking = ", ".join(export.lacks(f"gpu_work/{what}"))
             lost.append(Limitation(what, f"{export.path} lacks {lacking}"))
-        if what not in recorded and _has_calls(export, _ids(call_names, beginnings)):
+        if what not in recorded and _has_calls(export, ids_of(call_names, beginnings)):
             reason = f"{export.path} holds calls that make some, but none in {table}"
             lost.append(Limitation(what, reason))
     return tuple(lost)
@@ -190,7 +190,7 @@ def _unrecorded_graphs(
     export: Export, activities: Activities, call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
     """Return a limitation where CUDA graphs were launched whose work was not recorded."""
-    ids = _ids(call_names, GRAPH_LAUNCHES)
+    ids = ids_of(call_names, GRAPH_LAUNCHES)
     if not ids or not export.has("calls/graph_launches"):
         return ()
     launches = export.columns("calls/graph_launches", {"name_ids": json.dumps(ids)})
@@ -205,17 +205,8 @@ def _unrecorded_graphs(
     return (Limitation(what, reason, lost, LimitationKind.COSTS),) if lost else ()
 
 
-def launch_ids(call_names: Mapping[int, str]) -> tuple[int, ...]:
-    """Return the ids of those names of calls that launch kernels."""
-    return tuple(_ids(call_names, KERNEL_LAUNCHES))
-
-
-def graph_launch_ids(call_names: Mapping[int, str]) -> tuple[int, ...]:
-    """Return the ids of those names of calls that launch CUDA graphs."""
-    return tuple(_ids(call_names, GRAPH_LAUNCHES))
-
-
-def _ids(call_names: Mapping[int, str], beginnings: tuple[str, ...]) -> list[int]:
+def ids_of(call_names: Mapping[int, str], beginnings: tuple[str, ...]) -> list[int]:
+    """Return the ids, ascending, of those names of calls that begin in one of some ways."""
     return sorted(i for i, name in call_names.items() if name.startswith(beginnings))
 
 

@@ -32,6 +32,8 @@ _EVENT_TYPES = {
 }
 #: The parameters of queries for the four of them.
 _KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
+#: How the names of calls begin that have work on a device; nsys records none of HIP.
+_CALLS = tuple(start for start in WORK_CALLS if start.startswith("cu"))
 #: A sample is about so many pieces of so many rows.
 _SAMPLES = 64
 _SAMPLE_ROWS = 256
@@ -70,10 +72,6 @@ def sample_names(export: Export, globs: Sequence[str]) -> Mapping[str, int]:
         counts.update(str(name) for (name,) in rows if name is not None)
     fits = fitting(globs, counts)
     return {name: counts[name] for name, fit in zip(counts, fits, strict=True) if fit}
-
-
-#: Of these, those that nsys records: HIP is none.
-_CALLS = tuple(start for start in WORK_CALLS if start.startswith("cu"))
 
 
 @frozen

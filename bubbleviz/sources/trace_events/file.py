@@ -8,10 +8,9 @@ gzipped. It is read some MiB at a time, so that memory does not grow with it::
       {...}, {...}, {...}, {...                 the next one; an event that is cut waits for more
     ], "baseTimeNanoseconds": 17...}            the tail; head and tail hold the metadata
 
-The last block, or the only one, ends likewise at the last event but one. A block ends at any
-``}, {`` in front of which everything is a list of whole events; since JSON is
-read from left to right, that is then the end of an event. The file of a killed job may lack its
-end.
+A block ends at any ``}, {`` in front of which everything is a list of whole events; since JSON is
+read from left to right, that is then the end of an event. So does the last block, or the only one,
+at its last event but one. The file of a killed job may lack its end.
 """
 
 from __future__ import annotations
