@@ -12,7 +12,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import attribution
-from bubbleviz.analyses.idle.advice import advice, exposure_advice
+from bubbleviz.analyses.idle.advice import advice, title_of
 from bubbleviz.analyses.idle.gaps import gaps_of, split
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.profile import Activities
@@ -43,7 +43,7 @@ def test_one_kernel_leaves_no_gap(tmp_path: Path) -> None:
     rank = only(report)
     assert (rank.breakdown.duty_cycle, rank.activities, len(rank.gaps)) == (1.0, (), 0)
     assert rank.duty_cycle is None
-    assert advice(report).startswith("a single kernel or copy gives no window")
+    assert advice(report)[0].startswith("a single kernel or copy gives no window")
     add_up(rank)
 
 
@@ -332,7 +332,7 @@ def test_without_calls_nothing_is_attributed_to_the_host(tmp_path: Path) -> None
     assert [own.what for own in report.limitations if "launched" in own.what] == [
         "who launched the work after gaps"
     ]
-    assert advice(report).endswith("ProfilerActivity.CPU and CUDA in PyTorch")
+    assert advice(report)[0].endswith("ProfilerActivity.CPU and CUDA in PyTorch")
 
 
 def test_pages_of_managed_memory_are_launched_by_no_call(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_pages_of_managed_memory_are_launched_by_no_call(tmp_path: Path) -> None
         "kernel-to-kernel gaps": 2,
     }
     assert (own.breakdown.exposed_copy_ns, own.breakdown.compute_ns) == (33_000, 10_000)
-    assert "cudaMemPrefetchAsync" in advice(bubbleviz.idle(file))
+    assert "cudaMemPrefetchAsync" in advice(bubbleviz.idle(file))[0]
 
 
 def test_short_gaps_are_those_that_are_shorter(tmp_path: Path) -> None:
@@ -438,24 +438,49 @@ def test_busy_devices_that_only_copy_are_pointed_out(tmp_path: Path) -> None:
         profile(tmp_path, [k(0, 991, 1)], copies=[M(0, 1_000_000, None)], name="covered.sqlite")
     )
 
-    assert advice(copies) == (
-        "devices are idle for less than 1 % of the time, and only copy or fill memory for 90.00 % "
-        "of it: overlap copies with compute"
-    )
-    (exposed,) = exposure_advice(copies)
+    (exposed,) = advice(copies)
     assert exposed.startswith("90.00 % of the time is exposed copies; they count as busy")
-    assert advice(both) == (
-        "devices are idle for less than 1 % of the time, and only copy or fill memory for 70.00 % "
-        "and only communicate for 20.00 % of it: overlap copies and communication with compute"
+    assert [text.partition(";")[0] for text in advice(both)] == [
+        "70.00 % of the time is exposed copies",
+        "20.00 % of the time is exposed communication",
+    ]
+    assert title_of(both) == "1 device, idle for 0.00 % of the time and computing for 10.00 %"
+    (little,) = advice(covered)
+    assert "little to win here" in little
+    assert title_of(covered) == "1 device, idle for 0.00 % of the time"
+
+
+def test_receives_that_wait_are_the_bubble_of_a_pipeline(tmp_path: Path) -> None:
+    waiting = bubbleviz.idle(
+        profile(
+            tmp_path,
+            [
+                k(0, 500, 1),
+                k(500, 860, 2, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"),
+                k(860, 1_000, 3, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"),
+            ],
+        )
     )
-    assert len(list(exposure_advice(both))) == 2
-    assert "little to win here" in advice(covered)
-    assert not list(exposure_advice(covered))
+    (own,) = waiting.ranks
+
+    assert own.breakdown.exposed_point_to_point_ns == 360_000
+    assert own.breakdown.exposed_communication_ns == 500_000
+    assert [text[:60] for text in advice(waiting)] == [
+        "36.00 % of the time only send and receive kernels run, which",
+        "14.00 % of the time is exposed communication; it counts as b",
+    ]
+
+
+def test_little_exposure_of_busy_devices_is_still_named(tmp_path: Path) -> None:
+    report = bubbleviz.idle(profile(tmp_path, [k(0, 950, 1)], copies=[M(950_000, 1_000_000, None)]))
+
+    assert advice(report) == (
+        "devices are idle for less than 1 % of the time, and only copy or fill memory for 5.00 % "
+        "of it: overlap copies with compute",
+    )
 
 
 def test_exposed_copies_are_pointed_out_beside_idle_time(tmp_path: Path) -> None:
     report = bubbleviz.idle(profile(tmp_path, [k(0, 100, 1)], copies=[M(500_000, 1_000_000, None)]))
 
-    assert [text.partition(";")[0] for text in exposure_advice(report)] == [
-        "50.00 % of the time is exposed copies"
-    ]
+    assert advice(report)[0].partition(";")[0] == "50.00 % of the time is exposed copies"

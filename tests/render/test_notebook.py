@@ -283,3 +283,18 @@ def test_jupyter_shows_it(report: Report) -> None:
 def test_an_analysis_gives_a_report_that_shows_itself(report: Report) -> None:
     assert isinstance(report, NotebookReport)
     assert isinstance(replace(report, limitations=()), NotebookReport)
+
+
+def test_idle_time_is_shown_as_html_and_printed_as_a_line() -> None:
+    idle = bubbleviz.idle([FIXTURES / "1f1b"])
+
+    formats, _ = DisplayFormatter().format(idle)  # type: ignore[no-untyped-call]  # theirs
+    assert formats["text/plain"] == (
+        "<IdleReport: 4 devices, idle for 1.01 % of the time and computing for 72.12 %>"
+    )
+    whole = ET.fromstring(formats["text/html"])
+    assert [caption.text for caption in whole.iter("caption")] == [
+        "Devices",
+        "What hosts did while devices were idle",
+    ]
+    assert ET.fromstring(formats["image/svg+xml"].encode()).tag == f"{SVG}svg"

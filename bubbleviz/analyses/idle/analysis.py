@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bubbleviz.analyses.idle.evidence import IdleOptions
+from bubbleviz.analyses.idle.notebook import NotebookIdleReport
 from bubbleviz.analyses.idle.ranks import ranks_of
 from bubbleviz.analyses.idle.report import ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
@@ -119,7 +120,7 @@ def _report(
     counts: Counter[tuple[str, str]] = Counter()
     for limitation in limitations:
         counts[limitation.what, limitation.reason] += limitation.count
-    return IdleReport(
+    return NotebookIdleReport(
         ranks=ranks,
         activities=activities,
         shortest_ns=shortest_ns,

@@ -78,6 +78,9 @@ class DeviceTime:
             communication_ns=intervals.measure(busy.communication_ns),
             copy_ns=intervals.measure(busy.copy_ns),
             exposed_communication_ns=intervals.measure(communication),
+            exposed_point_to_point_ns=intervals.measure(
+                intervals.difference(busy.point_to_point_ns, busy.compute_ns)
+            ),
             exposed_copy_ns=intervals.measure(copies),
         )
 
@@ -91,9 +94,10 @@ def devices_of(activities: Activities, kinds: Kinds, shortest_ns: int) -> Iterat
         shortest_ns: shorter gaps are kernel-to-kernel gaps.
     """
     communication = matching(activities.names, kinds.communication)
+    point_to_point = matching(activities.names, kinds.point_to_point)
     for rank, process in enumerate(activities.ranks[:, 0].tolist()):
         rows = np.flatnonzero(activities.rank == rank)
-        busy = busy_of(activities, rows, communication)
+        busy = busy_of(activities, rows, communication, point_to_point)
         if len(busy.any_ns[0]):
             gaps = gaps_of(activities, rows)
             span_ns = int(busy.any_ns[0][0]), int(busy.any_ns[1][-1])

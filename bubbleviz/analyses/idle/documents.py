@@ -47,7 +47,7 @@ def as_json(report: IdleReport, top: int) -> str:
         "window": report.window,
         "span_ns": report.span_ns,
         "idle_ns": report.idle_ns,
-        "advice": advice(report),
+        "advice": advice(report)[0],
         "activities": [
             _activity(total, report.idle_ns, with_rank=True) for total in report.activities
         ],
@@ -90,6 +90,7 @@ def _breakdown(breakdown: Breakdown) -> dict[str, Any]:
         "communication_ns": breakdown.communication_ns,
         "copy_ns": breakdown.copy_ns,
         "exposed_communication_ns": breakdown.exposed_communication_ns,
+        "exposed_point_to_point_ns": breakdown.exposed_point_to_point_ns,
         "exposed_copy_ns": breakdown.exposed_copy_ns,
         "overlap": breakdown.overlap,
     }

@@ -32,12 +32,14 @@ class Busy:
         any_ns: intervals in which anything ran.
         compute_ns: in which a kernel ran that is no communication.
         communication_ns: in which a communication kernel ran.
+        point_to_point_ns: in which one ran that passes data from one rank to another.
         copy_ns: in which a copy or memset ran.
     """
 
     any_ns: intervals.Intervals
     compute_ns: intervals.Intervals
     communication_ns: intervals.Intervals
+    point_to_point_ns: intervals.Intervals
     copy_ns: intervals.Intervals
 
     def within(self, low_ns: int, high_ns: int) -> Busy:
@@ -46,6 +48,7 @@ class Busy:
             intervals.within(self.any_ns, low_ns, high_ns),
             intervals.within(self.compute_ns, low_ns, high_ns),
             intervals.within(self.communication_ns, low_ns, high_ns),
+            intervals.within(self.point_to_point_ns, low_ns, high_ns),
             intervals.within(self.copy_ns, low_ns, high_ns),
         )
 
@@ -89,18 +92,23 @@ class GapLaunches(Table):
     copies: Bools
 
 
-def busy_of(activities: Activities, rows: Ints, communication: Bools) -> Busy:
+def busy_of(
+    activities: Activities, rows: Ints, communication: Bools, point_to_point: Bools
+) -> Busy:
     """Return the intervals in which a device was busy.
 
     Args:
         activities: of a profile.
         rows: those of the device.
         communication: which names are those of communication kernels.
+        point_to_point: which of these pass data from one rank to another.
     """
     start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
     copy = rows >= activities.kernels
     # Copies have no name: the last place stands for them.
-    communicates = np.append(communication, False)[activities.name_id[rows]] & ~copy
+    name = activities.name_id[rows]
+    communicates = np.append(communication, False)[name] & ~copy
+    passes = np.append(communication & point_to_point, False)[name] & ~copy
 
     def union_of(mask: Bools) -> intervals.Intervals:
         return intervals.union(start_ns[mask], end_ns[mask])
@@ -109,6 +117,7 @@ def busy_of(activities: Activities, rows: Ints, communication: Bools) -> Busy:
         any_ns=intervals.union(start_ns, end_ns),
         compute_ns=union_of(~communicates & ~copy),
         communication_ns=union_of(communicates),
+        point_to_point_ns=union_of(passes),
         copy_ns=union_of(copy),
     )
 

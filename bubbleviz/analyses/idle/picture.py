@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.report import BUSY, IdleReport, RankIdle
+from bubbleviz.analyses.idle.side_by_side import REST, device_shares
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.picture.page import (
     MARGIN,
@@ -32,14 +33,15 @@ from bubbleviz.render.picture.page import (
 from bubbleviz.render.picture.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 
 Edges = npt.NDArray[np.floating[Any]]
-#: More strips than this are not drawn.
-MOST = 32
+#: More strips than this, and more bars, are not drawn.
+MOST, _MOST_BARS = 32, 128
 #: The longest so many activities have a colour; the others share one.
 _COLOURED = 9
 #: A smaller share of the time is not worth a place in the legend.
 _NOTHING = 0.0005
-_REST = "everything else"
 _REST_COLOUR = "#d3d8de"
+#: px: height of a bar, and from one to the next.
+_BAR, _PITCH = 13.0, 16.0
 #: px: height of a strip with few and with many of them, of the steps below, gap, columns beside.
 _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0, 62.0
 
@@ -86,6 +88,7 @@ def draw_idle(report: IdleReport) -> str:
         page.y += _GAP
     _draw_axis(page, left, right, top, whole_ns)
     _draw_legend(page, report, colours)
+    _draw_side_by_side(page, report, colours, left, right)
     if count > MOST:
         page.paragraph(f"and {count - MOST:,} more devices", 9.5)
     return page.svg()
@@ -98,14 +101,14 @@ def _colours(report: IdleReport) -> dict[str, str]:
     colours = {name: ACTIVITIES[name] if name in ACTIVITIES else next(others) for name in names}
     # Activities of hosts without a device are not in the report's list.
     others_shown = len(report.activities) > _COLOURED or len(report.devices) < len(report.ranks)
-    return {**colours, _REST: _REST_COLOUR} if others_shown else colours
+    return {**colours, REST: _REST_COLOUR} if others_shown else colours
 
 
 def _draw_strip(
     page: Page, rank: RankIdle, left: float, width: float, height: float, colours: dict[str, str]
 ) -> None:
     strip = rank.strip
-    shown = [name if name in colours else _REST for name in strip.names]
+    shown = [name if name in colours else REST for name in strip.names]
     order = list(colours)
     spent = np.zeros((len(order), strip.spent_ns.shape[1]), np.int64)
     np.add.at(spent, [order.index(name) for name in shown], strip.spent_ns)
@@ -163,7 +166,7 @@ def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int)
         page.text(text, x, page.y + 8, 9.5, ink="quiet", text_anchor="middle")
     grid = {"stroke": LIGHT.grid, "stroke_width": 1, "fill": "none", "class_": "bv-grid"}
     page.elements.insert(0, drawsvg.Path("".join(lines), **grid))
-    page.text(unit, right + 10, page.y + 8, 9.5, ink="quiet")
+    page.text(unit, right + 20, page.y + 8, 9.5, ink="quiet")
     page.y += 22
 
 
@@ -185,12 +188,45 @@ def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> Non
     page.y += line
 
 
+def _draw_side_by_side(
+    page: Page, report: IdleReport, colours: dict[str, str], left: float, right: float
+) -> None:
+    """Draw a bar a device, as long as all others, divided as its time was; none for one alone."""
+    shares = device_shares(report, _COLOURED)
+    count = min(len(shares.ranks), _MOST_BARS)
+    if count < 2:
+        return
+    page.y += 16
+    page.text("Devices side by side: share of each one's time", MARGIN, page.y, 12)
+    page.y += 10
+    page.text("idle", right + 10, page.y - 4, 9.5, ink="quiet")
+    top, size = page.y, 10.5
+    for row, at in enumerate(shares.ranks[:count]):
+        base = top + row * _PITCH + _BAR - 3
+        label = fitted(one_line(report.ranks[at].label, 60), size, left - MARGIN - 8)
+        page.text(label, MARGIN, base, size)
+        page.text(percent(float(shares.idle[row])), right + 10, base, size)
+    # From the left edge of the first part to the right edge of the last.
+    edges = left + (right - left) * np.pad(np.cumsum(shares.shares, axis=1), ((0, 0), (1, 0)))
+    for column, name in enumerate(shares.names):
+        path = "".join(
+            box(start, top + row * _PITCH, end, top + row * _PITCH + _BAR)
+            for row, (start, end) in enumerate(edges[:count, column : column + 2].tolist())
+            if shares.shares[row, column] > 0
+        )
+        if path:
+            page.elements.append(drawsvg.Path(path, fill=colours.get(name, _REST_COLOUR)))
+    page.y += count * _PITCH
+    if len(shares.ranks) > count:
+        page.paragraph(f"and {len(shares.ranks) - count:,} more devices", 9.5)
+
+
 def _totals(report: IdleReport, names: Sequence[str]) -> dict[str, int]:
     """Return the time that each colour stands for, summed over ranks."""
-    totals = dict.fromkeys((*names, _REST), 0)
+    totals = dict.fromkeys((*names, REST), 0)
     for rank in report.ranks:
         for name, spent in zip(
             rank.strip.names, rank.strip.spent_ns.sum(axis=1).tolist(), strict=True
         ):
-            totals[name if name in names else _REST] += spent
+            totals[name if name in names else REST] += spent
     return totals

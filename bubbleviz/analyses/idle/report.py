@@ -17,6 +17,7 @@ DEFINITIONS = {
     "compute": "union of kernels that are no communication",
     "communication": "union of communication kernels",
     "exposed_communication": "communication with no compute beside it",
+    "exposed_point_to_point": "exposed communication in which a send or receive kernel runs",
     "exposed_copy": "copies and memsets with no kernel beside them",
     "overlap": "communication with compute beside it / communication",
     "idle": "span - busy = span - compute - exposed_communication - exposed_copy",
@@ -39,6 +40,7 @@ class Breakdown:
         communication_ns: a communication kernel ran.
         copy_ns: a copy or memset ran.
         exposed_communication_ns: communication ran, and no compute.
+        exposed_point_to_point_ns: the part of it in which a send or receive kernel ran.
         exposed_copy_ns: a copy or memset ran alone.
     """
 
@@ -49,6 +51,7 @@ class Breakdown:
     communication_ns: int
     copy_ns: int
     exposed_communication_ns: int
+    exposed_point_to_point_ns: int
     exposed_copy_ns: int
 
     @property

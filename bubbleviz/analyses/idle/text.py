@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.text import Text
 
-from bubbleviz.analyses.idle.advice import advice, exposure_advice, title_of
+from bubbleviz.analyses.idle.advice import advice, title_of
 from bubbleviz.analyses.idle.report import (
+    BUSY,
     DEFINITIONS,
     ActivityIdle,
     IdleReport,
     RankIdle,
     StepIdle,
 )
+from bubbleviz.analyses.idle.side_by_side import device_shares
 from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import (
     in_percent,
     milliseconds,
     omitted,
+    percent,
     shortened,
     titled,
 )
@@ -30,8 +34,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
+#: Activities of hosts by which devices are compared.
+_COMPARED = 5
 #: Characters of names in tables and lists.
-_NAME, _KERNEL, _PATH = 40, 44, 160
+_NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
 
 
 def sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
@@ -42,8 +48,9 @@ def sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
         top: rows of a table, at most.
     """
     yield Text(_headline(report))
-    yield from titled("Devices" if report.devices else "Hosts", _devices(report.ranks[:top]))
+    yield from titled("Devices" if report.devices else "Hosts", device_table(report.ranks[:top]))
     yield from _omitted(len(report.ranks), top)
+    yield from _side_by_side(report, top)
     if report.activities:
         yield from _activity_sections(report, top)
     steps = [(rank, step) for rank in report.devices for step in rank.steps]
@@ -51,7 +58,7 @@ def sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
         by = ", ".join(dict.fromkeys(rank.steps_by for rank in report.ranks))
         yield from titled(f"Steps ({by}), most idle ones", _steps(_most_idle(steps, top)))
         yield from _omitted(len(steps), top)
-    yield Text("\n" + "\n".join((advice(report), *exposure_advice(report))) + "\n")
+    yield Text("\n" + "\n".join(advice(report)) + "\n")
 
 
 def _headline(report: IdleReport) -> str:
@@ -65,7 +72,8 @@ def _omitted(count: int, top: int) -> Iterator[RenderableType]:
     return omitted(count, top, f" (--top {count}, --json)")
 
 
-def _devices(ranks: Sequence[RankIdle]) -> Table:
+def device_table(ranks: Sequence[RankIdle]) -> Table:
+    """Return a row a device: its span, and the shares of it."""
     table = Table(
         "device",
         "span ms",
@@ -97,13 +105,36 @@ def _devices(ranks: Sequence[RankIdle]) -> Table:
     return table
 
 
+def _side_by_side(report: IdleReport, top: int) -> Iterator[RenderableType]:
+    """Yield how far devices differ, and what the hosts of the idlest did; nothing of one alone."""
+    shares = device_shares(report, _COMPARED)
+    if len(shares.ranks) < 2 or not report.activities:
+        return
+    # The sort is stable: devices that are equally idle keep their order.
+    order = np.argsort(-shares.idle, kind="stable")
+    most, least = order[0], order[-1]
+    labels = [_short_name(report.ranks[at].label) for at in shares.ranks]
+    names = [_short_name(name, _HEADER) for name in shares.names[len(BUSY) :]]
+    table = Table("device", "idle", *names, left=("device",))
+    for row in order[:top].tolist():
+        cells = (in_percent(share) for share in shares.shares[row, len(BUSY) :].tolist())
+        table.add_row(labels[row], in_percent(float(shares.idle[row])), *cells)
+    yield from titled("Devices side by side, the idlest first: idle time in % of the span", table)
+    yield from _omitted(len(order), top)
+    yield Text(
+        f"idle: {percent(float(shares.idle[least]))} ({labels[least]}) to "
+        f"{percent(float(shares.idle[most]))} ({labels[most]}), median "
+        f"{percent(float(np.median(shares.idle)))} of {len(order)} devices"
+    )
+
+
 def _short_name(name: str, width: int = _NAME) -> str:
     return shortened(one_line(name, None), width)
 
 
 def _activity_sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
     """Yield idle time by activity, what activities mean, and the longest gap of each."""
-    yield from titled("What hosts did while devices were idle", _activities(report, top))
+    yield from titled("What hosts did while devices were idle", activity_table(report, top))
     yield from _omitted(len(report.activities), top)
     shown = report.activities[:top]
     if meanings := [text for total in shown if (text := _meaning(report, total))]:
@@ -114,7 +145,8 @@ def _activity_sections(report: IdleReport, top: int) -> Iterator[RenderableType]
         yield BulletList(examples)
 
 
-def _activities(report: IdleReport, top: int) -> Table:
+def activity_table(report: IdleReport, top: int) -> Table:
+    """Return a row for each of the ``top`` activities of hosts, and one for the sum of all."""
     table = Table(
         "activity", "idle ms", "of idle %", "of span %", "gaps", "longest ms", left=("activity",)
     )

@@ -28,7 +28,7 @@ MOST_ROWS = 64
 MOST_CHARACTERS = 1_000_000
 
 #: Columns of words.
-_LEFT = frozenset({"ratio", "window", "cause", "meaning"})
+_LEFT = frozenset({"ratio", "window", "cause", "meaning", "device", "activity"})
 #: Grey lines and the colours around are read on light and on dark.
 _STYLE = """
 .bubbleviz-report{color:inherit;font-size:13px;line-height:1.45;max-width:1200px}
@@ -102,10 +102,19 @@ def fragment(report: Report) -> str:
     drawn = bounded_picture(report, ids)
     some = f"The first {drawn.drawn:,} of {drawn.rows:,} rows; --svg FILE draws all of them."
     return (
-        f'<div class="bubbleviz-report"><style>{_STYLE}</style>{head}'
-        f"<div>{_PROLOG.sub('', drawn.svg)}</div>"
-        f"{_paragraph(some) if drawn.drawn < drawn.rows else ''}{foot}</div>"
+        f"{before_picture(head)}{picture_in_fragment(drawn.svg)}"
+        f"{paragraph(some) if drawn.drawn < drawn.rows else ''}{foot}</div>"
     )
+
+
+def before_picture(head: str) -> str:
+    """Return the beginning of a fragment, which ``</div>`` closes."""
+    return f'<div class="bubbleviz-report"><style>{_STYLE}</style>{head}'
+
+
+def picture_in_fragment(svg: str) -> str:
+    """Return an SVG document as an element of a fragment."""
+    return f"<div>{_PROLOG.sub('', svg)}</div>"
 
 
 def _head(report: Report) -> Iterator[str]:
@@ -116,14 +125,14 @@ def _head(report: Report) -> Iterator[str]:
         (s.definition for s in ratio_definitions() if s.name == report.headline), None
     )
     if definition is not None:
-        yield _paragraph(f"{report.headline} = {with_source(definition)}")
-    yield _paragraph(runs)
-    yield _paragraph(why)
+        yield paragraph(f"{report.headline} = {with_source(definition)}")
+    yield paragraph(runs)
+    yield paragraph(why)
     first = first_thing(report)
     if first is not None:
-        yield _paragraph(f"what to do first: {first}")
-    yield from _table("Bubble ratios over the averaged iterations, in %", ratio_cells(report))
-    yield from _table(causes_title(report), cause_cells(report))
+        yield paragraph(f"what to do first: {first}")
+    yield from table("Bubble ratios over the averaged iterations, in %", ratio_cells(report))
+    yield from table(causes_title(report), cause_cells(report))
 
 
 def _foot(report: Report) -> Iterator[str]:
@@ -135,7 +144,7 @@ def _foot(report: Report) -> Iterator[str]:
         yield "</ul>"
 
 
-def _table(caption: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+def table(caption: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yield a table of rows that have the same columns; nothing without rows."""
     if not rows:
         return
@@ -152,7 +161,8 @@ def _cell(tag: str, column: str, text: str) -> str:
     return f"<{tag}{look}>{_text(text)}</{tag}>"
 
 
-def _paragraph(text: str) -> str:
+def paragraph(text: str) -> str:
+    """Return a text, escaped, as a paragraph."""
     return f"<p>{_text(text)}</p>"
 
 
