@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bubbleviz._version import __version__
+from bubbleviz.cli.details import spelled_out
 from bubbleviz.cli.streams import discard_output, failure, open_missing
 from bubbleviz.cli.terminal import complain
 from bubbleviz.errors import BubblevizError
@@ -97,7 +98,12 @@ def _run(arguments: list[str]) -> int:
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
         app = application(arguments)
-        code = app(args=arguments, prog_name="bubbleviz", standalone_mode=False, obj=command_line)
+        code = app(
+            args=spelled_out(arguments),
+            prog_name="bubbleviz",
+            standalone_mode=False,
+            obj=command_line,
+        )
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except SystemExit as end:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +22,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
+    from bubbleviz.render.text.display import Display, Line
     from bubbleviz.timing import Step
 
 #: Characters of a profile's name beside its bar.
 _LONGEST_NAME = 40
 #: Characters of a path in a list, and how many files that names.
 _LONGEST_PATH, _FILES = 100, 4
+#: Columns of what is no terminal, the fewest that anything is laid out for, and the most.
+PIPED, _NARROWEST, _MOST_COLUMNS = 80, 40, 10_000
+#: What an encoding must have, or ASCII is printed.
+_DRAWN_WITH = "█▓▒░▚▞▄▌▐·─…±≥"
 #: Characters of a complaint.
 _LONGEST = 800
 
@@ -89,6 +95,57 @@ def show(parts: Iterator[RenderableType]) -> None:
     from rich.console import Console
 
     print_sections(Console(highlight=False, markup=False, emoji=False), parts)
+
+
+def display() -> Display:
+    """Return what standard output can show.
+
+    ``COLUMNS`` holds for pipes, too; ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM=dumb`` as elsewhere.
+    """
+    from bubbleviz.render.text.display import Display
+
+    environment = os.environ
+    terminal = sys.stdout.isatty()
+    dumb = environment.get("TERM") in {"dumb", "unknown"}
+    forced = bool(environment.get("FORCE_COLOR"))
+    colour = (forced or (terminal and not dumb)) and not environment.get("NO_COLOR")
+    columns = shutil.get_terminal_size((PIPED, 24)).columns if terminal else _given_columns()
+    return Display(max(columns, _NARROWEST), colour, not dumb and _shows_blocks())
+
+
+def _given_columns() -> int:
+    """Return the width of what is no terminal: that in the environment, else a usual one."""
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdecimal() and 0 < int(given) < _MOST_COLUMNS else PIPED
+
+
+def _shows_blocks() -> bool:
+    """Return whether the encoding of standard output has the characters that are drawn with."""
+    try:
+        _DRAWN_WITH.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
+    """Print lines of styled words, with rich where colours are shown."""
+    from bubbleviz.render.text.display import plain_lines
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    if not shown_on.colour:
+        sys.stdout.write(plain_lines(lines))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(
+        width=shown_on.width, force_terminal=True, highlight=False, markup=False, emoji=False
+    )
+    for line in lines:
+        text = Text.assemble(*line, end="\n")
+        console.print(text, no_wrap=True, crop=False, overflow="ignore")
 
 
 def pass_on(content: str | bytes) -> None:

@@ -25,7 +25,7 @@ def test_the_table_says_the_headline_first(capsys: pytest.CaptureFixture[str]) -
     assert main(["analyze", ONE]) == 0
     shown = capsys.readouterr()
 
-    assert shown.out.startswith("bubble ratio (schedule): 27.27 %")
+    assert shown.out.startswith("Bubble ratio (schedule): 27.27 %")
     assert shown.err == ""
 
 

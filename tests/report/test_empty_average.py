@@ -18,6 +18,6 @@ def test_nothing_is_advised_from_an_empty_average(
     plant(run, tmp_path)
     assert main(["analyze", str(tmp_path), "--skip", "99", "--json", str(tmp_path / "r.json")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "what to do first: nothing can be advised, since no iteration is averaged" in shown
+    assert "What to do first: nothing can be advised, since no iteration is averaged" in shown
     assert "any kernel ran for" not in shown
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["advice"] is None

@@ -171,7 +171,7 @@ def test_every_output_has_each_restriction(
     assert main(["analyze", *arguments, *outputs]) == 0
 
     head = " ".join(capsys.readouterr().out.split("\n\n")[0].split())
-    assert f"! ({words})" in head
+    assert f"! {words}" in head
     assert words in svg.read_text()
     assert f"{words[0].upper()}{words[1:]}." in latex.read_text()
     assert main(["compare", str(report), str(report)]) == 0

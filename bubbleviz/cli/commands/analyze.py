@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bubbleviz.cli.details import ALL, OF_ANALYZE, AnalysisDetails
+from bubbleviz.cli.details import details as tables_of
 from bubbleviz.cli.option_groups import with_anonymity, with_groups, with_outputs
 from bubbleviz.cli.options import FILE, Conventions, Force, ReadingOptions, RunProfiles, Skip
 from bubbleviz.cli.selection import PictureOptions
-from bubbleviz.cli.terminal import deliver, progress_bars, show, show_steps, width
+from bubbleviz.cli.terminal import (
+    deliver,
+    display,
+    progress_bars,
+    show,
+    show_lines,
+    show_steps,
+    width,
+)
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.model.values import frozen
 from bubbleviz.render.formats import Renderer
@@ -110,13 +120,15 @@ def analyze(
     picture: PictureOptions,
     analysis: AnalysisOptions,
     reading: ReadingOptions,
+    details: AnalysisDetails = None,
     timings: Annotated[
         bool, typer.Option("--timings", help="Print seconds and rows of each step.")
     ] = False,
 ) -> None:
-    """Measure the pipeline bubbles of one run: print a table, write the requested files."""
+    """Measure the pipeline bubbles of one run: print a summary, write the requested files."""
     from bubbleviz.timing import noting, step
 
+    tables = tables_of(details, OF_ANALYZE)
     inputs = _inputs(profiles, outputs, analysis, force=force)
     arguments = analysis.arguments()
     for host in (*chain(*arguments["same_clock"]), *([analysis.dask] if analysis.dask else [])):
@@ -142,7 +154,12 @@ def analyze(
         view = picture.view_of(report)
         with step("render"):
             contents = {file: renderer.render(report, view) for file, renderer in outputs.items()}
-        deliver(contents, lambda: _print_tables(report, view), inputs=inputs, force=force)
+        deliver(
+            contents,
+            lambda: _print(report, view, tables, compared=analysis.what_if),
+            inputs=inputs,
+            force=force,
+        )
     if timings:
         show_steps(steps)
 
@@ -169,7 +186,23 @@ def _inputs(
     return inputs
 
 
-def _print_tables(report: Report, view: View) -> None:
-    from bubbleviz.render.text.report import sections
+def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool) -> None:
+    """Print the first screen, or the tables that were asked for."""
+    if ALL in tables:
+        from bubbleviz.render.text.report import sections
 
-    show(sections(report, view, width()))
+        show(sections(report, view, width()))
+        return
+    if tables:
+        from bubbleviz.render.text.report import details as listed
+
+        show(listed(report, view, tables, width()))
+        return
+    from bubbleviz.render.text.first_screen import first_screen
+
+    shown_on = display()
+    show_lines(first_screen(report, view, shown_on), shown_on)
+    if compared:
+        from bubbleviz.render.text.what_if import alternatives
+
+        show(alternatives(report))

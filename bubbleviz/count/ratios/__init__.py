@@ -64,6 +64,7 @@ class RatioDefinition:
         name: what reports call it.
         summary: a few words for tables.
         definition: the formula, for captions and papers.
+        words: the same in words, for the headline.
         windows: extents to windows.
         work: what counts as work.
         common_clock: whether ranks of several hosts need one clock for it.
@@ -74,6 +75,7 @@ class RatioDefinition:
     name: str
     summary: str
     definition: str
+    words: str
     windows: Callable[[Extents], Windows]
     work: CountedWork
     common_clock: bool

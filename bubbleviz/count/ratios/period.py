@@ -22,6 +22,8 @@ RATIO = RatioDefinition(
     summary="start to next start",
     definition="1 - sum of all compute / sum of the ranks' times from the iteration's first start "
     "to the next iteration's",
+    words="share of the ranks' time from the start of one iteration to that of the next in "
+    "which they run no operation of any iteration",
     windows=_windows,
     work=CountedWork.EVERYTHING,
     common_clock=False,

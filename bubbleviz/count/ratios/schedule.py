@@ -25,6 +25,8 @@ RATIO = RatioDefinition(
     name="schedule",
     summary="single-iteration window",
     definition="1 - sum of the ranks' compute / (ranks x (last end - first start over all ranks))",
+    words="share of the ranks' time from an iteration's first F to its last backward, on "
+    "any rank, in which they run none of its F, B and W",
     windows=lambda extents: common_window(extents, extents.last_ns),
     work=CountedWork.ITERATION,
     common_clock=True,

@@ -22,6 +22,8 @@ RATIO = RatioDefinition(
     summary="longest rank's window",
     definition="1 - sum of the ranks' compute / (ranks x longest (last end - first start) of a "
     "rank); arXiv 2401.10241, section 5.3",
+    words="share of the ranks' time, in windows as long as the longest rank's own from "
+    "first F to last backward, in which they run none of the iteration's F, B and W",
     windows=_windows,
     work=CountedWork.ITERATION,
     common_clock=False,

@@ -10,6 +10,8 @@ RATIO = RatioDefinition(
     summary="to the last Optimizer end",
     definition="1 - sum of the ranks' compute and Optimizer / (ranks x (last end, Optimizer "
     "included - first start over all ranks))",
+    words="share of the ranks' time from an iteration's first F to its last Optimizer end, "
+    "on any rank, in which they run none of its operations",
     windows=lambda extents: common_window(extents, extents.step_last_ns),
     work=CountedWork.STEP,
     common_clock=True,

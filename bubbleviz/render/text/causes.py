@@ -53,48 +53,49 @@ def causes_title(report: Report) -> str:
 
 def cause_cells(report: Report) -> list[dict[str, str]]:
     """Return a row of cells by column for each cause, and one for their sum; none without any."""
-    import numpy as np
+    from bubbleviz.report.bubble_parts import bubble_parts
 
-    from bubbleviz.explain.causes.cause import Cause
-
-    name = report.bubbles.ratio
-    shown = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
-    if not shown:
+    parts = bubble_parts(report)
+    total = sum(part.share for part in parts)
+    if total == 0:
         return []
-    index = np.array([i.index for i in shown], np.int64)
-    idle = report.explanation.causes.of_iterations(name, index)
-    total = sum(idle.values())
-    spans = [r.accounts[name].window_ns for i in shown for r in i.ranks if name in r.accounts]
-    if total == 0 or not spans:
-        return []
-    rows = [(c.label, idle[c.label], c.meaning) for c in Cause if idle[c.label]]
+    rows = [(part.name, part.share, part.time_ns, part.meaning) for part in parts]
     return [
         {
-            "cause": label,
-            "% of window": in_percent(idle_ns / sum(spans)),
-            "% of bubble": in_percent(idle_ns / total),
-            "ms": milliseconds(idle_ns / len(spans)),
+            "cause": name,
+            "% of window": in_percent(share),
+            "% of bubble": in_percent(share / total),
+            "ms": milliseconds(time_ns),
             "meaning": meaning,
         }
-        for label, idle_ns, meaning in (*rows, ("all", total, ""))
+        for name, share, time_ns, meaning in (
+            *rows,
+            ("all", total, sum(part.time_ns for part in parts), ""),
+        )
     ]
 
 
 def idle_of_ranks(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
-    """Yield the causes of each rank's idle time in an iteration, and the longest bubbles."""
+    """Yield the causes of each rank's idle time in an iteration, communication, longest bubbles."""
+    yield from by_rank(report, iteration)
+    yield from communication(report, iteration)
+    yield from longest(report)
+
+
+def longest(report: Report) -> Iterator[RenderableType]:
+    """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
     from rich.text import Text
 
     from bubbleviz.report.advice import longest_bubbles
 
-    yield from _by_rank(report, iteration)
-    yield from _communication(report, iteration)
     bubbles = longest_bubbles(report)
     if bubbles:
         yield Text("\nLongest idle intervals (all of them: --bubbles FILE)", style="bold")
         yield BulletList(one_line(bubble.sentence, 400) for bubble in bubbles)
 
 
-def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
+def by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
+    """Yield the causes of each rank's idle time in an iteration."""
     from bubbleviz.explain.causes.cause import Cause
 
     name = report.bubbles.ratio
@@ -116,31 +117,29 @@ def _by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
     yield from titled(title, table)
 
 
-def _communication(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
+def communication(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
+    """Yield how long each rank communicated in an iteration, and waited for it."""
     from rich.text import Text
 
-    communication = report.explanation.communication
+    times = report.explanation.communication
     ranks = [entry.rank for entry in iteration.ranks]
     at = iteration.index
-    if (
-        not communication.communication_ns[at, ranks].any()
-        and not communication.wait_ns[at, ranks].any()
-    ):
+    if not times.communication_ns[at, ranks].any() and not times.wait_ns[at, ranks].any():
         return
     columns = ("wait", "transfer", "exposed", "kernels", "overlap %")
     # Without a receive whose input is known, no time is known to be waiting or transfer.
     known = len(report.explanation.receives) > 0
     table = Table("#", "stage", *columns)
     for rank in ranks[:MOST_ROWS]:
-        stage, whole = report.ranks[rank].stage, int(communication.communication_ns[at, rank])
-        alone_ns = whole - int(communication.overlapped_ns[at, rank])
-        exposed_ns = int(communication.exposed_ns[at, rank])
+        stage, whole = report.ranks[rank].stage, int(times.communication_ns[at, rank])
+        alone_ns = whole - int(times.overlapped_ns[at, rank])
+        exposed_ns = int(times.exposed_ns[at, rank])
         table.add_row(
             str(rank),
             "-" if stage is None else str(stage),
             *(
                 milliseconds(int(column[at, rank])) if known else "-"
-                for column in (communication.wait_ns, communication.transfer_ns)
+                for column in (times.wait_ns, times.transfer_ns)
             ),
             f"{'' if known or alone_ns <= exposed_ns else '≥ '}{milliseconds(exposed_ns)}",
             milliseconds(whole),

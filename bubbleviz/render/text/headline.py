@@ -29,53 +29,78 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
     from bubbleviz.report.measure import measure_of
 
+    marked = "".join(f" ! ({mark})" for mark in restriction_marks(report))
+    bounds = "".join(f"{joint}{text}" for joint, text in bounds_of(report))
     spread = report.summary.bubble_ratio[report.headline]
+    why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
+    value = f"{measure_of(report)}: {percent(spread.mean)}"
+    return value, f"{spread_of(report)}{marked}{bounds}", run_of(report), why
+
+
+def spread_of(report: Report) -> str:
+    """Return the confidence interval of the primary ratio; empty where there is none."""
+    spread = report.summary.bubble_ratio[report.headline]
+    if spread.ci95 is None:
+        return ""
+    return f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
+
+
+def restriction_marks(report: Report) -> tuple[str, ...]:
+    """Return what restricts the primary ratio, what weighs most first."""
+    marks = tuple(restriction.text for restriction in report.restrictions)
+    contradicted = report.contradicted(report.headline)
+    return (*marks, "clocks contradict each other") if contradicted else marks
+
+
+def bounds_of(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield what bounds the primary ratio and what stands beside it, each with its joint."""
+    interval = report.summary.bubble_interval.get(report.headline)
+    if interval is not None and interval[0] < interval[1]:
+        yield ", ", f"clock bounds {between(interval)} %"
+    low = report.lower_bound(report.headline)
+    if low is not None:
+        yield "; ", f"{percent(low)} with compute outside every operation counted as work"
+    kernels = _kernel_share(report)
+    if kernels is not None:
+        yield "; ", kernels
+
+
+def run_of(report: Report) -> str:
+    """Return the ranks, hosts and iterations that the primary ratio is of."""
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
     nvtx = "NVTX " if all(profile.format == "nsys" for profile in report.profiles) else ""
-    run = (
+    return (
         f"{counted(ranks, 'rank')} on {counted(hosts, 'host')}, {report.summary.iterations} of "
         f"{counted(len(report.iterations), 'iteration')} averaged, "
         f"{nvtx}convention: {one_line(report.convention, 60)}"
     )
-    bounds = ""
-    if spread.ci95 is not None:
-        bounds += f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
-    bounds += "".join(f" ! ({restriction.text})" for restriction in report.restrictions)
-    interval = report.summary.bubble_interval.get(report.headline)
-    if report.contradicted(report.headline):
-        bounds += " ! (clocks contradict each other)"
-    if interval is not None and interval[0] < interval[1]:
-        bounds += f", clock bounds {between(interval)} %"
-    low = report.lower_bound(report.headline)
-    if low is not None:
-        bounds += f"; {percent(low)} with compute outside every operation counted as work"
-    bounds += _kernel_share(report)
-    why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
-    return f"{measure_of(report)}: {percent(spread.mean)}", bounds, run, why
 
 
-def _kernel_share(report: Report) -> str:
+def _kernel_share(report: Report) -> str | None:
     """Return the share of time in which any kernel ran, where much else than the bubble is lost."""
     from bubbleviz.report.kernel_time import kernel_time_of
 
-    if report.summary.iterations == 0:
-        return ""
-    kernels = kernel_time_of(report).sentence
-    return "" if kernels is None else f"; {kernels}"
+    return None if report.summary.iterations == 0 else kernel_time_of(report).sentence
 
 
 def advice(report: Report) -> Iterator[RenderableType]:
     """Yield the first advice, and what it would save."""
     from rich.text import Text
 
+    sentence = advice_sentence(report)
+    if sentence is not None:
+        yield Text(f"what to do first: {sentence}")
+
+
+def advice_sentence(report: Report) -> str | None:
+    """Return the first advice, and what it would save; None where there is none."""
     from bubbleviz.report.advice import first_thing
 
     sentence = first_thing(report)
     if sentence is not None:
-        yield Text(f"what to do first: {one_line(sentence, 600)}")
-    elif report.summary.iterations == 0:
-        skipped = any(i.complete and i.kind == "training" for i in report.iterations)
-        remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
-        yield Text(
-            "what to do first: nothing can be advised, since no iteration is averaged; " + remedy
-        )
+        return one_line(sentence, 600)
+    if report.summary.iterations > 0:
+        return None
+    skipped = any(i.complete and i.kind == "training" for i in report.iterations)
+    remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
+    return f"nothing can be advised, since no iteration is averaged; {remedy}"

@@ -10,10 +10,11 @@ from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.tables import BulletList
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import RenderableType
 
+    from bubbleviz.model.limitations import Limitation
     from bubbleviz.report.report import Report
 
 _MOST_LINES = 12
@@ -29,11 +30,21 @@ def limitations(report: Report) -> Iterator[RenderableType]:
     yield BulletList(limitation_lines(report))
 
 
-def limitation_lines(report: Report) -> list[str]:
-    """Return the limitations, a line for those of one reason, and no more than people read."""
+def limitation_lines(
+    report: Report,
+    chosen: Sequence[Limitation] | None = None,
+    most: int | None = _MOST_LINES,
+) -> list[str]:
+    """Return the limitations, a line for those of one reason, and no more than people read.
+
+    Args:
+        report: any report.
+        chosen: some of its limitations; None for all.
+        most: lines; None for any number.
+    """
     merged: dict[str, tuple[list[str], int]] = {}
     shorter = _shorter_paths(report)
-    for entry in report.limitations:
+    for entry in report.limitations if chosen is None else chosen:
         what, reason = shorter(entry.what), shorter(entry.reason)
         subjects, count = merged.get(reason, ([], 0))
         if what not in subjects:
@@ -44,8 +55,8 @@ def limitation_lines(report: Report) -> list[str]:
         f"{one_line(reason, 400)}"
         for reason, (subjects, count) in merged.items()
     ]
-    if len(lines) > _MOST_LINES:
-        lines[_MOST_LINES:] = [f"and {len(lines) - _MOST_LINES} more in --json"]
+    if most is not None and len(lines) > most:
+        lines[most:] = [f"and {len(lines) - most} more in --json"]
     return lines
 
 

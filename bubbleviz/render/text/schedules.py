@@ -32,7 +32,7 @@ def orders(report: Report) -> Iterator[RenderableType]:
         if recognition.reason in NO_PIPELINE:
             yield Text(f"no {title}: {recognition.reason}")
             continue
-        yield Text(f"{title}: {_recognised(recognition)}")
+        yield Text(f"{title}: {recognised(recognition)}")
         if recognition.name is not None and recognition.deviations:
             lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
             if recognition.deviation_count > len(lines):
@@ -40,7 +40,7 @@ def orders(report: Report) -> Iterator[RenderableType]:
             yield BulletList(lines)
 
 
-def _recognised(recognition: Recognition) -> str:
+def recognised(recognition: Recognition) -> str:
     """Return the recognised schedule and its match, on one line."""
     if recognition.name is None:
         return f"not recognised: {recognition.reason}"

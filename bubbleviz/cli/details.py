@@ -1,0 +1,82 @@
+"""``--details``: which tables are printed in place of the first screen.
+
+Its value may be left out, which typer cannot express: ``-v`` alone stands for ``-v all``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import nearest, one_line
+
+#: Of every command: the tables that it prints, in their order.
+OF_ANALYZE = (*("ratios", "ranks", "causes", "communication", "operations", "clocks", "coverage"),)
+ALL = "all"
+_OPTIONS = frozenset({"-v", "--details"})
+_WORDS = frozenset({*OF_ANALYZE, ALL})
+#: What paths of profiles have, and no table's name.
+_OF_PATHS = frozenset("/\\.*?-")
+
+AnalysisDetails = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--details",
+        "-v",
+        metavar=f"[{'|'.join((*OF_ANALYZE, ALL))}]",
+        help="Print these tables instead of the first screen, several with commas; all of them "
+        "if none is named.",
+    ),
+]
+AllDetails = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--details", "-v", metavar=f"[{ALL}]", help="Print all tables instead of the first screen."
+    ),
+]
+
+
+def details(values: Sequence[str] | None, known: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the tables to print, in their order; empty for the first screen.
+
+    Args:
+        values: of the option, each with commas; None where it was not given.
+        known: the tables of the command; ``all`` stands for all.
+
+    Raises:
+        UsageError: a command has no such table.
+    """
+    named = [word.strip() for value in values or () for word in value.split(",")]
+    for word in named:
+        if word not in {*known, ALL}:
+            near = nearest(word, (*known, ALL))
+            guess = f"did you mean {near}?" if near else f"give {', '.join((*known, ALL))}"
+            raise UsageError(f"--details {one_line(word, 60)}: no such table; {guess}")
+    if ALL in named:
+        return (*known, ALL)
+    return tuple(name for name in known if name in named)
+
+
+def spelled_out(arguments: Sequence[str]) -> list[str]:
+    """Return a command line in which ``-v`` without a value has one: ``all``."""
+    return list(_spelled_out(arguments))
+
+
+def _spelled_out(arguments: Sequence[str]) -> Iterator[str]:
+    options = True
+    for word, behind in zip(arguments, (*arguments[1:], None), strict=True):
+        options = options and word != "--"
+        yield word
+        if options and word in _OPTIONS and (behind is None or not _is_value(behind)):
+            yield ALL
+
+
+def _is_value(word: str) -> bool:
+    """Return whether a word behind ``-v`` names tables, rightly or not, rather than a profile."""
+    if {*word.split(",")} & _WORDS:
+        return True
+    return bool(word) and not _OF_PATHS & {*word} and "=" not in word and not Path(word).exists()
