@@ -28,21 +28,13 @@ from bubbleviz.render.picture.page import UNKNOWN
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.report import Report, View
 from tests.planting import Planting, plant
+from tests.support.browsers import CHROMIUM_OPTIONS
 from tests.support.drawn_reports import report_of
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
 
 REPORTS = {name: analyze(FIXTURES / name) for name in ("1f1b", "zb-h2", "zb-v")}
 SMALL = REPORTS["1f1b"]
-#: A browser that asks nobody for anything; in a container that has no sandbox of its own.
-_OPTIONS = (
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-gpu",
-    "--disable-sync",
-    "--no-first-run",
-    "--no-sandbox",
-)
 
 
 @dataclass
@@ -90,7 +82,7 @@ def browser() -> Iterator[Browser]:
             pytest.fail(message)
         pytest.skip(message)
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=list(_OPTIONS))
+        started = playwright.chromium.launch(executable_path=program, args=list(CHROMIUM_OPTIONS))
         yield started
         started.close()
 
@@ -586,18 +578,21 @@ def test_the_same_pixels_whether_drawn_in_boxes_or_in_shares(opened: Open) -> No
     """Shares of a pixel's time are exact: their sums are the operations' busy time."""
     own = opened(SMALL)
     found = own.run(
-        """const made = timeline.painter.shares.sumsOf(run.compute, 0);
-        const spent = new Float64Array(made.sums.length);
-        const at = run.startNs + 0.37 * (run.endNs - run.startNs);
-        timeline.painter.shares.spentUntil(run.compute, 0, made, at, spent);
-        let plain = 0;
-        for (let i = run.compute.bounds[0]; i < run.compute.bounds[1]; i += 1) {
-          plain += Math.max(0, Math.min(at, run.compute.endNs[i]) - run.compute.startNs[i]);
-        }
-        return [spent.reduce((a, b) => a + b, 0), plain];"""
+        """const made = timeline.painter.spent.work(run.compute, 0);
+        const spent = new Float64Array(made.count);
+        return [0, 0.2, 0.37, 0.5, 0.9, 1].map((share) => {
+          const at = run.startNs + share * (run.endNs - run.startNs);
+          made.until(at, spent);
+          let plain = 0;
+          for (let i = run.compute.bounds[0]; i < run.compute.bounds[1]; i += 1) {
+            plain += Math.max(0, Math.min(at, run.compute.endNs[i]) - run.compute.startNs[i]);
+          }
+          return [spent.reduce((a, b) => a + b, 0), plain];
+        });"""
     )
 
-    assert found[0] == pytest.approx(found[1], abs=1)
+    assert [own[0] for own in found] == pytest.approx([own[1] for own in found], abs=1)
+    assert found[0][0] == 0 < found[-1][0]
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "<img src=x onerror=alert(1)>", "=1+1", "x" * 10_000])

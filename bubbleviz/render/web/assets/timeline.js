@@ -9,7 +9,8 @@ class Timeline {
     this.callbacks = callbacks;
     this.canvas = box.querySelector("canvas");
     this.tip = box.querySelector(".tip");
-    this.context = this.canvas.getContext("2d");
+    // Its pixels are written, not drawn: a canvas on a graphics card would fetch them each time.
+    this.context = this.canvas.getContext("2d", { alpha: false, willReadFrequently: true });
     this.lanes = { operations: true, communication: false, causes: false, critical: false };
     this.by = run.report.ranks.length > 64 ? "stage" : "rank";
     this.selected = -1;
@@ -38,13 +39,13 @@ class Timeline {
   resize() {
     const style = getComputedStyle(this.canvas);
     this.ink = Object.fromEntries(
-      ["paper", "text", "quiet", "frame", "band", "bubble", "hatch", "grid", "accent"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+      ["paper", "text", "quiet", "frame", "band", "gap", "hatch", "grid", "accent"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
     this.scale = window.devicePixelRatio || 1;
-    this.hatching = this.painter.hatched();
+    this.hatching = hatched(this.ink, this.scale);
     this.width = this.canvas.clientWidth;
     this.gutter = Math.round(Math.min(260, Math.max(110, this.width * 0.18)));
-    const room = Math.max(260, Math.min(640, window.innerHeight * 0.62));
-    this.rowHeight = Math.round(Math.max(11, Math.min(34, (room - AXIS_HEIGHT) / Math.max(1, this.rows.length))));
+    const room = Math.round(Math.max(240, Math.min(900, window.innerHeight * 0.44)));
+    this.rowHeight = Math.floor(Math.max(5, Math.min(34, (room - AXIS_HEIGHT - 2) / Math.max(1, this.rows.length))));
     this.height = Math.min(room, AXIS_HEIGHT + this.rows.length * this.rowHeight + 2);
     this.canvas.style.height = `${this.height}px`;
     this.canvas.width = Math.round(this.width * this.scale);

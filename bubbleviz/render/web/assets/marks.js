@@ -1,0 +1,152 @@
+// Marks: what lies over the rows of a timeline: selection, critical path, window, axis.
+
+class Marks {
+  constructor(timeline) {
+    this.at = timeline;
+  }
+
+  paint() {
+    this.paintMarks();
+    this.paintWindow();
+    this.paintAxis();
+    this.paintScroll();
+  }
+
+  paintMarks() {
+    const { context: c, run } = this.at;
+    const { rank, start_ns: start, length_ns: length } = run.operations;
+    const place = new Map(this.at.rows.map((row, at) => [row.rank, at]));
+    const box = (row, colour, thick) => {
+      const at = place.get(rank[row]);
+      if (at === undefined || length[row] < 0) return;
+      const [left, right] = [this.at.x(start[row]), this.at.x(start[row] + length[row])];
+      if (right < this.at.gutter || left > this.at.width) return;
+      c.strokeStyle = colour;
+      c.lineWidth = thick;
+      c.strokeRect(left, this.at.top(at) + 1, Math.max(right - left, 1), this.at.rowHeight - 2);
+    };
+    c.save();
+    c.beginPath();
+    c.rect(this.at.gutter, AXIS_HEIGHT, this.at.plotWidth, this.at.height - AXIS_HEIGHT);
+    c.clip();
+    if (this.at.lanes.critical) for (const row of run.critical) this.paintCritical(row, place.get(rank[row]));
+    this.paintChain(place);
+    if (this.at.selected >= 0) box(this.at.selected, this.at.ink.text, 2.5);
+    else if (this.at.hovered?.row >= 0) box(this.at.hovered.row, this.at.ink.text, 1.5);
+    c.restore();
+  }
+
+  // A strip below an operation that bounds the iteration.
+  paintCritical(row, at) {
+    const { start_ns: start, length_ns: length } = this.at.run.operations;
+    const [left, right] = [this.at.x(start[row]), this.at.x(start[row] + length[row])];
+    if (at === undefined || right < this.at.gutter || left > this.at.width) return;
+    const thick = Math.max(2, this.at.rowHeight * 0.16);
+    this.at.context.fillStyle = this.at.ink.accent;
+    this.at.context.fillRect(left, this.at.top(at + 1) - thick, Math.max(right - left, 1), thick);
+  }
+
+  // A line from operation to operation of the same microbatch.
+  paintChain(place) {
+    const { context: c } = this.at;
+    const { rank, start_ns: start, length_ns: length } = this.at.run.operations;
+    let last = null;
+    c.strokeStyle = this.at.ink.text;
+    c.lineWidth = 1.2;
+    c.beginPath();
+    for (const row of this.at.chain) {
+      const at = place.get(rank[row]);
+      if (at === undefined) continue;
+      const y = this.at.top(at + 0.5);
+      if (last) {
+        c.moveTo(last[0], last[1]);
+        c.lineTo(this.at.x(start[row]), y);
+      }
+      last = [this.at.x(start[row] + length[row]), y];
+    }
+    c.stroke();
+  }
+
+  paintAxis() {
+    const { context: c } = this.at;
+    c.fillStyle = this.at.ink.paper;
+    c.fillRect(0, 0, this.at.width, AXIS_HEIGHT);
+    c.save();
+    c.beginPath();
+    c.rect(this.at.gutter, 0, this.at.plotWidth, this.at.height);
+    c.clip();
+    c.font = "11px system-ui, sans-serif";
+    this.at.bands.forEach(({ name, span }, at) => {
+      const [left, right] = [Math.max(this.at.x(span[0]), this.at.gutter), Math.min(this.at.x(span[1]), this.at.width)];
+      if (right <= left) return;
+      c.fillStyle = at % 2 ? this.at.ink.grid : this.at.ink.gap;
+      c.fillRect(left, 0, right - left, 16);
+      c.fillStyle = this.at.ink.text;
+      c.textAlign = "center";
+      if (c.measureText(name).width < right - left - 4) c.fillText(name, (left + right) / 2, 8.5);
+    });
+    const step = niceStep((this.at.untilNs - this.at.fromNs) / (this.at.plotWidth / 110));
+    const origin = this.at.run.startNs;
+    c.strokeStyle = this.at.ink.grid;
+    c.lineWidth = 1;
+    const first = Math.ceil((this.at.fromNs - origin) / step);
+    for (let tick = first; tick * step <= this.at.untilNs - origin; tick += 1) {
+      const time = tick * step;
+      const x = this.at.x(time + origin);
+      c.beginPath();
+      c.moveTo(x, 32);
+      c.lineTo(x, AXIS_HEIGHT);
+      c.stroke();
+      c.fillStyle = this.at.ink.quiet;
+      const text = stepLabel(time, step);
+      const half = c.measureText(text).width / 2;
+      c.textAlign = "center";
+      c.fillText(text, Math.min(Math.max(x, this.at.gutter + half + 2), this.at.width - half - 2), 25);
+    }
+    c.restore();
+    c.fillStyle = this.at.ink.quiet;
+    c.textAlign = "left";
+    c.fillText("iteration", 4, 8.5);
+    c.fillText("time since start", 4, 25);
+  }
+
+  paintWindow() {
+    if (!this.at.window) return;
+    const { context: c } = this.at;
+    const [left, right] = this.at.window.map((time) => Math.min(Math.max(this.at.x(time), this.at.gutter), this.at.width));
+    c.save();
+    c.beginPath();
+    c.rect(this.at.gutter, AXIS_HEIGHT, this.at.plotWidth, this.at.height - AXIS_HEIGHT);
+    c.clip();
+    c.globalAlpha = 0.16;
+    c.fillStyle = this.at.ink.accent;
+    c.fillRect(left, AXIS_HEIGHT, right - left, this.at.height - AXIS_HEIGHT);
+    c.globalAlpha = 1;
+    c.strokeStyle = this.at.ink.accent;
+    c.lineWidth = 1.5;
+    c.strokeRect(left, AXIS_HEIGHT, right - left, this.at.height - AXIS_HEIGHT - 1);
+    c.restore();
+  }
+
+  // Which of the rows are in view, where not all are.
+  paintScroll() {
+    const { context: c } = this.at;
+    const room = this.at.height - AXIS_HEIGHT;
+    const all = this.at.rows.length * this.at.rowHeight;
+    if (all <= room) return;
+    c.fillStyle = this.at.ink.quiet;
+    c.fillRect(this.at.width - 5, AXIS_HEIGHT + (this.at.rowTop / all) * room, 4, Math.max(12, (room / all) * room));
+  }
+}
+
+// The smallest of 1, 2, 5, 10, ... that is not below a step.
+function niceStep(least) {
+  const size = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
+  return [1, 2, 5, 10].map((times) => times * size).find((step) => step >= least * 0.999);
+}
+
+function stepLabel(timeNs, stepNs) {
+  const [unit, name] = UNITS.find(([own]) => stepNs >= own / 10 && own <= 1e9) ?? UNITS.at(-1);
+  const digits = Math.max(0, Math.ceil(Math.log10(unit / stepNs)));
+  return `${grouped(timeNs / unit, Math.min(digits, 6))} ${name}`;
+}

@@ -1,0 +1,106 @@
+// The raster: the plot's pixels, which are written one by one and put on the canvas at once.
+
+class Raster {
+  constructor() {
+    this.wide = this.tall = 0;
+    // Look-ups and boxes of the last frame: tests hold them to the number of pixels.
+    this.work = 0;
+  }
+
+  // A raster of so many pixels, all of one colour.
+  begin(wide, tall, colour) {
+    if (wide !== this.wide || tall !== this.tall) {
+      [this.wide, this.tall] = [wide, tall];
+      this.image = new ImageData(wide, tall);
+      this.pixels = new Uint32Array(this.image.data.buffer);
+    }
+    this.pixels.fill(colour);
+    this.work = 0;
+  }
+
+  // A box between whole pixels.
+  box(left, right, top, bottom, colour) {
+    const [from, to] = [Math.max(0, left), Math.min(this.wide, right)];
+    const last = Math.min(this.tall, bottom);
+    this.work += 1;
+    for (let y = Math.max(0, top); y < last; y += 1) {
+      const line = y * this.wide;
+      if (to - from > 24) this.pixels.fill(colour, line + from, line + to);
+      else for (let x = from; x < to; x += 1) this.pixels[line + x] = colour;
+    }
+  }
+
+  // A box with a pattern, of a square tile of pixels.
+  pattern(left, right, top, bottom, tile) {
+    const size = Math.sqrt(tile.length);
+    const [from, to] = [Math.max(0, left), Math.min(this.wide, right)];
+    const last = Math.min(this.tall, bottom);
+    this.work += 1;
+    for (let y = Math.max(0, top); y < last; y += 1) {
+      const [line, row] = [y * this.wide, (y % size) * size];
+      for (let x = from; x < to; x += 1) this.pixels[line + x] = tile[row + (x % size)];
+    }
+  }
+
+  // Columns of a row that show how their time was spent: work from the bottom up, then what is idle.
+  columns([fromNs, untilNs], top, bottom, work, workColours, idle, idleColours) {
+    const { wide, pixels } = this;
+    const [first, last] = [Math.max(0, top), Math.min(this.tall, bottom)];
+    const perPixel = (untilNs - fromNs) / wide;
+    const heightPerNs = (bottom - top) / perPixel;
+    let [before, after] = [new Float64Array(work.count), new Float64Array(work.count)];
+    let [idleBefore, idleAfter] = [new Float64Array(idle.count), new Float64Array(idle.count)];
+    work.until(fromNs, before);
+    let idleKnown = -1;
+    this.work += 2 * wide;
+    for (let x = 0; x < wide; x += 1) {
+      const rightNs = fromNs + (x + 1) * perPixel;
+      work.until(rightNs, after);
+      let y = bottom;
+      for (let k = 0; k < after.length; k += 1) {
+        const own = after[k] - before[k];
+        if (own <= 0) continue;
+        const next = y - own * heightPerNs;
+        this.column(x, Math.round(next), Math.round(y), first, last, workColours[k]);
+        y = next;
+      }
+      if (y > first + 0.5) {
+        if (idleKnown !== x) idle.until(rightNs - perPixel, idleBefore);
+        idle.until(rightNs, idleAfter);
+        for (let k = 0; k < idleAfter.length; k += 1) {
+          const own = idleAfter[k] - idleBefore[k];
+          if (own <= 0) continue;
+          const next = y - own * heightPerNs;
+          this.column(x, Math.round(next), Math.round(y), first, last, idleColours[k]);
+          y = next;
+        }
+        [idleBefore, idleAfter] = [idleAfter, idleBefore];
+        idleKnown = x + 1;
+      }
+      [before, after] = [after, before];
+    }
+    return pixels;
+  }
+
+  column(x, top, bottom, first, last, colour) {
+    const { wide, pixels } = this;
+    const end = (bottom < last ? bottom : last) * wide + x;
+    for (let at = (top > first ? top : first) * wide + x; at < end; at += wide) pixels[at] = colour;
+  }
+}
+
+// A colour "#rrggbb" as a pixel of image data, which has the lowest byte first.
+function channels(colour) {
+  const value = parseInt(colour.slice(1), 16);
+  return ((255 << 24) | ((value & 255) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
+}
+
+// A pixel with a share of another's colour in it.
+function mixed(pixel, other, share) {
+  let made = 255 << 24;
+  for (const shift of [0, 8, 16]) {
+    const [a, b] = [(pixel >> shift) & 255, (other >> shift) & 255];
+    made |= Math.round(a + (b - a) * share) << shift;
+  }
+  return made >>> 0;
+}

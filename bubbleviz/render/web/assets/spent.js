@@ -1,0 +1,106 @@
+// Spent: how the time of each pixel was spent, where intervals are narrower than pixels.
+//
+// Running sums of time by code make a pixel's shares two look-ups, and a grid of places makes each
+// look-up a step or two: a frame costs its pixels, however many intervals there are.
+
+class Spent {
+  // Of the rows from low to high of a lane, which are in order of start; codes are below `count`.
+  constructor(lane, low, high, codeOf, count) {
+    const rows = high - low;
+    this.startNs = lane.startNs.subarray(low, high);
+    this.endNs = lane.endNs.subarray(low, high);
+    this.count = count;
+    this.codes = new Uint8Array(rows);
+    this.sums = new Float64Array((rows + 1) * count);
+    for (let i = 0; i < rows; i += 1) {
+      const [from, to] = [i * count, (i + 1) * count];
+      for (let k = 0; k < count; k += 1) this.sums[to + k] = this.sums[from + k];
+      this.codes[i] = codeOf(low + i);
+      this.sums[to + this.codes[i]] += this.endNs[i] - this.startNs[i];
+    }
+    this.grid();
+  }
+
+  // For times at regular steps, how many intervals have begun before.
+  grid() {
+    const rows = this.startNs.length;
+    this.cells = Math.max(1, rows);
+    this.firstNs = rows ? this.startNs[0] : 0;
+    const span = rows ? this.startNs[rows - 1] - this.firstNs : 0;
+    this.perNs = span > 0 ? this.cells / span : 0;
+    this.places = new Int32Array(this.cells + 2);
+    for (let i = 0; i < rows; i += 1) this.places[this.cell(this.startNs[i]) + 1] += 1;
+    for (let i = 0; i <= this.cells; i += 1) this.places[i + 1] += this.places[i];
+  }
+
+  cell(timeNs) {
+    const cell = Math.floor((timeNs - this.firstNs) * this.perNs);
+    return cell < 0 ? 0 : cell > this.cells ? this.cells : cell;
+  }
+
+  // How many intervals have begun at a time.
+  begun(timeNs) {
+    const cell = this.cell(timeNs);
+    let low = this.places[cell];
+    const high = this.places[cell + 1];
+    if (high - low > 8) return above(this.startNs, timeNs, low, high);
+    while (low < high && this.startNs[low] <= timeNs) low += 1;
+    return low;
+  }
+
+  // Time spent by code up to a time: whole intervals from the sums, without what is still to come
+  // of the one at it. Written into `spent`; returns their total.
+  until(timeNs, spent) {
+    const { count, sums } = this;
+    const next = this.begun(timeNs);
+    const at = next * count;
+    for (let k = 0; k < count; k += 1) spent[k] = sums[at + k];
+    if (next > 0 && this.endNs[next - 1] > timeNs) spent[this.codes[next - 1]] -= this.endNs[next - 1] - timeNs;
+  }
+}
+
+// The sums of the ranks of a run, made when first asked for.
+class SpentByRank {
+  constructor(run) {
+    this.run = run;
+    this.made = new Map();
+  }
+
+  // By colour of operations, for one of their lanes.
+  work(lane, rank) {
+    return this.of(`${rank} ${lane === this.run.compute}`, () => {
+      const { paint } = this.run.operations;
+      const [low, high] = [lane.bounds[rank], lane.bounds[rank + 1]];
+      const colours = new Map();
+      const codes = new Map();
+      const codeOf = (i) => {
+        const id = paint[lane.operation[i]];
+        if (!codes.has(id)) {
+          const colour = this.run.data.paints[id].bands.reduce((a, b) => (b[0] > a[0] ? b : a))[1];
+          if (!colours.has(colour)) colours.set(colour, colours.size);
+          codes.set(id, colours.get(colour));
+        }
+        return codes.get(id);
+      };
+      for (let i = low; i < high; i += 1) codeOf(i);
+      return Object.assign(new Spent(lane, low, high, codeOf, colours.size), { colours: [...colours.keys()] });
+    });
+  }
+
+  // By cause of bubbles, or of bubbles alone.
+  idle(rank, byCause) {
+    return this.of(`${rank} ${byCause ? "causes" : "bubbles"}`, () => {
+      const { bubbles, data } = this.run;
+      const codeOf = byCause ? (i) => bubbles.cause[i] : () => 0;
+      return new Spent(bubbles, bubbles.bounds[rank], bubbles.bounds[rank + 1], codeOf, byCause ? data.causes.length : 1);
+    });
+  }
+
+  of(key, make) {
+    if (!this.made.has(key)) {
+      if (this.made.size > 512) this.made.clear();
+      this.made.set(key, make());
+    }
+    return this.made.get(key);
+  }
+}

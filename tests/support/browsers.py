@@ -1,0 +1,176 @@
+"""Browsers of Debian: Chromium's options, and Firefox by its own protocol.
+
+Debian has no geckodriver, and Playwright drives no Firefox of a distribution. Firefox speaks
+Marionette, https://firefox-source-docs.mozilla.org/testing/marionette: over TCP, each message is
+its length, a colon, and a list as JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+#: A browser that asks nobody for anything; in a container that has no sandbox of its own.
+CHROMIUM_OPTIONS = (
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-sandbox",
+)
+_PREFERENCES = {
+    "app.update.enabled": False,
+    "browser.shell.checkDefaultBrowser": False,
+    "datareporting.policy.dataSubmissionEnabled": False,
+    "marionette.port": 0,
+    "network.captive-portal-service.enabled": False,
+    "network.connectivity-service.enabled": False,
+    "services.settings.server": "data:,",
+    "toolkit.telemetry.enabled": False,
+}
+#: What a script sees of a page's complaints, from before its first line of code.
+_SECONDS = 60
+
+
+class Firefox:
+    """A headless Firefox with one window.
+
+    Args:
+        width, height: of the page, in CSS pixels.
+        dark: whether it prefers dark colours.
+        frame_rate: frames a second; 0 for as many as it can draw.
+    """
+
+    def __init__(
+        self, width: int, height: int = 900, *, dark: bool = False, frame_rate: int = -1
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._size = (width, height)
+        preferences = {
+            **_PREFERENCES,
+            "ui.systemUsesDarkTheme": int(dark),
+            "layout.frame_rate": frame_rate,
+        }
+        lines = (f"user_pref({json.dumps(k)}, {json.dumps(v)});" for k, v in preferences.items())
+        Path(self._folder.name, "user.js").write_text("\n".join(lines), encoding="utf-8")
+        self._asked = 0
+
+    def __enter__(self) -> Firefox:
+        program = shutil.which("firefox-esr") or shutil.which("firefox")
+        if program is None:
+            raise FileNotFoundError("firefox-esr")
+        self._process = subprocess.Popen(
+            [program, "--headless", "--no-remote", "--marionette", "--profile", self._folder.name],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._socket = socket.create_connection(("127.0.0.1", self._port()), _SECONDS)
+        self._socket.settimeout(10 * _SECONDS)
+        self._stream = self._socket.makefile("rb")
+        self._message()  # a greeting
+        self.ask("WebDriver:NewSession", acceptInsecureCerts=False)
+        self.ask("WebDriver:SetTimeouts", script=5 * _SECONDS * 1000)
+        self._resize()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream.close()
+        self._socket.close()
+        self._process.terminate()
+        self._process.wait(_SECONDS)
+        self._folder.cleanup()
+
+    def _port(self) -> int:
+        """Return the port that it listens on, which it writes into its profile."""
+        file = Path(self._folder.name, "MarionetteActivePort")
+        until = time.monotonic() + _SECONDS
+        while time.monotonic() < until:
+            if file.exists() and (text := file.read_text()):
+                return int(text)
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise TimeoutError("firefox does not listen")
+
+    def _resize(self) -> None:
+        """Bring the page, without the frame of the window, to its size."""
+        width, height = self._size
+        self.ask("WebDriver:SetWindowRect", width=width, height=height)
+        inner = self.run("return [innerWidth, innerHeight]")
+        self.ask(
+            "WebDriver:SetWindowRect", width=2 * width - inner[0], height=2 * height - inner[1]
+        )
+
+    def ask(self, command: str, **arguments: Any) -> Any:
+        """Return the value of a command's answer.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        self._asked += 1
+        text = json.dumps([0, self._asked, command, arguments]).encode()
+        self._socket.sendall(b"%d:%s" % (len(text), text))
+        _, _, error, result = self._message()
+        if error:
+            raise RuntimeError(f"{command}: {error['message']}\n{error['stacktrace']}")
+        return result["value"] if isinstance(result, dict) and "value" in result else result
+
+    def _message(self) -> Any:
+        length = b""
+        while (digit := self._stream.read(1)) != b":":
+            if not digit:
+                raise EOFError("firefox closed the connection")
+            length += digit
+        return json.loads(self._stream.read(int(length)))
+
+    def open(self, url: str, ready: str = "body[data-ready]") -> None:
+        """Open a page, and wait until it says that it is ready."""
+        self.ask("WebDriver:Navigate", url=url)
+        self.ask("WebDriver:SetTimeouts", implicit=_SECONDS * 1000)
+        self.ask("WebDriver:FindElement", using="css selector", value=ready)
+        self.ask("WebDriver:SetTimeouts", implicit=0)
+
+    def run(self, script: str) -> Any:
+        """Return what the body of an asynchronous function gives in the page."""
+        whole = (
+            "const [args, done] = [arguments, arguments[arguments.length - 1]];"
+            f"(async () => {{ {script} }})().then((value) => done([value, null]),"
+            " (error) => done([null, String(error)]));"
+        )
+        value, error = self.ask(
+            "WebDriver:ExecuteAsyncScript", script=whole, args=[], sandbox=None, newSandbox=False
+        )
+        if error:
+            raise RuntimeError(error)
+        return value
+
+    def act(self, kind: str, *actions: dict[str, Any]) -> None:
+        """Perform actions of WebDriver with a ``pointer``, a ``wheel`` or a ``key``."""
+        source = {"type": kind, "id": kind, "actions": list(actions)}
+        self.ask("WebDriver:PerformActions", actions=[source])
+
+    def press(self, key: str) -> None:
+        """Press a key and let go of it."""
+        self.act("key", {"type": "keyDown", "value": key}, {"type": "keyUp", "value": key})
+
+    def screenshot(self, *, full: bool = False) -> bytes:
+        """Return a picture of the window, or of the whole page, as PNG."""
+        return base64.b64decode(self.ask("WebDriver:TakeScreenshot", full=full))
+
+    def printed(self) -> bytes:
+        """Return the page as PDF."""
+        return base64.b64decode(self.ask("WebDriver:Print", background=True))
