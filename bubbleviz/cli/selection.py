@@ -112,21 +112,44 @@ class PictureOptions:
         ),
     ] = False
 
+    width: Annotated[
+        str | None,
+        typer.Option(
+            metavar="89mm",
+            help="Width of the picture on paper (mm, cm, in, pt), with letters of 7 pt; 183mm for "
+            "--style paper.",
+        ),
+    ] = None
+    style: Annotated[
+        str | None,
+        typer.Option(
+            metavar="screen|paper",
+            help="Draw for a screen, or a figure for a paper: without title, notes and marks of "
+            "uncertain clocks.",
+        ),
+    ] = None
+
     def check(self, outputs: Iterable[Renderer[Any]]) -> None:
         """Check, before any work, the values of options, and that an output draws what they add.
 
         Raises:
             UsageError: a value is unknown, or no output draws it.
         """
-        from bubbleviz.model.choices import ROWS, one_of
+        from bubbleviz.model.choices import ROWS, STYLES, one_of
+        from bubbleviz.model.lengths import millimetres
         from bubbleviz.render.formats import renderers
 
         one_of(self.rows, ROWS, "--rows")
+        one_of(self.style, STYLES, "--style")
+        if self.width is not None:
+            millimetres(self.width, "--width")
         drawn = frozenset().union(*(renderer.draws for renderer in outputs))
         overlays = {
             "causes": self.causes,
             "critical-path": self.critical_path,
             "heat-map": self.heat_map,
+            "style": self.style is not None,
+            "width": self.width is not None,
         }
         for option, given in overlays.items():
             if given and option not in drawn:
@@ -142,6 +165,7 @@ class PictureOptions:
         Raises:
             UsageError: an option selects something that the report does not hold.
         """
+        from bubbleviz.model.lengths import millimetres
         from bubbleviz.report.report import View
 
         return View(
@@ -152,6 +176,8 @@ class PictureOptions:
             causes=self.causes,
             heat_map=self.heat_map,
             critical=self.critical_path,
+            style=self.style,
+            width_mm=None if self.width is None else millimetres(self.width, "--width"),
         )
 
 

@@ -8,6 +8,8 @@ from bubbleviz.errors import UsageError
 ALIGNMENTS = ("causal", "utc", "none")
 #: What a row of a picture or a table is.
 ROWS = ("rank", "stage")
+#: How a picture is set.
+STYLES = ("screen", "paper")
 #: A device whose queue is full goes from one kernel to the next in 0.6 to 2.6 us (seen on A100 and
 #: H100); no gap so short is the host's.
 SHORTEST_US = 3.0

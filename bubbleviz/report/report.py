@@ -235,6 +235,9 @@ class View:
         causes: whether to colour idle time by its cause.
         critical: whether to draw a line along the operations that bound the iteration.
         heat_map: whether to show below which microbatch took long on which stage.
+        style: ``"screen"``, or ``"paper"`` for a figure of a paper: no title, notes or marks of
+            uncertain clocks; None for a screen.
+        width_mm: the width of the picture on paper; None for that of its style.
     """
 
     iterations: tuple[int, ...] = ()
@@ -244,3 +247,5 @@ class View:
     causes: bool = False
     heat_map: bool = False
     critical: bool = False
+    style: str | None = None
+    width_mm: float | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sqlite3
 import tempfile
 from collections import Counter
@@ -494,20 +495,38 @@ def test_causes_are_coloured_and_named_in_the_picture_on_request() -> None:
         assert f"idle: {cause.label}" not in plain
 
 
+def heat_cells(svg: str, shade: str) -> int:
+    """Return how many cells of the heat maps have a shade, that of the scale left out."""
+    paths: list[str] = re.findall(rf'<path d="([^"]*)"[^>]*fill="{shade}"', svg)
+    return sum(path.count("M") for path in paths) - 1
+
+
 def test_heat_maps_have_a_row_a_stage_and_mark_the_slow_microbatch() -> None:
     _, report = planted("plain")
     even = render(report, View(heat_map=True))
-    slow = report.explanation.phase_times.times_median.copy()
-    own = (report.operations.phase == Phase.F) & (report.operations.microbatch == 3)
-    slow[own & (report.operations.virtual_stage == 1)] = 1.9
-    times = replace(report.explanation.phase_times, times_median=slow)
-    explanation = replace(report.explanation, phase_times=times)
-    marked = render(replace(report, explanation=explanation), View(heat_map=True))
+    operations = report.operations
+    slow = operations.busy_ns.copy()
+    own = (operations.phase == Phase.F) & (operations.microbatch == 3)
+    slow[own & (operations.virtual_stage == 1)] *= 2
+    marked = render(
+        replace(report, operations=replace(operations, busy_ns=slow)), View(heat_map=True)
+    )
 
-    assert "F: time of each microbatch (0 to 7)" in even
+    assert "F by microbatch, median" in even
     assert even.count("stage 3") == 3  # beside its row, and in two maps
-    # Once in the scale, and once more for the cell.
-    assert (even.count(heat(1.0)), marked.count(heat(1.0))) == (1, 2)
+    assert (heat_cells(even, heat(1.0)), heat_cells(marked, heat(1.0))) == (0, 1)
+
+
+def test_a_slow_stage_is_a_dark_row_of_the_heat_map() -> None:
+    _, report = planted("plain")
+    operations = report.operations
+    slow = np.where(operations.virtual_stage == 1, operations.busy_ns * 2, operations.busy_ns)
+    slowed = replace(report, operations=replace(operations, busy_ns=slow))
+
+    svg = render(slowed, View(heat_map=True))
+
+    assert heat_cells(svg, heat(1.0)) == 2 * 8  # phases, microbatches
+    assert svg.count("2.00 x") == 2
 
 
 def drawn(report: Report) -> int:

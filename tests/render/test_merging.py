@@ -18,9 +18,9 @@ from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture import merging
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks, compute_marks, marks_in
 from bubbleviz.render.picture.merging import NARROWEST, MergedMarks, runs, silhouette, split
-from bubbleviz.render.picture.page import WIDTH
 from bubbleviz.render.picture.rows.boxes import MOST_TOOLTIPS
 from bubbleviz.render.picture.selection import select
+from bubbleviz.render.picture.style import SCREEN
 from bubbleviz.report.report import Report, View
 from tests.support.drawn_reports import Op, one_f_one_b, parsed, report_of, tooltips, written
 
@@ -191,8 +191,8 @@ def test_sixty_four_ranks_stay_below_five_megabytes(each: int) -> None:
     svg = render(random_report(64, each), View())
 
     assert len(svg) < 5_000_000
-    assert len(tooltips(svg)) <= MOST_TOOLTIPS + 64 * WIDTH / merging.STRETCH
-    assert parsed(svg).get("width") == str(WIDTH)
+    assert len(tooltips(svg)) <= MOST_TOOLTIPS + 64 * SCREEN.width / merging.STRETCH
+    assert parsed(svg).get("width") == str(int(SCREEN.width))
 
 
 def test_the_size_does_not_grow_with_the_operations() -> None:

@@ -11,7 +11,24 @@ import pytest
 from bubbleviz.analyses.idle.report import BUSY
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.render.picture.palette import ACTIVITIES, CAUSES, MAX_SHADES, shade_of
+from bubbleviz.render.picture.palette import (
+    ACTIVITIES,
+    BACKWARD_BOTH,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    CAUSE_HATCHES,
+    CAUSES,
+    COMMUNICATION,
+    FORWARD,
+    MAX_SHADES,
+    OPTIMIZER,
+    RECOMPUTE,
+    UNATTRIBUTED,
+    contrast,
+    heat,
+    luminance,
+    shade_of,
+)
 
 Matrix = npt.NDArray[np.float64]
 
@@ -54,16 +71,57 @@ def lab(rgb: Matrix) -> Matrix:
     )
 
 
+def seen(colour: str, vision: str) -> Matrix:
+    """Return in CIELAB how a colour looks to an eye."""
+    return lab(np.array(VISIONS[vision]) @ linear(colour))
+
+
 @pytest.mark.parametrize("vision", list(VISIONS))
 def test_causes_are_told_apart_with_any_colour_vision(vision: str) -> None:
-    seen = {name: lab(np.array(VISIONS[vision]) @ linear(own)) for name, own in CAUSES.items()}
+    colours = {name: seen(own, vision) for name, own in CAUSES.items()}
     apart = {
-        (one, other): float(np.linalg.norm(seen[one] - seen[other]))
-        for one, other in combinations(seen, 2)
+        (one, other): float(np.linalg.norm(colours[one] - colours[other]))
+        for one, other in combinations(colours, 2)
     }
 
     # Side by side, 10 is told apart at a glance.
-    assert min(apart.values()) > 15, min(apart, key=lambda pair: apart[pair])
+    assert min(apart.values()) > 13, min(apart, key=lambda pair: apart[pair])
+
+
+@pytest.mark.parametrize("vision", list(VISIONS))
+def test_causes_do_not_look_like_work(vision: str) -> None:
+    work = {
+        "F": FORWARD,
+        "B": BACKWARD_INPUT,
+        "W": BACKWARD_WEIGHT,
+        "BW": BACKWARD_BOTH,
+        "R": RECOMPUTE,
+        "optimizer": OPTIMIZER,
+        "communication": COMMUNICATION,
+        "unattributed": UNATTRIBUTED,
+    }
+    apart = {
+        (one, other): float(np.linalg.norm(seen(colour, vision) - seen(fill, vision)))
+        for one, colour in CAUSES.items()
+        for other, fill in work.items()
+    }
+
+    assert min(apart.values()) > 11, min(apart, key=lambda pair: apart[pair])
+
+
+def test_causes_are_told_apart_in_grey_by_their_hatches() -> None:
+    assert list(CAUSE_HATCHES) == list(CAUSES)
+    assert len(set(CAUSE_HATCHES.values())) == len(CAUSES)
+    for name, colour in CAUSES.items():
+        # As dark as the colour is below them, lines are seen in grey.
+        assert contrast(CAUSE_HATCHES[name].ink(colour), colour) > 2, name
+
+
+def test_slower_is_darker_in_grey_too() -> None:
+    shades = [luminance(heat(place / 10)) for place in range(11)]
+
+    assert shades == sorted(shades, reverse=True)
+    assert contrast(heat(0.5), heat(1.0)) > 4
 
 
 def test_every_cause_has_a_colour() -> None:

@@ -14,8 +14,9 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.formats.svg import RENDERER, render
 from bubbleviz.render.picture import palette
+from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.marks import compute_marks, marks_in
-from bubbleviz.render.picture.page import at_most, duration, fitted, text_width, ticks
+from bubbleviz.render.picture.page import at_most, duration, ticks
 from bubbleviz.render.picture.selection import counted_windows, select
 from bubbleviz.report.report import Report, View
 from tests.support.drawn_reports import (
@@ -332,9 +333,9 @@ def test_several_iterations_have_brackets_and_gaps() -> None:
 def test_the_legend_holds_what_is_there() -> None:
     texts = written(render(report_of(one_f_one_b(2, 2)), View()))
 
-    assert "F  forward" in texts
-    assert "BW  backward" in texts
-    assert not {"W  backward, weights", "Optimizer", "unattributed compute"} & set(texts)
+    assert "F forward" in texts
+    assert "BW backward" in texts
+    assert not {"W backward, weights", "Optimizer", "unattributed compute"} & set(texts)
 
 
 def test_hosts_are_grouped_where_there_are_several() -> None:

@@ -19,17 +19,8 @@ from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.report import BUSY, IdleReport, RankIdle
 from bubbleviz.analyses.idle.side_by_side import REST, device_shares
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.picture.page import (
-    MARGIN,
-    WIDTH,
-    Page,
-    box,
-    fitted,
-    percent,
-    px,
-    text_width,
-    ticks,
-)
+from bubbleviz.render.picture.lettering import fitted, text_width
+from bubbleviz.render.picture.page import Page, box, percent, px, ticks
 from bubbleviz.render.picture.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 
 Edges = npt.NDArray[np.floating[Any]]
@@ -65,7 +56,7 @@ def draw_idle(report: IdleReport) -> str:
     size = 11.0
     labels = [one_line(rank.label, 60) for rank in ranks]
     room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
-    left, right = MARGIN + room, WIDTH - MARGIN - _DUTY
+    left, right = page.left + room, page.right - _DUTY
     origin = {
         rank.path: min(other.breakdown.start_ns for other in ranks if other.path == rank.path)
         for rank in ranks
@@ -79,7 +70,7 @@ def draw_idle(report: IdleReport) -> str:
         start = left + (rank.breakdown.start_ns - origin[rank.path]) * scale
         _draw_strip(page, rank, start, rank.breakdown.span_ns * scale, height, colours)
         middle = page.y + height / 2 + 4
-        page.text(fitted(label, size, room - 8), MARGIN, middle, size)
+        page.text(fitted(label, size, room - 8), page.left, middle, size)
         page.text(percent(rank.duty_cycle), right + 10, middle, size)
         page.y += height
         if any(step.name is not None for step in rank.steps):
@@ -173,15 +164,15 @@ def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int)
 def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> None:
     """Draw the meaning of colours, each with its share of all time."""
     totals = _totals(report, list(colours))
-    x, line = float(MARGIN), 18.0
+    x, line = page.left, 18.0
     for name, colour in colours.items():
         share = totals[name] / report.span_ns if report.span_ns else 0.0
         if share < _NOTHING:
             continue
         text = f"{one_line(name, 44)}  {percent(share)}"
         width = text_width(text, 10.5) + 30
-        if x + width > WIDTH - MARGIN:
-            x, page.y = float(MARGIN), page.y + line
+        if x + width > page.right:
+            x, page.y = page.left, page.y + line
         page.elements.append(drawsvg.Path(box(x, page.y, x + 12, page.y + 12), fill=colour))
         page.text(text, x + 17, page.y + 10, 10.5)
         x += width

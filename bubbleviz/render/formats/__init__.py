@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
 Content = TypeVar("Content", str, bytes)
 
 #: Options of the command line that are for pictures alone.
-DRAWN = frozenset({"causes", "critical-path", "heat-map"})
+DRAWN = frozenset({"causes", "critical-path", "heat-map", "style", "width"})
 
 
 def _nothing_needed() -> None:

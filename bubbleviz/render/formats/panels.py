@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bubbleviz.render.formats import Renderer
+from bubbleviz.render.formats import DRAWN, Renderer
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report, View
@@ -62,5 +62,5 @@ RENDERER = Renderer(
     render=render,
     order=1,
     compares=True,
-    draws=frozenset({"causes", "critical-path"}),
+    draws=DRAWN - {"heat-map"},
 )

@@ -1,28 +1,91 @@
-"""The axis of time below the rows."""
+"""The axis of time below the rows: a label at every tick, the last one included."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import drawsvg
 
+from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.layout import Layout
-from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, px, text_width, ticks
+from bubbleviz.render.picture.lettering import text_width
+from bubbleviz.render.picture.page import Page, px, ticks
 from bubbleviz.render.picture.palette import LIGHT
+
+#: Most steps between ticks.
+_MOST_STEPS = 10
+#: Between two labels at least, as a share of their font size.
+_APART = 0.7
+
+
+@frozen
+class AxisLabel:
+    """A text centred at ``x``, and its width; at a tick, unless it is the title of the axis."""
+
+    x: float
+    text: str
+    width: float
+    title: bool = False
+
+    @property
+    def left(self) -> float:
+        """Left edge."""
+        return self.x - self.width / 2
+
+    @property
+    def right(self) -> float:
+        """Right edge."""
+        return self.x + self.width / 2
+
+
+def axis_labels(layout: Layout, size: float, *, left: float, right: float) -> list[AxisLabel]:
+    """Return the labels of the ticks from left to right, and the title if there is room for one.
+
+    The title stands before the first tick, or behind the last one; where neither has room, the
+    last label has the unit.
+
+    Args:
+        layout: of the rows.
+        size: of the letters.
+        left: nothing stands left of this.
+        right: nothing stands right of this.
+    """
+    gap = _APART * size
+    for steps in range(_MOST_STEPS, 0, -1):
+        times, unit = ticks(layout.span_ns, steps)
+        labels = [
+            AxisLabel(layout.x(layout.start_ns + time_ns), text, text_width(text, size))
+            for time_ns, text in times
+        ]
+        name = f"time ({unit})"
+        width = text_width(name, size)
+        if labels[0].left - gap - width >= left:
+            title = AxisLabel(labels[0].left - gap - width / 2, name, width, title=True)
+            labels.insert(0, title)
+        elif labels[-1].right + gap + width <= right:
+            labels.append(AxisLabel(right - width / 2, name, width, title=True))
+        else:
+            text = f"{labels[-1].text}\u00a0{unit}"
+            labels[-1] = AxisLabel(labels[-1].x, text, text_width(text, size))
+        if labels[-1].right <= right and all(
+            after.left - before.right >= gap for before, after in pairwise(labels)
+        ):
+            return labels
+    # A plot too narrow for two labels has the one at its left edge.
+    return [label for label in labels if not label.title][:1]
 
 
 def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
     """Draw the axis below ``bottom``, and move the page's cursor below it."""
-    y = bottom + 6
-    times, unit = ticks(layout.span_ns, 10)
-    title = f"time ({unit}) →"
-    free = WIDTH - MARGIN - text_width(title, 10) - 4
-    labels = drawsvg.Group(font_size=10, text_anchor="middle", fill=LIGHT.quiet, class_="bv-quiet")
+    size = page.style.letters.axis
+    y = bottom + 0.5 * size
+    labels = axis_labels(layout, size, left=page.left, right=page.right)
+    group = drawsvg.Group(font_size=size, text_anchor="middle", fill=LIGHT.quiet, class_="bv-quiet")
     path = f"M{px(layout.left)} {px(y)}H{px(layout.right)}"
-    for time_ns, text in times:
-        x = layout.x(layout.start_ns + time_ns)
-        path += f"M{px(x)} {px(y)}v5"
-        if x + text_width(text, 10) / 2 <= free:
-            page.text(text, x, y + 15, None, into=labels, ink=None)
+    for label in labels:
+        if not label.title:
+            path += f"M{px(label.x)} {px(y)}v{px(0.4 * size)}"
+        page.text(label.text, label.x, y + 1.4 * size, None, into=group, ink=None)
     page.rule(path)
-    page.elements.append(labels)
-    page.text(title, WIDTH - MARGIN, y + 15, 10, ink="quiet", text_anchor="end")
-    page.y = y + 24
+    page.elements.append(group)
+    page.y = y + 2.1 * size

@@ -31,11 +31,11 @@ class RowClocks:
     first: tuple[bool, ...]
 
 
-def row_clocks(report: Report, selection: Selection) -> RowClocks:
-    """Return the clocks of the drawn ranks."""
+def row_clocks(report: Report, selection: Selection, *, shown: bool = True) -> RowClocks:
+    """Return the clocks of the drawn ranks; of one clock where they are not ``shown``."""
     ranks = selection.ranks
     clocks = [report.clock(rank.profile) for rank in ranks]
-    several = len(set(clocks)) > 1
+    several = shown and len(set(clocks)) > 1
     return RowClocks(
         several,
         tuple(_note(report, rank) if several else "" for rank in ranks),

@@ -8,12 +8,19 @@ from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.clocks import RowClocks, row_clocks
 from bubbleviz.render.picture.layout import Layout
-from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, fitted, percent, px, text_width
+from bubbleviz.render.picture.lettering import fitted, text_width
+from bubbleviz.render.picture.page import Page, percent, px
 from bubbleviz.render.picture.ratios import row_ratios
 from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.picture.style import PictureStyle
 from bubbleviz.report.report import Report
 
-_WIDEST_NAME = 210.0
+#: Names take so much of the width of the page at most.
+_WIDEST_NAME = 0.175
+#: What the column of ratios is called.
+_RATIO = "bubble"
+#: Size of a rank's name to that of its stage, on a screen.
+_NAME_SIZE = 0.9
 #: A host is written upwards beside rows that are so high together, px.
 _SHORTEST_HOST = 40
 
@@ -35,11 +42,15 @@ class Labels:
         stages: by row, its pipeline and stage; empty where unknown.
         names: by row, the label of its rank.
         hosts: what is written upwards beside the rows; empty where the names hold the hosts.
+        ratios: by row, its bubble ratio.
+        style: of the picture.
     """
 
     stages: tuple[str, ...]
     names: tuple[str, ...]
     hosts: tuple[HostRows, ...]
+    ratios: tuple[str, ...]
+    style: PictureStyle
 
     def stage_width(self, size: float) -> float:
         """Return the width of the column of stages at a font size, px."""
@@ -47,24 +58,42 @@ class Labels:
 
     def name_width(self, size: float) -> float:
         """Return the width of the column of names at a font size, px."""
-        return min(max(text_width(name, size * 0.9) for name in self.names), _WIDEST_NAME)
+        widest = max(text_width(name, self.name_size(size)) for name in self.names)
+        return min(widest, _WIDEST_NAME * self.style.width)
+
+    def name_size(self, size: float) -> float:
+        """Return the font size of names beside stages of a font size."""
+        return size if self.style.millimetres else size * _NAME_SIZE
+
+    def ratio_width(self, size: float) -> float:
+        """Return the width of the column of ratios at a font size, with its title."""
+        axis = text_width(_RATIO, self.style.letters.axis)
+        return max(axis, *(text_width(ratio, size) for ratio in self.ratios))
 
 
-def labels_of(report: Report, selection: Selection, pitch: float) -> Labels:
-    """Return the labels of rows, each ``pitch`` px below the one before."""
+def labels_of(report: Report, selection: Selection, pitch: float, style: PictureStyle) -> Labels:
+    """Return the labels of rows, each ``pitch`` below the one before."""
     ranks = selection.ranks
     hosts = []
     for host, members in groupby(range(len(ranks)), key=lambda row: ranks[row].host):
         rows = list(members)
         hosts.append(HostRows(host, rows[0], rows[-1]))
-    if len(hosts) < 2 or any((h.last - h.first + 1) * pitch < _SHORTEST_HOST for h in hosts):
+    if (
+        len(hosts) < 2
+        or not style.names
+        or any((h.last - h.first + 1) * pitch < _SHORTEST_HOST for h in hosts)
+    ):
         hosts = []
-    clocks = row_clocks(report, selection)
-    return Labels(
-        tuple(_stage(selection, row) for row in range(len(ranks))),
-        tuple(_name(selection, row, clocks, with_host=not hosts) for row in range(len(ranks))),
-        tuple(hosts),
-    )
+    clocks = row_clocks(report, selection, shown=style.notes)
+    stages = tuple(_stage(selection, row) for row in range(len(ranks)))
+    names = [_name(selection, row, clocks, with_host=not hosts) for row in range(len(ranks))]
+    if not style.names and "" not in stages:
+        # Ranks that share a stage (tensor-parallel ones) have their numbers.
+        alone = len(set(stages)) == len(stages)
+        names = ["" if alone else str(rank.index) for rank in ranks]
+    mark = " !" if report.contradicted(report.headline) else ""
+    ratios = tuple(percent(ratio) + mark for ratio in row_ratios(report, selection))
+    return Labels(stages, tuple(names), tuple(hosts), ratios, style)
 
 
 def _stage(selection: Selection, row: int) -> str:
@@ -88,37 +117,35 @@ def _name(selection: Selection, row: int, clocks: RowClocks, *, with_host: bool)
     return one_line(label, 80)
 
 
-def draw_labels(
-    page: Page, report: Report, selection: Selection, labels: Labels, layout: Layout
-) -> None:
+def draw_labels(page: Page, labels: Labels, layout: Layout) -> None:
     """Draw stage, name and bubble ratio of every row, and the hosts beside them."""
     size = layout.size
-    mark = " !" if report.contradicted(report.headline) else ""
-    ratios = row_ratios(report, selection)
-    for stage, full_name, ratio, top in zip(
-        labels.stages, labels.names, ratios, layout.tops, strict=True
-    ):
+    small, quiet = labels.name_size(size), page.style.letters.axis
+    rows = list(zip(labels.stages, labels.names, labels.ratios, layout.tops, strict=True))
+    for stage, full_name, ratio, top in rows[:: layout.step]:
         y = top + layout.row / 2 + size * 0.36
         if stage:
             page.text(stage, layout.stage_x, y, size)
-        name = fitted(full_name, size * 0.9, layout.left - 12 - layout.name_x)
-        page.text(name, layout.name_x, y, size * 0.9, ink="quiet")
-        page.text(percent(ratio) + mark, WIDTH - MARGIN, y, size, text_anchor="end")
-    y = layout.tops[0] - 8
-    page.text("bubble", WIDTH - MARGIN, y, 10, ink="quiet", text_anchor="end")
+        if name := fitted(full_name, small, layout.left - 0.6 * size - layout.name_x):
+            page.text(name, layout.name_x, y, small, ink="quiet")
+        page.text(ratio, page.right, y, size, text_anchor="end")
+    # Above the first ratio, and clear of it where letters are higher than the row.
+    y = layout.tops[0] - max(8.0 if page.style.titled else 4.0, (size - layout.row) / 2 + 3)
+    page.text(_RATIO, page.right, y, quiet, ink="quiet", text_anchor="end")
     for host in labels.hosts:
         _draw_host(page, host, layout)
 
 
 def _draw_host(page: Page, host: HostRows, layout: Layout) -> None:
     top, bottom = layout.tops[host.first], layout.tops[host.last] + layout.row
-    x, middle = MARGIN + 8, (top + bottom) / 2
+    size = page.style.letters.axis
+    x, middle = page.left + 0.8 * size, (top + bottom) / 2
     page.text(
-        fitted(one_line(host.host, 80), 10, bottom - top),
+        fitted(one_line(host.host, 80), size, bottom - top),
         x,
         middle,
-        10,
+        size,
         text_anchor="middle",
         transform=f"rotate(-90 {px(x)} {px(middle)})",
     )
-    page.rule(f"M{x + 4} {px(top)}V{px(bottom)}")
+    page.rule(f"M{px(x + 0.4 * size)} {px(top)}V{px(bottom)}")

@@ -5,14 +5,10 @@ from __future__ import annotations
 from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.rows.lane import LANE_GAP
 
-# (rows at most, height of a row, gap below it), px
-_ROWS = ((4, 30.0, 7.0), (8, 26.0, 6.0), (16, 21.0, 5.0), (32, 16.0, 4.0), (64, 11.0, 3.0))
-_SMALLEST_ROW = (7.0, 2.0)
-
 
 @frozen
 class Layout:
-    """Positions on the page, px.
+    """Positions on the page, in its units.
 
     Attributes:
         stage_x: left edge of the column of stages.
@@ -24,6 +20,7 @@ class Layout:
         pitch: height of a row and the gap below it.
         lane: height of the communication lane below it, 0 for none.
         size: font size of the labels beside a row.
+        step: one row in so many has labels; the rows between are lower than letters.
         tops: top of every row.
         start_ns: the time at the left edge of the plot.
         span_ns: the time from the left edge to the right edge.
@@ -38,6 +35,7 @@ class Layout:
     pitch: float
     lane: float
     size: float
+    step: int
     tops: tuple[float, ...]
     start_ns: int
     span_ns: int
@@ -56,8 +54,3 @@ class Layout:
         """Return the x of a time; times outside the plot are at its edges."""
         share = (time_ns - self.start_ns) / self.span_ns
         return self.left + self.width * min(max(share, 0.0), 1.0)
-
-
-def row_height(rows: int) -> tuple[float, float]:
-    """Return the height of each of so many rows, and of the gap below it, px."""
-    return next(((height, gap) for most, height, gap in _ROWS if rows <= most), _SMALLEST_ROW)

@@ -18,12 +18,14 @@ from bubbleviz.report.report import Report, View, distinct_percents
 _MOST_LIMITATIONS = 5
 
 
-def notes_of(report: Report, selection: Selection, contents: TimelineContents) -> list[str]:
+def notes_of(
+    page: Page, report: Report, selection: Selection, contents: TimelineContents
+) -> list[str]:
     """Return a sentence on each thing in the picture that needs one."""
     return [
         *_on_colours(contents),
         *_on_windows(report, selection, contents),
-        *_on_marks(contents),
+        *_on_marks(contents, page),
         *_on_ratios(report, selection),
     ]
 
@@ -73,7 +75,7 @@ def _lacks_headline(report: Report, selection: Selection) -> bool:
     )
 
 
-def _on_marks(contents: TimelineContents) -> Iterator[str]:
+def _on_marks(contents: TimelineContents, page: Page) -> Iterator[str]:
     rows = contents.rows
     if rows.boxes.cut:
         yield "Torn edge: cut by the end of the capture."
@@ -81,8 +83,8 @@ def _on_marks(contents: TimelineContents) -> Iterator[str]:
         yield f"Hollow mark: {spanless:,} without GPU work and so without device time."
     if rows.merged_words:
         yield (
-            f"Dotted below: {rows.merged_words} narrower than {rows.narrower:g} px, merged by "
-            "phase; the height of a colour is its share of time, the rest is bubble."
+            f"Dotted below: {rows.merged_words} narrower than {page.length(rows.narrower)}, "
+            "merged by phase; the height of a colour is its share of time, the rest is bubble."
         )
 
 
@@ -108,13 +110,13 @@ def _on_ratios(report: Report, selection: Selection) -> Iterator[str]:
 
 def draw_limitations(page: Page, report: Report) -> None:
     """Write the limitations below what is on the page, no more than people read."""
-    report = with_relative_paths(report)
+    report, size = with_relative_paths(report), page.style.letters.note
     for limitation in report.limitations[:_MOST_LIMITATIONS]:
         times = f" ({limitation.count:,} times)" if limitation.count > 1 else ""
         what, reason = one_line(limitation.what, 160), one_line(limitation.reason, 500)
-        page.paragraph(f"{what}{times}: {reason}", 9.5, lines=2)
+        page.paragraph(f"{what}{times}: {reason}", size, lines=2)
     if (more := len(report.limitations) - _MOST_LIMITATIONS) > 0:
-        page.paragraph(f"and {counted(more, 'more limitation')}", 9.5, lines=1)
+        page.paragraph(f"and {counted(more, 'more limitation')}", size, lines=1)
 
 
 def nothing_to_draw(report: Report, view: View) -> str:

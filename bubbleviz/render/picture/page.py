@@ -8,17 +8,22 @@ text from profiles goes through :func:`clean` into text nodes only.
 from __future__ import annotations
 
 import math
-import unicodedata
 from typing import Any
 
 import drawsvg
 
-from bubbleviz.render.picture.palette import DARK, LIGHT, Ink, Paint
+from bubbleviz.render.picture.hatches import bubble_hatch, hatched
+from bubbleviz.render.picture.lettering import BOLD, fitted, text_width
+from bubbleviz.render.picture.palette import (
+    CAUSE_HATCHES,
+    CAUSES,
+    DARK,
+    LIGHT,
+    Ink,
+    Paint,
+)
+from bubbleviz.render.picture.style import SCREEN, PictureStyle
 
-WIDTH = 1200
-MARGIN = 16
-#: Size of a heading's letters, px.
-HEADING = 16
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 #: In place of an unknown number.
@@ -27,31 +32,7 @@ UNKNOWN = "\u2013"
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
-# Lettering
-
-
-def text_width(text: str, size: float) -> float:
-    """Return an upper estimate of the width of ``text`` in px, for the usual sans-serif fonts."""
-    return size * sum(map(_advance, text))
-
-
-def _advance(character: str) -> float:
-    if character in " .,:;·|!'ijl()[]It/":
-        return 0.36
-    if unicodedata.east_asian_width(character) in "WF":
-        return 1.3
-    if character in "mwMW%@…→<>+=~&#":
-        return 0.95
-    return 0.72 if character.isupper() else 0.62
-
-
-def fitted(text: str, size: float, width: float) -> str:
-    """Return ``text``, cut so that it is at most ``width`` px wide."""
-    if text_width(text, size) <= width:
-        return text
-    while text and text_width(text + "…", size) > width:
-        text = text[:-1]
-    return text.rstrip() + "…" if text else ""
+# Numbers
 
 
 def percent(fraction: float | None) -> str:
@@ -124,15 +105,27 @@ class Page:
     Args:
         ids: what the ids of definitions begin with; those of several pictures in one HTML document
             must differ.
+        style: how it is set.
     """
 
-    def __init__(self, ids: str = "bv-") -> None:
+    def __init__(self, ids: str = "bv-", style: PictureStyle = SCREEN) -> None:
         self.ids = ids
-        self.y = float(MARGIN)
+        self.style = style
+        self.y = style.margin
         self.elements: list[Any] = []
         self.definitions: dict[str, Any] = {}
         self.title = "bubbleviz"
         self.description = ""
+
+    @property
+    def left(self) -> float:
+        """Left edge of what is drawn."""
+        return self.style.margin
+
+    @property
+    def right(self) -> float:
+        """Right edge of what is drawn."""
+        return self.style.width - self.style.margin
 
     def text(
         self,
@@ -154,8 +147,10 @@ class Page:
 
     def heading(self, text: str) -> None:
         """Write a heading below the cursor, which moves to its baseline."""
-        self.y += 14
-        self.text(text, MARGIN, self.y, HEADING, font_weight="bold")
+        size = self.style.letters.heading
+        self.y += 0.875 * size
+        shown = fitted(text, size * BOLD, self.right - self.left)
+        self.text(shown, self.left, self.y, size, font_weight="bold")
 
     def rule(self, path: str) -> None:
         """Draw a thin line along a path."""
@@ -165,7 +160,7 @@ class Page:
 
     def paragraph(self, text: str, size: float, *, ink: str = "quiet", lines: int = 2) -> None:
         """Write a text over the width of the page, on at most ``lines`` lines."""
-        width = WIDTH - 2 * MARGIN
+        width = self.right - self.left
         words = text.split(" ")
         for number in range(lines):
             if not words:
@@ -176,7 +171,7 @@ class Page:
             count = len(words) if number == lines - 1 else count
             line, words = " ".join(words[:count]), words[count:]
             self.y += size * 1.35
-            self.text(fitted(line, size, width), MARGIN, self.y - size * 0.3, size, ink=ink)
+            self.text(fitted(line, size, width), self.left, self.y - size * 0.3, size, ink=ink)
 
     def fill(self, paint: Paint) -> str:
         """Return the ``fill`` of a paint, defining it where it has several bands."""
@@ -195,29 +190,44 @@ class Page:
             self.definitions[name] = gradient
         return f"url(#{name}) {paint.main}"
 
+    def length(self, units: float) -> str:
+        """Return a length on the page with its unit."""
+        if self.style.millimetres is None:
+            return f"{units:g} px"
+        return f"{units / self.style.width * self.style.millimetres:.2g} mm"
+
+    def cause(self, label: str) -> str:
+        """Return the ``fill`` of idle time by its cause: its colour, hatched in its own way."""
+        name, colour = f"{self.ids}cause-{label}", CAUSES[label]
+        if name not in self.definitions:
+            self.definitions[name] = hatched(name, colour, CAUSE_HATCHES[label])
+        return f"url(#{name}) {colour}"
+
     def hatch(self) -> str:
         """Return the ``fill`` of bubbles."""
         name = f"{self.ids}bubble"
         if name not in self.definitions:
-            pattern = drawsvg.Pattern(5, 5, patternTransform="rotate(45)", id=name)
-            pattern.append(drawsvg.Rectangle(0, 0, 5, 5, fill=LIGHT.band, class_="bv-band"))
-            pattern.append(
-                drawsvg.Line(
-                    2.5, 0, 2.5, 5, stroke=LIGHT.hatch, stroke_width=0.8, class_="bv-hatch"
-                )
-            )
-            self.definitions[name] = pattern
+            self.definitions[name] = bubble_hatch(name)
         return f"url(#{name}) {LIGHT.band}"
 
     def svg(self) -> str:
         """Return the document."""
-        height = math.ceil(self.y + MARGIN * 0.75)
-        drawing = drawsvg.Drawing(WIDTH, height, class_="bubbleviz", role="img", font_family=FONT)
-        drawing.append_css(_style_sheet(DARK))
+        style = self.style
+        width = style.width
+        height = math.ceil(self.y + max(style.margin * 0.75, 1))
+        look: dict[str, Any] = {"class_": "bubbleviz", "role": "img", "font_family": FONT}
+        drawing = drawsvg.Drawing(px(width), height, **look)
+        if style.millimetres is not None:
+            drawing.set_render_size(
+                f"{px(style.millimetres)}mm", f"{px(height / width * style.millimetres)}mm"
+            )
+        if style.dark:
+            drawing.append_css(_style_sheet(DARK))
         drawing.append_title(self.title)
         drawing.append(_Description(self.description))
         for _, definition in sorted(self.definitions.items()):
             drawing.append_def(definition)
-        drawing.append(drawsvg.Rectangle(0, 0, WIDTH, height, fill=LIGHT.paper, class_="bv-paper"))
+        paper = drawsvg.Rectangle(0, 0, px(width), height, fill=LIGHT.paper, class_="bv-paper")
+        drawing.append(paper)
         drawing.extend(self.elements)
         return str(drawing.as_svg())

@@ -6,6 +6,8 @@ phase that would be mistaken for another in grey carries a strip along its top o
     F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀
                          ▒▒▒▒     ░░░░                ▄▄▄▄
 
+Idle time has another family of colours, and each cause its own hatch.
+
 Chunks of a rank run from dark with white numbers to light with black ones; from three chunks on,
 ``B`` has a strip along its top edge as well.
 """
@@ -30,18 +32,19 @@ OPTIMIZER = "#ffd966"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 
-#: Why a rank is idle: what lies in the schedule is quiet, what can be mended is not. Told apart
-#: with any colour vision; a test holds them to it.
+#: Why a rank is idle. Work is blue, green and yellow; idle time is none of these: greys, browns and
+#: reds, and hatched where a picture can. Told apart from each other and from work with any colour
+#: vision; a test holds them to it.
 CAUSES = {
-    "profiler": "#3d4450",
-    "collective": "#9467bd",
-    "warmup": "#eceff2",
-    "drain": "#aab4c0",
-    "dependency": "#f7c6b4",
-    "host": "#d62f2f",
-    "communication": "#ee8f2b",
-    "other": "#f5ec7a",
-    "unknown": "#4a6b8a",
+    "profiler": "#1f2d2c",
+    "collective": "#746687",
+    "warmup": "#f0f8f6",
+    "drain": "#d6cfde",
+    "dependency": "#ea9d8a",
+    "host": "#b52f1c",
+    "communication": "#714839",
+    "other": "#ffbf87",
+    "unknown": "#977780",
 }
 #: What a device did, and what its host did while it was idle: devices at work are pale, what can
 #: be mended is not. Other activities take the colours behind these, in turn.
@@ -71,8 +74,8 @@ ACTIVITIES = {
 MORE_ACTIVITIES = ("#9a3324", "#4d7c2a", "#6a3d9a", "#a6611a", "#1b5e8c", "#b0527c")
 #: The line along the operations that bound an iteration.
 CRITICAL = "#c2185b"
-#: Ends and middle of the scale of times: faster, usual, slower.
-_HEAT = ("#2b6cb0", "#f4f4f2", "#b3261e")
+#: Ends and middle of the scale of times: faster, usual, slower; darker, in grey too, is slower.
+_HEAT = ("#e4f1fb", "#c9c3ba", "#7f1d1d")
 
 #: More chunks than this share shades.
 MAX_SHADES = 8
@@ -80,6 +83,43 @@ MAX_SHADES = 8
 # How far the first chunk of several goes to black, and the last to white.
 _TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BACKWARD_BOTH: 0.42}
 _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
+
+
+@frozen
+class Hatch:
+    """How idle time of a cause is hatched: lines or dots on a square tile, in units of the page.
+
+    Attributes:
+        spacing: side of the tile.
+        angle: by which the tile is turned, degrees.
+        line: width of its line, or radius of its dot; 0 for nothing.
+        crossed: whether a second line crosses the first.
+        dots: whether it is a dot instead.
+    """
+
+    spacing: float
+    angle: int = 0
+    line: float = 0.8
+    crossed: bool = False
+    dots: bool = False
+
+    def ink(self, colour: str) -> str:
+        """Return the colour of its lines: darker than a light colour, lighter than a dark one."""
+        return mix(colour, BLACK, 0.5) if luminance(colour) > 0.2 else mix(colour, WHITE, 0.65)
+
+
+#: The hatch of each cause, so that they are told apart without colours, too.
+CAUSE_HATCHES = {
+    "profiler": Hatch(4, 45, crossed=True),
+    "collective": Hatch(4, 90),
+    "warmup": Hatch(9, 45, 0.6),
+    "drain": Hatch(9, 135, 0.6),
+    "dependency": Hatch(4, 135),
+    "host": Hatch(5, crossed=True),
+    "communication": Hatch(4, 45),
+    "other": Hatch(4, 45, 0.8, dots=True),
+    "unknown": Hatch(4),
+}
 
 
 @frozen

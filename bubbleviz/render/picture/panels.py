@@ -12,16 +12,17 @@ from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.axis import draw_axis
 from bubbleviz.render.picture.legend import draw_legend
+from bubbleviz.render.picture.lettering import BOLD, fitted, text_width
 from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
-from bubbleviz.render.picture.page import HEADING, MARGIN, WIDTH, Page, duration, fitted, text_width
+from bubbleviz.render.picture.page import Page, duration
 from bubbleviz.render.picture.selection import select
+from bubbleviz.render.picture.style import SCREEN, style_of
 from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
 from bubbleviz.render.picture.title import headings
 from bubbleviz.report.report import Report, View
 
 #: Between two panels, px.
 _APART = 12.0
-_TITLE_SIZE = 12.5
 
 
 @frozen
@@ -41,13 +42,14 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
         heading: stands above them all.
         note: a sentence below the heading; empty for none.
     """
-    page = Page()
+    page = Page(style=style_of(panels[0].view) if panels else SCREEN)
     page.title = one_line(heading, 200) if panels else "Nothing to draw: no run"
-    page.heading(fitted(page.title, HEADING, WIDTH - 2 * MARGIN))
-    if note:
-        page.y += 5
-        page.paragraph(one_line(note, 400), 10.5, lines=3)
-    page.y += _APART
+    if page.style.titled or not panels:
+        page.heading(page.title)
+        if note:
+            page.y += 5
+            page.paragraph(one_line(note, 400), page.style.letters.legend, lines=3)
+        page.y += _APART
     timelines = [_timeline(page, panel) for panel in panels]
     drawn = [timeline for timeline in timelines if timeline is not None]
     longest = max(drawn, key=lambda timeline: timeline.selection.span_ns, default=None)
@@ -92,21 +94,24 @@ def _draw(
         layout = timeline.layout(left=left, share=share, rows=rows)
         contents.append(timeline.draw(layout))
         page.y = layout.bottom + _APART
-        some = notes_of(panel.report, timeline.selection, contents[-1])
+        some = notes_of(page, panel.report, timeline.selection, contents[-1])
         notes += [note for note in some if note not in notes]
     draw_axis(page, scale, page.y - _APART)
     draw_legend(page, contents)
-    if sentences := [*notes, *_limited(panels)]:
-        page.paragraph(" ".join(sentences), 9.5, lines=4)
+    sentences = [*notes, *_limited(panels)]
+    if sentences and page.style.notes:
+        page.paragraph(" ".join(sentences), page.style.letters.note, lines=4)
 
 
 def _draw_title(page: Page, title: str, rest: str) -> None:
     """Write the title of a panel, and beside it what it shows."""
-    shown = fitted(one_line(title, 120), _TITLE_SIZE, WIDTH / 2)
-    page.y += _TITLE_SIZE
-    page.text(shown, MARGIN, page.y, _TITLE_SIZE, font_weight="bold")
-    x = MARGIN + text_width(shown, _TITLE_SIZE) * 1.06 + 12
-    page.text(fitted(rest, 10.5, WIDTH - MARGIN - x), x, page.y, 10.5, ink="quiet")
+    letters = page.style.letters
+    size, room = letters.panel, (page.right - page.left) * (0.6 if page.style.titled else 1.0)
+    shown = fitted(one_line(title, 120), size * BOLD, room)
+    page.y += size
+    page.text(shown, page.left, page.y, size, font_weight="bold")
+    x = page.left + text_width(shown, size, bold=True) + 12
+    page.text(fitted(rest, letters.legend, page.right - x), x, page.y, letters.legend, ink="quiet")
     page.y += 5
 
 

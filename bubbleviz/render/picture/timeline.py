@@ -10,15 +10,18 @@ from bubbleviz.render.picture.brackets import brackets_height, draw_brackets
 from bubbleviz.render.picture.bubbles import WindowGaps, draw_bubbles
 from bubbleviz.render.picture.clocks import draw_error_bars
 from bubbleviz.render.picture.labels import draw_labels, labels_of
-from bubbleviz.render.picture.layout import Layout, row_height
+from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.overlays.causes import draw_causes
 from bubbleviz.render.picture.overlays.critical_path import draw_critical_path
-from bubbleviz.render.picture.page import MARGIN, WIDTH, Page
+from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.rows.rows import RowPainter
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.report.report import Report, View
 
+#: The column of ratios is so wide on a screen at least.
 _RATIO_COLUMN = 50
+#: Most of the height of a row that its communication lane has, and the lowest lane.
+_LANE, _LOWEST_LANE = 0.2, 2.5
 
 
 @frozen
@@ -62,32 +65,37 @@ class TimelinePainter:
             share: of the available width, that the plot takes.
             rows: as high as for so many rows, or for its own where these are more.
         """
-        ranks = self.selection.ranks
-        row, gap = row_height(max(len(ranks), rows))
-        lane = max(2.5, round(row * 0.2)) if self.view.communication else 0.0
-        size = max(5.5, min(11.0, row * 0.68))
-        labels = labels_of(self.report, self.selection, row + gap)
-        stage_width = labels.stage_width(size)
-        stage_x = MARGIN + (18 if labels.hosts else 0)
-        name_x = stage_x + stage_width + (9 if stage_width else 0)
-        left = max(left, math.ceil(name_x + labels.name_width(size) + 14))
-        top = self.page.y + brackets_height(self.selection) + 5
+        ranks, page, letters = self.selection.ranks, self.page, self.page.style.letters
+        row, gap = page.style.row_height(max(len(ranks), rows))
+        lane = max(_LOWEST_LANE, round(row * _LANE)) if self.view.communication else 0.0
+        size = max(letters.least_label, min(letters.label, row * 0.68))
+        pitch = row + gap + (lane + 2 if lane else 0)
+        labels = labels_of(self.report, self.selection, row + gap, page.style)
+        stage_width, name_width = labels.stage_width(size), labels.name_width(size)
+        stage_x = page.left + (1.8 * letters.axis if labels.hosts else 0)
+        name_x = stage_x + stage_width + (0.8 * size if stage_width and name_width else 0)
+        left = max(left, math.ceil(name_x + name_width + 0.6 * size))
+        right = page.right - 0.6 * size - labels.ratio_width(size)
+        if not page.style.millimetres:
+            right = min(right, page.right - _RATIO_COLUMN)
+        top = page.y + brackets_height(self.selection, page.style) + 5
         tops = []
         for above, rank in zip((None, *ranks), ranks, strict=False):
             if above is not None and above.pipeline != rank.pipeline:
                 top += max(gap, 5.0)
             tops.append(top)
-            top += row + gap + (lane + 2 if lane else 0)
+            top += pitch
         return Layout(
             stage_x=stage_x,
             name_x=name_x,
             left=left,
-            right=left + (WIDTH - MARGIN - _RATIO_COLUMN - left) * share,
-            brackets=self.page.y,
+            right=left + (right - left) * share,
+            brackets=page.y,
             row=row,
             pitch=row + gap,
             lane=lane,
             size=size,
+            step=max(1, math.ceil(0.95 * size / pitch)),
             tops=tuple(tops),
             start_ns=self.selection.start_ns,
             span_ns=self.selection.span_ns,
@@ -97,13 +105,14 @@ class TimelinePainter:
         """Draw the rows and what belongs to them; the page's cursor stays."""
         page, report, selection = self.page, self.report, self.selection
         painter = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
-        labels = labels_of(report, selection, layout.pitch)
+        labels = labels_of(report, selection, layout.pitch, page.style)
         gaps = draw_bubbles(page, selection, layout)
         causes = draw_causes(page, report, selection, layout) if self.view.causes else ()
-        draw_labels(page, report, selection, labels, layout)
+        draw_labels(page, labels, layout)
         for row, top in enumerate(layout.tops):
             painter.draw(row, layout.left, top)
         critical = self.view.critical and draw_critical_path(page, report, selection, layout)
-        draw_error_bars(page, report, selection, layout)
+        if page.style.notes:
+            draw_error_bars(page, report, selection, layout)
         draw_brackets(page, report, selection, layout)
         return TimelineContents(painter, gaps, causes, critical)

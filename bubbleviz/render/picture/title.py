@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.picture.page import (
-    HEADING,
-    MARGIN,
-    UNKNOWN,
-    WIDTH,
-    Page,
-    duration,
-    fitted,
-    percent,
-    text_width,
-)
+from bubbleviz.render.picture.lettering import fitted, text_width
+from bubbleviz.render.picture.page import UNKNOWN, Page, percent
 from bubbleviz.render.picture.ratios import iteration_ratio
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.report.kernel_time import kernel_time_of
@@ -49,19 +40,18 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
 
 
 def draw_title(page: Page, report: Report, selection: Selection) -> None:
-    """Draw the title below the page's cursor, and name and describe the document."""
+    """Draw the title below the page's cursor."""
     head, rest = headings(report, selection)
-    page.title = f"{head}, {rest}" if rest else head
-    ranks = len(selection.ranks)
-    reason = one_line(report.headline_reason, 300)
-    page.description = (
-        f"Timeline of {counted(ranks, 'GPU')}, one row each, over "
-        f"{duration(selection.span_ns)}. {reason}"
-    )
+    letters = page.style.letters
     page.heading(head)
-    x = MARGIN + text_width(head, HEADING) * 1.06 + 14
-    page.text(fitted(rest, 11.5, WIDTH - MARGIN - x), x, page.y, 11.5, ink="quiet")
-    page.y += 4
-    if reason:
-        page.paragraph(reason, 10)
+    x = page.left + text_width(head, letters.heading, bold=True) + 14
+    if not page.style.millimetres or x + text_width(rest, letters.beside) <= page.right:
+        shown = fitted(rest, letters.beside, page.right - x)
+        page.text(shown, x, page.y, letters.beside, ink="quiet")
+        page.y += 4
+    elif rest:
+        page.y += 4
+        page.paragraph(rest, letters.beside, lines=3)
+    if reason := one_line(report.headline_reason, 300):
+        page.paragraph(reason, letters.axis)
     page.y += 4

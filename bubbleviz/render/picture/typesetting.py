@@ -23,10 +23,13 @@ _DOCUMENT = b"""#set document(title: sys.inputs.title, date: none)
 _PDF_VERSION: Literal["1.5"] = "1.5"
 #: Dots per inch at which a pixel of the picture is two by two dots.
 _TWICE = 192.0
+#: Dots per inch of a picture with a width on paper: what journals ask of drawings with lines.
+_PRINTED = 600.0
+_MM_PER_INCH, _PX_PER_INCH = 25.4, 96.0
 #: Dots of a PNG at most; of a larger picture a pixel is fewer dots. 64 million take 0.6 GB.
 _MOST_DOTS = 64_000_000
 
-_SIZE = re.compile(r'<svg\b[^>]*?\swidth="([0-9.]+)"[^>]*?\sheight="([0-9.]+)"')
+_SIZE = re.compile(r'<svg\b[^>]*?\swidth="([0-9.]+)(mm)?"[^>]*?\sheight="([0-9.]+)')
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 
 
@@ -53,15 +56,18 @@ def as_pdf(svg: str) -> bytes:
 
 
 def as_png(svg: str) -> bytes:
-    """Return an SVG document as a PNG, twice as many dots wide as it has pixels.
+    """Return an SVG document as a PNG: two dots a pixel, or 600 an inch of paper.
 
     Raises:
         OutputError: Typst is not installed, or does not take the picture.
     """
     size = _SIZE.search(svg)
-    pixels = float(size[1]) * float(size[2]) if size else 0.0
-    shrunk = (_MOST_DOTS / (4 * pixels)) ** 0.5 if 4 * pixels > _MOST_DOTS else 1.0
-    return _typeset(svg, "png", _TWICE * shrunk)
+    printed = size is not None and size[2] == "mm"
+    ppi = _PRINTED if printed else _TWICE
+    per_unit = ppi / (_MM_PER_INCH if printed else _PX_PER_INCH)
+    dots = float(size[1]) * float(size[3]) * per_unit**2 if size else 0.0
+    shrunk = (_MOST_DOTS / dots) ** 0.5 if dots > _MOST_DOTS else 1.0
+    return _typeset(svg, "png", ppi * shrunk)
 
 
 def _typeset(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:

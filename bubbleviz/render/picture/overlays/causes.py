@@ -9,7 +9,6 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model import intervals
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page, box
-from bubbleviz.render.picture.palette import CAUSES
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.report.report import Report
 
@@ -40,5 +39,5 @@ def draw_causes(
             ]
         if boxes:
             drawn.append(cause)
-            page.elements.append(drawsvg.Path("".join(boxes), fill=CAUSES[cause.label]))
+            page.elements.append(drawsvg.Path("".join(boxes), fill=page.cause(cause.label)))
     return tuple(drawn)

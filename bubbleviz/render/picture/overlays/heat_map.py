@@ -1,12 +1,16 @@
-"""The heat map: which microbatch took long on which stage, phase by phase, of one iteration.
+"""The heat map: which stage, and which microbatch on it, took long, in one iteration.
 
-A cell is the operation's busy time against the median of its kind::
+Each phase has a map, as wide as the timeline. A cell is the operation's busy time, the mean over
+the replicas of its stage, against the median of its phase over all stages::
 
-    F   stage 0  ░░░░▓░░░     one column a microbatch: a dark one is a straggler,
-        stage 1  ░░░░▓░░░     a dark column a slow microbatch
+    F   stage 0  ░░░░▓░░░  1.00 x     a dark cell is a straggler, a dark column a slow microbatch,
+        stage 1  ▒▒▒▒▓▒▒▒  1.30 x     a dark row a slow stage: its median is on the right
+                 0   2   4
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import drawsvg
 import numpy as np
@@ -15,102 +19,159 @@ import numpy.typing as npt
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.render.picture.page import MARGIN, WIDTH, Page, box, px
-from bubbleviz.render.picture.palette import heat
+from bubbleviz.model.values import frozen
+from bubbleviz.render.picture.layout import Layout
+from bubbleviz.render.picture.lettering import fitted, longest_fitting, text_width
+from bubbleviz.render.picture.page import Page, box, duration, px
+from bubbleviz.render.picture.palette import LIGHT, heat
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Shades of the scale, and the times of the median at its two ends.
 SHADES, FASTEST, SLOWEST = 11, 0.5, 1.5
-_LABEL, _TITLE = 70.0, 16.0
 #: Where microbatches would be narrower, several share a cell, which shows the slowest of them.
 _NARROWEST_CELL = 2.0
+#: Height of the cells of a map together at most, and of a cell at least, units of the page.
+_MAP, _LOWEST_CELL = 160.0, 3.0
+#: Width of a shade in the scale, and of the line between cells.
+_SWATCH = 9.0
+_GAP = 0.6
 
 
-def draw_heat_maps(page: Page, report: Report, selection: Selection) -> None:
+@frozen
+class _Map:
+    """The times of a phase.
+
+    Attributes:
+        phase: the phase.
+        stages: the virtual stages, ascending.
+        first: the first microbatch.
+        times: of each (stage, microbatch), against the median; NaN where there is none.
+        median_ns: the median over all stages and microbatches.
+    """
+
+    phase: Phase
+    stages: Ints
+    first: int
+    times: npt.NDArray[np.float64]
+    median_ns: float
+
+
+def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw a map for each phase of the first drawn iteration, and the scale below."""
+    several = bool((report.operations.chunk > 0).any())
+    maps = list(_maps(report, selection))
+    for each in maps:
+        _draw(page, each, layout, "v-stage" if several else "stage")
+    if maps:
+        _draw_scale(page, layout)
+
+
+def _maps(report: Report, selection: Selection) -> Iterator[_Map]:
     operations, iteration = report.operations, selection.iterations[0]
-    times = report.explanation.phase_times.times_median
-    timed = (operations.iteration == iteration.index) & (times > 0)
+    timed = (operations.iteration == iteration.index) & (operations.busy_ns > 0)
     timed &= (operations.microbatch >= 0) & (operations.virtual_stage >= 0)
-    drawn = False
     for phase in COUNTED:
         rows = np.flatnonzero(timed & (operations.phase == phase))
-        if len(rows):
-            _draw(
-                page,
-                phase,
-                operations.virtual_stage[rows],
-                operations.microbatch[rows],
-                times[rows],
-                several=bool((operations.chunk > 0).any()),
-            )
-            drawn = True
-    if drawn:
-        _draw_scale(page)
+        if not len(rows):
+            continue
+        stage, microbatch = operations.virtual_stage[rows], operations.microbatch[rows]
+        stages, first = distinct(stage), int(microbatch.min())
+        shape = len(stages), int(microbatch.max()) - first + 1
+        place = np.searchsorted(stages, stage) * shape[1] + microbatch - first
+        size = shape[0] * shape[1]
+        # Replicas of a stage: their mean.
+        count = np.bincount(place, minlength=size)
+        total = np.bincount(place, operations.busy_ns[rows].astype(np.float64), size)
+        mean = np.where(count > 0, total / np.maximum(count, 1), np.nan).reshape(shape)
+        median_ns = float(np.nanmedian(mean))
+        yield _Map(phase, stages, first, mean / max(median_ns, 1.0), median_ns)
 
 
-def _draw(
-    page: Page,
-    phase: Phase,
-    stage: Ints,
-    microbatch: Ints,
-    times: npt.NDArray[np.float64],
-    *,
-    several: bool,
-) -> None:
+def _draw(page: Page, each: _Map, layout: Layout, word: str) -> None:
     """Draw one map below what is on the page; rows are virtual stages where ranks have several."""
-    stages, first = distinct(stage), int(microbatch.min())
-    count = int(microbatch.max()) - first + 1
-    room = WIDTH - 2 * MARGIN - _LABEL
-    share = max(1, int(np.ceil(count * _NARROWEST_CELL / room)))
-    columns = -(-count // share)
-    width = min(room / columns, 24.0)
-    height = max(5.0, min(14.0, 160.0 / len(stages)))
-    slowest = np.zeros((len(stages), columns))
-    # Copies of a stage, and microbatches that share a cell: the slowest of them.
-    np.maximum.at(slowest, (np.searchsorted(stages, stage), (microbatch - first) // share), times)
-    page.y += 6
-    page.text(
-        f"{phase.label}: time of each microbatch ({first} to {first + count - 1}) "
-        "against the median of its stage",
-        MARGIN,
-        page.y + 9,
-        10.5,
-        font_weight="bold",
-    )
-    page.y += _TITLE
-    shade = np.clip((slowest - FASTEST) / (SLOWEST - FASTEST), 0, 1) * (SHADES - 1)
-    shade = np.where(slowest > 0, np.rint(shade), -1).astype(np.int64)
+    size = page.style.letters.axis
+    stages, count = each.times.shape
+    share = max(1, int(np.ceil(count * _NARROWEST_CELL / layout.width)))
+    width = layout.width * share / count
+    height = max(_LOWEST_CELL, min(1.3 * size, _MAP / stages))
+    median, label = f"median {duration(each.median_ns)}", each.phase.label
+    titles = f"{label} by microbatch, {median} over all stages", f"{label}: {median}"
+    page.y += 0.6 * size
+    baseline = page.y + 0.9 * size
+    title = longest_fitting(titles, size, layout.right - layout.left)
+    page.text(title, layout.left, baseline, size)
+    page.text("stage", page.right, baseline, size, ink="quiet", text_anchor="end")
+    page.y += 1.4 * size
+    # Where cells are large enough, a line of paper divides them.
+    gap = _GAP if min(width, height) > 12 * _GAP else 0.0
+    shade = _shades(each.times, share)
     for number in range(SHADES):
         boxes = [
-            box(x, y, x + width, y + height)
+            box(x, y, min(x + width, layout.right) - gap, y + height - gap)
             for row, column in np.argwhere(shade == number).tolist()
-            for x, y in [(MARGIN + _LABEL + column * width, page.y + row * height)]
+            for x, y in [(layout.left + column * width, page.y + row * height)]
         ]
         if boxes:
             fill = heat(number / (SHADES - 1))
             page.elements.append(drawsvg.Path("".join(boxes), fill=fill))
-    step = max(1, int(np.ceil(9.0 / height)))
-    word = "v-stage" if several else "stage"
-    for row in range(0, len(stages), step):
-        label = f"{word} {int(stages[row])}"
-        page.text(label, MARGIN, page.y + row * height + min(height, 9.0), min(9.5, height + 3))
-    page.y += len(stages) * height + 4
+    step = max(1, int(np.ceil(1.05 * size / height)))
+    medians = np.nanmedian(each.times, axis=1)
+    for row in range(0, stages, step):
+        baseline = page.y + (row + 0.5) * height + 0.36 * size
+        label = f"{word} {int(each.stages[row])}"
+        page.text(fitted(label, size, layout.left - page.left - 4), page.left, baseline, size)
+        page.text(f"{medians[row]:.2f} x", page.right, baseline, size, text_anchor="end")
+    page.y += stages * height
+    _draw_microbatches(page, each, layout)
 
 
-def _draw_scale(page: Page) -> None:
-    """Draw what the shades mean."""
-    x, width = MARGIN + _LABEL, 18.0
-    page.y += 4
-    for number in range(SHADES):
-        path = box(x + number * width, page.y, x + (number + 1) * width, page.y + 8)
-        page.elements.append(drawsvg.Path(path, fill=heat(number / (SHADES - 1))))
-    ends = (
-        (0.0, f"{FASTEST:g} x or less"),
-        (SHADES / 2, "median"),
-        (SHADES, f"{SLOWEST:g} x or more"),
+def _shades(times: npt.NDArray[np.float64], share: int) -> npt.NDArray[np.int64]:
+    """Return the shade of each cell, of ``share`` microbatches; -1 where there is no operation."""
+    slowest = np.nan_to_num(times, nan=-1.0)
+    slowest = np.maximum.reduceat(slowest, np.arange(0, slowest.shape[1], share), axis=1)
+    shade = np.clip((slowest - FASTEST) / (SLOWEST - FASTEST), 0, 1) * (SHADES - 1)
+    return np.where(slowest > 0, np.rint(shade), -1).astype(np.int64)
+
+
+def _draw_microbatches(page: Page, each: _Map, layout: Layout) -> None:
+    """Draw a tick and a number below the middle of every so many cells."""
+    size, count = page.style.letters.axis, each.times.shape[1]
+    room = text_width(str(each.first + count - 1), size) + 0.7 * size
+    least = room * count / layout.width
+    step = next(
+        power * n
+        for power in (1, 10, 100, 1_000, 10_000, 10**5, 10**6)
+        for n in (1, 2, 5)
+        if power * n >= least
     )
-    for (at, text), anchor in zip(ends, ("start", "middle", "end"), strict=True):
-        page.text(text, float(px(x + at * width)), page.y + 19, 9.5, text_anchor=anchor)
-    page.y += 28
+    group = drawsvg.Group(font_size=size, text_anchor="middle", fill=LIGHT.quiet, class_="bv-quiet")
+    path = ""
+    for number in range(-(-each.first // step) * step, each.first + count, step):
+        x = layout.left + layout.width * (number - each.first + 0.5) / count
+        path += f"M{px(x)} {px(page.y + 1)}v3"
+        page.text(str(number), x, page.y + 4 + 0.9 * size, None, into=group, ink=None)
+    page.rule(path)
+    page.elements.append(group)
+    page.y += 4 + 1.2 * size
+
+
+def _draw_scale(page: Page, layout: Layout) -> None:
+    """Draw what the shades mean: times the median of the phase."""
+    size = page.style.letters.axis
+    ends = f"{FASTEST:g} x or less", f"{SLOWEST:g} x or more"
+    page.y += 0.6 * size
+    baseline = page.y + 0.85 * size
+    x = layout.left
+    page.text(ends[0], x, baseline, size)
+    x += text_width(ends[0], size) + 4
+    for number in range(SHADES):
+        path = box(x, page.y, x + _SWATCH, page.y + size)
+        page.elements.append(drawsvg.Path(path, fill=heat(number / (SHADES - 1))))
+        x += _SWATCH
+    page.text(ends[1], x + 4, baseline, size)
+    x += text_width(ends[1], size) + 4 + 1.3 * size
+    what = "of the median of the phase over all stages; replicas: their mean"
+    if x + text_width(what, size) <= page.right:
+        page.text(what, x, baseline, size, ink="quiet")
+    page.y += 1.6 * size

@@ -65,10 +65,13 @@ class Boxes:
         self.cut = bool(self._cut.any())
         self._inside, holds = overlapping(marks)
         overlaps = self._inside, holds
-        self._numbers = NumberPainter(page, report.operations, marks, overlaps, paints, height)
+        self._numbers = NumberPainter(
+            page, report.operations, selection, marks, overlaps, paints, height
+        )
         lengths = marks.right - marks.left
         typical = float(np.percentile(lengths, 30)) if len(lengths) else 0.0
-        self._frame = next((frame for least, frame in _FRAMES if typical >= least), 0.0)
+        frame = next((frame for least, frame in _FRAMES if typical >= least), 0.0)
+        self._frame = px(frame * page.style.line)
 
     def draw(self, group: Any, row: int) -> None:
         """Draw one row into a group whose origin is the row's upper left corner."""

@@ -1,8 +1,13 @@
-"""Microbatch numbers in the boxes of operations, in one style a phase."""
+"""Microbatch numbers in the boxes of operations: in all of them, or in none.
+
+One size serves the picture, and each phase is written upright or sideways. Recomputation, which is
+often too short for a number, has them where they fit, and does not take them from the others.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import drawsvg
@@ -10,16 +15,32 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phases import WORK
+from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import frozen
+from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.marks import Marks
 from bubbleviz.render.picture.page import Page, px
-from bubbleviz.render.picture.palette import LIGHT, WHITE
+from bubbleviz.render.picture.palette import WHITE
 from bubbleviz.render.picture.rows.paints import OperationPaints
 from bubbleviz.render.picture.rows.tooltips import pair
+from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.picture.style import Lettering
 
-#: A mark narrower than this has no number, px.
-_NARROWEST = 5
+#: A mark narrower than this has no number, units of the page.
+_NARROWEST = 4
+#: Height of a digit, and most of the height of a box that it takes, as shares of the font size.
+_DIGIT, _MOST_OF_HEIGHT = 0.73, 0.84
+#: Between a number and the frame of its box, on both sides together.
+_MARGIN = 1.0
+
+
+@frozen
+class NumberBox:
+    """A text, and the width and height that there are for it."""
+
+    text: str
+    width: float
+    height: float
 
 
 @frozen
@@ -29,52 +50,64 @@ class NumberStyle:
     size: float
     upright: bool
 
-    def fits(self, text: str, width: float, height: float) -> bool:
-        """Return whether ``text`` fits into a box."""
-        along, across = 0.6 * self.size * len(text), 0.8 * self.size
+    def fits(self, box: NumberBox) -> bool:
+        """Return whether the text of a box fits into it."""
+        along = text_width(box.text, self.size) + _MARGIN
+        across = _DIGIT * self.size + _MARGIN
         if self.upright:
-            return along + 1.5 <= width and across <= 0.84 * height
-        return across + 1.5 <= width and along <= 0.84 * height
+            return along <= box.width and across <= _MOST_OF_HEIGHT * box.height
+        return across <= box.width and along <= box.height
 
 
-def number_style(boxes: list[tuple[str, float]], height: float) -> NumberStyle | None:
-    """Return the largest style that fits most boxes, upright before sideways.
+def number_styles(boxes: dict[int, list[NumberBox]], letters: Lettering) -> dict[int, NumberStyle]:
+    """Return the style of each kind of boxes; empty where those of any kind do not all fit.
 
     Args:
-        boxes: text and width of each.
-        height: of all of them.
+        boxes: by kind.
+        letters: of the picture.
     """
-    if not boxes or height < 9:
-        return None
-    largest = min(11.0, 0.56 * height)
-    best, best_share = None, 0.2
-    for upright, least in ((True, 7.5), (False, 7.5), (True, 6.0), (False, 5.5)):
-        for size in np.arange(largest, least - 0.1, -0.5).round(1).tolist():
-            style = NumberStyle(size, upright)
-            share = sum(style.fits(text, width, height) for text, width in boxes) / len(boxes)
-            if share >= 0.9:
-                return style
-            if share > best_share:
-                best, best_share = style, share
-    return best
+    narrowest = {kind: list(_narrowest(some)) for kind, some in boxes.items() if some}
+    sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
+    for size in (*sizes, letters.least_number):
+        styles: dict[int, NumberStyle] = {}
+        for kind, some in narrowest.items():
+            for style in (NumberStyle(size, upright=True), NumberStyle(size, upright=False)):
+                if all(style.fits(box) for box in some):
+                    styles[kind] = style
+                    break
+        if styles and all(kind in styles for kind in narrowest if kind != Phase.R):
+            return styles
+    return {}
+
+
+def _narrowest(boxes: Iterable[NumberBox]) -> Iterable[NumberBox]:
+    """Return of boxes with texts of one length and of one height the narrowest."""
+    found: dict[tuple[int, float], NumberBox] = {}
+    for box in boxes:
+        key = len(box.text), box.height
+        if key not in found or box.width < found[key].width:
+            found[key] = box
+    return found.values()
 
 
 class NumberPainter:
-    """Writes the microbatch of each operation in its widest mark.
+    """Writes the microbatch of each operation of the drawn iterations in its widest mark.
 
     Args:
         page: the page.
         operations: of the report.
+        selection: what of them is drawn.
         marks: the marks drawn one by one.
         overlaps: which marks begin inside another, and which hold such.
         paints: of the operations.
-        height: of a row, px.
+        height: of a row.
     """
 
     def __init__(
         self,
         page: Page,
         operations: Operations,
+        selection: Selection,
         marks: Marks,
         overlaps: tuple[Bools, Bools],
         paints: OperationPaints,
@@ -86,11 +119,21 @@ class NumberPainter:
         self._paints = paints
         self._height = height
         self._texts = _microbatches(operations, marks)
-        boxes: dict[int, list[tuple[str, float]]] = defaultdict(list)
+        boxes: dict[int, list[NumberBox]] = defaultdict(list)
         lengths = marks.right - marks.left
         for index, text in self._texts.items():
-            boxes[int(marks.kind[index])].append((text, float(lengths[index])))
-        self._styles = {kind: number_style(some, height) for kind, some in boxes.items()}
+            box = NumberBox(text, float(lengths[index]), self._room(index))
+            boxes[int(marks.kind[index])].append(box)
+        self._styles: dict[int, NumberStyle] = {}
+        if _all_have_marks(operations, selection, boxes):
+            self._styles = number_styles(boxes, page.style.letters)
+
+    def _room(self, index: int) -> float:
+        """Return the height for a number: half the row where marks overlap."""
+        inside, holds = self._inside[index], self._holds[index]
+        if inside and holds:
+            return 0.0
+        return self._height / 2 if inside or holds else self._height
 
     def draw(self, group: Any, indices: range) -> None:
         """Write the numbers of some marks, of one colour and size as one group."""
@@ -101,18 +144,13 @@ class NumberPainter:
 
     def _write(self, groups: dict[tuple[str, float], Any], index: int) -> None:
         marks = self._marks
-        text, inside, holds = self._texts.get(index), self._inside[index], self._holds[index]
+        text, inside = self._texts.get(index), self._inside[index]
         style = self._styles.get(int(marks.kind[index]))
-        if text is None or style is None or (inside and holds):
+        if text is None or style is None:
             return
-        # Overlapping marks share the height.
-        room = self._height / 2 if inside or holds else self._height
-        size = min(style.size, 0.75 * room)
+        room, size = self._room(index), style.size
         left, right = float(marks.left[index]), float(marks.right[index])
-        if not NumberStyle(size, style.upright).fits(text, right - left, room):
-            return
         colour = self._paints.of(int(marks.kind[index]), int(marks.operation[index])).number
-        colour = LIGHT.text if marks.other[index] else colour
         if (colour, size) not in groups:
             groups[colour, size] = drawsvg.Group(
                 font_size=px(size),
@@ -120,7 +158,6 @@ class NumberPainter:
                 text_anchor="middle",
                 pointer_events="none",
                 fill=colour,
-                class_="bv-text" if colour == LIGHT.text else None,
             )
         x, y = (left + right) / 2, room / 2 + (self._height / 2 if inside else 0)
         turn = None
@@ -133,12 +170,25 @@ class NumberPainter:
         self._page.text(text, x, y, None, into=into, ink=None, transform=turn)
 
 
+def _all_have_marks(
+    operations: Operations, selection: Selection, boxes: Mapping[int, Sequence[NumberBox]]
+) -> bool:
+    """Return whether no operation that should have a number is too narrow for any mark."""
+    ranks = [rank.index for rank in selection.ranks]
+    numbered = np.isin(operations.rank, ranks) & selection.drawn(operations.iteration)
+    numbered &= (operations.microbatch != NONE) & (operations.busy_ns > 0)
+    numbered &= np.isin(operations.phase, [phase for phase in WORK if phase is not Phase.R])
+    counts = np.bincount(operations.phase[numbered], minlength=len(Phase))
+    return all(len(boxes.get(kind, ())) >= count for kind, count in enumerate(counts.tolist()))
+
+
 def _microbatches(operations: Operations, marks: Marks) -> dict[int, str]:
     """Return by mark the number of its operation, for the widest mark of each."""
     length = marks.right - marks.left
-    wide = np.flatnonzero((length >= _NARROWEST) & np.isin(marks.kind, WORK))
-    wide = wide[np.argsort(length[wide], kind="stable")]
-    widest = dict(zip(marks.operation[wide].tolist(), wide.tolist(), strict=True))
+    wide = (length >= _NARROWEST) & np.isin(marks.kind, WORK) & (marks.other == 0)
+    places = np.flatnonzero(wide)
+    places = places[np.argsort(length[places], kind="stable")]
+    widest = dict(zip(marks.operation[places].tolist(), places.tolist(), strict=True))
     return {
         index: pair(
             int(operations.microbatch[operation]), int(operations.second_microbatch[operation])

@@ -1,0 +1,248 @@
+"""Styles: letters of 7 pt at the width on paper, and labels that never touch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bubbleviz.errors import UsageError
+from bubbleviz.model.lengths import millimetres
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.phases import Phase
+from bubbleviz.render.formats.svg import render
+from bubbleviz.render.picture.axis import axis_labels
+from bubbleviz.render.picture.layout import Layout
+from bubbleviz.render.picture.lettering import fitted, longest_fitting, text_width
+from bubbleviz.render.picture.rows.numbers import NumberBox, number_styles
+from bubbleviz.render.picture.style import SCREEN, style_of
+from bubbleviz.report.report import Report, View
+from tests.support.drawn_reports import (
+    MS,
+    SVG,
+    Op,
+    one_f_one_b,
+    parsed,
+    rank_of,
+    report_of,
+    written,
+)
+
+PAPER_89, PAPER_183 = (View(style="paper", width_mm=width) for width in (89.0, 183.0))
+POINTS_PER_MM = 72 / 25.4
+
+
+def points(svg: str) -> list[float]:
+    """Return the font size of every text, in pt on paper, from the document alone."""
+    root = parsed(svg)
+    width = re.fullmatch(r"([0-9.]+)mm", root.get("width", ""))
+    assert width is not None
+    unit = float(width[1]) * POINTS_PER_MM / float(root.get("viewBox", "").split()[2])
+    inherited = {
+        text: group.get("font-size")
+        for group in root.iter(f"{SVG}g")
+        for text in group.iter(f"{SVG}text")
+    }
+    return [
+        float(text.get("font-size") or inherited[text] or "nan") * unit
+        for text in root.iter(f"{SVG}text")
+    ]
+
+
+# Widths
+
+
+@pytest.mark.parametrize(
+    ("text", "length"), [("89mm", 89), ("8.9cm", 89), ("3.5in", 88.9), (" 252 pt ", 88.9)]
+)
+def test_a_width_has_a_unit(text: str, length: float) -> None:
+    assert millimetres(text, "--width") == pytest.approx(length)
+
+
+@pytest.mark.parametrize("text", ["", "89", "mm", "-89mm", "89 px", "1e3mm", "9mm", "9000mm"])
+def test_other_widths_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--width"):
+        millimetres(text, "--width")
+
+
+def test_a_screen_has_no_width_on_paper() -> None:
+    assert style_of(View()) is SCREEN
+    assert style_of(View(style="screen")) is SCREEN
+    assert style_of(View(style="paper")).millimetres == 183
+
+
+@pytest.mark.parametrize("width", [60.0, 89.0, 120.5, 183.0])
+@pytest.mark.parametrize("style", [None, "paper"])
+def test_letters_are_7_pt_at_the_width(width: float, style: str | None) -> None:
+    view = View(style=style, width_mm=width, causes=True, heat_map=True, communication=True)
+
+    sizes = points(render(report_of(one_f_one_b(4, 8)), view))
+
+    assert max(sizes) == pytest.approx(7, abs=0.005)
+    # Numbers in boxes may be smaller, as small as journals take.
+    assert min(sizes) >= 5 - 0.005
+    assert sum(abs(size - 7) < 0.005 for size in sizes) > 10
+
+
+def test_a_paper_figure_has_no_title_and_no_notes() -> None:
+    report = report_of(one_f_one_b(4, 8), limitations=(Limitation("no NIC metrics", "none"),))
+
+    screen, paper = written(render(report, View())), written(render(report, PAPER_89))
+
+    for text in ("schedule bubble ratio 27.3\u00a0%", "no NIC metrics: none"):
+        assert text in screen
+        assert text not in paper
+    assert not [text for text in paper if text.startswith("iteration")]
+    assert paper.count("27.3\u00a0%") == 4
+
+
+def test_a_paper_figure_is_light_on_a_dark_screen() -> None:
+    assert "prefers-color-scheme" in render(report_of(one_f_one_b(2, 2)), View())
+    assert "prefers-color-scheme" not in render(report_of(one_f_one_b(2, 2)), PAPER_89)
+
+
+def test_ranks_of_one_stage_have_their_numbers_in_a_paper_figure() -> None:
+    ops = [replace(op, rank=2 * op.rank + n) for op in one_f_one_b(2, 2) for n in range(2)]
+    ranks = tuple(rank_of(index, stage=index // 2) for index in range(4))
+
+    texts = written(render(report_of(ops, ranks=ranks), PAPER_89))
+
+    assert texts.count("stage 0") == texts.count("stage 1") == 2
+    assert {"0", "1", "2", "3"} <= set(texts)
+
+
+# Labels
+
+
+def layout(span_ns: int, left: float, right: float) -> Layout:
+    return Layout(0, 0, left, right, 0, 10, 12, 0, 10, 1, (0.0,), 5, span_ns)
+
+
+@given(
+    st.integers(1, 10**12),
+    st.sampled_from([60.0, 89.0, 183.0, None]),
+    st.floats(0.02, 0.4),
+    st.floats(0.0, 0.15),
+)
+def test_labels_of_the_axis_never_touch_and_the_last_tick_has_one(
+    span_ns: int, width_mm: float | None, before: float, behind: float
+) -> None:
+    style = style_of(View(width_mm=width_mm))
+    left, right = style.margin, style.width - style.margin
+    plot = layout(span_ns, left + before * style.width, right - behind * style.width)
+
+    labels = axis_labels(plot, style.letters.axis, left=left, right=right)
+
+    assert all(one.right < other.left for one, other in pairwise(labels))
+    assert labels[-1].right <= right + 1e-6
+    ticks = [label for label in labels if not label.title]
+    # The tick after the last one would lie outside the plot.
+    if len(ticks) > 1:
+        assert ticks[-1].x + (ticks[1].x - ticks[0].x) > plot.right - 1e-6
+        assert any("s" in label.text for label in labels)
+
+
+def text_boxes(svg: str) -> list[tuple[float, float, float, float]]:
+    """Return (left, top, right, bottom) of the texts outside the rows that are not turned."""
+    boxes = []
+    root = parsed(svg)
+    turned = {t for g in root.iter(f"{SVG}g") if g.get("transform") for t in g.iter(f"{SVG}text")}
+    sizes = {text: group for group in root.iter(f"{SVG}g") for text in group.iter(f"{SVG}text")}
+    for text in root.iter(f"{SVG}text"):
+        if text in turned or text.get("transform"):
+            continue
+        group = sizes.get(text, text)
+        size = float(text.get("font-size") or group.get("font-size") or "nan")
+        anchor = text.get("text-anchor") or group.get("text-anchor")
+        width = text_width(text.text or "", size, bold=text.get("font-weight") == "bold")
+        x, y = float(text.get("x", "nan")), float(text.get("y", "nan"))
+        left = x - width * {"middle": 0.5, "end": 1.0}.get(anchor or "", 0.0)
+        boxes.append((left, y - 0.7 * size, left + width, y + 0.05 * size))
+    return boxes
+
+
+@given(
+    st.integers(2, 20),
+    st.integers(1, 40),
+    st.sampled_from([60.0, 89.0, 183.0, None]),
+    st.sampled_from([None, "paper"]),
+    st.integers(1, 10**9),
+    st.booleans(),
+)
+def test_no_text_lies_on_another_or_off_the_page(
+    stages: int, microbatches: int, width_mm: float | None, style: str | None, unit: int, more: bool
+) -> None:
+    ops = one_f_one_b(stages, microbatches, forward=unit, backward=2 * unit)
+    view = View(style=style, width_mm=width_mm, causes=more, heat_map=more)
+
+    svg = render(report_of(ops), view)
+
+    boxes = text_boxes(svg)
+    width = float(parsed(svg).get("viewBox", "").split()[2])
+    for number, (left, top, right, bottom) in enumerate(boxes):
+        assert 0 <= left <= right <= width + 0.01
+        for other in boxes[number + 1 :]:
+            apart = other[0] >= right or other[2] <= left or other[1] >= bottom or other[3] <= top
+            assert apart, (boxes[number], other)
+
+
+def test_text_is_cut_to_its_room() -> None:
+    assert fitted("", 10, 0) == ""
+    assert longest_fitting(("a long text", "short"), 10, 40) == "short"
+    assert longest_fitting(("a long text", "short"), 10, 16) == "s…"
+
+
+# Numbers
+
+
+def numbers(report: Report, view: View) -> int:
+    """Return how many boxes have a number."""
+    root = parsed(render(report, view))
+    rows = [g for g in root.iter(f"{SVG}g") if g.get("transform", "").startswith("translate")]
+    return len([text for row in rows for text in row.iter(f"{SVG}text")])
+
+
+@pytest.mark.parametrize("view", [View(), PAPER_89, PAPER_183])
+@pytest.mark.parametrize("microbatches", [1, 4, 8, 12, 16, 24, 32, 64, 128])
+def test_all_boxes_have_numbers_or_none_has(microbatches: int, view: View) -> None:
+    ops = one_f_one_b(4, microbatches)
+
+    assert numbers(report_of(ops), view) in {0, len(ops)}
+
+
+def test_one_narrow_box_takes_the_numbers_from_all() -> None:
+    ops = [Op(0, Phase.F, n, n * MS, (n + 1) * MS) for n in range(5)]
+    narrow = [*ops[:-1], replace(ops[-1], end=4 * MS + 1)]
+
+    assert numbers(report_of(ops), View()) == 5
+    assert numbers(report_of(narrow), View()) == 0
+
+
+def test_short_recomputation_takes_no_numbers_from_others() -> None:
+    ops = [Op(0, Phase.F, n, n * MS, (n + 1) * MS) for n in range(4)]
+    recomputed = [*ops, Op(0, Phase.R, 0, 4 * MS, 4 * MS + 100)]
+
+    assert numbers(report_of(recomputed), View()) == 4
+
+
+def test_without_boxes_there_is_no_style() -> None:
+    assert number_styles({}, SCREEN.letters) == {}
+    assert number_styles({0: [NumberBox("1", 50, 0)]}, SCREEN.letters) == {}
+    assert number_styles({0: [NumberBox("1", 50, 30)]}, SCREEN.letters)[0].upright
+
+
+# Captions
+
+
+def test_a_picture_is_described_in_one_sentence_and_a_note() -> None:
+    root = parsed(render(report_of(one_f_one_b(4, 8)), PAPER_89))
+
+    title = root.findtext(f"{SVG}title") or ""
+    assert title == ("1 training iteration on 4 pipeline stages; 27.3 % of its time is bubble.")
+    note = root.findtext(f"{SVG}desc") or ""
+    assert note.startswith("Bubble ratio (schedule): 1 - sum of the ranks' compute")
+    assert note.endswith(".")
