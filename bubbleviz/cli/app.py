@@ -2,74 +2,98 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from glob import has_magic
 from importlib import import_module
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from bubbleviz._version import __version__
+from bubbleviz.cli.complaints import usage_complaint
+from bubbleviz.cli.completion import words_to_complete
 from bubbleviz.cli.details import spelled_out
+from bubbleviz.cli.help import HelpCommand, HelpGroup
 from bubbleviz.cli.streams import discard_output, failure, open_missing
 from bubbleviz.cli.terminal import complain
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
-from bubbleviz.model.texts import nearest
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.signals import interrupt, unwinding
 
 #: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as shells give them.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
 _ENDED = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
 _INCOMPLETE = "interrupted; results are incomplete, run again"
-#: The complaint of typer about a command, with what it suggests.
-_UNKNOWN_COMMAND = re.compile(r"No such command .(.*?).(?=\.|$)")
+#: Of every command.
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
 
-#: Commands with the words of an example, in the order of ``--help``; the function of each is in the
-#: module of ``bubbleviz.cli.commands`` that has its name.
-_EXAMPLES = {
-    "analyze": "node*.sqlite --svg bubbles.svg",
-    "inspect": "node0.sqlite",
-    "idle": "trace.json.gz",
-    "compare": "before.json after.json",
-    "view": "node*.sqlite",
-    "gate": "report.json --max-bubble schedule=0.12",
-    "simulate": "--schedule 1f1b -p 8 -m 24 --tf 18.5 --tb 18.1 --tw 9.3",
-    "nccl": "trace-*.txt node*.sqlite --csv operations.csv",
-    "pgle": "node*.sqlite -o costs.pbtxt",
-    "schedules": "",
-    "conventions": "",
-    "guide": "ratios",
+_MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate", "Read"
+
+
+@frozen
+class _Command:
+    """A command in the list of them: its panel, and the words of an example."""
+
+    panel: str
+    example: str
+
+
+#: The commands, in the order of ``--help``; the function of each is in the module of
+#: ``bubbleviz.cli.commands`` that has its name.
+_COMMANDS = {
+    "analyze": _Command(_MEASURE, "node*.sqlite -o bubbles.svg"),
+    "inspect": _Command(_MEASURE, "node0.sqlite"),
+    "idle": _Command(_MEASURE, "trace.json.gz"),
+    "view": _Command(_MEASURE, "node*.sqlite"),
+    "nccl": _Command(_MEASURE, "trace-*.txt node*.sqlite -o operations.csv"),
+    "pgle": _Command(_MEASURE, "node*.sqlite -o costs.pbtxt"),
+    "compare": _Command(_COMPARE, "before.json after.json"),
+    "gate": _Command(_COMPARE, "report.json --max-bubble schedule=12%"),
+    "simulate": _Command(_THEORY, "--schedule 1f1b -p 4 -m 8 --tf 9 --tb 9 --tw 9"),
+    "schedules": _Command(_THEORY, ""),
+    "conventions": _Command(_READ, ""),
+    "guide": _Command(_READ, "ratios"),
 }
 #: Former names of commands, which ``--help`` does not list.
 _FORMER = {"gaps": "idle"}
+_KNOWN = (*_COMMANDS, *_FORMER)
 
 
-def application(arguments: Sequence[str] = ()) -> typer.Typer:
+def application(arguments: Sequence[str] = (), *, completes: bool = False) -> typer.Typer:
     """Return the application that runs some arguments: with the command they name, else with all.
 
     A command is a signature of many options, and a module; most starts need one of them.
+
+    Args:
+        arguments: of the command line.
+        completes: whether a shell asks for completions, or to be taught to.
     """
     app = typer.Typer(
         name="bubbleviz",
-        add_completion=False,
+        cls=HelpGroup,
+        add_completion=completes or not arguments or arguments[0].startswith("-"),
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        context_settings=_SETTINGS,
         help="How large are the pipeline bubbles of a training run, where, and why.",
-        epilog="Start with: bubbleviz inspect PROFILE.sqlite",
+        epilog="bubbleviz PATH looks at a profile, then runs analyze, idle or nccl.",
     )
     app.callback()(_bubbleviz)
-    known = (*_EXAMPLES, *_FORMER)
-    for name in arguments[:1] if arguments and arguments[0] in known else known:
+    for name in arguments[:1] if arguments and arguments[0] in _KNOWN else _KNOWN:
         current = _FORMER.get(name, name)
         function = getattr(import_module(f"bubbleviz.cli.commands.{current}"), current)
         app.command(
             name,
+            cls=HelpCommand,
+            context_settings=_SETTINGS,
             hidden=name in _FORMER,
-            epilog=f"Example: bubbleviz {name} {_EXAMPLES[current]}".rstrip(),
+            rich_help_panel=_COMMANDS[current].panel,
+            epilog=f"Example: bubbleviz {name} {_COMMANDS[current].example}".rstrip(),
         )(function)
     return app
 
@@ -89,15 +113,28 @@ def _bubbleviz(
     """How large are the pipeline bubbles of a training run, where, and why."""
 
 
+def _is_path(word: str) -> bool:
+    """Tell whether a word that is no command is a path, or a pattern of paths."""
+    try:
+        return not word.startswith("-") and (has_magic(word) or Path(word).exists())
+    except (OSError, ValueError):  # a name that is too long for one
+        return False
+
+
 def _run(arguments: list[str]) -> int:
     """Run a command and return its exit code; a signal that ended it is reported."""
     code: object
     try:
         interrupt()
+        if arguments[0] not in _KNOWN and _is_path(arguments[0]):
+            from bubbleviz.cli.door import entered
+
+            arguments = entered(arguments)
         # An output is the same whether or not it replaces a file.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
-        app = application(arguments)
+        typed = words_to_complete()
+        app = application(arguments if typed is None else typed, completes=typed is not None)
         code = app(
             args=spelled_out(arguments),
             prog_name="bubbleviz",
@@ -150,31 +187,4 @@ def _answer(given: list[str]) -> int:
         # Typer's complaints about the command line; versions differ in their classes.
         if not hasattr(error, "format_message"):
             raise
-        context = getattr(error, "ctx", None)
-        place = context.command_path if context else "bubbleviz"
-        return complain(f"{_usage(error)}; see {place} --help", 2)
-
-
-def _suggestion(word: str, known: Iterable[str]) -> str:
-    near = nearest(word, known)
-    return f"; did you mean {near}?" if near else ""
-
-
-def _usage(error: Any) -> str:
-    """Return the complaint about the command line, in our words where a minimum is missed.
-
-    What typer suggests for a word that it does not know may be far from it.
-    """
-    message: str = error.format_message().rstrip(".")
-    command = getattr(getattr(error, "ctx", None), "command", None)
-    if hasattr(error, "option_name") and hasattr(error, "possibilities"):
-        parameters = getattr(command, "params", ())
-        options = [option for parameter in parameters for option in parameter.opts]
-        return str(error.message).rstrip(".") + _suggestion(error.option_name, options)
-    if unknown := _UNKNOWN_COMMAND.match(message):
-        return unknown[0] + _suggestion(unknown[1], getattr(command, "commands", ()))
-    parameter = getattr(error, "param", None)
-    least = getattr(getattr(parameter, "type", None), "min", None)
-    if parameter is None or least is None or "is not in the range" not in message:
-        return message
-    return f"{max(parameter.opts, key=len)} must be {least} or more"
+        return complain(usage_complaint(error), 2)

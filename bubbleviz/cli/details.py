@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from bubbleviz.cli.completion import beginning
+from bubbleviz.cli.help import TABLES
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import nearest, one_line
 
@@ -27,15 +29,20 @@ AnalysisDetails = Annotated[
     typer.Option(
         "--details",
         "-v",
-        metavar=f"[{'|'.join((*OF_ANALYZE, ALL))}]",
-        help="Print these tables instead of the first screen, several with commas; all of them "
-        "if none is named.",
+        metavar="[TABLE,...]",
+        help="Print these tables, all if none is named.",
+        rich_help_panel=TABLES,
+        autocompletion=beginning((*OF_ANALYZE, ALL)),
     ),
 ]
 AllDetails = Annotated[
     list[str] | None,
     typer.Option(
-        "--details", "-v", metavar=f"[{ALL}]", help="Print all tables instead of the first screen."
+        "--details",
+        "-v",
+        metavar=f"[{ALL}]",
+        help="Print all tables instead of the first screen.",
+        rich_help_panel=TABLES,
     ),
 ]
 

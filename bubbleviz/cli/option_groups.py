@@ -11,9 +11,7 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any, get_type_hints
 
-import typer
-
-from bubbleviz.cli.options import FILE, Anonymous, formats_by_file
+from bubbleviz.cli.options import Anonymous, Output, formats_by_file, output
 from bubbleviz.render.formats import renderers
 
 
@@ -39,29 +37,19 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_outputs(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each renderer, collected in ``outputs`` (renderer by file)."""
+    """Give a command ``-o`` and an option for each renderer, as ``outputs`` (renderer by file)."""
     by_name = {renderer.name: renderer for renderer in renderers()}
 
     @wraps(command)
     def with_collected(**options: Any) -> None:
-        formats = formats_by_file({name: options.pop(name) for name in by_name})
+        suffixed = options.pop("output")
+        formats = formats_by_file({name: options.pop(name) for name in by_name}, suffixed)
         command(**options, outputs={file: by_name[name] for file, name in formats.items()})
 
-    added = [
-        _parameter(
-            name,
-            Annotated[
-                str | None,
-                typer.Option(
-                    f"--{name}",
-                    metavar=FILE,
-                    help=f"Write {renderer.summary}; - for standard output.",
-                ),
-            ],
-            None,
-        )
-        for name, renderer in by_name.items()
-    ]
+    added = [_parameter("output", Output, None)]
+    for name, renderer in by_name.items():
+        annotation = Annotated[str | None, output(name, renderer.summary)]
+        added.append(_parameter(name, annotation, None))
     parameters: list[Parameter] = []
     for parameter in signature(command, eval_str=True).parameters.values():
         parameters += added if parameter.name == "outputs" else [parameter]

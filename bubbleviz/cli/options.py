@@ -4,40 +4,70 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bubbleviz.cli.completion import beginning, convention_names
+from bubbleviz.cli.help import NAMES, OUTPUTS, READING, SELECTION
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous, hide
 from bubbleviz.model.values import frozen
-from bubbleviz.render.formats import renderers
+from bubbleviz.render.formats import renderers, suffixed
 
 if TYPE_CHECKING:
     from bubbleviz.model.window import Window as RunWindow
     from bubbleviz.report.report import Report
 
-#: The value of every option that names an output.
+#: The value of every option that names a file.
 FILE = "FILE"
+
+
+def output(name: str, summary: str) -> Any:
+    """Return the option that names a file, or ``-``, to write in one format."""
+    return typer.Option(f"--{name}", metavar=FILE, help=summary, rich_help_panel=OUTPUTS)
+
 
 RunProfiles = Annotated[
     list[str],
     typer.Argument(
+        metavar="PROFILES...",
         help="Profiles of one run, or directories of them: Nsight Systems exports (.sqlite) or "
         "reports (.nsys-rep), PyTorch traces (.json, .json.gz), XLA profiles (.xplane.pb, "
-        ".trace.json.gz)."
+        ".trace.json.gz).",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Replace existing outputs.")]
+Output = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar=FILE,
+        help="Write as its suffix says; repeat for several.",
+        rich_help_panel=OUTPUTS,
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option("--force", "-f", help="Replace existing files.", rich_help_panel=OUTPUTS),
+]
 Skip = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Leave the first N iterations out of averages.")
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Leave the first N iterations out of averages.",
+        rich_help_panel=SELECTION,
+    ),
 ]
 Conventions = Annotated[
     list[str] | None,
     typer.Option(
         "--convention",
         metavar="NAME|FILE",
-        help="NVTX convention of the range names; recognised if not given.",
+        help="Convention of range names, if not recognised.",
+        rich_help_panel=NAMES,
+        autocompletion=beginning(convention_names),
     ),
 ]
 Additions = Annotated[
@@ -45,19 +75,26 @@ Additions = Annotated[
     typer.Option(
         "--convention",
         metavar="NAME|FILE",
-        help="Convention whose list of communication kernels extends the built-in one.",
+        help="Names further kernels of communication.",
+        rich_help_panel=NAMES,
+        autocompletion=beginning(convention_names),
     ),
 ]
 Window = Annotated[
     str | None,
     typer.Option(
-        metavar="iteration:5-8|time:1.5s-3s",
-        help="Analyse only this part of the run: iterations by name, or a time of the first "
-        "profile.",
+        metavar="PART",
+        help="Only iteration:5-8, or time:1.5s-3s of profile 1.",
+        rich_help_panel=SELECTION,
     ),
 ]
 KeepExport = Annotated[
-    bool, typer.Option("--keep-export", help="Keep the exports made of .nsys-rep reports.")
+    bool,
+    typer.Option(
+        "--keep-export",
+        help="Keep exports made of .nsys-rep reports.",
+        rich_help_panel=READING,
+    ),
 ]
 Jobs = Annotated[
     int | None,
@@ -66,7 +103,8 @@ Jobs = Annotated[
         "-j",
         min=1,
         metavar="N",
-        help="Threads for one profile, processes for several; all cores if not given.",
+        help="Processes, or threads of one profile [all]",
+        rich_help_panel=READING,
     ),
 ]
 
@@ -83,24 +121,16 @@ Anonymous = Annotated[
         "--anonymous",
         callback=_hide_names,
         is_eager=True,
-        help="Replace names of hosts, files, threads and source functions in all output.",
+        help="Hide hosts, files, threads, functions.",
+        rich_help_panel=NAMES,
     ),
 ]
-JsonFile = Annotated[
-    str | None, typer.Option("--json", metavar=FILE, help="Write JSON; - for standard output.")
-]
-CsvFile = Annotated[
-    str | None, typer.Option("--csv", metavar=FILE, help="Write CSV; - for standard output.")
-]
-SvgFile = Annotated[
-    str | None, typer.Option("--svg", metavar=FILE, help="Draw an SVG; - for standard output.")
-]
-PdfFile = Annotated[
-    str | None, typer.Option("--pdf", metavar=FILE, help="Draw a PDF; - for standard output.")
-]
-PngFile = Annotated[
-    str | None, typer.Option("--png", metavar=FILE, help="Draw a PNG; - for standard output.")
-]
+JsonFile = Annotated[str | None, output("json", "JSON, for programs")]
+CsvFile = Annotated[str | None, output("csv", "CSV")]
+SvgFile = Annotated[str | None, output("svg", "picture as SVG")]
+PdfFile = Annotated[str | None, output("pdf", "picture as PDF, for a paper")]
+PngFile = Annotated[str | None, output("png", "picture as PNG, in pixels")]
+MarkdownFile = Annotated[str | None, output("markdown", "summary for a pull request")]
 
 
 @frozen
@@ -165,24 +195,27 @@ def jobs_or_cores(jobs: int | None) -> int:
     return jobs or cores()
 
 
-def formats_by_file(files: Mapping[str, str | None]) -> dict[str, str]:
+def formats_by_file(
+    files: Mapping[str, str | None], outputs: Sequence[str] | None = None
+) -> dict[str, str]:
     """Return the output format of each file that an option names.
 
     Args:
         files: file by format; None where the option was not given.
+        outputs: further files, of these formats by their suffixes.
 
     Raises:
-        UsageError: two formats have the same file.
+        UsageError: two formats have the same file, or a suffix is of none of them.
         OutputError: a format needs a package that is not installed, or is binary and standard
             output is a terminal.
     """
-    named = {file: name for name, file in files.items() if file is not None}
-    if len(named) < sum(file is not None for file in files.values()):
+    given = [(file, name) for name, file in files.items() if file is not None]
+    given += [(file, suffixed(file, files)) for file in outputs or ()]
+    named = dict(given)
+    if len(named) < len(given):
         raise UsageError("two outputs name the same file; give each its own")
     known = {renderer.name: renderer for renderer in renderers()}
     for file, name in named.items():
-        if name not in known:
-            continue
         known[name].check()
         if known[name].binary and file == "-" and sys.stdout.isatty():
             raise OutputError(

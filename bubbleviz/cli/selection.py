@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bubbleviz.cli.completion import beginning
+from bubbleviz.cli.help import PICTURES, SELECTION
 from bubbleviz.errors import UsageError
+from bubbleviz.model.choices import ROWS, STYLES, one_of
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
@@ -81,51 +84,68 @@ class PictureOptions:
         str | None,
         typer.Option(
             metavar="N|A-B|all",
-            help="Iterations to draw and to list by rank; the median one if not given.",
+            help="Iterations to draw; else the median one.",
+            rich_help_panel=SELECTION,
         ),
     ] = None
     ranks: Annotated[
         str | None,
-        typer.Option(metavar="0-3,5", help="Ranks to draw, by index."),
+        typer.Option(metavar="0-3,5", help="Ranks to draw, by index.", rich_help_panel=SELECTION),
     ] = None
-    stages: Annotated[str | None, typer.Option(metavar="0-3,5", help="Stages to draw.")] = None
+    stages: Annotated[
+        str | None,
+        typer.Option(metavar="0-3,5", help="Stages to draw.", rich_help_panel=SELECTION),
+    ] = None
     rows: Annotated[
         str | None,
         typer.Option(
             metavar="rank|stage",
-            help="Show a row per rank, or a row per stage with all its replicas; by stage above 64 "
-            "ranks.",
+            help="What a row is; stages above 64 ranks.",
+            rich_help_panel=PICTURES,
+            autocompletion=beginning(ROWS),
         ),
     ] = None
     communication: Annotated[
-        bool, typer.Option(help="Draw a thin lane of communication under each rank.")
+        bool,
+        typer.Option(
+            help="Draw a lane of communication under each rank.", rich_help_panel=PICTURES
+        ),
     ] = False
-    causes: Annotated[bool, typer.Option("--causes", help="Colour idle time by its cause.")] = False
+    causes: Annotated[
+        bool,
+        typer.Option("--causes", help="Colour idle time by its cause.", rich_help_panel=PICTURES),
+    ] = False
     heat_map: Annotated[
         bool,
-        typer.Option("--heat-map", help="Draw below which microbatch took long on which stage."),
+        typer.Option(
+            "--heat-map",
+            help="Draw which microbatch took long on which stage.",
+            rich_help_panel=PICTURES,
+        ),
     ] = False
     critical_path: Annotated[
         bool,
         typer.Option(
-            "--critical-path", help="Draw a line along the operations that bound the iteration."
+            "--critical-path",
+            help="Draw what bounds the iteration as a line.",
+            rich_help_panel=PICTURES,
         ),
     ] = False
-
     width: Annotated[
         str | None,
         typer.Option(
             metavar="89mm",
-            help="Width of the picture on paper (mm, cm, in, pt), with letters of 7 pt; 183mm for "
-            "--style paper.",
+            help="Width on paper, in mm, cm, in or pt.",
+            rich_help_panel=PICTURES,
         ),
     ] = None
     style: Annotated[
         str | None,
         typer.Option(
             metavar="screen|paper",
-            help="Draw for a screen, or a figure for a paper: without title, notes and marks of "
-            "uncertain clocks.",
+            help="How it is set: paper has no title or notes.",
+            rich_help_panel=PICTURES,
+            autocompletion=beginning(STYLES),
         ),
     ] = None
 
@@ -135,7 +155,6 @@ class PictureOptions:
         Raises:
             UsageError: a value is unknown, or no output draws it.
         """
-        from bubbleviz.model.choices import ROWS, STYLES, one_of
         from bubbleviz.model.lengths import millimetres
         from bubbleviz.render.formats import renderers
 

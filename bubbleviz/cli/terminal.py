@@ -33,6 +33,8 @@ _LONGEST_PATH, _FILES = 100, 4
 PIPED, _NARROWEST, _MOST_COLUMNS = 80, 40, 10_000
 #: What an encoding must have, or ASCII is printed.
 _DRAWN_WITH = "█▓▒░▚▞▄▌▐·─…±≥"
+#: What goes on once profiles have been read.
+_AFTER_READING = "linking, aligning, counting"
 #: Characters of a complaint.
 _LONGEST = 800
 
@@ -189,6 +191,9 @@ class _Bars:
         more = share * size - self._read.get(path, 0.0)
         self._read[path] = share * size
         self._bars.advance(self._all, more)
+        if all(self._read.get(file, 0.0) >= size for file, size in self._sizes.items()):
+            # How long the rest takes is unknown: no bar stands full meanwhile.
+            self._bars.update(self._all, total=None, description=_AFTER_READING)
         if path not in self._tasks and share < 1:
             name = Path(anonymous(path)).name[:_LONGEST_NAME]
             self._tasks[path] = self._bars.add_task(name, total=size)
@@ -207,20 +212,29 @@ def progress_bars() -> Iterator[_Bars | None]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
-        DownloadColumn,
         Progress,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
-        TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class Remaining(ProgressColumn):
+        """How much is left to read: what is known of it, and nothing at the end."""
+
+        def render(self, task: Task) -> Text:
+            if not task.total or task.finished:
+                return Text()
+            left = task.time_remaining
+            seconds = "" if left is None else f", about {left:.0f} s left"
+            return Text(f"{task.percentage:.0f} % of {task.total / 1e6:,.0f} MB read{seconds}")
 
     bars = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        DownloadColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        Remaining(),
         console=Console(stderr=True),
         transient=True,
     )

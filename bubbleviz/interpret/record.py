@@ -15,6 +15,7 @@ from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
 from bubbleviz.interpret.interpretation import interpret
+from bubbleviz.interpret.kept_files import opened_file
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COUNTED
@@ -22,7 +23,7 @@ from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.raw_reports import exported
-from bubbleviz.sources.readers import OpenFile, reader_of
+from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import Step, noting, step
 
 #: Characters of a range's name in a refusal, which has room for a few.
@@ -135,7 +136,7 @@ def opened_profile(
     """
     with (
         export_of(path, keep=keep_export) as export,
-        reader_of(export).open_file(export, jobs, watch) as file,
+        opened_file(export, jobs, watch) as file,
     ):
         yield file, export
 
@@ -146,7 +147,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
     Raises:
         NothingToAnalyseError: no range follows a convention that names forward or backward.
     """
-    with reader_of(path).open_file(path, options.jobs, watch) as file:
+    with opened_file(path, options.jobs, watch) as file:
         try:
             return _recorded(file, path, options)
         except NothingToAnalyseError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import suggestion
 
 #: How several hosts are put on one clock: by what waited for what, by their UTC, not at all.
 ALIGNMENTS = ("causal", "utc", "none")
@@ -22,4 +23,6 @@ def one_of(value: str | None, choices: tuple[str, ...], option: str) -> None:
         UsageError: it is none of the choices.
     """
     if value is not None and value not in choices:
-        raise UsageError(f"{option} {value[:60]!r}: not one of {', '.join(choices)}")
+        raise UsageError(
+            f"{option} {value[:60]!r}: not one of {', '.join(choices)}{suggestion(value, choices)}"
+        )

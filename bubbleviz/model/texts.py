@@ -53,6 +53,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return bare[near[0]] if near else None
 
 
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return a clause with the known word that was probably meant; "" where none is near."""
+    near = nearest(word, known)
+    return f"; did you mean {near}?" if near else ""
+
+
 def counted(number: int, singular: str, plural: str = "") -> str:
     """Return a number and what it counts: 1 stage, 2 stages, 1 copy, 2,000 copies."""
     return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"

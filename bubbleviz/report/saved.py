@@ -5,6 +5,7 @@ Only the keys that are compared and checked are read; the rest of a report may g
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -75,6 +76,9 @@ class SavedReport:
         ratios: in the report's order.
         restrictions: why the ratios are not those of a whole pipeline, what weighs most first.
         kernels: for how much of the time kernels ran, in words, where that stands beside the ratio.
+        first_cause: the cause that most of the primary ratio's bubble has, and its share of that;
+            None where the bubble has none.
+        advice: what to do first; None where nothing is advised.
     """
 
     version: str
@@ -85,6 +89,8 @@ class SavedReport:
     ratios: tuple[SavedRatio, ...]
     restrictions: tuple[Restriction, ...] = ()
     kernels: str | None = None
+    first_cause: tuple[str, float] | None = None
+    advice: str | None = None
 
     @property
     def restriction(self) -> str | None:
@@ -128,12 +134,14 @@ class SavedTimes:
         transfer_ns: how long a transfer takes; None where none was measured.
         microbatches: of an averaged iteration; None where that is unknown.
         restrictions: why they may not be those of all stages, what weighs most first.
+        schedule: name of the one that ran; None where it was not recognised.
     """
 
     kinds: tuple[SavedTime, ...]
     transfer_ns: float | None
     microbatches: int | None
     restrictions: tuple[Restriction, ...] = ()
+    schedule: str | None = None
 
 
 @frozen
@@ -186,6 +194,7 @@ class _PhaseTime:
 @frozen
 class _Schedule:
     reason: str | None = None
+    name: str | None = None
 
 
 @frozen
@@ -246,6 +255,7 @@ class _Summary:
     window_ns: dict[str, Average]
     bubble_interval: dict[str, tuple[_Finite, _Finite] | None] = field(default_factory=dict)
     kernel_time: _KernelTime | None = None
+    cause_ns: dict[str, dict[str, _Positive]] = field(default_factory=dict)
 
 
 @frozen
@@ -255,6 +265,7 @@ class _RatiosDocument(_Header):
     ranks: list[_Entry]
     iterations: list[_IterationFlags]
     summary: _Summary
+    advice: str | None = None
     schedule: _Schedule | None = None
     restriction: str | None = None
     restrictions: list[_Restriction] | None = None
@@ -343,6 +354,7 @@ def read_times(path: str) -> SavedTimes:
         document.transfer_ns,
         counts[0] if counts else None,
         restrictions,
+        None if document.schedule is None else document.schedule.name,
     )
 
 
@@ -414,6 +426,20 @@ def _refusal(path: str, error: Exception) -> InputError:
     )
 
 
+def first_cause(idle_ns: Mapping[str, float]) -> tuple[str, float] | None:
+    """Return the cause that has most of some idle time, and its share; None for no idle time.
+
+    Args:
+        idle_ns: by cause; of equal ones, the first.
+    """
+    total = sum(idle_ns.values())
+    return (
+        None
+        if not total
+        else (most := max(idle_ns, key=idle_ns.__getitem__), idle_ns[most] / total)
+    )
+
+
 def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
     summary = document.summary
     missing = sorted(set(summary.bubble_ratio) - set(summary.window_ns))
@@ -442,4 +468,6 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
         ),
         restrictions=_restrictions(document),
         kernels=None if summary.kernel_time is None else summary.kernel_time.sentence,
+        first_cause=first_cause(summary.cause_ns.get(document.headline, {})),
+        advice=document.advice,
     )

@@ -8,7 +8,7 @@ from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.formulas import Sizes, formula_named, formulas
-from bubbleviz.schedules.known import schedule_named, schedules
+from bubbleviz.schedules.known import schedule_named, schedules, unknown_schedule
 from bubbleviz.schedules.metrics import (
     cost,
     makespan,
@@ -98,6 +98,11 @@ class Estimate:
     restrictions: tuple[Restriction, ...] = ()
 
 
+def theory_names() -> list[str]:
+    """Return the names of all schedules, and of formulas."""
+    return sorted([*(s.name for s in schedules()), *(f.name for f in formulas())])
+
+
 def theory(
     name: str,
     stages: int,
@@ -113,9 +118,9 @@ def theory(
     Raises:
         UsageError: as there, and where a formula is given more than it takes.
     """
-    known = sorted([*(s.name for s in schedules()), *(f.name for f in formulas())])
+    known = theory_names()
     if name not in known:
-        raise UsageError(f"no schedule is called {name!r}; known are {', '.join(known)}")
+        raise unknown_schedule(name, known)
     if formula_named(name) is None:
         return ideal(name, stages, microbatches, times, chunks, memory=memory, watch=watch)
     if memory not in {None, MemoryOptions()}:

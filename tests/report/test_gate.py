@@ -167,14 +167,48 @@ def test_a_ratio_that_is_not_there_is_named_beside_those_that_are(
     "text",
     [
         *("", "=", "schedule", "schedule=", "=0.1", "schedule=x", "schedule=nan", "schedule=inf"),
-        *("schedule=12", "schedule=-0.1", "schedule=12%", "x" * 10_000),
+        *("schedule=12", "schedule=-0.1", "schedule=101%", "schedule=12%%", "schedule=%"),
+        *("schedule=-1%", "schedule=1e2%", "schedule=nan%", "schedule=0.1%x", "x" * 10_000),
     ],
 )
 def test_limits_of_another_form_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"not of the form schedule=0\.12") as refusal:
+    with pytest.raises(UsageError, match="not of the form schedule=12% or") as refusal:
         limits_of([text])
 
     assert len(str(refusal.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [("schedule=7%", 0.07), ("schedule= 12.5 %", 0.125), ("step=0%", 0.0), ("step=100%", 1.0)],
+)
+def test_a_limit_may_be_in_percent(text: str, most: float) -> None:
+    (limit,) = limits_of([text])
+
+    assert (limit.most, limit.in_percent) == (most, True)
+
+
+def test_what_is_limited_in_percent_is_printed_in_percent(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        gated(capsys, str(saved), "--max-bubble", f"schedule={most}")[:2]
+        for most in ("27%", "27.2727%", "30%", "0.3")
+    ]
+
+    assert lines == [
+        (3, "FAILED: schedule 27.27 % is above 27% (mean of 3 iterations)\n"),
+        (3, "FAILED: schedule 27.273 % is above 27.2727% (mean of 3 iterations)\n"),
+        (0, "ok: schedule 27.27 % is at most 30% (mean of 3 iterations)\n"),
+        (0, "ok: schedule 0.2727 is at most 0.3 (mean of 3 iterations)\n"),
+    ]
+
+
+def test_a_mistyped_ratio_is_suggested(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = gated(capsys, str(saved), "--max-bubble", "shedule=12%")
+
+    assert code == 1
+    assert "did you mean schedule?" in err
 
 
 def test_two_limits_of_one_ratio_are_refused() -> None:

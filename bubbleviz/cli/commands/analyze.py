@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bubbleviz.cli.completion import beginning
 from bubbleviz.cli.details import ALL, OF_ANALYZE, AnalysisDetails
 from bubbleviz.cli.details import details as tables_of
+from bubbleviz.cli.help import CLOCKS, NAMES, READING, SCHEDULE
 from bubbleviz.cli.option_groups import with_anonymity, with_groups, with_outputs
 from bubbleviz.cli.options import FILE, Conventions, Force, ReadingOptions, RunProfiles, Skip
 from bubbleviz.cli.selection import PictureOptions
@@ -24,6 +26,7 @@ from bubbleviz.cli.terminal import (
     show_steps,
     width,
 )
+from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.model.values import frozen
 from bubbleviz.render.formats import Renderer
@@ -40,49 +43,61 @@ class AnalysisOptions:
     convention: Conventions = None
     what_if: Annotated[
         bool,
-        typer.Option("--what-if", help="Simulate the other schedules at the measured times."),
+        typer.Option(
+            "--what-if",
+            help="Simulate other schedules at the measured times.",
+            rich_help_panel=SCHEDULE,
+        ),
     ] = False
     cross_thread: Annotated[
         bool,
-        typer.Option(help="Give backward kernels of PyTorch's own thread to the open B range."),
+        typer.Option(help="Leave kernels of autograd's thread out of B.", rich_help_panel=NAMES),
     ] = True
     order: Annotated[
         str | None,
         typer.Option(
             metavar="2,0,1",
-            help="Set the stage order by rank index instead of inferring it.",
+            help="Ranks in the order of stages, if not inferred.",
+            rich_help_panel=CLOCKS,
         ),
     ] = None
     same_clock: Annotated[
         list[str] | None,
-        typer.Option(metavar="A,B", help="Hosts that share one clock (containers of a machine)."),
+        typer.Option(
+            metavar="A,B", help="Hosts (or containers) that share a clock.", rich_help_panel=CLOCKS
+        ),
     ] = None
     align: Annotated[
         str | None,
         typer.Option(
             metavar="causal|utc|none",
-            help="Align hosts' clocks by what waited for what (the default), by UTC, or not at "
-            "all.",
+            help="Align clocks by waits (causal), UTC, or not.",
+            rich_help_panel=CLOCKS,
+            autocompletion=beginning(ALIGNMENTS),
         ),
     ] = None
     parallel: Annotated[
         str | None,
         typer.Option(
             metavar="tp=2,pp=4,dp=8",
-            help="Parallel sizes of the run, ranks numbered as Megatron does; inferred if not "
-            "given.",
+            help="Sizes, ranks as Megatron's, if not inferred.",
+            rich_help_panel=CLOCKS,
         ),
     ] = None
     plan: Annotated[
         str | None,
-        typer.Option(metavar=FILE, help="Compare the executed order with a plan (PyTorch's CSV)."),
+        typer.Option(
+            metavar=FILE,
+            help="Compare with a planned order (PyTorch's CSV).",
+            rich_help_panel=SCHEDULE,
+        ),
     ] = None
     dask: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS|FILE",
-            help="Read profiles on the workers of a Dask cluster: its scheduler's address, or its "
-            "scheduler file; its messages are pickles, which run code: trusted networks only.",
+            help="Read on a Dask cluster; trusted networks only.",
+            rich_help_panel=READING,
         ),
     ] = None
 
@@ -122,10 +137,13 @@ def analyze(
     reading: ReadingOptions,
     details: AnalysisDetails = None,
     timings: Annotated[
-        bool, typer.Option("--timings", help="Print seconds and rows of each step.")
+        bool,
+        typer.Option(
+            "--timings", help="Print seconds and rows of each step.", rich_help_panel=READING
+        ),
     ] = False,
 ) -> None:
-    """Measure the pipeline bubbles of one run: print a summary, write the requested files."""
+    """Measure the bubbles of one run: a summary, and files."""
     from bubbleviz.timing import noting, step
 
     tables = tables_of(details, OF_ANALYZE)

@@ -11,7 +11,9 @@ from bubbleviz.cli.options import (
     CsvFile,
     Force,
     JsonFile,
+    MarkdownFile,
     MeasurementOptions,
+    Output,
     PdfFile,
     PngFile,
     SvgFile,
@@ -31,11 +33,14 @@ def compare(
     runs: Annotated[
         list[str],
         typer.Argument(
+            metavar="RUNS...",
             help="Two or more runs: each a report written by analyze --json, or the profiles of "
-            "one run (a file or a directory)."
+            "one run (a file or a directory).",
         ),
     ],
     *,
+    output: Output = None,
+    markdown: MarkdownFile = None,
     json: JsonFile = None,
     csv: CsvFile = None,
     svg: SvgFile = None,
@@ -44,16 +49,16 @@ def compare(
     force: Force = False,
     measurement: MeasurementOptions,
 ) -> None:
-    """Compare the bubble ratios of runs with the first one, with p values."""
+    """Compare the bubble ratios of runs, with p values."""
     from bubbleviz.cli.outputs import check_outputs
 
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
-    files = {"json": json, "csv": csv, "svg": svg, "pdf": pdf, "png": png}
-    outputs = formats_by_file(files)
+    files = {"json": json, "csv": csv, "svg": svg, "pdf": pdf, "png": png, "markdown": markdown}
+    outputs = formats_by_file(files, output)
     saved = _which_are_saved(runs)
     inputs = [*_inputs(saved), *(measurement.convention or ())]
-    check_outputs([file for file in files.values() if file is not None], inputs, force=force)
+    check_outputs(list(outputs), inputs, force=force)
     from bubbleviz.render.documents import comparison_report
     from bubbleviz.report.compare.comparison import compare as compare_runs
 

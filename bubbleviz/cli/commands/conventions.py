@@ -6,7 +6,7 @@ from bubbleviz.cli.terminal import show
 
 
 def conventions() -> None:
-    """List the NVTX conventions that are built in, with examples."""
+    """List the built-in conventions of range names."""
     from bubbleviz.cli.overview import convention_parts
     from bubbleviz.conventions.convention_file import built_in
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bubbleviz.cli.completion import beginning, limit_beginnings
+from bubbleviz.cli.help import LIMITS
 from bubbleviz.cli.option_groups import with_anonymity
-from bubbleviz.cli.terminal import pass_on
+from bubbleviz.cli.options import Force, MarkdownFile, Output, formats_by_file
+from bubbleviz.cli.terminal import deliver, pass_on, show
 from bubbleviz.model.private_names import anonymous
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bubbleviz.report.compare.gate import Check
 
 #: Exit code where a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
@@ -23,8 +32,10 @@ def gate(
     max_bubble: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="RATIO=FRACTION",
-            help="Upper limit of a ratio's mean, as a fraction of 1; repeat for several ratios.",
+            metavar="RATIO=LIMIT",
+            help="Most a mean may be: schedule=12% or =0.12.",
+            rich_help_panel=LIMITS,
+            autocompletion=beginning(limit_beginnings),
         ),
     ] = None,
     *,
@@ -32,24 +43,51 @@ def gate(
         bool,
         typer.Option(
             "--allow-incomplete",
-            help="Check the ratio of the profiled ranks where others are, or may be, missing; "
-            "lost kernels, and any other doubt of these ranks, still fail.",
+            help="Check the ranks here though some are missing.",
+            rich_help_panel=LIMITS,
         ),
     ] = False,
+    output: Output = None,
+    markdown: MarkdownFile = None,
+    force: Force = False,
 ) -> None:
-    """Fail with exit code 3 if a bubble ratio of a report is, or may be, above its limit.
+    """Fail where a bubble ratio is, or may be, above its limit.
 
     It may be where the bounds of the clocks reach above it, and where the report restricts its
     ratios: ranks, stages, kernels or operations are, or may be, missing, or nothing tells
-    iterations apart. Other exit codes: 0 all within limits, 1 a value or the pipeline is missing,
-    2 wrong usage.
+    iterations apart. --max-bubble is given for each ratio; with --allow-incomplete, lost kernels
+    and any other doubt of the profiled ranks still fail. Exit codes: 0 all within limits, 3 one
+    above, 1 a value or the pipeline is missing, 2 wrong usage.
     """
+    from bubbleviz.cli.outputs import check_outputs
+    from bubbleviz.render.documents.gate_report import as_markdown
     from bubbleviz.report.compare.gate import checks, limits_of
     from bubbleviz.report.saved import read_saved
 
     limits = limits_of(max_bubble or ())
-    results = checks(read_saved(report), limits, report, allow_incomplete=allow_incomplete)
+    files = formats_by_file({"markdown": markdown}, output)
+    check_outputs(list(files), [report], force=force)
+    saved = read_saved(report)
+    results = checks(saved, limits, report, allow_incomplete=allow_incomplete)
     with suppress(BrokenPipeError):  # the exit code needs no reader
-        pass_on("".join(f"{anonymous(check.line)}\n" for check in results))
+        deliver(
+            {file: anonymous(as_markdown(saved, results)) for file in files},
+            lambda: _print(results),
+            inputs=[report],
+            force=force,
+        )
     if not all(check.passed for check in results):
         raise typer.Exit(TOO_LARGE)
+
+
+def _print(results: Sequence[Check]) -> None:
+    lines = [anonymous(check.line) for check in results]
+    if not sys.stdout.isatty():
+        pass_on("".join(f"{line}\n" for line in lines))
+        return
+    from rich.text import Text
+
+    verdicts = [(Text(line), check.passed) for line, check in zip(lines, results, strict=True)]
+    for text, passed in verdicts:
+        text.stylize("green" if passed else "bold red", 0, text.plain.index(":"))
+    show(text for text, _ in verdicts)

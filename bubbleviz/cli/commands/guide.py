@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bubbleviz.cli.completion import beginning
+from bubbleviz.cli.guides import guide_names, guide_pages
 from bubbleviz.cli.terminal import pass_on, show
 from bubbleviz.errors import UsageError
-from bubbleviz.model.texts import nearest
+from bubbleviz.model.texts import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,38 +20,27 @@ if TYPE_CHECKING:
 
 def guide(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of a guide; all if not given.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Name of a guide; all if not given.",
+            autocompletion=beginning(guide_names),
+        ),
     ] = None,
 ) -> None:
-    """Read a guide in the terminal, or list the guides; plain Markdown when piped."""
+    """Read a guide, or list the guides; plain Markdown when piped."""
     import sys
 
-    pages = _pages()
+    pages = guide_pages()
     if name is None:
         show(_list_parts(pages))
     elif name not in pages:
-        raise UsageError(f"{name[:60]!r}: no such guide{_suggestion(name, pages)}")
+        all_of_them = f"; there are {', '.join(pages)}"
+        raise UsageError(f"{name[:60]!r}: no such guide{suggestion(name, pages) or all_of_them}")
     elif sys.stdout.isatty():
         show(_page_parts(pages[name]))
     else:
         pass_on(pages[name])
-
-
-def _pages() -> Mapping[str, str]:
-    """Return the Markdown of every guide by name, in alphabetical order."""
-    from importlib.resources import files
-
-    pages = (files("bubbleviz") / "guides").iterdir()
-    return {
-        page.name.removesuffix(".md"): page.read_text(encoding="utf-8")
-        for page in sorted(pages, key=lambda page: page.name)
-        if page.name.endswith(".md")
-    }
-
-
-def _suggestion(name: str, pages: Mapping[str, str]) -> str:
-    near = nearest(name, pages)
-    return f"; did you mean {near}?" if near else f"; there are {', '.join(pages)}"
 
 
 def _list_parts(pages: Mapping[str, str]) -> Iterator[RenderableType]:

@@ -6,8 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bubbleviz.cli.help import NAMES, SELECTION
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
-from bubbleviz.cli.options import FILE, Additions, CsvFile, Force, JsonFile, ReadingOptions, SvgFile
+from bubbleviz.cli.options import (
+    FILE,
+    Additions,
+    CsvFile,
+    Force,
+    JsonFile,
+    Output,
+    ReadingOptions,
+    SvgFile,
+    formats_by_file,
+)
 from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.private_names import anonymous
@@ -25,7 +36,8 @@ class AttributionOptions:
         str | None,
         typer.Option(
             metavar="NAME|REGEX",
-            help="Ranges that are steps; recognised by name if not given.",
+            help="Ranges that are steps, if not recognised.",
+            rich_help_panel=NAMES,
         ),
     ] = None
     shortest: Annotated[
@@ -33,18 +45,27 @@ class AttributionOptions:
         typer.Option(
             min=0,
             metavar="US",
-            help="Count gaps below US microseconds as kernel-to-kernel gaps.",
+            help="Gaps below US us are no host's.",
+            rich_help_panel=SELECTION,
         ),
     ] = SHORTEST_US
     activities: Annotated[
         str | None,
         typer.Option(
-            metavar=FILE, help="TOML file of host activities, matched before the built-in ones."
+            metavar=FILE,
+            help="Host activities of your own, as TOML.",
+            rich_help_panel=NAMES,
         ),
     ] = None
     convention: Additions = None
     top: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Rows of tables, and gaps listed in the JSON.")
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Rows of tables, and gaps in the JSON.",
+            rich_help_panel=SELECTION,
+        ),
     ] = 12
 
 
@@ -54,10 +75,12 @@ def idle(
     profiles: Annotated[
         list[str],
         typer.Argument(
-            help="Profiles of any program, pipelined or not; each is reported on its own clock."
+            metavar="PROFILES...",
+            help="Profiles of any program, pipelined or not; each is reported on its own clock.",
         ),
     ],
     *,
+    output: Output = None,
     json: JsonFile = None,
     csv: CsvFile = None,
     svg: SvgFile = None,
@@ -65,7 +88,7 @@ def idle(
     attribution: AttributionOptions,
     reading: ReadingOptions,
 ) -> None:
-    """Show how long devices of any profile were idle, and what their hosts did meanwhile.
+    """Show how long devices were idle, and what their hosts did.
 
     Works with or without a pipeline: steps, duty cycle, and every idle gap attributed to what the
     launching thread was doing.
@@ -77,7 +100,8 @@ def idle(
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if attribution.activities is None else [attribution.activities]
     inputs += attribution.convention or []
-    check_outputs([file for file in (json, csv, svg) if file is not None], inputs, force=force)
+    formats = formats_by_file({"json": json, "csv": csv, "svg": svg}, output)
+    check_outputs(list(formats), inputs, force=force)
     from bubbleviz.analyses.idle import idle as measure_idle_time
     from bubbleviz.analyses.idle.text import sections
 
@@ -94,9 +118,8 @@ def idle(
             progress=bars,
         )
     report = anonymous(report)
-    contents = _contents(report, attribution.top, json=json, csv=csv, svg=svg)
     deliver(
-        contents,
+        {file: _content(report, name, attribution.top) for file, name in formats.items()},
         lambda: show(sections(report, attribution.top)),
         inputs=inputs,
         force=force,
@@ -104,19 +127,14 @@ def idle(
     )
 
 
-def _contents(
-    report: IdleReport, top: int, *, json: str | None, csv: str | None, svg: str | None
-) -> dict[str, str | bytes]:
-    """Return the contents of the requested files, by file."""
+def _content(report: IdleReport, name: str, top: int) -> str:
+    """Return a report in the format of that name."""
     from bubbleviz.analyses.idle.documents import as_json, csv_of_gaps
 
-    contents: dict[str, str | bytes] = {}
-    if json is not None:
-        contents[json] = as_json(report, top)
-    if csv is not None:
-        contents[csv] = csv_of_gaps(report)
-    if svg is not None:
-        from bubbleviz.analyses.idle.picture import draw_idle
+    if name == "json":
+        return as_json(report, top)
+    if name == "csv":
+        return csv_of_gaps(report)
+    from bubbleviz.analyses.idle.picture import draw_idle
 
-        contents[svg] = draw_idle(report)
-    return contents
+    return draw_idle(report)

@@ -14,10 +14,12 @@ from bubbleviz.model.private_names import anonymous
 
 @with_anonymity
 def inspect(
-    profiles: Annotated[list[str], typer.Argument(help="Profiles, or directories of them.")],
+    profiles: Annotated[
+        list[str], typer.Argument(metavar="PROFILES...", help="Profiles, or directories of them.")
+    ],
     convention: Conventions = None,
 ) -> None:
-    """Show what a profile holds, which NVTX convention it follows, and what is missing."""
+    """Show what a profile holds, names and lacks."""
     from bubbleviz.errors import InputError, ProfileError
     from bubbleviz.sources.directories import unreadable_profile
     from bubbleviz.sources.paths import find_profiles

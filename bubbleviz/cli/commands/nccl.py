@@ -6,8 +6,17 @@ from typing import Annotated
 
 import typer
 
+from bubbleviz.cli.help import CLOCKS
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
-from bubbleviz.cli.options import Additions, CsvFile, Force, JsonFile, ReadingOptions
+from bubbleviz.cli.options import (
+    Additions,
+    CsvFile,
+    Force,
+    JsonFile,
+    Output,
+    ReadingOptions,
+    formats_by_file,
+)
 from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.private_names import anonymous
 
@@ -18,11 +27,13 @@ def nccl(
     files: Annotated[
         list[str],
         typer.Argument(
+            metavar="FILES...",
             help="Event files of NCCL's profiler plugin or proxy profiler, profiles of the same "
-            "run, or both; or directories of them."
+            "run, or both; or directories of them.",
         ),
     ],
     *,
+    output: Output = None,
     csv: CsvFile = None,
     json: JsonFile = None,
     force: Force = False,
@@ -30,25 +41,27 @@ def nccl(
         list[str] | None,
         typer.Option(
             metavar="[FILE:]EVENT=NS",
-            help="Align an event file to the first profile's clock: EVENT (a ts in us, or a "
-            "StartGpuClk) was at NS; two anchors also give the drift.",
+            help="Clock of an event file: EVENT was at NS.",
+            rich_help_panel=CLOCKS,
         ),
     ] = None,
     convention: Additions = None,
     reading: ReadingOptions,
 ) -> None:
-    """Show what NCCL moved, between which ranks and how fast, and how long ranks waited.
+    """Show what NCCL moved, how fast, and who waited.
 
-    Event files come from NCCL_PROFILER_PLUGIN and NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
+    EVENT of --anchor is a ts in us, or a StartGpuClk, and NS a time of the first profile's clock;
+    two anchors of a file also give its drift. Event files come from NCCL_PROFILER_PLUGIN and
+    NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
     """
     from bubbleviz.analyses.nccl import measure_communication
     from bubbleviz.analyses.nccl.inputs import find_inputs
     from bubbleviz.cli.outputs import check_outputs
 
     window = reading.run_window()
-    outputs = [file for file in (csv, json) if file is not None]
+    formats = formats_by_file({"csv": csv, "json": json}, output)
     inputs = [*(file.path for file in find_inputs(files)), *(convention or ())]
-    check_outputs(outputs, inputs, force=force)
+    check_outputs(list(formats), inputs, force=force)
     from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
     from bubbleviz.analyses.nccl.text import sections
 
@@ -63,13 +76,9 @@ def nccl(
             progress=bars,
         )
     report = anonymous(report)
-    contents: dict[str, str | bytes] = {}
-    if csv is not None:
-        contents[csv] = csv_of_operations(report)
-    if json is not None:
-        contents[json] = as_json(report)
+    written = {"csv": csv_of_operations, "json": as_json}
     deliver(
-        contents,
+        {file: written[name](report) for file, name in formats.items()},
         lambda: show(sections(report)),
         inputs=inputs,
         force=force,

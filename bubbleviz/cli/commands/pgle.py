@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bubbleviz.cli.completion import beginning, statistic_names
+from bubbleviz.cli.help import COST, OUTPUTS, SELECTION
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import FILE, Additions, Force, Jobs, KeepExport, jobs_or_cores
 from bubbleviz.cli.terminal import deliver, pass_on, progress_bars, show
@@ -30,25 +32,33 @@ class CostFileOptions:
             "--output",
             "-o",
             metavar=FILE,
-            help="Write the costs, as text (.pbtxt) or binary (.pb); - for standard output.",
+            help="Write costs as text (.pbtxt), binary (.pb).",
+            rich_help_panel=OUTPUTS,
         ),
     ] = None
     against: Annotated[
         str | None,
         typer.Option(
             metavar=FILE,
-            help="Compare the estimates in a cost file with the measured times.",
+            help="Compare estimates in a file with the costs.",
+            rich_help_panel=SELECTION,
         ),
     ] = None
     csv: Annotated[
         str | None,
         typer.Option(
-            metavar=FILE, help="With --against: write the comparison as CSV; - for standard output."
+            metavar=FILE,
+            help="The comparison with --against as CSV.",
+            rich_help_panel=OUTPUTS,
         ),
     ] = None
     modules: Annotated[
         bool,
-        typer.Option("--modules", help="Write one file a module, as costs.jit_step.pbtxt."),
+        typer.Option(
+            "--modules",
+            help="One file a module: costs.jit_step.pbtxt.",
+            rich_help_panel=OUTPUTS,
+        ),
     ] = False
 
     def outputs(self) -> list[str]:
@@ -76,28 +86,36 @@ class CostOptions:
     aggregate: Annotated[
         str,
         typer.Option(
-            metavar="max|median|mean|min|pNN",
-            help="Statistic over the executions of an instruction on all devices that becomes its "
-            "cost.",
+            metavar="STAT",
+            help="max, median, mean, min, or pNN.",
+            rich_help_panel=COST,
+            autocompletion=beginning(statistic_names),
         ),
     ] = "p90"
     aggregate_collectives: Annotated[
         str | None,
         typer.Option(
-            metavar="max|median|mean|min|pNN",
-            help="The same for collectives; as --aggregate if not given.",
+            metavar="STAT",
+            help="The same for collectives, if another.",
+            rich_help_panel=COST,
+            autocompletion=beginning(statistic_names),
         ),
     ] = None
     module: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Use only this module; repeat for several."),
+        typer.Option(
+            metavar="NAME",
+            help="Only this module; repeat for several.",
+            rich_help_panel=SELECTION,
+        ),
     ] = None
     skip: Annotated[
         int,
         typer.Option(
             min=0,
             metavar="N",
-            help="Leave out the first N executions of each module on each device (warm-up).",
+            help="Leave out the first N executions.",
+            rich_help_panel=SELECTION,
         ),
     ] = 1
 
@@ -117,8 +135,9 @@ def pgle(
     profiles: Annotated[
         list[str],
         typer.Argument(
+            metavar="PROFILES...",
             help="Profiles of one JAX run, or directories of them: Nsight Systems exports "
-            "(.sqlite) or reports (.nsys-rep), profiles of XLA (.xplane.pb, .trace.json.gz)."
+            "(.sqlite) or reports (.nsys-rep), profiles of XLA (.xplane.pb, .trace.json.gz).",
         ),
     ],
     *,
@@ -129,9 +148,11 @@ def pgle(
     jobs: Jobs = None,
     force: Force = False,
 ) -> None:
-    """Measure what each XLA instruction takes, for the compiler's latency-hiding scheduler.
+    """Measure what XLA instructions take, for its scheduler.
 
-    Costs are device times of whole executions; the flags for both runs are printed with them.
+    The latency-hiding scheduler of the compiler reads such costs. They are device times of whole
+    executions, and --aggregate is the statistic over those of an instruction on all devices; the
+    flags for both runs are printed with them.
     """
     from bubbleviz.cli.outputs import check_outputs
     from bubbleviz.sources.paths import find_profiles

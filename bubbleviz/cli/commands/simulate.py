@@ -7,14 +7,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bubbleviz.cli.completion import beginning, schedule_names
+from bubbleviz.cli.help import MEMORY, OUTPUTS, SCHEDULE, TIMES
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
-from bubbleviz.cli.options import FILE, Force, JsonFile, PdfFile, PngFile, SvgFile, formats_by_file
+from bubbleviz.cli.options import (
+    FILE,
+    Force,
+    JsonFile,
+    Output,
+    PdfFile,
+    PngFile,
+    SvgFile,
+    formats_by_file,
+)
 from bubbleviz.cli.terminal import deliver, search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bubbleviz.report.saved import SavedTimes
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
     from bubbleviz.schedules.measured_times import MeasuredTimes
@@ -29,20 +42,31 @@ class TimeOptions:
         str | None,
         typer.Option(
             metavar="MS[,MS...]",
-            help="Forward time of a microbatch, one for all stages or one per stage.",
+            help="Forward of a microbatch, or one a stage.",
+            rich_help_panel=TIMES,
         ),
     ] = None
     tb: Annotated[
         str | None,
-        typer.Option(metavar="MS[,MS...]", help="Backward time for the input gradients."),
+        typer.Option(
+            metavar="MS[,MS...]",
+            help="Backward for the input gradients.",
+            rich_help_panel=TIMES,
+        ),
     ] = None
     tw: Annotated[
         str | None,
-        typer.Option(metavar="MS[,MS...]", help="Backward time for the weight gradients."),
+        typer.Option(
+            metavar="MS[,MS...]",
+            help="Backward for the weight gradients.",
+            rich_help_panel=TIMES,
+        ),
     ] = None
     tcomm: Annotated[
         float | None,
-        typer.Option(metavar="MS", help="Transfer time between two devices; 0 if not given."),
+        typer.Option(
+            metavar="MS", help="Transfer between two devices; else 0.", rich_help_panel=TIMES
+        ),
     ] = None
 
     def stage_times(self, measured: MeasuredTimes | None) -> StageTimes:
@@ -53,8 +77,10 @@ class TimeOptions:
         """
         from bubbleviz.schedules.stage_times import StageTimes
 
-        if measured is None and None in (self.tf, self.tb, self.tw):
-            raise UsageError("give the times --tf, --tb and --tw, or a report with --from")
+        given = {"--tf": self.tf, "--tb": self.tb, "--tw": self.tw}
+        lacking = [option for option, value in given.items() if value is None]
+        if measured is None and lacking:
+            raise UsageError(f"give {_listed(lacking)}, or a report with --from")
         times = StageTimes((), (), ()) if measured is None else measured.times
         return StageTimes(
             times.forward_ms if self.tf is None else _milliseconds("--tf", self.tf),
@@ -70,41 +96,63 @@ class ScheduleOptions:
 
     schedule: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Name of a schedule; see bubbleviz schedules."),
+        typer.Option(
+            metavar="NAME",
+            help="Name of a schedule; see bubbleviz schedules.",
+            rich_help_panel=SCHEDULE,
+            autocompletion=beginning(schedule_names),
+        ),
     ] = None
     stages: Annotated[
         int | None,
-        typer.Option("--stages", "-p", metavar="P", help="Number of stages, one per device."),
+        typer.Option(
+            "--stages",
+            "-p",
+            metavar="P",
+            help="Number of stages, one per device.",
+            rich_help_panel=SCHEDULE,
+        ),
     ] = None
     microbatches: Annotated[
         int | None,
-        typer.Option("--microbatches", "-m", metavar="M", help="Number of microbatches."),
+        typer.Option(
+            "--microbatches",
+            "-m",
+            metavar="M",
+            help="Number of microbatches.",
+            rich_help_panel=SCHEDULE,
+        ),
     ] = None
     chunks: Annotated[
         int | None,
         typer.Option(
-            metavar="V", help="Model chunks per stage; the schedule's default if not given."
+            metavar="V",
+            help="Chunks per stage, if not the schedule's usual.",
+            rich_help_panel=SCHEDULE,
         ),
     ] = None
     memory_limit: Annotated[
         float | None,
         typer.Option(
             metavar="M",
-            help="Activation memory of a device for searched schedules, in the unit of --memory-b; "
-            "p, 2p, (p+2)/2 and (p+4)/3 M_B for zb-1p, zb-2p, v-half and v-min if not given.",
+            help="Memory of a device, in the unit of M_B.",
+            rich_help_panel=MEMORY,
         ),
     ] = None
     memory_b: Annotated[
         float | None,
         typer.Option(
-            metavar="M_B", help="Memory a microbatch holds on a stage from F to B; 1 if not given."
+            metavar="M_B",
+            help="A microbatch holds from F to B; else 1.",
+            rich_help_panel=MEMORY,
         ),
     ] = None
     memory_w: Annotated[
         float | None,
         typer.Option(
             metavar="M_W",
-            help="Part of it held until W; all of it if not given, 32/74 for zb-1p and zb-2p.",
+            help="Part of M_B that is held until W.",
+            rich_help_panel=MEMORY,
         ),
     ] = None
 
@@ -125,7 +173,8 @@ def simulate(
         typer.Option(
             "--from",
             metavar="REPORT",
-            help="Take missing sizes and times from a report written by analyze --json.",
+            help="Take what is not given from a JSON report.",
+            rich_help_panel=TIMES,
         ),
     ] = None,
     sizes: ScheduleOptions,
@@ -133,29 +182,35 @@ def simulate(
         str | None,
         typer.Option(
             metavar=FILE,
-            help="Simulate the order in a file (PyTorch's CSV) instead of a named schedule.",
+            help="The order in a file (PyTorch's CSV) instead.",
+            rich_help_panel=SCHEDULE,
         ),
     ] = None,
+    output: Output = None,
     json: JsonFile = None,
     svg: SvgFile = None,
     pdf: PdfFile = None,
     png: PngFile = None,
     csv: Annotated[
         str | None,
-        typer.Option(metavar=FILE, help="Write the order as PyTorch's CSV; - for standard output."),
+        typer.Option(
+            metavar=FILE, help="order of operations as PyTorch's CSV", rich_help_panel=OUTPUTS
+        ),
     ] = None,
     force: Force = False,
 ) -> None:
-    """Simulate a schedule: cost, makespan, bubble ratios and peak activations.
+    """Simulate a schedule: cost, bubble ratios, activations.
 
     Times are milliseconds for one microbatch of a stage; each of V chunks takes 1/V of them.
+    Without --memory-limit, zb-1p, zb-2p, v-half and v-min keep within p, 2p, (p+2)/2 and
+    (p+4)/3 M_B; without --memory-w, zb-1p and zb-2p hold 32/74 of M_B until W, others all of it.
     """
     from bubbleviz.cli.outputs import check_outputs
 
     files = {"json": json, "svg": svg, "pdf": pdf, "png": png, "csv": csv}
-    outputs = formats_by_file(files)
+    outputs = formats_by_file(files, output)
     inputs = [file for file in (plan, report) if file is not None]
-    check_outputs([file for file in files.values() if file is not None], inputs, force=force)
+    check_outputs(list(outputs), inputs, force=force)
     from bubbleviz.render.documents import ideal_report
     from bubbleviz.report.saved import read_times
 
@@ -163,7 +218,9 @@ def simulate(
     measured = None if saved is None else _measured(saved)
     stage_times = times.stage_times(measured)
     if plan is None:
-        result = _of_schedule(sizes, stage_times, measured)
+        result = _of_schedule(
+            sizes, stage_times, measured, None if saved is None else saved.schedule
+        )
     else:
         result = anonymous(_of_plan(plan, sizes, stage_times))
     if saved is not None:
@@ -198,9 +255,12 @@ def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes) -> Ideal:
 
 
 def _of_schedule(
-    sizes: ScheduleOptions, times: StageTimes, measured: MeasuredTimes | None
+    sizes: ScheduleOptions,
+    times: StageTimes,
+    measured: MeasuredTimes | None,
+    ran: str | None,
 ) -> Ideal | Estimate:
-    """Return the simulation of a named schedule, sizes that are not given being measured ones.
+    """Return the simulation of a schedule; its name and sizes are measured ones if not given.
 
     Raises:
         UsageError: there is no name, or a size is neither given nor measured.
@@ -211,11 +271,15 @@ def _of_schedule(
     if measured is not None:
         stages = measured.stages if stages is None else stages
         microbatches = measured.microbatches if microbatches is None else microbatches
-    if sizes.schedule is None or stages is None or microbatches is None:
-        raise UsageError("give a --schedule with its sizes -p and -m, or a --plan")
+    name = sizes.schedule or ran
+    given = {"--schedule NAME": name, "-p P": stages, "-m M": microbatches}
+    lacking = [option for option, value in given.items() if value is None]
+    if name is None or stages is None or microbatches is None:
+        named = "; the report names no schedule" if measured is not None and name is None else ""
+        raise UsageError(f"give {_listed(lacking)}, or --plan FILE{named}")
     with search_bar() as watch:
         return theory(
-            sizes.schedule,
+            name,
             stages,
             microbatches,
             times,
@@ -223,6 +287,11 @@ def _of_schedule(
             memory=sizes.memory(),
             watch=watch,
         )
+
+
+def _listed(options: Sequence[str]) -> str:
+    *first, last = options
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _milliseconds(option: str, text: str) -> tuple[float, ...]:

@@ -28,11 +28,11 @@ def view(
     ],
     *,
     browser: Annotated[
-        bool, typer.Option(help="Open the page in the browser, or only print its address.")
+        bool, typer.Option(help="Print the address alone, and open no browser.")
     ] = True,
     measurement: MeasurementOptions,
 ) -> None:
-    """Show the interactive report in the browser, until Ctrl-C.
+    """Open the interactive report in a browser, till Ctrl-C.
 
     The page is served on the loopback address only, under a new secret address each time.
     """

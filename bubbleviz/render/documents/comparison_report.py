@@ -10,6 +10,8 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.restrictions import written
 from bubbleviz.model.texts import csv_text, inert, json_text, one_line
+from bubbleviz.render.documents.markdown_parts import cause_line, mean_of
+from bubbleviz.render.markdown import code, table, text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.text.cells import milliseconds, percent, shortened
 from bubbleviz.render.text.tables import BulletList, Table
@@ -132,10 +134,40 @@ def as_svg(comparison: Comparison) -> str:
     return draw_panels(panels, f"{len(panels)} runs on one axis of time")
 
 
+def as_markdown(comparison: Comparison) -> str:
+    """Return a comparison as a summary in Markdown: what changed, a row a ratio and run, notes."""
+    titles = [run.title for run in comparison.runs]
+    rows = []
+    for row in comparison.rows:
+        for title, cell in zip(titles, row.cells, strict=True):
+            apart, ratio = cell.bubble, cell.ratio
+            rows.append(
+                (
+                    code(row.name),
+                    code(title),
+                    "-" if ratio is None else mean_of(ratio.bubble),
+                    "" if apart is None else _signed(100 * apart.mean),
+                    "" if apart is None else _between(apart),
+                    "" if apart is None else _probability(apart.p, ""),
+                    milliseconds(None if ratio is None else ratio.window_ns.mean),
+                )
+            )
+    header = ("ratio", "run", "mean ± SD", "points", "95 % CI", "p", "window ms")
+    causes = (cause_line(run.saved, code(run.title)) for run in comparison.runs)
+    parts = [
+        "### Pipeline bubbles: comparison\n",
+        "".join(f"**{text(line)}**\n" for line in _summary(comparison, titles)),
+        table(header, rows, left=2),
+        "".join(causes) + "".join(f"- {text(note)}\n" for note in comparison.notes),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
 #: The outputs of a comparison, by the names of their options.
 RENDERINGS: Mapping[str, Callable[[Comparison], str | bytes]] = {
     "json": as_json,
     "csv": as_csv,
+    "markdown": as_markdown,
     "svg": as_svg,
     "pdf": lambda comparison: as_pdf(as_svg(comparison)),
     "png": lambda comparison: as_png(as_svg(comparison)),

@@ -7,9 +7,10 @@ it, returns text or bytes, and opens no file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from bubbleviz.errors import UsageError
 from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 
@@ -34,7 +35,9 @@ class Renderer(Generic[Content]):
 
     Attributes:
         name: of its option on the command line: ``--NAME FILE``.
-        summary: one line for ``--help``.
+        summary: one line for ``--help``, of 48 characters at most.
+        suffixes: endings of files that are written so where no option names the format; of several
+            that fit a file, the longest says what it holds.
         render: report and view to text or bytes.
         order: place in ``--help``.
         check: raises, before any work, where it cannot work here (a library is not installed).
@@ -46,6 +49,7 @@ class Renderer(Generic[Content]):
     name: str
     summary: str
     render: Callable[[Report, View], Content]
+    suffixes: tuple[str, ...] = ()
     order: int = 0
     check: Callable[[], None] = _nothing_needed
     binary: bool = False
@@ -70,12 +74,34 @@ def typeset(name: Literal["pdf", "png"], summary: str, order: int) -> Renderer[b
     return Renderer(
         name=name,
         summary=summary,
+        suffixes=(f".{name}",),
         render=render,
         order=order,
         check=check,
         binary=True,
         draws=DRAWN,
     )
+
+
+def suffixed(file: str, names: Iterable[str]) -> str:
+    """Return which of some formats a file has by its suffix.
+
+    Args:
+        file: the path.
+        names: of the formats.
+
+    Raises:
+        UsageError: it has none of their suffixes.
+    """
+    known = [r for r in renderers() if r.name in set(names)]
+    fitting = [(len(s), r.name) for r in known for s in r.suffixes if file.lower().endswith(s)]
+    if fitting:
+        return max(fitting)[1]
+    suffixes = ", ".join(suffix for renderer in known for suffix in renderer.suffixes)
+    if file == "-":
+        options = ", ".join(f"--{renderer.name} -" for renderer in known)
+        raise UsageError(f"-o -: standard output has no suffix; give {options}")
+    raise UsageError(f"-o {file[:200]}: its suffix is none of {suffixes}")
 
 
 def renderers() -> tuple[Renderer[Any], ...]:

@@ -84,6 +84,7 @@ def _host(report: Report, row: int) -> tuple[str, str]:
 RENDERER = Renderer(
     name="bubbles",
     summary="one row an idle interval, with its cause, as CSV",
+    suffixes=(".bubbles.csv",),
     render=render,
     order=3,
 )

@@ -25,7 +25,8 @@ def render(report: Report, view: View) -> str:
 
 RENDERER = Renderer(
     name="chrome",
-    summary="a trace for chrome://tracing and other viewers, as JSON",
+    summary="trace for chrome://tracing, as JSON",
+    suffixes=(".trace.json",),
     render=render,
     order=9,
 )

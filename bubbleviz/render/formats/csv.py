@@ -83,4 +83,6 @@ def _pairs(first: Ints, second: Ints) -> list[object]:
     ]
 
 
-RENDERER = Renderer(name="csv", summary="one row an operation", render=render, order=3)
+RENDERER = Renderer(
+    name="csv", summary="one row an operation", suffixes=(".csv",), render=render, order=3
+)

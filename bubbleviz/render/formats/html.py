@@ -54,7 +54,8 @@ def _check() -> None:
 
 RENDERER = Renderer(
     name="html",
-    summary="interactive report: one file for any browser, nothing else needed",
+    summary="interactive report: one file for any browser",
+    suffixes=(".html", ".htm"),
     render=render,
     order=20,
     check=_check,

@@ -328,7 +328,8 @@ def _recognition(recognition: Recognition | None) -> dict[str, Any] | None:
 
 RENDERER = Renderer(
     name="json",
-    summary="machine-readable report (schema bubbleviz.report/1)",
+    summary="report for programs (bubbleviz.report/1)",
+    suffixes=(".json",),
     render=render,
     order=2,
 )

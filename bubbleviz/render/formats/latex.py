@@ -190,7 +190,8 @@ def _warnings(report: Report) -> Iterator[str]:
 
 RENDERER = Renderer(
     name="latex",
-    summary="table of the bubble ratios for a LaTeX document with booktabs",
+    summary="table of the ratios for LaTeX with booktabs",
+    suffixes=(".tex",),
     render=render,
     order=5,
 )

@@ -58,7 +58,8 @@ def _of_one_iteration(report: Report, view: View) -> tuple[Report, View]:
 
 RENDERER = Renderer(
     name="panels",
-    summary="the schedule in theory above the measurement, on one axis of time, as SVG",
+    summary="schedule in theory above the measurement, as SVG",
+    suffixes=(".panels.svg",),
     render=render,
     order=1,
     compares=True,

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from bubbleviz.render.formats import typeset
 
-RENDERER = typeset("pdf", "the same picture as PDF: vectors and text, for a paper", order=31)
+RENDERER = typeset("pdf", "the same picture as PDF, for a paper", order=31)

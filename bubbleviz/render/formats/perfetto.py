@@ -45,7 +45,8 @@ def render(report: Report, view: View) -> bytes:
 
 RENDERER = Renderer(
     name="perfetto",
-    summary="a trace for ui.perfetto.dev, its own format",
+    summary="trace for ui.perfetto.dev",
+    suffixes=(".pftrace", ".perfetto-trace"),
     render=render,
     order=9,
     check=check,

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from bubbleviz.render.formats import typeset
 
-RENDERER = typeset("png", "the same picture as PNG: pixels, twice as many as the SVG has", order=32)
+RENDERER = typeset("png", "the same picture as PNG, in pixels", order=32)

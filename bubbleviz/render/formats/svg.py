@@ -19,7 +19,8 @@ def render(report: Report, view: View) -> str:
 
 RENDERER = Renderer(
     name="svg",
-    summary="picture of one row per GPU: its operations and the bubbles between them",
+    summary="picture: operations and bubbles of each GPU",
+    suffixes=(".svg",),
     render=render,
     order=30,
     draws=DRAWN,

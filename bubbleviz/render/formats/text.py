@@ -18,4 +18,6 @@ def render(report: Report, view: View) -> str:
     return plain_text(sections(report, view))
 
 
-RENDERER = Renderer(name="text", summary="the table, as plain text", render=render, order=4)
+RENDERER = Renderer(
+    name="text", summary="the table as plain text", suffixes=(".txt",), render=render, order=4
+)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
 from bubbleviz.model.restrictions import Restriction
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import one_line, suggestion
 from bubbleviz.model.values import frozen
 from bubbleviz.report.saved import SavedRatio, SavedReport
 
@@ -20,6 +20,11 @@ class Limit:
     ratio: str
     most: float
     written: str
+
+    @property
+    def in_percent(self) -> bool:
+        """Whether it is written in percent."""
+        return "%" in self.written
 
 
 @frozen
@@ -89,20 +94,24 @@ class Check:
 
 
 def _written(value: float, limit: Limit) -> str:
-    """Return a value, rounded so that it stays on its side of the limit."""
-    rounded = (f"{value:.{digits}f}" for digits in range(4, 17))
+    """Return a value as the limit is written, rounded so that it stays on its side of that."""
     above = value > limit.most
-    return next((text for text in rounded if (float(text) > limit.most) == above), repr(value))
+    scale, unit, least = (2, " %", 2) if limit.in_percent else (0, "", 4)
+    for digits in range(least, 17 - scale):
+        text = f"{value * 10**scale:.{digits}f}"
+        if (float(f"{text}e-{scale}") > limit.most) == above:
+            return text + unit
+    return repr(value)
 
 
 def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
-    """Return the limits that ``--max-bubble`` gives, as ``schedule=0.12``.
+    """Return the limits that ``--max-bubble`` gives, as ``schedule=12%`` or ``schedule=0.12``.
 
     Raises:
         UsageError: there is none, one is not of that form, or a ratio has two.
     """
     if not texts:
-        raise UsageError("nothing to check; give a limit with --max-bubble schedule=0.12")
+        raise UsageError("nothing to check; give a limit with --max-bubble schedule=12%")
     limits = tuple(_limit(text) for text in texts)
     names = [limit.ratio for limit in limits]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -113,14 +122,16 @@ def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
 
 def _limit(text: str) -> Limit:
     name, _, written = (part.strip() for part in text.partition("="))
+    number = written.removesuffix("%").rstrip()
     try:
-        most = float(written)
+        # A percentage is shifted as decimals are, so that 7 % is the double nearest to 0.07.
+        most = float(f"{number}e-2" if "%" in written else number)
     except ValueError:
         most = math.nan
     if not name or not 0 <= most <= 1:
         raise UsageError(
-            f"--max-bubble {text[:60]!r}: not of the form schedule=0.12, a ratio and a fraction "
-            "of 1"
+            f"--max-bubble {text[:60]!r}: not of the form schedule=12% or schedule=0.12, a ratio "
+            "and its limit"
         )
     return Limit(name, most, written)
 
@@ -145,8 +156,11 @@ def checks(
     for limit in limits:
         ratio = saved.ratio(limit.ratio)
         if ratio is None:
-            known = ", ".join(r.name for r in saved.ratios)
-            raise InputError(f"{path}: no ratio {limit.ratio[:60]!r}; the report has {known}")
+            known = [r.name for r in saved.ratios]
+            raise InputError(
+                f"{path}: no ratio {limit.ratio[:60]!r}; the report has {', '.join(known)}"
+                f"{suggestion(limit.ratio, known)}"
+            )
         if saved.no_pipeline is not None:
             needed = _missing_input(saved.no_pipeline)
             raise InputError(

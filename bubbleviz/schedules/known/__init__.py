@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import suggestion
 from bubbleviz.registry import discover
 from bubbleviz.schedules.plan import Plan, Schedule
 
@@ -20,8 +23,14 @@ def schedule_named(name: str) -> Schedule:
     """
     known = {schedule.name: schedule for schedule in schedules()}
     if name not in known:
-        raise UsageError(f"no schedule is called {name!r}; known are {', '.join(sorted(known))}")
+        raise unknown_schedule(name, sorted(known))
     return known[name]
+
+
+def unknown_schedule(name: str, known: Sequence[str]) -> UsageError:
+    """Return the refusal of a name that no schedule has."""
+    near = suggestion(name, known)
+    return UsageError(f"no schedule is called {name[:60]!r}; known are {', '.join(known)}{near}")
 
 
 def known_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:

@@ -89,6 +89,7 @@ class Reader:
         recognises: whether a file's first 64 KiB (unpacked where it is gzipped) are of this kind;
             no two kinds recognise the same file.
         open_file: opens a path, to be read by so many threads at once; reports its progress.
+        decoded_whole: whether any look at a file decodes all of it.
         possible_suffixes: endings of further files, which are read if recognised.
         is_possible: whether the first 64 KiB of a file that no reader recognises may be of this
             kind.
@@ -102,6 +103,7 @@ class Reader:
     suffixes: tuple[str, ...]
     recognises: Callable[[bytes], bool]
     open_file: Callable[[str, int, Watch], AbstractContextManager[OpenFile]]
+    decoded_whole: bool = False
     possible_suffixes: tuple[str, ...] = ()
     is_possible: Callable[[bytes], bool] = lambda _: False
     superseded_by: tuple[str, ...] = ()

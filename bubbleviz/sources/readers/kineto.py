@@ -31,6 +31,7 @@ READER = Reader(
     suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
     recognises=lambda head: is_json(head) and _MARKS.search(head) is not None,
     open_file=_open_file,
+    decoded_whole=True,
     possible_suffixes=(".json",),
     # A trace that was filtered or merged by hand may hold none of them.
     is_possible=is_json,

@@ -32,6 +32,7 @@ READER = Reader(
     suffixes=(".trace.json.gz", ".trace.json"),
     recognises=lambda head: is_json(head) and _MARKS.search(head) is not None,
     open_file=_open_file,
+    decoded_whole=True,
     superseded_by=(".xplane.pb",),
     folder=FOLDER,
 )

@@ -44,5 +44,6 @@ READER = Reader(
     suffixes=(".xplane.pb",),
     recognises=_recognises,
     open_file=_open_file,
+    decoded_whole=True,
     folder=FOLDER,
 )

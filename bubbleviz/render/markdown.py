@@ -1,0 +1,47 @@
+"""Markdown: tables and texts that a pull request shows as they are meant.
+
+What comes from a profile or a path must not become a link, a mention, a picture or HTML there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from bubbleviz.model.texts import one_line
+
+#: What means something in the Markdown of GitHub.
+_SPECIAL = re.compile(r"[\\`*_\[\]|~!$]")
+#: What becomes a mention, an issue or a link, and where an empty comment parts it.
+_LINKS = re.compile(r"(?i)(?<=@)|(?<=\#)(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)")
+_TICKS = re.compile(r"`+")
+#: Characters of a name in a cell.
+_LONGEST = 80
+
+
+def text(words: str) -> str:
+    """Return words on one line that Markdown shows as they are."""
+    flat = one_line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _LINKS.sub("<!-- -->", _SPECIAL.sub(r"\\\g<0>", flat))
+
+
+def code(name: str) -> str:
+    """Return a name as code, in a table, too; a dash for an empty one."""
+    flat = one_line(name, _LONGEST).replace("|", "\\|")
+    if not flat:
+        return "-"
+    fence = "`" * (max(map(len, _TICKS.findall(flat)), default=0) + 1)
+    blank = " " if "`" in (flat[0], flat[-1]) else ""
+    return f"{fence}{blank}{flat}{blank}{fence}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
+    """Return a table; the first columns stand left, the others, numbers, right.
+
+    Args:
+        header: its titles.
+        rows: cells that are Markdown.
+        left: number of columns that stand left.
+    """
+    rule = ["---"] * left + ["---:"] * (len(header) - left)
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *rows))

@@ -1,0 +1,118 @@
+"""Completion: what shells are offered, in the protocol of typer's scripts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli.completion import beginning, words_to_complete
+
+
+def completed(words: list[str], shell: str = "bash") -> list[str]:
+    """Return what is offered for the last of some words."""
+    asked = {
+        "_BUBBLEVIZ_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    if shell != "bash":
+        asked["_TYPER_COMPLETE_ARGS"] = " ".join(words)
+        asked["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
+        del asked["COMP_WORDS"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bubbleviz"],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    return [line.partition("\t")[0] for line in done.stdout.splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["an"], ["analyze"]),
+        (["gap"], []),
+        (["analyze", "--what"], ["--what-if"]),
+        (["analyze", "x.sqlite", "--rows", ""], ["rank", "stage"]),
+        (["analyze", "--align", "c"], ["causal"]),
+        (["analyze", "--convention", "zero"], ["zero-bubble"]),
+        (["simulate", "--schedule", "zb-h"], ["zb-h1", "zb-h2"]),
+        (["gate", "report.json", "--max-bubble", "sch"], ["schedule="]),
+        (["guide", "rat"], ["ratios"]),
+        (["guide", "zzz"], []),
+        (["analyze", "tests/"], []),
+    ],
+    ids=" ".join,
+)
+def test_bash_is_offered(words: list[str], offered: list[str]) -> None:
+    assert completed(["bubbleviz", *words]) == offered
+
+
+@pytest.mark.parametrize("shell", ["fish", "zsh"])
+def test_other_shells_are_offered_options(shell: str) -> None:
+    assert any("--what-if" in line for line in completed(["bubbleviz", "analyze", "--what"], shell))
+
+
+def test_a_file_is_no_completion_of_a_command(tmp_path: Path) -> None:
+    """A shell completes paths itself where nothing is offered."""
+    assert completed(["bubbleviz", str(tmp_path)]) == []
+
+
+def test_no_shell_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("_BUBBLEVIZ_COMPLETE", raising=False)
+    assert words_to_complete() is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("", []),
+        ("bubbleviz", []),
+        ("bubbleviz an", []),
+        ("bubbleviz analyze ", ["analyze"]),
+        ("bubbleviz guide 'a b", ["guide", "'a", "b"]),
+    ],
+)
+def test_words_that_are_typed(
+    typed: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_BUBBLEVIZ_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    assert words_to_complete() == words
+
+
+def test_words_by_their_beginning() -> None:
+    assert beginning(lambda: ["ab", "b"])("a") == ["ab"]
+    assert beginning(("ab", "b"))("b") == ["b"]
+    assert beginning(())("a") == []
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_bash_takes_the_script_that_it_is_shown(tmp_path: Path) -> None:
+    program = tmp_path / "bubbleviz"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m bubbleviz "$@"\n')
+    program.chmod(0o755)
+    asked = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    script = subprocess.run(
+        [str(program), "--show-completion", "bash"],
+        env=asked,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    typed = (
+        f"{script}\nCOMP_WORDS=(bubbleviz analyze --heat); COMP_CWORD=2; "
+        f'_bubbleviz_completion {program}; echo "${{COMPREPLY[@]}}"'
+    )
+    done = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, check=False)
+
+    assert "complete -o default -F" in script
+    assert done.stdout.strip() == "--heat-map", done.stderr

@@ -1,0 +1,110 @@
+"""Help: grouped, one line an option, whole, and short of rich in every other start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import typer
+from rich.text import Text
+
+from bubbleviz.cli import help as help_module
+from bubbleviz.cli.app import application, main
+
+COMMANDS = [
+    *("analyze", "inspect", "idle", "view", "nccl", "pgle", "compare", "gate", "simulate"),
+    *("schedules", "conventions", "guide"),
+]
+
+
+def helped(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert main([*words, "--help"]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_takes_one_line_of_80(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = helped(capsys, command)
+    options = [line for line in lines if line.startswith("  -")]
+    wrapped = [b for a, b in pairwise(lines) if a[:3] == "  -" and b[:3] == "   "]
+
+    assert options
+    assert not wrapped
+    assert max(map(len, lines)) < 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_panels_say_the_same_in_80_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = helped(capsys, command)
+    monkeypatch.setenv("COLUMNS", "80")
+    group: Any = typer.main.get_command(application([command]))
+    context = group.make_context("bubbleviz", [], resilient_parsing=True)
+    each = group.commands[command]
+    inner = each.make_context(command, [], context, resilient_parsing=True)
+    panels = Text.from_ansi(help_module._in_panels(each, inner)).plain
+
+    assert "╭" in panels
+    assert max(map(len, panels.splitlines())) <= 80
+    for line in plain:
+        if line.startswith("  -"):
+            assert " ".join(line.split()) in " ".join(panels.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_value_has_a_name_and_every_command_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = helped(capsys, command)
+
+    assert not [line for line in lines if " VALUE " in line]
+    assert lines[-1].startswith(f"  Example: bubbleviz {command}")
+
+
+def test_options_are_grouped_by_what_one_wants(capsys: pytest.CaptureFixture[str]) -> None:
+    titles = [line for line in helped(capsys, "analyze") if line and line[0] != " "]
+
+    assert [title.partition(" ")[0].rstrip(":") for title in titles] == [
+        *("Usage", "Arguments", "Schedule", "Tables", "Outputs", "Pictures", "Selection"),
+        *("Names", "Stages", "Reading", "Options"),
+    ]
+
+
+def test_the_list_of_commands_has_whole_summaries(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = helped(capsys)
+    listed = {line.split()[0]: line for line in lines if line.startswith("  ")}
+
+    for command in COMMANDS:
+        assert listed[command].endswith(".")
+        assert "..." not in listed[command]
+    assert "gaps" not in listed
+
+
+def test_short_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["idle", "-h"]) == 0
+    short = capsys.readouterr().out
+    assert main(["idle", "--help"]) == 0
+    assert short == capsys.readouterr().out
+    assert main(["-h"]) == 0
+    assert "Usage: bubbleviz PATH..." in capsys.readouterr().out
+
+
+def test_plain_help_loads_no_rich() -> None:
+    loaded = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from bubbleviz.cli.app import main; main(['analyze', '-h']); "
+            "sys.exit(any(name.partition('.')[0] in {'rich', 'numpy'} for name in sys.modules))",
+        ],
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
+
+    assert loaded.returncode == 0

@@ -1,0 +1,122 @@
+"""``-o FILE``: the format follows from the suffix, which the renderer declares."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli.app import main
+from bubbleviz.errors import UsageError
+from bubbleviz.render.formats import renderers, suffixed
+from tests.support.places import FIXTURES
+
+ONE = str(FIXTURES / "1f1b")
+SIZES = [*("--schedule", "1f1b", "-p", "2", "-m", "2"), *("--tf=1", "--tb=1", "--tw=1")]
+NAMES = [renderer.name for renderer in renderers()]
+
+
+def test_every_format_has_a_suffix_of_its_own() -> None:
+    suffixes = [suffix for renderer in renderers() for suffix in renderer.suffixes]
+
+    assert len(set(suffixes)) == len(suffixes)
+    for renderer in renderers():
+        assert renderer.suffixes
+        assert len(renderer.summary) <= 48
+        assert all(suffixed(f"x{suffix}", NAMES) == renderer.name for suffix in renderer.suffixes)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("a.json", "json"),
+        ("a.trace.json", "chrome"),
+        ("trace.json", "json"),
+        ("A.SVG", "svg"),
+        ("a.panels.svg", "panels"),
+        ("a.bubbles.csv", "bubbles"),
+        ("a.md", "markdown"),
+        (".svg", "svg"),
+    ],
+)
+def test_the_longest_suffix_says_what_a_file_holds(file: str, name: str) -> None:
+    assert suffixed(file, NAMES) == name
+
+
+@pytest.mark.parametrize("file", ["", "svg", "a.doc", "a.svg.bak", "a" * 5000])
+def test_an_unknown_suffix_is_refused_beside_the_known_ones(file: str) -> None:
+    with pytest.raises(UsageError, match=r"its suffix is none of .*\.svg") as refusal:
+        suffixed(file, NAMES)
+    assert len(str(refusal.value)) < 500
+    with pytest.raises(UsageError, match=r"none of \.json$"):
+        suffixed("a.svg", ["json"])
+
+
+def test_standard_output_needs_the_name_of_a_format() -> None:
+    with pytest.raises(UsageError, match="standard output has no suffix; give --json -, --svg -"):
+        suffixed("-", ["json", "svg"])
+
+
+def test_several_files_are_written_as_by_their_options(tmp_path: Path) -> None:
+    def paths(folder: str) -> dict[str, str]:
+        (tmp_path / folder).mkdir()
+        return {n: str(tmp_path / folder / f"x.{n}") for n in ("json", "csv", "svg")}
+
+    by_suffix, by_name = paths("a"), paths("b")
+    assert main(["analyze", ONE, *(w for f in by_suffix.values() for w in ("-o", f))]) == 0
+    assert main(["analyze", ONE, *(w for n, f in by_name.items() for w in (f"--{n}", f))]) == 0
+
+    for name in ("csv", "svg"):
+        assert Path(by_suffix[name]).read_bytes() == Path(by_name[name]).read_bytes()
+
+
+def test_a_file_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "x.svg")
+    assert main(["analyze", ONE, "-o", file, "--svg", file]) == 2
+    assert main(["analyze", ONE, "-o", file, "-o", file]) == 2
+    assert capsys.readouterr().err.count("two outputs name the same file") == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "suffixes"),
+    [
+        (["idle", ONE], ["json", "csv", "svg"]),
+        (["nccl", ONE], ["json", "csv"]),
+        (["compare", ONE, ONE], ["json", "csv", "svg", "md"]),
+        (
+            [
+                "simulate",
+                *[
+                    "--schedule",
+                    "1f1b",
+                    "-p",
+                    "2",
+                    "-m",
+                    "2",
+                    "--tf",
+                    "1",
+                    "--tb",
+                    "1",
+                    "--tw",
+                    "1",
+                ],
+            ],
+            ["json", "svg"],
+        ),
+    ],
+    ids=lambda value: value[0],
+)
+def test_other_commands_write_by_suffix(
+    words: list[str], suffixes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(tmp_path / f"x.{suffix}") for suffix in suffixes]
+    code = main([*words, *(word for file in files for word in ("-o", file))])
+
+    if words[0] != "nccl":  # the fixture holds no communication
+        assert code == 0, capsys.readouterr().err
+        assert json.loads((tmp_path / "x.json").read_text())
+        assert sorted(map(str, tmp_path.iterdir())) == sorted(files)
+    assert main([*words, "-o", str(tmp_path / "x.tex")]) == 2
+    assert "its suffix is none of" in capsys.readouterr().err

@@ -1,0 +1,109 @@
+"""Markdown: summaries of gates, comparisons and reports, with hostile names in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli.app import main
+from bubbleviz.render.documents.comparison_report import as_markdown as comparison_markdown
+from bubbleviz.render.documents.gate_report import as_markdown as gate_markdown
+from bubbleviz.render.formats.markdown import RENDERER
+from bubbleviz.render.markdown import code, table, text
+from bubbleviz.report.compare.comparison import ComparedRun, compare, saved_of
+from bubbleviz.report.compare.gate import checks, limits_of
+from bubbleviz.report.report import Report, View
+from bubbleviz.report.saved import first_cause
+from tests.support.places import FIXTURES
+
+HOSTILE = "a|b`c``d <script>@someone #12 https://x.y ![p](q) *z*\n| - |"
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return bubbleviz.analyze([FIXTURES / "1f1b"])
+
+
+def test_nothing_is_empty() -> None:
+    assert (text(""), code("")) == ("", "-")
+    assert table((), ()) == "|  |\n| --- |\n"
+    assert first_cause({}) is None
+    assert first_cause({"a": 0.0}) is None
+    assert first_cause({"a": 1.0, "b": 1.0}) == ("a", 0.5)
+
+
+def test_words_mean_nothing_in_markdown() -> None:
+    shown = text(HOSTILE)
+
+    assert "\n" not in shown
+    assert "<script>" not in shown
+    assert "@<!-- -->someone" in shown
+    assert "#<!-- -->12" in shown
+    assert "https:<!-- -->//x.y" in shown
+    assert "\\!\\[p\\](q) \\*z\\*" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a", "`a`"),
+        ("a|b", "`a\\|b`"),
+        ("`", "`` ` ``"),
+        ("a``b", "```a``b```"),
+        ("a\nb", "`a b`"),
+        ("@someone", "`@someone`"),
+    ],
+)
+def test_names_are_code(name: str, shown: str) -> None:
+    assert code(name) == shown
+
+
+def cells(line: str) -> int:
+    return line.replace("\\|", "").count("|")
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [("12%", "FAILED"), ("30%", "ok")])
+def test_a_gate(report: Report, limit: str, verdict: str) -> None:
+    saved = saved_of(report)
+    results = checks(saved, limits_of([f"schedule={limit}"]), "report.json")
+    shown = gate_markdown(saved, results)
+
+    assert shown.startswith(f"### Pipeline bubbles: {verdict}\n")
+    assert "27.27 ± 0.00 %" in shown
+    assert "first cause: dependency, 50.00 % of the bubble" in shown
+    assert "what to do first: The schedule itself" in shown
+
+
+def test_a_comparison_with_hostile_names(report: Report) -> None:
+    saved = saved_of(report)
+    runs = [ComparedRun("before", "a", saved), ComparedRun(HOSTILE, "b", saved)]
+    shown = comparison_markdown(compare(runs))
+    rows = [line for line in shown.splitlines() if line.startswith("|")]
+
+    assert len({cells(row) for row in rows}) == 1
+    assert len(rows) == 2 + 2 * len(saved.ratios)
+    assert "<script>" not in shown.replace(code(HOSTILE), "")
+    assert "the same" in shown
+
+
+def test_a_report(report: Report) -> None:
+    shown = RENDERER.render(report, View())
+
+    assert shown.startswith("**bubble ratio (schedule): 27.27 %**")
+    assert "| schedule | 27.27 |" in shown
+    assert "| dependency | 13.64 | 50.00 |" in shown
+    hostile = RENDERER.render(replace(report, convention=HOSTILE), View())
+    assert "<script>" not in hostile
+
+
+def test_the_command_line(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = f"{tmp_path}/report.json"
+    assert main(["analyze", str(FIXTURES / "1f1b"), "-o", saved]) == 0
+    capsys.readouterr()
+
+    assert main(["gate", saved, "--max-bubble", "schedule=12%", "--markdown", "-"]) == 3
+    assert capsys.readouterr().out.startswith("### Pipeline bubbles: FAILED")
+    assert main(["compare", saved, saved, "-o", f"{tmp_path}/summary.md"]) == 0
+    assert main(["gate", saved, "--max-bubble", "schedule=12%", "-o", saved]) == 2
