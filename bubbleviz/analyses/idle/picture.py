@@ -188,14 +188,14 @@ def _draw_side_by_side(
     if count < 2:
         return
     page.y += 16
-    page.text("Devices side by side: share of each one's time", MARGIN, page.y, 12)
+    page.text("Devices side by side: share of each one's time", page.left, page.y, 12)
     page.y += 10
     page.text("idle", right + 10, page.y - 4, 9.5, ink="quiet")
     top, size = page.y, 10.5
     for row, at in enumerate(shares.ranks[:count]):
         base = top + row * _PITCH + _BAR - 3
-        label = fitted(one_line(report.ranks[at].label, 60), size, left - MARGIN - 8)
-        page.text(label, MARGIN, base, size)
+        label = fitted(one_line(report.ranks[at].label, 60), size, left - page.left - 8)
+        page.text(label, page.left, base, size)
         page.text(percent(float(shares.idle[row])), right + 10, base, size)
     # From the left edge of the first part to the right edge of the last.
     edges = left + (right - left) * np.pad(np.cumsum(shares.shares, axis=1), ((0, 0), (1, 0)))
