@@ -6,6 +6,7 @@ Its value may be left out, which typer cannot express: ``-v`` alone stands for `
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -75,7 +76,7 @@ def spelled_out(arguments: Sequence[str]) -> list[str]:
 
 def _spelled_out(arguments: Sequence[str]) -> Iterator[str]:
     options = True
-    for word, behind in zip(arguments, (*arguments[1:], None), strict=True):
+    for word, behind in zip_longest(arguments, arguments[1:]):
         options = options and word != "--"
         yield word
         if options and word in _OPTIONS and (behind is None or not _is_value(behind)):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,9 @@ def width() -> int:
     """Return the width of tables in characters: that of the terminal, else a fixed one."""
     from bubbleviz.render.text.console import WIDTH
 
-    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size((WIDTH, 24)).columns
+    return _given_columns() or WIDTH
 
 
 def deliver(
@@ -85,18 +88,30 @@ def deliver(
 def show(parts: Iterator[RenderableType]) -> None:
     """Print for a terminal with its width and colours, else as plain text.
 
-    What the encoding of standard output lacks becomes a question mark.
+    On a terminal, and where ``COLUMNS`` says how wide, tables are made to fit; a pipe without a
+    width takes them whole. What the encoding of standard output lacks becomes ASCII.
     """
     from bubbleviz.render.text.console import plain_text, print_sections
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    if not sys.stdout.isatty():
-        sys.stdout.write(plain_text(parts))
+    shown_on = display()
+    if not shown_on.colour and not sys.stdout.isatty():
+        whole = shown_on.unicode and not _given_columns()
+        fitted = shown_on if _given_columns() else replace(shown_on, width=width())
+        sys.stdout.write(plain_text(parts, None if whole else fitted))
         return
     from rich.console import Console
 
-    print_sections(Console(highlight=False, markup=False, emoji=False), parts)
+    console = Console(
+        width=shown_on.width,
+        force_terminal=True,
+        no_color=not shown_on.colour,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    print_sections(console, parts, shown_on)
 
 
 def display() -> Display:
@@ -112,13 +127,14 @@ def display() -> Display:
     forced = bool(environment.get("FORCE_COLOR"))
     colour = (forced or (terminal and not dumb)) and not environment.get("NO_COLOR")
     columns = shutil.get_terminal_size((PIPED, 24)).columns if terminal else _given_columns()
+    columns = columns or PIPED
     return Display(max(columns, _NARROWEST), colour, not dumb and _shows_blocks())
 
 
-def _given_columns() -> int:
-    """Return the width of what is no terminal: that in the environment, else a usual one."""
+def _given_columns() -> int | None:
+    """Return the width that the environment gives; None where it gives none."""
     given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isdecimal() and 0 < int(given) < _MOST_COLUMNS else PIPED
+    return int(given) if given.isdecimal() and 0 < int(given) < _MOST_COLUMNS else None
 
 
 def _shows_blocks() -> bool:

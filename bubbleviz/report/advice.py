@@ -10,7 +10,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import Straggler
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.coded_texts import CodedTexts, coded_texts
-from bubbleviz.model.columns import NONE
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import percent
@@ -164,14 +164,8 @@ def longest_bubbles(report: Report, count: int = 5) -> tuple[LongBubble, ...]:
     operations of one phase, only the longest is listed.
     """
     bubbles = report.bubbles
-    averaged = np.array([i.averaged for i in report.iterations] or [False])
-    some = (
-        np.flatnonzero(averaged[bubbles.iteration]) if averaged.any() else np.arange(len(bubbles))
-    )
-    avoidable = some[~np.isin(bubbles.cause[some], _INHERENT)]
-    rows = avoidable if len(avoidable) else some
-    length_ns = (bubbles.end_ns - bubbles.start_ns)[rows]
-    rows = rows[np.argsort(-length_ns, kind="stable")]
+    implied, avoidable = _averaged_bubbles(report)
+    rows = avoidable if len(avoidable) else implied
     # Of similar bubbles, the longest stands for all.
     after = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
     alike = groups_of(bubbles.rank[rows], bubbles.cause[rows], after)
@@ -181,6 +175,28 @@ def longest_bubbles(report: Report, count: int = 5) -> tuple[LongBubble, ...]:
         LongBubble(int(rows[at]), _sentence(report, int(rows[at]), int(times[alike.of_row[at]])))
         for at in shown.tolist()
     )
+
+
+def longest_implied(report: Report) -> LongBubble | None:
+    """Return the longest bubble that the schedule implies, where one it does not is listed."""
+    implied, avoidable = _averaged_bubbles(report)
+    if not len(implied) or not len(avoidable):
+        return None
+    row = int(implied[0])
+    return LongBubble(row, _sentence(report, row, 1))
+
+
+def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
+    """Return the bubbles of averaged iterations, longest first: implied by the schedule or not."""
+    bubbles = report.bubbles
+    averaged = np.array([i.averaged for i in report.iterations] or [False])
+    some = (
+        np.flatnonzero(averaged[bubbles.iteration]) if averaged.any() else np.arange(len(bubbles))
+    )
+    length_ns = (bubbles.end_ns - bubbles.start_ns)[some]
+    some = some[np.argsort(-length_ns, kind="stable")]
+    inherent = np.isin(bubbles.cause[some], _INHERENT)
+    return some[inherent], some[~inherent]
 
 
 def _sentence(report: Report, row: int, times: int) -> str:

@@ -18,8 +18,8 @@ from bubbleviz.model.texts import inert
 from bubbleviz.render.formats import json
 from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.render.formats.text import render
-from bubbleviz.render.text.cells import shortened
 from bubbleviz.render.text.console import WIDTH
+from bubbleviz.render.text.display import shortened
 from bubbleviz.report.report import Report, View
 from tests.support.places import FIXTURES
 

@@ -20,14 +20,8 @@ from bubbleviz.analyses.idle.report import (
 from bubbleviz.analyses.idle.side_by_side import device_shares
 from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import (
-    in_percent,
-    milliseconds,
-    omitted,
-    percent,
-    shortened,
-    titled,
-)
+from bubbleviz.render.text.cells import in_percent, milliseconds, omitted, percent, titled
+from bubbleviz.render.text.display import shortened
 from bubbleviz.render.text.tables import BulletList, Table
 
 if TYPE_CHECKING:

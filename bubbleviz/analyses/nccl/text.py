@@ -19,7 +19,8 @@ from bubbleviz.analyses.nccl.totals import (
 )
 from bubbleviz.model.process_groups import stretches
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import milliseconds, omitted, shortened, titled
+from bubbleviz.render.text.cells import milliseconds, omitted, titled
+from bubbleviz.render.text.display import shortened
 from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import omitted, shortened, titled
+from bubbleviz.render.text.cells import omitted, titled
+from bubbleviz.render.text.display import shortened
 from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:

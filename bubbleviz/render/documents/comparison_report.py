@@ -13,7 +13,8 @@ from bubbleviz.model.texts import csv_text, inert, json_text, one_line
 from bubbleviz.render.documents.markdown_parts import cause_line, mean_of
 from bubbleviz.render.markdown import code, table, text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.render.text.cells import milliseconds, percent, shortened
+from bubbleviz.render.text.cells import milliseconds, percent
+from bubbleviz.render.text.display import shortened
 from bubbleviz.render.text.tables import BulletList, Table
 from bubbleviz.report.compare.comparison import Cell, Comparison
 from bubbleviz.report.compare.significance import ASSUMPTIONS, MeanDifference

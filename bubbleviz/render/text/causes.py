@@ -37,7 +37,9 @@ def causes(report: Report) -> Iterator[RenderableType]:
     rows = cause_cells(report)
     if not rows:
         return
-    table = Table(*rows[0], left=("cause", "meaning"))
+    table = Table(
+        *rows[0], left=("cause", "meaning"), wrap=("meaning",), giving_way=("% of bubble",)
+    )
     for row in rows:
         table.add_row(*row.values())
     yield from titled(causes_title(report), table)
@@ -86,12 +88,17 @@ def longest(report: Report) -> Iterator[RenderableType]:
     """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
     from rich.text import Text
 
-    from bubbleviz.report.advice import longest_bubbles
+    from bubbleviz.report.advice import longest_bubbles, longest_implied
 
-    bubbles = longest_bubbles(report)
-    if bubbles:
-        yield Text("\nLongest idle intervals (all of them: --bubbles FILE)", style="bold")
-        yield BulletList(one_line(bubble.sentence, 400) for bubble in bubbles)
+    bubbles, implied = longest_bubbles(report), longest_implied(report)
+    if not bubbles:
+        return
+    which = "" if implied is None else " that the schedule does not imply"
+    yield Text(f"\nLongest idle intervals{which} (all of them: --bubbles FILE)", style="bold")
+    lines = [one_line(bubble.sentence, 400) for bubble in bubbles]
+    if implied is not None:
+        lines.append(f"the longest that it implies: {one_line(implied.sentence, 400)}")
+    yield BulletList(lines)
 
 
 def by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:

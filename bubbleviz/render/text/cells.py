@@ -27,14 +27,6 @@ def milliseconds(value: float | None) -> str:
     return "-" if value is None else f"{value / 1e6:,.3f}"
 
 
-def shortened(text: str, width: int) -> str:
-    """Return a text of at most ``width`` characters; its middle is left out."""
-    if len(text) <= width:
-        return text
-    tail = (width - 1) * 2 // 3
-    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
-
-
 def in_percent(value: float | None) -> str:
     """Return a ratio as percent without the sign, for columns whose header has it."""
     return "-" if value is None else f"{100 * value:.2f}"

@@ -81,7 +81,17 @@ def fitting(text: str, width: int) -> str:
     return kept.rstrip() + "…"
 
 
-def wrapped(text: str, width: int, *, most: int | None = None, hanging: int = 0) -> list[str]:
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most ``width`` characters; its middle is left out."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) * 2 // 3
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def wrapped(
+    text: str, width: int, *, most: int | None = None, hanging: int = 0, whole: bool = False
+) -> list[str]:
     """Return a text in lines that break between words alone.
 
     Args:
@@ -89,13 +99,14 @@ def wrapped(text: str, width: int, *, most: int | None = None, hanging: int = 0)
         width: of a line; a longer word is shortened.
         most: lines; the last one ends with an ellipsis where there are more.
         hanging: blanks in front of each line but the first.
+        whole: whether a longer word stays as it is.
     """
     lines: list[str] = []
     line = ""
     for glued in _GLUE.sub("\0", text).split():
         word = glued.replace("\0", " ")
         lead = " " * hanging if lines else ""
-        piece = fitting(word, width - hanging)
+        piece = word if whole else fitting(word, width - hanging)
         if line and cell_width(line) + 1 + cell_width(piece) > width:
             lines.append(line)
             line = " " * hanging + piece
@@ -128,7 +139,9 @@ def paragraph(
         most: lines, as in :func:`wrapped`.
     """
     whole = display.shown(f"{lead} {text}" if lead else text)
-    lines = wrapped(whole, display.text_width, most=most, hanging=2)
+    lines = [
+        display.shown(line) for line in wrapped(whole, display.text_width, most=most, hanging=2)
+    ]
     lead = display.shown(lead)
     styled: list[Line] = [(Span(line, style),) for line in lines]
     if lead and lines and lines[0].startswith(lead):

@@ -32,7 +32,7 @@ _FITS = ((10, 5), (8, 5), (8, 3), (6, 3), (6, 1), (5, 0), (4, 0), (2, 0))
 _COVERED = 0.95
 #: How much clocks may leave open before they matter.
 _CLOCK_BOUNDS = 0.005
-#: A rank whose ratio is above the mean by so much is one of the worst.
+#: A rank whose ratio is above the median by so much is one of the worst.
 _WORSE = 0.01
 #: Colour of a restriction.
 _WARNING = "bold yellow"
@@ -92,7 +92,8 @@ def _headline(report: Report, display: Display) -> Iterator[Line]:
     yield from paragraph(spread_of(report).strip(), display, lead=lead)
     words = next((r.words for r in ratio_definitions() if r.name == report.headline), "")
     reason = one_line(report.headline_reason, 200)
-    yield from paragraph(f"{words} ({report.headline} is quoted: {reason})", display, most=4)
+    means = f"{words[:1].upper()}{words[1:]} ({report.headline} is quoted: {reason})"
+    yield from paragraph(means, display, most=4)
     for mark in restriction_marks(report):
         yield from paragraph(one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
     beside = "; ".join(text for _, text in bounds_of(report))
@@ -118,14 +119,14 @@ def _timeline(report: Report, selection: Selection, display: Display, rows: int)
 
 def _bubble(report: Report, display: Display) -> list[Line]:
     """Return the bar of what the bubble is made of, which adds up to the headline."""
-    from bubbleviz.render.picture.palette import CAUSES, OPTIMIZER, UNATTRIBUTED
+    from bubbleviz.render.picture.palette import CAUSES, FORWARD, OPTIMIZER, UNATTRIBUTED
     from bubbleviz.render.text.stacked_bar import BarPart, stacked_bar
     from bubbleviz.report.bubble_parts import bubble_parts, rounded_shares
 
     parts = sorted(bubble_parts(report), key=lambda part: -part.share)
     if not parts:
         return []
-    colours = {**CAUSES, "unattributed": UNATTRIBUTED, "optimizer": OPTIMIZER}
+    colours = {**CAUSES, "optimizer": OPTIMIZER, "next iterations": FORWARD}
     total = sum(part.share for part in parts)
     name = report.bubbles.ratio
     idle = "bubble" if report.no_pipeline is None else "idle time"

@@ -40,7 +40,7 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
 def spread_of(report: Report) -> str:
     """Return the confidence interval of the primary ratio; empty where there is none."""
     spread = report.summary.bubble_ratio[report.headline]
-    if spread.ci95 is None:
+    if spread.ci95 is None or spread.mean is None:
         return ""
     return f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
 

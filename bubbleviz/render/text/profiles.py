@@ -6,12 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import (
-    MOST_ROWS,
-    milliseconds,
-    shortened,
-    titled,
-)
+from bubbleviz.render.text.cells import MOST_ROWS, milliseconds, titled
+from bubbleviz.render.text.display import shortened
 from bubbleviz.render.text.tables import BulletList, Table
 
 if TYPE_CHECKING:
@@ -60,6 +56,7 @@ def coverage(report: Report) -> Iterator[RenderableType]:
         "comm. ms",
         "copies ms",
         left=("profile",),
+        giving_way=("cross-thread", "copies ms", "comm. ms", "attributed %", "linked %", "kernels"),
     )
     for profile in report.profiles[:MOST_ROWS]:
         table.add_row(

@@ -6,13 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import (
-    MOST_ROWS,
-    in_percent,
-    milliseconds,
-    shortened,
-    titled,
-)
+from bubbleviz.render.text.cells import MOST_ROWS, in_percent, milliseconds, titled
+from bubbleviz.render.text.display import shortened
 from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:
@@ -56,8 +51,10 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     # The width of the numbers, with a blank and a rule's width between columns.
     numbers = sum(max(len(c), *(len(row[c]) for row in cells)) + 2 for c in columns)
     stages = ["-" if row.rank.stage is None else str(row.rank.stage) for row in shown]
-    labels = _labels(report, [row.rank.index for row in shown], width - numbers - len("stage") - 8)
-    table = Table("#", "stage", "rank", *columns, left=("rank",))
+    labels = rank_labels(
+        report, [row.rank.index for row in shown], width - numbers - len("stage") - 8
+    )
+    table = Table("#", "stage", "rank", *columns, left=("rank",), giving_way=_giving_way(columns))
     for row, stage, label, values in zip(shown, stages, labels, cells, strict=True):
         replicas = len(row.replicas)
         text = label if replicas == 1 else f"{replicas} replicas"
@@ -71,6 +68,14 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
         f"({name} window)"
     )
     yield from titled(title, table)
+
+
+def _giving_way(columns: Sequence[str]) -> list[str]:
+    """Return the columns that go first where a terminal is narrow: phases, in the end the rank."""
+    last = ["rank", "bubble", "ratio %"]
+    first = ["overlap", "unattrib.", "launch-gap %", "attributed %"]
+    phases = [column for column in columns if column not in {*first, *last}]
+    return [*(c for c in first if c in columns), *reversed(phases), "stage", *last[:2], last[2]]
 
 
 def _row_cells(
@@ -102,7 +107,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _labels(report: Report, ranks: list[int], width: int) -> list[str]:
+def rank_labels(report: Report, ranks: list[int], width: int) -> list[str]:
     """Return the labels of ranks, without the host where all share it, else without its domain.
 
     They are at most ``width`` wide, or a few letters, unless two would look alike.

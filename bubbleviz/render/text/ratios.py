@@ -14,11 +14,17 @@ if TYPE_CHECKING:
 
     from bubbleviz.report.report import Report
 
+#: Columns that go first where a terminal is narrow.
+_GIVING_WAY = (
+    *("window\nSD ms", "bubble /\ncompute", "min", "max", "n", "window", "lower\nbound"),
+    *("SD", "window\nms", "clock\nbounds"),
+)
+
 
 def ratios(report: Report) -> Iterator[RenderableType]:
     """Yield the table of bubble ratios."""
     rows = ratio_cells(report)
-    table = Table(*rows[0], left=("ratio", "window"))
+    table = Table(*rows[0], left=("ratio", "window"), wrap=("window",), giving_way=_GIVING_WAY)
     for row in rows:
         table.add_row(*row.values())
     yield from titled("Bubble ratios over the averaged iterations, in %", table)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bubbleviz.model.values import frozen
+from bubbleviz.render.picture.palette import BLACK, WHITE, luminance, mix
 from bubbleviz.render.text.display import Display, Line, Span, flowing
 
+#: Luminance of colours that are too near to white, or to black.
+_PALE, _DARK = 0.75, 0.07
 #: Of parts in order, where there is no colour.
 _SHADES = "█▒░▓▚▄▞▀▐▌"
 
@@ -33,15 +36,16 @@ def stacked_bar(parts: Sequence[BarPart], display: Display) -> list[Line]:
     if not parts:
         return []
     glyphs = _glyphs(parts, display)
+    colours = [legible(part.colour) if display.colour else "" for part in parts]
     lengths = _lengths([part.share for part in parts], display.text_width)
     bar = tuple(
-        Span(glyph * length, part.colour if display.colour else "")
-        for part, glyph, length in zip(parts, glyphs, lengths, strict=True)
+        Span(glyph * length, colour)
+        for glyph, colour, length in zip(glyphs, colours, lengths, strict=True)
         if length
     )
     legend = [
-        (Span(glyph, part.colour if display.colour else ""), Span(f" {part.name} {part.shown}"))
-        for part, glyph in zip(parts, glyphs, strict=True)
+        (Span(glyph, colour), Span(f" {part.name} {part.shown}"))
+        for part, glyph, colour in zip(parts, glyphs, colours, strict=True)
     ]
     return [bar, *flowing(legend, display)]
 
@@ -57,6 +61,13 @@ def _glyphs(parts: Sequence[BarPart], display: Display) -> list[str]:
         letters = (letter for letter in part.name.upper() if letter.isascii() and letter.isalpha())
         taken.append(next((letter for letter in letters if letter not in taken), "#"))
     return taken
+
+
+def legible(colour: str) -> str:
+    """Return a colour that is seen on a light terminal and on a dark one."""
+    if luminance(colour) > _PALE:
+        return mix(colour, BLACK, 0.12)
+    return mix(colour, WHITE, 0.25) if luminance(colour) < _DARK else colour
 
 
 def _lengths(shares: Sequence[float], width: int) -> list[int]:

@@ -1,16 +1,17 @@
 """Tables and lists of a terminal, as rich prints them.
 
 rich's own table looks at every cell five times to wrap or cut what a terminal has no room for; here
-no digit may go, so that a column is as wide as its widest cell.
+no digit may go: where a terminal is narrow, whole columns give way, and words are shortened.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from bubbleviz.render.text.display import cell_width, in_ascii, shortened, wrapped
 
+if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
 
@@ -18,14 +19,33 @@ if TYPE_CHECKING:
 _GAP = "  "
 #: In front of the first line of an entry of a list, and of its other lines.
 _BULLET, _INDENT = "  - ", "    "
+#: Characters that a column of words keeps, and one whose words are wrapped.
+_SHORTEST, _SHORTEST_WRAPPED = 12, 24
 
 
 class Table:
-    """Columns under their headers: numbers to the right, columns of words to the left."""
+    """Columns under their headers: numbers to the right, columns of words to the left.
 
-    def __init__(self, *headers: str, left: Iterable[str] = ()) -> None:
-        self._headers, self._left = headers, frozenset(left)
+    Args:
+        headers: of the columns; some are of several lines.
+        left: the columns of words.
+        wrap: those of words that are wrapped rather than shortened.
+        giving_way: the columns that go where there is no room, what matters least first; those
+            further to the right go before these, and the first column stays.
+    """
+
+    def __init__(
+        self,
+        *headers: str,
+        left: Iterable[str] = (),
+        wrap: Iterable[str] = (),
+        giving_way: Sequence[str] = (),
+    ) -> None:
+        self._headers, self._left, self._wrap = headers, frozenset(left), frozenset(wrap)
+        others = [h for h in reversed(headers[1:]) if h not in giving_way]
+        self._giving_way = (*giving_way, *others)
         self._rows: list[tuple[str, ...]] = []
+        self._note, self._rule = "", "─"
 
     @property
     def headers(self) -> tuple[str, ...]:
@@ -45,32 +65,120 @@ class Table:
         """Set apart the rows that follow."""
         self._rows.append(())
 
+    def in_ascii(self) -> Table:
+        """Return the table in ASCII."""
+        table = self._like([in_ascii(header) for header in self._headers])
+        table._rows = [tuple(map(in_ascii, row)) for row in self._rows]
+        table._note, table._rule = in_ascii(self._note), "-"
+        return table
+
+    def fitted(self, width: int) -> Table:
+        """Return the table at most so wide: with shorter words, then with fewer columns.
+
+        A line below it says which columns are missing. Numbers are never cut, so that a table of
+        one column may be wider.
+        """
+        kept = list(self._headers)
+        candidates = [header for header in self._giving_way if header in kept]
+        while self._narrowest(kept) > width and candidates:
+            kept.remove(candidates.pop(0))
+        gone = [" ".join(header.split()) for header in self._headers if header not in kept]
+        table = self._of_columns(kept, width)
+        if gone:
+            table._note = f"no room for {', '.join(gone)}: widen the terminal, or pipe the output"
+        return table
+
+    def _like(self, headers: Sequence[str]) -> Table:
+        """Return an empty table with the kinds of columns of this one, in order of its headers."""
+        renamed = dict(zip(self._headers, headers, strict=True))
+        return Table(
+            *headers,
+            left=[renamed[header] for header in self._left if header in renamed],
+            wrap=[renamed[header] for header in self._wrap if header in renamed],
+            giving_way=[renamed[header] for header in self._giving_way],
+        )
+
+    def _widths(self, headers: Sequence[str]) -> dict[str, int]:
+        """Return the width of each of these columns with nothing shortened."""
+        widths = {}
+        for header in headers:
+            at = self._headers.index(header)
+            cells = (row[at] for row in self._rows if row)
+            widths[header] = max(map(cell_width, (*header.split("\n"), *cells)))
+        return widths
+
+    def _narrowest(self, headers: Sequence[str]) -> int:
+        """Return how wide these columns are with words as short as they may be."""
+        widths = self._widths(headers)
+        return sum(self._least(h, widths[h]) for h in headers) + len(_GAP) * (len(headers) - 1)
+
+    def _least(self, header: str, width: int) -> int:
+        if header not in self._left:
+            return width
+        least = _SHORTEST_WRAPPED if header in self._wrap else _SHORTEST
+        return min(width, max(least, *map(cell_width, header.split("\n"))))
+
+    def _of_columns(self, headers: Sequence[str], width: int) -> Table:
+        """Return some columns of the table, words shortened to what is left of a width."""
+        widths = self._widths(headers)
+        over = sum(widths.values()) + len(_GAP) * (len(headers) - 1) - width
+        words = sorted((h for h in headers if h in self._left), key=lambda h: h not in self._wrap)
+        for header in words:
+            cut = max(min(over, widths[header] - self._least(header, widths[header])), 0)
+            widths[header] -= cut
+            over -= cut
+        table = Table(
+            *headers,
+            left=self._left & {*headers},
+            wrap=self._wrap & {*headers},
+            giving_way=[header for header in self._giving_way if header in headers],
+        )
+        places = [self._headers.index(header) for header in headers]
+        for row in self._rows:
+            if not row:
+                table.add_section()
+                continue
+            cells = [self._folded(self._headers[at], row[at], widths) for at in places]
+            for number in range(max(map(len, cells))):
+                table.add_row(*(cell[number] if number < len(cell) else "" for cell in cells))
+        return table
+
+    def _folded(self, header: str, cell: str, widths: dict[str, int]) -> list[str]:
+        """Return a cell in as many lines as it needs."""
+        if header not in self._left or cell_width(cell) <= widths[header]:
+            return [cell]
+        if header in self._wrap:
+            return wrapped(cell, widths[header])
+        return [shortened(cell, widths[header])]
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         """Yield the lines of the table."""
-        from rich.cells import cell_len
         from rich.segment import Segment
         from rich.style import Style
 
         heads = _bottom_aligned([header.split("\n") for header in self._headers])
         lines = [*heads, *filter(None, self._rows)]
-        widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+        widths = [max(map(cell_width, column)) for column in zip(*lines, strict=True)]
         to_left = [header in self._left for header in self._headers]
 
         def line(cells: Sequence[str]) -> str:
             padded = []
             for cell, width, left in zip(cells, widths, to_left, strict=False):
-                blank = " " * (width - cell_len(cell))
+                blank = " " * (width - cell_width(cell))
                 padded.append(cell + blank if left else blank + cell)
             return _GAP.join(padded).rstrip()
 
         for head in heads:
             yield Segment(line(head), Style(bold=True))
             yield Segment.line()
-        rule = "-" if options.ascii_only else "─"
+        rule = "-" if options.ascii_only else self._rule
         yield Segment(rule * (sum(widths) + len(_GAP) * (len(widths) - 1)))
         yield Segment.line()
         for row in self._rows:
             yield Segment(line(row))
+            yield Segment.line()
+        for note in wrapped(self._note, max(options.max_width, 20)):
+            yield Segment(note, Style(dim=True))
             yield Segment.line()
 
 
@@ -82,20 +190,27 @@ def _bottom_aligned(columns: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
 
 
 class BulletList:
-    """Entries with a bullet each, folded where they are wider than the console."""
+    """Entries with a bullet each, wrapped between words where they are wider than the console."""
 
-    def __init__(self, entries: Iterable[str]) -> None:
-        self._entries = tuple(entries)
+    def __init__(self, entries: Iterable[str], *, whole: bool = True) -> None:
+        self._entries, self._whole = tuple(entries), whole
+
+    def in_ascii(self) -> BulletList:
+        """Return the list in ASCII."""
+        return BulletList(map(in_ascii, self._entries), whole=self._whole)
+
+    def fitted(self, _width: int) -> BulletList:
+        """Return the list with words shortened that are wider than a line."""
+        return BulletList(self._entries, whole=False)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         """Yield the lines of the list."""
         from rich.segment import Segment
-        from rich.text import Text
 
         width = max(options.max_width - len(_INDENT), 1)
         for entry in self._entries:
             lead = _BULLET
-            for line in Text(entry).wrap(console, width, overflow="fold"):
-                yield Segment(lead + line.plain.rstrip())
+            for line in wrapped(entry, width, whole=self._whole) or [""]:
+                yield Segment(lead + line)
                 yield Segment.line()
                 lead = _INDENT

@@ -9,6 +9,7 @@ With colours a cell holds two halves; without, a shade a phase, and in ASCII a l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
@@ -25,8 +26,8 @@ from bubbleviz.render.picture.palette import (
 )
 from bubbleviz.render.picture.selection import Selection
 from bubbleviz.render.rows import RankRow
-from bubbleviz.render.text.cells import shortened
 from bubbleviz.render.text.display import Display, Line, Span, cell_width, fitting, flowing
+from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.timeline_cells import (
     BUBBLE,
     OTHER_ITERATION,
@@ -83,7 +84,8 @@ def terminal_timeline(
         display: where it is shown.
         most_rows: rows, at most; two at least.
     """
-    labels = {row.rank.index: _label(report, row) for row in selection.rows}
+    named = map(display.shown, _labels(report, selection.rows))
+    labels = dict(zip((row.rank.index for row in selection.rows), named, strict=True))
     gutter = max(map(cell_width, labels.values())) + 1
     columns = max(display.width - gutter - _RATIO, 10)
     halves = display.colour and display.unicode
@@ -109,29 +111,30 @@ def _title(cells: TimelineCells, display: Display) -> Line:
     """Return which iteration is drawn, and what a row is."""
     most = max(len(row.row.replicas) for row in cells.rows)
     what = "rank" if cells.rows[0].row.rank.stage is None else "stage"
-    of = f", drawn as the first of its {counted(most, 'rank')}" if most > 1 else ""
+    of = f", the first of its {counted(most, 'rank')}" if most > 1 else ""
     title = (
         f"Iteration {one_line(cells.iteration.name, 30)}, {cells.span_ns / 1e6:,.3f} ms: a row a "
         f"{what}{of}"
     )
     share = "bubble"
     room = display.width - len(share) - 1
-    title = fitting(display.shown(title), room)
+    title = display.shown(fitting(display.shown(title), room))
     blank = " " * (display.width - cell_width(title) - len(share))
     return Span(title, "bold"), Span(blank + share, "dim")
 
 
-def _label(report: Report, row: RankRow) -> str:
-    """Return the label of a row: its stage, or its rank where that is unknown."""
-    rank = row.rank
-    if rank.stage is None:
-        alone = len({own.host for own in report.ranks}) == 1
-        label = rank.label.removeprefix(rank.host).lstrip(": ") if alone else rank.label
-        return shortened(one_line(label or rank.label, 200), _LONGEST_LABEL)
-    twins = sum(own.stage == rank.stage for own in report.ranks)
-    if twins > 1 and len(row.replicas) == 1:
-        return f"rank {rank.index} (stage {rank.stage})"
-    return f"stage {rank.stage}"
+def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
+    """Return the label of each row: its stage, or its rank where that is unknown."""
+    names = rank_labels(report, [row.rank.index for row in rows], _LONGEST_LABEL)
+    twins = Counter(rank.stage for rank in report.ranks)
+    labels = []
+    for row, name in zip(rows, names, strict=True):
+        rank = row.rank
+        alone = len(row.replicas) > 1 or twins[rank.stage] == 1
+        known = f"stage {rank.stage}" if alone else f"rank {rank.index} (stage {rank.stage})"
+        label = name.lstrip(": ") if rank.stage is None else known
+        labels.append(fitting(label, _LONGEST_LABEL))
+    return labels
 
 
 def _share(row: CellRow) -> Span:

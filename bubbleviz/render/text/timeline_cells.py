@@ -70,7 +70,8 @@ def cells_of(report: Report, selection: Selection, most_rows: int, columns: int)
     Args:
         report: any report.
         selection: its rows.
-        most_rows: rows that are kept: first, last, that with the most bubble, some between.
+        most_rows: rows that are kept: first, last, those with the most and the least bubble, some
+            evenly spaced between.
         columns: cells of a row.
     """
     (iteration,), (windows,) = selection.iterations, selection.windows
@@ -99,14 +100,15 @@ def _kept(ratios: list[float | None], most: int) -> list[int]:
     count = len(ratios)
     if count <= most:
         return list(range(count))
-    worst = max(range(count), key=lambda at: (-1.0 if ratios[at] is None else ratios[at], -at))
-    spread = [round(place * (count - 1) / (most - 1)) for place in range(most)]
-    if worst not in spread:
-        # In place of the row beside it, but neither of the first nor of the last.
-        inner = spread[1:-1] or spread
-        spread.remove(min(inner, key=lambda at: abs(at - worst)))
-        spread.append(worst)
-    return sorted(spread)
+    known = sorted((ratio, at) for at, ratio in enumerate(ratios) if ratio is not None)
+    kept = {0, count - 1}
+    # The busiest rank is the one that others wait for.
+    kept |= {known[-1][1], known[0][1]} if known and most >= len(kept) + 2 else set()
+    for places in range(most, 1, -1):
+        spread = {round(place * (count - 1) / (places - 1)) for place in range(places)}
+        if len(kept | spread) <= most:
+            return sorted(kept | spread)
+    return sorted(kept)
 
 
 @frozen

@@ -31,7 +31,14 @@ def phase_times(report: Report) -> Iterator[RenderableType]:
     if not times.kinds:
         return
     columns = ("median", "SD", "min", "max", "first", "last", "n")
-    table = Table("stage", "chunk", "phase", *columns, left=("phase",))
+    table = Table(
+        "stage",
+        "chunk",
+        "phase",
+        *columns,
+        left=("phase",),
+        giving_way=("first", "last", "min", "n", "SD", "max"),
+    )
     for kind in times.kinds[:MOST_ROWS]:
         table.add_row(
             *("-" if number < 0 else str(number) for number in (kind.stage, kind.chunk)),

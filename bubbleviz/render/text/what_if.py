@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import in_percent, milliseconds, shortened, titled
+from bubbleviz.render.text.cells import in_percent, milliseconds, titled
+from bubbleviz.render.text.display import shortened
 from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:
@@ -25,7 +26,12 @@ def what_if(report: Report) -> Iterator[RenderableType]:
     changes = report.explanation.what_if
     if not changes:
         return
-    table = Table("what if", "iteration ms", "speed-up %", "schedule %", left=("what if",))
+    table = Table(
+        *("what if", "iteration ms", "speed-up %", "schedule %"),
+        left=("what if",),
+        wrap=("what if",),
+        giving_way=("schedule %",),
+    )
     whole = changes[0].makespan_ns
     for change in changes:
         table.add_row(
@@ -55,7 +61,7 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
     by_stage = others.window == "stage"
     times = ("stage window ms", "stage %") if by_stage else ("iteration ms", "schedule %")
     columns = (times[0], "speed-up %", times[1], "activations", _MEMORY)
-    table = Table("order", *columns, left=("order", _MEMORY))
+    table = Table("order", *columns, left=("order", _MEMORY), wrap=(_MEMORY,))
     called = {"measured": "as measured", "no-delay": "the same order, without any delay"}
     ran = report.schedule.name if report.schedule is not None else None
     for row in others.rows:
@@ -72,7 +78,9 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
             "-" if row.peak_activations is None else f"{row.peak_activations:.2f}",
             "yes" if row.fits else "no",
         )
-    yield from titled("Other schedules at the measured times, without any delay", table)
+    yield from titled(
+        "Schedules at the measured times: this run as measured, the others without any delay", table
+    )
     measured = others.measured
     if by_stage:
         yield Text(

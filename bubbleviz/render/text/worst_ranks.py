@@ -1,7 +1,8 @@
-"""The worst ranks: those whose bubble is well above the mean, and what most of it is."""
+"""The worst ranks: those whose bubble is well above the others', and what most of it is."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,7 +33,7 @@ class WorstRank:
 
 
 def worst_ranks(report: Report, iteration: Iteration | None, above: float) -> tuple[WorstRank, ...]:
-    """Return the ranks whose bubble is above the mean of all, that with the most first.
+    """Return the ranks whose bubble is above the median of all, that with the most first.
 
     Args:
         report: any report.
@@ -50,7 +51,7 @@ def worst_ranks(report: Report, iteration: Iteration | None, above: float) -> tu
     means = {rank: sum(known) / len(known) for rank, known in values.items()}
     if not means:
         return ()
-    limit = sum(means.values()) / len(means) + above
+    limit = statistics.median(means.values()) + above
     worst = sorted((rank for rank in means if means[rank] >= limit), key=lambda r: (-means[r], r))
     return tuple(
         WorstRank(rank, means[rank], _sentence(report, rank, means[rank], iterations))

@@ -1,0 +1,141 @@
+"""``--details``: its values, and what standard output is found to show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.cli.app import main
+from bubbleviz.cli.details import OF_ANALYZE, details, spelled_out
+from bubbleviz.errors import UsageError
+from bubbleviz.render.formats.text import RENDERER
+from bubbleviz.report.report import View
+from tests.support.places import CHECKOUT, FIXTURES
+
+ONE = str(FIXTURES / "1f1b")
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled"),
+    [
+        ("", ""),
+        ("analyze -v", "analyze -v all"),
+        ("analyze -v run/", "analyze -v all run/"),
+        ("analyze -v a.sqlite", "analyze -v all a.sqlite"),
+        ("analyze --details --what-if", "analyze --details all --what-if"),
+        ("analyze -v ranks run", "analyze -v ranks run"),
+        ("analyze -v ranks,causes run", "analyze -v ranks,causes run"),
+        ("analyze -v rnaks run", "analyze -v rnaks run"),
+        ("analyze run -v all", "analyze run -v all"),
+        ("analyze --details=ranks run", "analyze --details=ranks run"),
+        ("analyze -- -v", "analyze -- -v"),
+    ],
+)
+def test_a_value_may_be_left_out(given: str, spelled: str) -> None:
+    assert spelled_out(given.split()) == spelled.split()
+
+
+def test_a_profile_behind_the_option_is_no_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+
+    assert spelled_out(["analyze", "-v", "run"]) == ["analyze", "-v", "all", "run"]
+
+
+def test_tables_are_in_their_order_and_all_is_all() -> None:
+    assert details(None, OF_ANALYZE) == ()
+    assert details(["clocks,ranks", "ratios"], OF_ANALYZE) == ("ratios", "ranks", "clocks")
+    assert details(["ranks", "all"], OF_ANALYZE) == (*OF_ANALYZE, "all")
+
+
+def test_a_table_that_is_not_known_is_refused() -> None:
+    with pytest.raises(UsageError, match="rank: no such table; did you mean ranks"):
+        details(["rank"], OF_ANALYZE)
+    with pytest.raises(UsageError, match="give all"):
+        details(["xyz"])
+
+
+@pytest.mark.parametrize("name", OF_ANALYZE)
+def test_every_table_is_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", ONE, "-v", name]) == 0
+
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) >= 2
+    assert "What to do first" not in shown
+
+
+def test_all_tables_are_those_of_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
+    import bubbleviz
+
+    assert main(["analyze", "-v", ONE]) == 0
+
+    assert capsys.readouterr().out == RENDERER.render(bubbleviz.analyze([ONE]), View())
+
+
+def test_the_other_schedules_follow_where_they_were_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["analyze", ONE, "--what-if"]) == 0
+
+    shown = capsys.readouterr().out
+    assert shown.startswith("Bubble ratio")
+    assert "Schedules at the measured times" in shown
+
+
+# --- what the output shows
+
+
+def printed(*arguments: str, **environment: str) -> bytes:
+    """Return what a pipe takes."""
+    kept = {name: value for name, value in os.environ.items() if name not in UNSET}
+    done = subprocess.run(
+        [sys.executable, "-m", "bubbleviz", "analyze", ONE, *arguments],
+        capture_output=True,
+        check=True,
+        cwd=CHECKOUT,
+        env={**kept, "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8", **environment},
+    )
+    assert done.stderr == b""
+    return done.stdout
+
+
+UNSET = {"NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "LC_ALL"}
+
+
+def test_a_pipe_is_plain() -> None:
+    plain = printed()
+
+    assert b"\x1b" not in plain
+    assert "█".encode() in plain
+    assert max(map(len, plain.decode().splitlines())) <= 80
+
+
+def test_colours_can_be_forced_and_refused() -> None:
+    assert b"\x1b[" in printed(FORCE_COLOR="1", TERM="xterm-256color")
+    assert b"\x1b[" not in printed(FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color")
+
+
+def test_the_width_can_be_given() -> None:
+    narrow, wide = printed(COLUMNS="60"), printed(COLUMNS="160")
+
+    assert max(map(len, narrow.decode().splitlines())) <= 60
+    assert max(map(len, wide.decode().splitlines())) == 160
+
+
+@pytest.mark.parametrize(
+    "environment", [{"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}, {"TERM": "dumb"}]
+)
+@pytest.mark.parametrize("arguments", [(), ("-v",)], ids=["screen", "tables"])
+def test_what_shows_no_blocks_gets_ascii(
+    arguments: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    shown = printed(*arguments, **environment)
+
+    assert shown.isascii()
+    assert b"?" not in shown

@@ -1,0 +1,236 @@
+"""The first screen: its lines and words at any width, in colours or not, for any run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+import bubbleviz
+from bubbleviz.count.iterations import Iterations
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.render.text.display import Display, cell_width, plain_lines, wrapped
+from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
+from bubbleviz.report.report import Report, View
+from tests.support.drawn_reports import HOSTILE, MS, Op, one_f_one_b, rank_of, report_of
+from tests.support.places import FIXTURES
+
+WIDTHS = (60, 80, 100, 160)
+DISPLAYS = [
+    Display(width, colour, unicode)
+    for width in WIDTHS
+    for colour, unicode in ((False, True), (True, True), (False, False), (True, False))
+]
+
+
+@cache
+def run_of(ranks: int) -> Report:
+    """Return a report of so many ranks: pipelines of up to 64 stages, replicas beside them."""
+    stages = min(ranks, 64)
+    first = one_f_one_b(stages, 8)
+    ops = [
+        Op(replica * stages + op.rank, op.phase, op.microbatch, op.start, op.end, name=op.name)
+        for replica in range(ranks // stages)
+        for op in first
+    ]
+    named = tuple(
+        rank_of(index, f"node{index // 8}", pipeline=index // stages, stage=index % stages)
+        for index in range(ranks)
+    )
+    return report_of(ops, ranks=named)
+
+
+@cache
+def example() -> Report:
+    return bubbleviz.analyze([str(FIXTURES / "zb-v")])
+
+
+def lines_of(report: Report, display: Display, view: View | None = None) -> list[str]:
+    return plain_lines(first_screen(report, view or View(), display)).splitlines()
+
+
+def rows_of(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith(("stage ", "0 GPU ", "node"))]
+
+
+# --- nothing, and little
+
+
+def test_no_rank_and_no_iteration() -> None:
+    empty = replace(report_of([]), ranks=(), iterations=Iterations())
+
+    for display in DISPLAYS:
+        lines = lines_of(empty, display)
+        assert lines[0] == "Bubble ratio (schedule): unknown"
+        assert not rows_of(lines)
+        assert any(line.startswith("More:") for line in lines[-3:])
+
+
+def test_one_rank_without_stage() -> None:
+    alone = report_of(one_f_one_b(1, 4), ranks=(replace(rank_of(0), stage=None),))
+
+    lines = lines_of(alone, Display())
+
+    (row,) = rows_of(lines)
+    assert "a row a rank" in plain_lines(first_screen(alone, View(), Display()))
+    assert "·" not in row
+
+
+def test_iterations_none_of_which_is_averaged() -> None:
+    report = example()
+    apart = Iterations(replace(i, averaged=False) for i in report.iterations)
+    changed = replace(report, iterations=apart, summary=replace(report.summary, iterations=0))
+
+    assert len(rows_of(lines_of(changed, Display()))) == 4
+
+
+# --- any number of ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 64, 1024])
+@pytest.mark.parametrize("display", DISPLAYS, ids=str)
+def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
+    lines = lines_of(run_of(ranks), display)
+
+    assert all(cell_width(line) <= display.width for line in lines)
+    assert display.unicode or all(line.isascii() for line in lines)
+    assert display.width < 80 or len(lines) <= MOST_LINES
+    assert 1 <= len(rows_of(lines)) <= 10
+
+
+def test_rows_that_are_left_out_are_counted() -> None:
+    lines = lines_of(run_of(1024), Display())
+    rows = rows_of(lines)
+
+    assert rows[0].startswith("stage 0 ")
+    assert rows[-1].startswith("stage 63 ")
+    assert any(f"({64 - len(rows)} of 64 rows left out)" in line for line in lines)
+    assert any("the first of its 16 ranks" in line for line in lines)
+
+
+def test_the_worst_and_the_busiest_rank_are_kept() -> None:
+    report = run_of(64)
+    (first,) = report.iterations
+    ranks = tuple(
+        replace(own, bubble_ratio={"schedule": {23: 0.99, 41: 0.01}.get(own.rank, 0.5)})
+        for own in first.ranks
+    )
+    changed = replace(report, iterations=Iterations((replace(first, ranks=ranks),)))
+
+    lines = lines_of(changed, Display())
+
+    assert {"stage 23", "stage 41"} <= {" ".join(row.split()[:2]) for row in rows_of(lines)}
+    assert any(line.startswith("99.00 % rank 23 ") for line in lines)
+
+
+def test_ranks_that_are_alike_are_not_listed() -> None:
+    assert not any(line.startswith("Ranks with") for line in lines_of(run_of(64), Display()))
+
+
+# --- words
+
+
+@pytest.mark.parametrize("display", DISPLAYS, ids=str)
+def test_no_word_is_broken(display: Display) -> None:
+    """Every word of the narrow screen is one of the widest, but for names that are shortened."""
+    report = replace(example(), limitations=(Limitation("a thing", "for some reason " * 9),) * 2)
+    widest = replace(display, width=2_000)
+    known = {word for line in lines_of(report, widest) for word in line.split()}
+
+    for line in lines_of(report, display):
+        words = {word for word in line.split() if word.isalpha() and word.islower()}
+        assert words <= known, line
+
+
+def test_hostile_names_stay_on_their_lines() -> None:
+    report = run_of(4)
+    ranks = tuple(replace(rank, label=HOSTILE, host=HOSTILE, stage=None) for rank in report.ranks)
+    (first,) = report.iterations
+    changed = replace(
+        report,
+        ranks=ranks,
+        convention=HOSTILE,
+        headline_reason=HOSTILE,
+        iterations=Iterations((replace(first, name=HOSTILE),)),
+        limitations=(Limitation(HOSTILE, HOSTILE),),
+    )
+
+    for display in DISPLAYS:
+        lines = lines_of(changed, display)
+        assert len(lines) <= MOST_LINES + 5
+        assert all(cell_width(line) <= display.width for line in lines)
+        assert all(line.isprintable() for line in lines)
+
+
+def test_lines_break_between_words_and_long_ones_are_shortened() -> None:
+    assert wrapped("", 10) == []
+    assert wrapped("one two three", 7) == ["one two", "three"]
+    assert wrapped("x" * 20, 8) == ["x" * 7 + "…"]
+    assert wrapped("x" * 20, 8, whole=True) == ["x" * 20]
+    assert wrapped("it is 12 % or ± 3 ms", 7) == ["it is", "12 % or", "± 3 ms"]
+    assert wrapped("a b c d e f", 3, most=2) == ["a b", "c…"]
+    assert wrapped("a b c d e f", 5, most=1) == ["a b…"]
+
+
+# --- what it says
+
+
+def test_parts_of_the_bubble_add_up_to_the_headline() -> None:
+    lines = lines_of(example(), Display(200))
+    (title,) = (line for line in lines if line.startswith("What the bubble is made of"))
+    legend = lines[lines.index(title) + 2]
+
+    assert title.endswith("sum 7.14")
+    assert lines[0].startswith("Bubble ratio (schedule): 7.14 %")
+    assert round(sum(float(word) for word in legend.split() if word[0].isdecimal()), 2) == 7.14
+
+
+def test_operations_are_drawn_where_they_ran() -> None:
+    report = run_of(4)
+    columns = [
+        row.split(" ", 2)[2].rsplit(maxsplit=2)[0]
+        for row in rows_of(lines_of(report, Display(71, False, False)))
+    ]
+
+    # 330 ms in 55 columns: 10 ms of F and 20 ms of BW are 5/3 and 10/3 of them.
+    assert [len(drawn) for drawn in columns] == [55] * 4
+    assert columns[3].startswith("." * 5 + "F")
+    assert columns[0].startswith("F" * 6)
+    assert set("".join(columns)) == {"F", "B", "."}
+    assert [round(100 * c.count(".") / 55) for c in columns] == pytest.approx([27.3] * 4, abs=4)
+
+
+def test_colours_double_the_resolution() -> None:
+    lines = first_screen(run_of(4), View(), Display(80, True, True))
+    row = next(line for line in lines if line and line[0].text.startswith("stage 1"))
+
+    assert any(" on #" in span.style for span in row)
+    assert {"▌", "▐"} & set("".join(span.text for span in row))
+    plain = first_screen(run_of(4), View(), Display())
+    assert not any("#" in span.style for line in plain for span in line)
+
+
+def report_ms(report: Report) -> float:
+    (iteration,) = report.iterations
+    return (iteration.end_ns - iteration.start_ns) / MS
+
+
+def test_the_axis_ends_with_the_length() -> None:
+    lines = lines_of(run_of(4), Display())
+    (axis,) = (line for line in lines if line.endswith("ms|"))
+
+    assert axis.split()[0] == "|0"
+    assert axis.endswith(f" {report_ms(run_of(4)):.1f} ms|")
+
+
+def test_limitations_are_counted_and_the_first_is_shown() -> None:
+    notes = (Limitation("one thing", "it is so"), Limitation("another", "it is not"))
+
+    (line,) = (
+        line
+        for line in lines_of(replace(run_of(4), limitations=notes), Display(100))
+        if line.startswith("Limitation:")
+    )
+
+    assert line == "Limitation: one thing: it is so (2 limitations: -v coverage)"
