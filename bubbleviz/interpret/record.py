@@ -152,8 +152,6 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
             return _recorded(file, path, options)
         except NothingToAnalyseError as error:
             others = _other_commands(file, path)
-            if not others:
-                raise
             raise NothingToAnalyseError(f"{error}; {others}") from error
 
 
@@ -180,14 +178,18 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
 
 
 def _other_commands(file: OpenFile, path: str) -> str:
-    """Return a clause on the commands that tell something of a profile without operations."""
+    """Return a clause on the commands that tell something of a profile without operations.
+
+    Where it has no work, what it holds may still say what went wrong.
+    """
     # Most profiles have operations.
     from bubbleviz.interpret.other_commands import other_commands, work_in
 
     work = work_in(file)
     # Nothing is known of names without work, so these need not be looked for.
     names = () if work is None else file.sample(("*hlo_op=*",))
-    return other_commands(work, path, names)
+    others = other_commands(work, path, names)
+    return others or f"bubbleviz inspect {shell_word(path)} shows what it holds"
 
 
 def _nothing_named(
