@@ -215,6 +215,9 @@ class Library:
 
     def leaves(self, file: FileShape, root: int) -> Leaves | None:
         """Return the leaf pages of the table whose tree begins on a page."""
+        # ctypes would take the last 32 bits of any number.
+        if not 1 < root <= file.pages:
+            return None
         try:
             page, last_row = np.empty(file.pages, np.uint32), np.empty(file.pages, np.int64)
         except MemoryError:
@@ -315,19 +318,24 @@ class Library:
 
 
 def _named_rows(result: _Named, columns: int) -> NamedRows:
-    size = result.rows * (columns + 1) * 8
-    flat = np.frombuffer(ctypes.string_at(result.values, size) if size else b"", np.int64)
+    flat = np.frombuffer(memory_at(result.values, result.rows * (columns + 1) * 8), np.int64)
     table = flat.reshape(result.rows, columns + 1)
-    texts = ctypes.string_at(result.texts, result.bytes) if result.bytes else b""
+    texts = bytes(memory_at(result.texts, result.bytes))
     length = table[:, columns].tolist()
     end = np.cumsum(np.maximum(table[:, columns], 0)).tolist()
     return NamedRows(
-        np.ascontiguousarray(table[:, :columns].T),
+        # A copy, as the memory behind the table is freed.
+        np.array(table[:, :columns].T, order="C"),
         tuple(
             None if bytes_ < 0 else texts[to - bytes_ : to].decode("utf-8", "replace")
             for to, bytes_ in zip(end, length, strict=True)
         ),
     )
+
+
+def memory_at(address: int | None, size: int) -> memoryview:
+    """Return so many bytes at an address; ``ctypes.string_at`` counts them in 32 bits."""
+    return memoryview((ctypes.c_char * size).from_address(address) if address and size else b"")
 
 
 def pointer(column: npt.NDArray[np.generic]) -> ctypes.c_void_p:

@@ -39,6 +39,8 @@ enum {
     MOST_DEPTH = 20,    /* as SQLite's own limit of a cursor */
     MOST_COLUMNS = 64,  /* of a table, up to the last that is read */
     MOST_PAYLOAD = 1000000000, /* bytes, as SQLite's own limit of a row */
+    MOST_HEADER = 98307,       /* bytes, as SQLite's own limit of a record's header */
+    LEAST_CELL = 6,            /* bytes, with its place: a page holds no more cells than fit so */
     RUN_BYTES = 1 << 18, /* read at once */
     SPARE = 8            /* bytes behind these, which may be looked at */
 };
@@ -98,6 +100,12 @@ static inline const uint8_t *varint(const uint8_t *at, const uint8_t *end, uint6
 static int plain_page(const struct file *file, uint32_t number)
 {
     return number > 1 && number <= file->pages && number != LOCK_BYTE / file->page_bytes + 1;
+}
+
+/* Whether a page may hold so many cells; none only where the root is a leaf, as SQLite has it. */
+static inline int plain_count(const struct file *file, uint32_t cells, int lone)
+{
+    return (cells > 0 || lone) && cells <= (file->page_bytes - LEAF_HEADER) / LEAST_CELL;
 }
 
 static int read_pages(const struct file *file, uint32_t number, size_t count, uint8_t *into)
@@ -176,7 +184,7 @@ static int walk_below(struct walk *walk, uint32_t number, int depth, int64_t *af
     if (read_pages(walk->file, number, 1, (uint8_t *)page) || page[0] != INTERIOR)
         return UNUSUAL;
     uint32_t cells = big2(page + 3);
-    if (INTERIOR_HEADER + 2 * (uint64_t)cells > walk->file->usable)
+    if (!plain_count(walk->file, cells, 0))
         return UNUSUAL;
     for (uint32_t cell = 0; cell < cells; cell++) {
         uint32_t at = big2(page + INTERIOR_HEADER + 2 * cell);
@@ -185,8 +193,9 @@ static int walk_below(struct walk *walk, uint32_t number, int depth, int64_t *af
             return UNUSUAL;
         if (!varint(page + at + 4, end, &key))
             return UNUSUAL;
-        /* Row numbers ascend: each child holds those after the one before, up to its key. */
-        if ((int64_t)key <= *after || (int64_t)key > last)
+        /* Row numbers ascend: each child holds those after the one before, up to its key; the
+         * last child some more. */
+        if ((int64_t)key <= *after || (int64_t)key >= last)
             return UNUSUAL;
         status = walk_below(walk, big4(page + at), depth + 1, after, (int64_t)key);
         if (status)
@@ -233,7 +242,7 @@ static int grow(struct buffer *buffer, size_t bytes)
 {
     if (bytes <= buffer->room)
         return OK;
-    size_t room = bytes + bytes / 2;
+    size_t more = bytes / 2, room = bytes > SIZE_MAX - more ? bytes : bytes + more;
     uint8_t *moved = realloc(buffer->bytes, room);
     if (!moved)
         return NO_MEMORY;
@@ -307,7 +316,7 @@ ALWAYS_INLINE int read_record(const struct file *file, const uint8_t *page, uint
     }
     end = at + bytes;
     const uint8_t *begin = at;
-    if (!(at = varint(at, end, &header)) || header > bytes)
+    if (!(at = varint(at, end, &header)) || header > bytes || header > MOST_HEADER)
         return UNUSUAL;
     header_end = begin + header, value = header_end;
     for (int column = 0; column < columns; column++) {
@@ -327,7 +336,8 @@ ALWAYS_INLINE int read_record(const struct file *file, const uint8_t *page, uint
         record->value[column] = value;
         value += size;
     }
-    return OK;
+    /* Where these are all columns, their values are all of the record. */
+    return at == header_end && value != end ? UNUSUAL : OK;
 }
 
 /* How far eight bytes are shifted, so that those of an integer remain. */
@@ -380,7 +390,7 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
     if (page[0] != LEAF)
         return UNUSUAL;
     uint32_t cells = big2(page + 3);
-    if (LEAF_HEADER + 2 * (uint64_t)cells > file->usable)
+    if (!plain_count(file, cells, leaf == 0 && leaves->last_row[0] == INT64_MAX))
         return UNUSUAL;
     for (uint32_t cell = 0; cell < cells; cell++) {
         uint32_t at = big2(page + LEAF_HEADER + 2 * cell);

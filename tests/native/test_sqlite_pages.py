@@ -1,0 +1,223 @@
+"""Pages that SQLite refuses are not decoded, and numbers in a file reach no further than it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.native.library import (
+    FileShape,
+    IntegerColumn,
+    Leaves,
+    NamedRows,
+    Null,
+    Selection,
+    memory_at,
+)
+from tests.support.compiled import compiled_library
+
+PAGE = 512
+ROOT = 2
+EVERYTHING = (-(1 << 63), (1 << 63) - 1)
+NUMBER = IntegerColumn(0, Null.UNUSUAL, -1, 0)
+EVERY_TEXT = Selection(("*",), 1)
+
+
+def _file(folder: Path, texts: list[str], edit: Callable[[bytearray], None] | None = None) -> Path:
+    """Write a table of a number and a text on page 2, then change its bytes."""
+    path = folder / "table.sqlite"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"PRAGMA page_size = {PAGE}")
+        db.execute("CREATE TABLE t (number INT, text TEXT)")
+        db.executemany("INSERT INTO t VALUES (?, ?)", [(200 + n, t) for n, t in enumerate(texts)])
+    if edit:
+        raw = bytearray(path.read_bytes())
+        edit(raw)
+        path.write_bytes(raw)
+    return path
+
+
+@contextmanager
+def _shape(path: Path) -> Iterator[FileShape]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield FileShape(descriptor, PAGE, PAGE, path.stat().st_size // PAGE)
+    finally:
+        os.close(descriptor)
+
+
+def _decoded(path: Path) -> NamedRows | None:
+    library = compiled_library()
+    with _shape(path) as file:
+        leaves = library.leaves(file, ROOT)
+        if leaves is None:
+            return None
+        return library.named(file, leaves, [NUMBER], EVERY_TEXT, *EVERYTHING)
+
+
+def _by_sqlite(path: Path) -> list[tuple[int, str]]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as db:
+        return db.execute("SELECT number, text FROM t").fetchall()
+
+
+def _at(page: int, byte: int = 0) -> int:
+    return (page - 1) * PAGE + byte
+
+
+def _put(page: int, byte: int, value: bytes) -> Callable[[bytearray], None]:
+    def edit(raw: bytearray) -> None:
+        raw[_at(page, byte) : _at(page, byte) + len(value)] = value
+
+    return edit
+
+
+def _shorter_text(raw: bytearray) -> None:
+    """Have the last record of the root say that its text is a byte shorter than it is."""
+    cell = _at(ROOT, int.from_bytes(raw[_at(ROOT, 5) : _at(ROOT, 7)], "big"))
+    # Bytes of payload, row, bytes of header, types of number and text.
+    assert raw[cell + 4] == 13 + 2 * len("forward")
+    raw[cell + 4] -= 2
+
+
+def _empty_leaf(raw: bytearray) -> None:
+    child = int.from_bytes(raw[_at(ROOT, 8) : _at(ROOT, 12)], "big")
+    _put(child, 3, b"\0\0")(raw)
+
+
+def _cells_that_overlap(raw: bytearray) -> None:
+    """Have 100 cells where 84 of the least size fit, one behind the other's first bytes."""
+    _put(ROOT, 3, (100).to_bytes(2, "big"))(raw)
+    for n in range(100):
+        at = 208 + 3 * n
+        # Payload of three bytes of which the header is all; the row; the header.
+        cell = bytes((3, n + 1, 3, 9, 13))
+        _put(ROOT, 8 + 2 * n, at.to_bytes(2, "big"))(raw)
+        _put(ROOT, at, cell)(raw)
+
+
+def _long_header(raw: bytearray) -> None:
+    cell = _at(ROOT, int.from_bytes(raw[_at(ROOT, 5) : _at(ROOT, 7)], "big"))
+    # The header's length, 100,000, in three bytes; then the types of two columns.
+    raw[cell + 4 : cell + 9] = bytes((0x86, 0x8D, 0x20, 9, 13))
+
+
+def _repeat_child(raw: bytearray) -> None:
+    first = int.from_bytes(raw[_at(ROOT, 12) : _at(ROOT, 14)], "big")
+    _put(ROOT, 8, bytes(raw[_at(ROOT, first) : _at(ROOT, first + 4)]))(raw)
+
+
+MANY = ["forward " * 9] * 30
+#: Texts of a table, and what is done to its pages: SQLite refuses each.
+REFUSED: dict[str, tuple[list[str], Callable[[bytearray], None]]] = {
+    "a record longer than its columns": (["forward"], _shorter_text),
+    "an empty leaf": (MANY, _empty_leaf),
+    "a root without keys": (MANY, _put(ROOT, 3, b"\0\0")),
+    "more cells than fit": (["forward"], _cells_that_overlap),
+    "a header of 100,000 bytes": (["x" * 120_000], _long_header),
+    "a tree that holds itself": (MANY, _put(ROOT, 8, ROOT.to_bytes(4, "big"))),
+    "a leaf twice": (MANY, _repeat_child),
+    "a page behind the last": (MANY, _put(ROOT, 8, b"\xff\xff\xff\xff")),
+    "no page": (MANY, _put(ROOT, 8, b"\0\0\0\0")),
+    "a page of an index": (["forward"], _put(ROOT, 0, b"\x0a")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_sqlite_refuses_is_not_decoded(name: str, tmp_path: Path) -> None:
+    texts, edit = REFUSED[name]
+    path = _file(tmp_path, texts, edit)
+
+    assert _decoded(path) is None
+    # Rows of a leaf twice are rows to SQLite; their numbers do not ascend.
+    if name != "a leaf twice":
+        with pytest.raises(sqlite3.DatabaseError):
+            _by_sqlite(path)
+
+
+@pytest.mark.parametrize("texts", [[], ["forward"], MANY, ["x" * 120_000]], ids=len)
+def test_what_is_whole_is_decoded(texts: list[str], tmp_path: Path) -> None:
+    path = _file(tmp_path, texts)
+
+    rows = _decoded(path)
+
+    assert rows is not None
+    assert list(zip(rows.values[0].tolist(), rows.texts, strict=True)) == _by_sqlite(path)
+
+
+@pytest.mark.parametrize("root", [-1, 0, 1, 1 << 31, (1 << 32) + ROOT, 1 << 70])
+def test_a_root_that_is_no_page(root: int, tmp_path: Path) -> None:
+    with _shape(_file(tmp_path, ["forward"])) as file:
+        assert compiled_library().leaves(file, root) is None
+
+
+def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:
+    path = _file(tmp_path, MANY)
+    library = compiled_library()
+    with _shape(path) as file:
+        leaves = library.leaves(file, ROOT)
+        assert isinstance(leaves, Leaves)
+        os.truncate(path, 4 * PAGE + 100)
+        assert library.integers(file, leaves, [NUMBER], *EVERYTHING) is None
+
+
+def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
+    """The file is sparse; its last page is the only leaf besides the root's first."""
+    path = _file(tmp_path, ["forward"])
+    far = (5 << 30) // PAGE
+    with path.open("r+b") as file:
+        file.seek(_at(ROOT))
+        leaf = file.read(PAGE)
+        file.seek(_at(far))
+        file.write(leaf)
+        # A root of one key, below any row, and the leaf behind it.
+        other = _at(far - 1)
+        file.seek(other)
+        empty = bytearray(leaf)
+        empty[int.from_bytes(leaf[5:7], "big") + 1] = 0
+        file.write(empty)
+        root = bytearray(PAGE)
+        root[:12] = b"\x05\0\0\0\1\1\xfb\0" + far.to_bytes(4, "big")
+        root[12:14] = (PAGE - 5).to_bytes(2, "big")
+        root[PAGE - 5 :] = (far - 1).to_bytes(4, "big") + b"\0"
+        file.seek(_at(ROOT))
+        file.write(root)
+        file.seek(28)
+        file.write(far.to_bytes(4, "big"))
+
+    rows = _decoded(path)
+
+    assert rows is not None
+    assert rows.texts == ("forward", "forward")
+    assert list(zip(rows.values[0].tolist(), rows.texts, strict=True)) == _by_sqlite(path)
+
+
+def test_more_bytes_than_a_c_int_counts() -> None:
+    """No memory is taken by pages of a mapping that nothing touches."""
+    size = (1 << 31) + PAGE
+    memory = mmap.mmap(-1, size)
+    memory[-3:] = b"end"
+    mapped = ctypes.c_char.from_buffer(memory)
+
+    view = memory_at(ctypes.addressof(mapped), size)
+
+    assert (len(view), bytes(view[-3:])) == (size, b"end")
+
+
+def test_no_bytes_are_at_no_address() -> None:
+    assert bytes(memory_at(None, 0)) == b""
+
+
+def test_the_numbers_of_a_result_are_its_own(tmp_path: Path) -> None:
+    """The library's memory is freed behind them."""
+    rows = _decoded(_file(tmp_path, ["forward"]))
+
+    assert rows is not None
+    assert rows.values.base is None
+    assert rows.values.tolist() == [[200]]
