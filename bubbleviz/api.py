@@ -42,6 +42,7 @@ def analyze(
     plan: str | Path | None = None,
     keep_export: bool = False,
     what_if: bool = False,
+    ideal: bool = False,
     window: str | Window | None = None,
     jobs: int = 1,
     dask: str | None = None,
@@ -66,6 +67,7 @@ def analyze(
         plan: a file with the planned order of operations, to compare with.
         keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
         what_if: simulate other schedules at the measured times, too.
+        ideal: simulate the schedule that ran, or the plan, at these times.
         window: the part of the run that the report covers, as ``iteration:5-8`` or
             ``time:1.5s-3s``; None for all of it.
         jobs: how many threads read one profile, beside the one that links, or how many processes
@@ -102,12 +104,14 @@ def analyze(
         comparison = None if planned is None else compared(*shown, planned)
     report = assemble(NotebookReport, recordings, run, counts, explanation, unreadable)
     report = with_schedule(report, schedule, comparison)
-    if not what_if:
+    if not what_if and not ideal:
         return report
-    with step("simulate other schedules"):
+    with step("simulate schedules"):
         from bubbleviz.explain.alternatives import alternatives_of
 
-        others = alternatives_of(run.ranks, run.operations, counts, explanation, schedule, planned)
+        others = alternatives_of(
+            run.ranks, run.operations, counts, explanation, schedule, planned, others=what_if
+        )
     return replace(report, alternatives=others)
 
 

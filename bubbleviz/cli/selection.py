@@ -12,6 +12,7 @@ from bubbleviz.cli.completion import beginning
 from bubbleviz.cli.help import PICTURES, SELECTION
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ROWS, STYLES, one_of
+from bubbleviz.model.lengths import millimetres
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
@@ -134,16 +135,14 @@ class PictureOptions:
     width: Annotated[
         str | None,
         typer.Option(
-            metavar="89mm",
-            help="Width on paper, in mm, cm, in or pt.",
-            rich_help_panel=PICTURES,
+            metavar="89mm", help="Width on paper, letters of 7 pt.", rich_help_panel=PICTURES
         ),
     ] = None
     style: Annotated[
         str | None,
         typer.Option(
             metavar="screen|paper",
-            help="How it is set: paper has no title or notes.",
+            help="Paper: no title, no notes, 183mm wide.",
             rich_help_panel=PICTURES,
             autocompletion=beginning(STYLES),
         ),
@@ -155,7 +154,6 @@ class PictureOptions:
         Raises:
             UsageError: a value is unknown, or no output draws it.
         """
-        from bubbleviz.model.lengths import millimetres
         from bubbleviz.render.formats import renderers
 
         one_of(self.rows, ROWS, "--rows")
@@ -184,7 +182,6 @@ class PictureOptions:
         Raises:
             UsageError: an option selects something that the report does not hold.
         """
-        from bubbleviz.model.lengths import millimetres
         from bubbleviz.report.report import View
 
         return View(

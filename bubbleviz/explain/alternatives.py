@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,10 +21,15 @@ from bubbleviz.model.values import frozen
 from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal, ideal_of
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import MeasuredTimes, measured_times
-from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.plan import Plan, Schedule
+from bubbleviz.schedules.stage_times import StageTimes
 
 #: Schedules of more operations than this are not simulated.
 _MOST_OPERATIONS = 100_000
+#: The schedule whose ideal stands for an unknown one.
+_USUAL = "1f1b"
+#: A schedule that saves no more of the window is not worth a look.
+_WORTH = 0.01
 #: Tolerance for equal memory: warm-ups differ by parts of a microbatch.
 _SAME_MEMORY = 1e-9
 #: A microbatch is held whole from F to W, in searched schedules as in the measured order.
@@ -65,6 +70,10 @@ class Alternatives:
         measured: the times; None where the run does not show them.
         rows: as measured, in the same order without delays, then schedules, the best first.
         same: the recognised schedule (or the given plan), simulated; None for none.
+        ideal: its order where all stages take the mean of the times and transfers none; where it
+            is unknown, that of 1f1b; None for neither.
+        best: the fastest other schedule that fits in the same memory and saves time; None for
+            none, and where others are not simulated.
         reason: why there are no rows; else empty.
         window: what is compared: ``schedule``, the makespan; or, where consecutive iterations
             overlap, ``stage``, the longest of the ranks' own windows. Training then waits for its
@@ -76,6 +85,8 @@ class Alternatives:
     same: Ideal | None
     reason: str = ""
     window: str = "schedule"
+    ideal: Ideal | None = None
+    best: Ideal | None = None
 
 
 def alternatives_of(
@@ -85,6 +96,8 @@ def alternatives_of(
     explanation: Explanation,
     ran: Recognition | None,
     plan: Plan | None = None,
+    *,
+    others: bool = True,
 ) -> Alternatives:
     """Return how long the typical iteration would take under other schedules.
 
@@ -95,6 +108,7 @@ def alternatives_of(
         explanation: of the run, with phase times and what-if.
         ran: the recognised schedule.
         plan: the plan of the run; None for the recognised schedule.
+        others: whether to simulate every schedule, or the recognised one alone.
     """
 
     def unknown(reason: str) -> Alternatives:
@@ -115,13 +129,57 @@ def alternatives_of(
     rows = _as_measured(shown, explanation, peak, window)
     whole_ms = rows[0].cost_ms if window == "stage" else rows[0].makespan_ms
     same = None if plan is None else _planned(plan, measured)
-    alternatives = []
-    for name, result in _simulated(measured, of_makespan=window == "schedule"):
-        alternatives.append(_row(name, result, window, whole_ms or 0.0, peak))
-        if plan is None and ran is not None and name == ran.name and isinstance(result, Ideal):
-            same = result
+    own = None if ran is None else ran.name
+    results = dict(
+        _simulated(
+            measured,
+            [rule for rule in schedules() if others or (plan is None and rule.name == own)],
+            of_makespan=window == "schedule",
+        )
+    )
+    result = results.get(own or "")
+    if plan is None and isinstance(result, Ideal):
+        same = result
+    alternatives = [_row(*item, window, whole_ms or 0.0, peak) for item in results.items()]
     alternatives.sort(key=lambda row: _place(row, window))
-    return Alternatives(measured, (*rows, *alternatives), same, window=window)
+    return Alternatives(
+        measured,
+        (*rows, *alternatives),
+        same,
+        window=window,
+        ideal=_with_equal_stages(same, measured),
+        best=_best(alternatives, results, own) if others else None,
+    )
+
+
+def _with_equal_stages(same: Ideal | None, measured: MeasuredTimes) -> Ideal | None:
+    """Return the order (1f1b where it is unknown) with equal stages and free transfers."""
+    times = measured.times
+    mean = StageTimes(_mean(times.forward_ms), _mean(times.backward_ms), _mean(times.weight_ms))
+    try:
+        if same is not None:
+            return ideal_of(same.plan, mean)
+        if measured.chunks == 1:
+            return ideal(_USUAL, measured.stages, measured.microbatches, mean)
+    except BubblevizError:
+        pass  # a plan of other sizes
+    return None
+
+
+def _mean(by_stage: tuple[float, ...]) -> tuple[float]:
+    return (sum(by_stage) / len(by_stage),)
+
+
+def _best(
+    ordered: list[Alternative], results: Mapping[str, Ideal | str], own: str | None
+) -> Ideal | None:
+    """Return the first of the alternatives, the fastest first, that is worth a look."""
+    for row in ordered:
+        result = results[row.name]
+        saves = (row.speedup or 0.0) > _WORTH
+        if row.name != own and row.fits and saves and isinstance(result, Ideal):
+            return result
+    return None
 
 
 def _place(row: Alternative, window: str) -> tuple[bool, float, str]:
@@ -171,15 +229,18 @@ def _planned(plan: Plan, measured: MeasuredTimes) -> Ideal | None:
         return None
 
 
-def _simulated(measured: MeasuredTimes, *, of_makespan: bool) -> Iterator[tuple[str, Ideal | str]]:
+def _simulated(
+    measured: MeasuredTimes, rules: Sequence[Schedule], *, of_makespan: bool
+) -> Iterator[tuple[str, Ideal | str]]:
     """Yield each schedule simulated at these times, or why it cannot be.
 
     Args:
         measured: the times.
+        rules: the schedules.
         of_makespan: whether schedules are searched for the shortest makespan, by which all are
             compared, rather than for the shortest cost.
     """
-    for rule in schedules():
+    for rule in rules:
         chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
         if 3 * chunks * measured.stages * measured.microbatches > _MOST_OPERATIONS:
             yield rule.name, f"more than {_MOST_OPERATIONS:,} operations; see bubbleviz simulate"

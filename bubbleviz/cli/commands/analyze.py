@@ -152,7 +152,7 @@ def analyze(
     for host in (*chain(*arguments["same_clock"]), *([analysis.dask] if analysis.dask else [])):
         note_host(host)
     arguments["window"] = reading.run_window()
-    arguments["what_if"] |= any(renderer.compares for renderer in outputs.values())
+    arguments["ideal"] = any(renderer.compares for renderer in outputs.values())
     picture.check(outputs.values())
     with noting() as steps:
         with step("load the analysis"):

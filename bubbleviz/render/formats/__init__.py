@@ -42,7 +42,7 @@ class Renderer(Generic[Content]):
         order: place in ``--help``.
         check: raises, before any work, where it cannot work here (a library is not installed).
         binary: whether it is binary data, which no terminal shows.
-        compares: whether it shows other schedules at the measured times.
+        compares: whether it shows the schedule that ran at the measured times.
         draws: which of :data:`DRAWN` it draws.
     """
 

@@ -1,6 +1,6 @@
-"""Panels: the schedule in theory above the measurement, on one axis of time.
+"""Panels: the schedule in theory, ideal and at the measured times, above the measurement.
 
-As in Figure 6 of the Zero Bubble paper (arXiv 2401.10241).
+All on one axis of time, as in Figure 6 of the Zero Bubble paper (arXiv 2401.10241).
 """
 
 from __future__ import annotations
@@ -11,35 +11,62 @@ from typing import TYPE_CHECKING
 from bubbleviz.render.formats import DRAWN, Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.report.report import Report, View
+    from collections.abc import Iterator
 
+    from bubbleviz.explain.alternatives import Alternatives
+    from bubbleviz.report.report import Report, View
+    from bubbleviz.schedules.ideal import Ideal
+
+#: Makespans that differ by less, as a share, are drawn once.
+_ALIKE = 0.002
 #: Ratios of an iteration by itself, the one to show first.
 _OF_ONE = ("schedule", "stage")
 
 
 def render(report: Report, view: View) -> str:
-    """Return the SVG document; without a recognised schedule, the measurement alone.
+    """Return the SVG document; without times of stages, the measurement alone.
 
-    Both panels have the same ratio: one of a single iteration, for a plan has no other.
+    All panels have the same ratio: one of a single iteration, for a plan has no other.
     """
     from bubbleviz.render.picture.panels import Panel, draw_panels
-    from bubbleviz.report.ideal_run import report_of
-    from bubbleviz.report.report import View as Everything
 
     others = report.alternatives
-    if others is None or others.same is None:
+    same = None if others is None else others.same
+    if others is None or (same is None and others.ideal is None):
         why = others.reason if others is not None and others.reason else "no schedule recognised"
         why = f"No schedule in theory is shown above it: {why}."
         return draw_panels((Panel("measured", report, view),), "As measured", why)
-    plan = others.same.plan
     measured, view = _of_one_iteration(report, view)
-    theory = Panel(
-        f"{plan.name} at the measured times",
-        replace(report_of(others.same), headline=measured.headline),
-        Everything(),
-    )
-    heading = f"{plan.name}: in theory and as measured"
-    return draw_panels((theory, Panel("measured", measured, view)), heading)
+    above = [
+        Panel(title, *_simulated(result, measured, view)) for title, result in _theories(others)
+    ]
+    heading, note = "Measured, below an ideal 1f1b of these times", "No schedule recognised."
+    if same is not None:
+        heading, note = f"{same.plan.name}: in theory and as measured", ""
+    return draw_panels((*above, Panel("measured", measured, view)), heading, note)
+
+
+def _theories(others: Alternatives) -> Iterator[tuple[str, Ideal]]:
+    """Yield what is drawn above the measurement, with its title."""
+    same, ideal, best = others.same, others.ideal, others.best
+    # Where stages are equal and transfers free, the ideal is no other picture.
+    if ideal is not None and (
+        same is None or abs(ideal.makespan_ms - same.makespan_ms) > _ALIKE * same.makespan_ms
+    ):
+        yield f"{ideal.plan.name}, ideal: equal stages, free transfers", ideal
+    if same is not None:
+        yield f"{same.plan.name} at the measured times", same
+    if best is not None:
+        yield f"{best.plan.name} at the measured times: the best in as much memory", best
+
+
+def _simulated(result: Ideal, measured: Report, view: View) -> tuple[Report, View]:
+    """Return a simulation as a report with the ratio of the measurement, set like that."""
+    from bubbleviz.report.ideal_run import report_of
+    from bubbleviz.report.report import View as Everything
+
+    report = replace(report_of(result), headline=measured.headline)
+    return report, Everything(style=view.style, width_mm=view.width_mm, causes=view.causes)
 
 
 def _of_one_iteration(report: Report, view: View) -> tuple[Report, View]:

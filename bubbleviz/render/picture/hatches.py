@@ -19,10 +19,9 @@ def bubble_hatch(name: str) -> Any:
 
 
 def hatched(name: str, colour: str, hatch: Hatch) -> Any:
-    """Return the pattern of a hatch, a square tile that is turned."""
+    """Return the pattern of the lines of a hatch, a square tile that is turned."""
     tile, ink = hatch.spacing, hatch.ink(colour)
     pattern = drawsvg.Pattern(tile, tile, patternTransform=f"rotate({hatch.angle})", id=name)
-    pattern.append(drawsvg.Rectangle(0, 0, tile, tile, fill=colour))
     middle = tile / 2
     if hatch.dots:
         pattern.append(drawsvg.Circle(middle, middle, hatch.line, fill=ink))

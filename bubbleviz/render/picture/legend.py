@@ -36,7 +36,8 @@ _LONG_NAMES = {
 class _Swatch:
     """A box of the legend: width, presentation attributes, and its number and the colour of it.
 
-    ``dotted`` is whether it is dotted below, as merged operations are.
+    ``dotted`` is whether it is dotted below, as merged operations are; ``cause`` is that of idle
+    time, which looks as it does in the rows.
     """
 
     width: float
@@ -44,6 +45,7 @@ class _Swatch:
     number: str = ""
     ink: str = ""
     dotted: bool = False
+    cause: str = ""
 
 
 def draw_legend(page: Page, timelines: Sequence[TimelineContents]) -> None:
@@ -60,7 +62,10 @@ def draw_legend(page: Page, timelines: Sequence[TimelineContents]) -> None:
             x, page.y = page.left, page.y + max(height, size) + (3 if page.style.millimetres else 7)
         for swatch in swatches:
             path = box(x, page.y, x + swatch.width, page.y + height)
-            page.elements.append(drawsvg.Path(path, **swatch.look))
+            if swatch.cause:
+                page.cause_boxes(path, swatch.cause)
+            else:
+                page.elements.append(drawsvg.Path(path, **swatch.look))
             if swatch.dotted:
                 dots = f"M{px(x)} {px(page.y + height + DOTS_BELOW)}h{px(swatch.width)}"
                 page.elements.append(drawsvg.Path(dots, fill="none", **DOTS))
@@ -91,7 +96,7 @@ def _entries(
     if not causes:
         yield [_Swatch(swatch, {"fill": page.hatch()})], "bubble"
     for cause in causes:
-        yield [_Swatch(swatch, {"fill": page.cause(cause.label)})], f"idle: {cause.label}"
+        yield [_Swatch(swatch, {}, cause=cause.label)], f"idle: {cause.label}"
     if any(timeline.gaps.drawn for timeline in timelines):
         yield [_Swatch(swatch, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
     if any(UNATTRIBUTED_KIND in painter.boxes.kinds for painter in rows):

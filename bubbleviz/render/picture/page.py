@@ -196,12 +196,14 @@ class Page:
             return f"{units:g} px"
         return f"{units / self.style.width * self.style.millimetres:.2g} mm"
 
-    def cause(self, label: str) -> str:
-        """Return the ``fill`` of idle time by its cause: its colour, hatched in its own way."""
+    def cause_boxes(self, path: str, label: str) -> None:
+        """Draw idle time of a cause: boxes of its colour, and its hatch on them."""
         name, colour = f"{self.ids}cause-{label}", CAUSES[label]
         if name not in self.definitions:
             self.definitions[name] = hatched(name, colour, CAUSE_HATCHES[label])
-        return f"url(#{name}) {colour}"
+        self.elements += [
+            drawsvg.Path(path, fill=fill) for fill in (colour, f"url(#{name}) {colour}")
+        ]
 
     def hatch(self) -> str:
         """Return the ``fill`` of bubbles."""

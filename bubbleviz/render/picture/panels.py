@@ -88,7 +88,7 @@ def _draw(
         if timeline is None:
             _draw_title(page, panel.title, nothing_to_draw(panel.report, panel.view))
             continue
-        texts = headings(panel.report, timeline.selection)
+        texts = headings(panel.report, timeline.selection)[: 2 if page.style.titled else 1]
         _draw_title(page, panel.title, " · ".join(filter(None, texts)))
         share = timeline.selection.span_ns / longest.selection.span_ns
         layout = timeline.layout(left=left, share=share, rows=rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import drawsvg
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
@@ -39,5 +38,5 @@ def draw_causes(
             ]
         if boxes:
             drawn.append(cause)
-            page.elements.append(drawsvg.Path("".join(boxes), fill=page.cause(cause.label)))
+            page.cause_boxes("".join(boxes), cause.label)
     return tuple(drawn)

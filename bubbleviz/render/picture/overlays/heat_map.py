@@ -32,7 +32,7 @@ SHADES, FASTEST, SLOWEST = 11, 0.5, 1.5
 #: Where microbatches would be narrower, several share a cell, which shows the slowest of them.
 _NARROWEST_CELL = 2.0
 #: Height of the cells of a map together at most, and of a cell at least, units of the page.
-_MAP, _LOWEST_CELL = 160.0, 3.0
+_MAP, _LOWEST_CELL = 190.0, 3.0
 #: Width of a shade in the scale, and of the line between cells.
 _SWATCH = 9.0
 _GAP = 0.6
@@ -94,7 +94,7 @@ def _draw(page: Page, each: _Map, layout: Layout, word: str) -> None:
     stages, count = each.times.shape
     share = max(1, int(np.ceil(count * _NARROWEST_CELL / layout.width)))
     width = layout.width * share / count
-    height = max(_LOWEST_CELL, min(1.3 * size, _MAP / stages))
+    height = max(_LOWEST_CELL, min(1.2 * size, _MAP / stages))
     median, label = f"median {duration(each.median_ns)}", each.phase.label
     titles = f"{label} by microbatch, {median} over all stages", f"{label}: {median}"
     page.y += 0.6 * size
