@@ -16,7 +16,7 @@ from bubbleviz.conventions.recognition import with_iterations
 from bubbleviz.count.count import count
 from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.inspection import DraftTrial
-from bubbleviz.interpret.interpretation import interpret
+from bubbleviz.interpret.interpretation import interpret, linked_profile
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
@@ -71,7 +71,8 @@ def best_draft(
         if not np.isin(names.phase, COUNTED).any():
             continue
         try:
-            recording = interpret(profile, last, names, extended_kinds((convention, *additions)))
+            kinds = extended_kinds((convention, *additions))
+            recording = interpret(linked_profile(profile, last, names, kinds), last, names)
             trial = _trial(recording, parts=bool(names.part.any()))
         except BubblevizError:
             continue

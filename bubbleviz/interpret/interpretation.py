@@ -32,18 +32,36 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
+from bubbleviz.model.values import frozen
 from bubbleviz.timing import step
 
 
-def interpret(
+@frozen
+class LinkedProfile:
+    """A profile whose kernels and copies are linked to calls and ranges.
+
+    Attributes:
+        profile: of whose work is kept what can be, without correlation ids.
+        named: the ranges that the convention names.
+        linked: the links to these.
+        kinds: lists of what kernels and threads are, the conventions' own among them.
+    """
+
+    profile: Profile
+    named: Ranges
+    linked: LinkResult
+    kinds: Kinds
+
+
+def linked_profile(
     profile: Profile,
     conventions: Sequence[Convention],
     names: NameMeanings,
     kinds: Kinds,
     *,
     cross_thread: bool = True,
-) -> Recording:
-    """Return the operations of one profile.
+) -> LinkedProfile:
+    """Return a profile with its work linked.
 
     Args:
         profile: as read, with at least the ranges that the convention may name.
@@ -59,13 +77,12 @@ def interpret(
         kinds = kinds.extended(convention.communication, convention.helper_threads)
     profile = with_added_communication(profile, kinds)
     named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
-    phase = names.phase[named.name_id]
     with step("link kernels to calls and ranges") as rows:
         linked = link(
             profile.activities,
             profile.calls,
             named,
-            phase,
+            names.phase[named.name_id],
             profile.threads,
             kinds.helper_threads,
             devices=profile.devices,
@@ -78,21 +95,30 @@ def interpret(
             f"{profile.source.path}: the times of all kernels contradict the calls that launched "
             "them, or lie outside the capture; export or record the profile again"
         )
-    profile = replace(profile, activities=linked.activities)
+    linked = replace(linked, activities=linked.activities.uncorrelated())
+    return LinkedProfile(replace(profile, activities=linked.activities), named, linked, kinds)
+
+
+def interpret(
+    linked: LinkedProfile, conventions: Sequence[Convention], names: NameMeanings
+) -> Recording:
+    """Return the operations of one profile.
+
+    Args:
+        linked: the profile.
+        conventions: how its ranges are named.
+        names: what they make of these names.
+    """
     with step("attribute kernels") as rows:
-        rows.count = len(profile.activities)
-        return _recording(profile, conventions, names, kinds, named, linked)
+        rows.count = len(linked.profile.activities)
+        return _recording(linked, conventions, names)
 
 
 def _recording(
-    profile: Profile,
-    conventions: Sequence[Convention],
-    names: NameMeanings,
-    kinds: Kinds,
-    named: Ranges,
-    linked: LinkResult,
+    source: LinkedProfile, conventions: Sequence[Convention], names: NameMeanings
 ) -> Recording:
-    """Return the operations of a profile whose kernels are linked to ``named`` ranges."""
+    """Return the operations of a profile whose work is linked."""
+    profile, named, linked, kinds = source.profile, source.named, source.linked, source.kinds
     activities, links = named_as_told(profile, linked), linked.links
     phase = names.phase[named.name_id]
     work = work_of(activities, links, named, names, kinds)

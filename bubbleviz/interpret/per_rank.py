@@ -122,8 +122,13 @@ def record_ranks(
     for rank in range(count):
         first, end = bounds[rank], bounds[rank + 1]
         receives = profile.receives.take(rank_of_receive == rank)
-        ran = _rank_work(rank, profile, receives, first)
-        recording = _record_rank(ran, profile, keys.take(slice(first, end)), kernels)
+        # No variable keeps a rank's work while that of the next is taken.
+        recording = _record_rank(
+            _rank_work(rank, profile, receives, first),
+            profile,
+            keys.take(slice(first, end)),
+            kernels,
+        )
         yield replace(
             recording,
             busy=replace(recording.busy, operation=recording.busy.operation + first),

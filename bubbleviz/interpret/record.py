@@ -14,7 +14,7 @@ from bubbleviz.conventions.convention_file import built_in, extended_kinds
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
-from bubbleviz.interpret.interpretation import interpret
+from bubbleviz.interpret.interpretation import interpret, linked_profile
 from bubbleviz.interpret.kept_files import opened_file
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -168,7 +168,10 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
             rows.count = len(profile.ranges.names)
         if np.isin(names.phase[profile.ranges.name_id], COUNTED).any():
             kinds = extended_kinds(options.conventions)
-            return interpret(profile, last, names, kinds, cross_thread=options.cross_thread)
+            linked = linked_profile(profile, last, names, kinds, cross_thread=options.cross_thread)
+            # Of its work that keeps what linking alone needs.
+            del profile
+            return interpret(linked, last, names)
     reasons = [
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
     ]

@@ -150,9 +150,11 @@ def _busy(
     low = np.clip(ran.work.start_ns[rows], start_ns[spin], end_ns[spin])
     high = np.clip(ran.work.end_ns[rows], start_ns[spin], end_ns[spin])
     waiting = intervals.union(packing.place(spin, low), packing.place(spin, high))
-    running = intervals.union(
-        packing.place(active[0], active[1]), packing.place(active[0], active[2])
-    )
+    waits = np.zeros(len(start_ns), bool)
+    waits[spin] = True
+    # Mostly few operations wait, and what runs in others fills no hole.
+    owner, *times = (column[waits[active[0]]] for column in active)
+    running = intervals.union(*(packing.place(owner, time_ns) for time_ns in times))
     holes = intervals.difference(waiting, running)
     return packing.unpack(intervals.difference(spans, holes))
 
@@ -194,12 +196,12 @@ def active_time(
     low_ns, high_ns = intervals.group_extents(
         groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
     )
-    computing = intervals.union(work.start_ns, work.end_ns, work.compute)
+    collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
+    communicating = intervals.union(work.start_ns, work.end_ns, work.communication)
+    uncovered, alone = _uncomputed(work, collecting, communicating)
     running = intervals.union(work.start_ns, work.end_ns)
     of = of[groups.first]
     occupied = busy_times(operations, busy, WORK)
-    collecting = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
-    uncovered = intervals.difference(collecting, computing)
     in_gaps = intervals.difference(uncovered, intervals.difference(uncovered, operating))
     active = ActiveTime(
         rank=operations.rank[of],
@@ -209,34 +211,35 @@ def active_time(
         gap_ns=intervals.measure_within(intervals.difference(occupied, running), low_ns, high_ns),
         collective_gap_ns=intervals.measure_within(in_gaps, low_ns, high_ns),
     )
-    return active, _running_times(ran, running, computing, (low_ns, high_ns))
+    times = running, communicating, alone
+    return active, _running_times(ran.rank, times, (low_ns, high_ns))
+
+
+def _uncomputed(work: DeviceWork, *sets: intervals.Intervals) -> tuple[intervals.Intervals, ...]:
+    """Return of some sets of times what no compute kernel covers."""
+    computing = intervals.union(work.start_ns, work.end_ns, work.compute)
+    return tuple(intervals.difference(times, computing) for times in sets)
 
 
 def _running_times(
-    ran: RankWork,
-    running: intervals.Intervals,
-    computing: intervals.Intervals,
-    iterations: intervals.Intervals,
+    rank: int, times: tuple[intervals.Intervals, ...], iterations: intervals.Intervals
 ) -> RunningTimes:
     """Return how long kernels and copies of a rank ran in and between its iterations.
 
     Args:
-        ran: all that ran on it.
-        running: when any of that did.
-        computing: when compute kernels did.
+        rank: the rank.
+        times: when any of them ran, when communication did, and when nothing beside that did.
         iterations: first starts and last ends of the iterations' work.
     """
-    work = ran.work
-    communicating = intervals.union(work.start_ns, work.end_ns, work.communication)
-    alone = intervals.difference(communicating, computing)
+    running, communicating, alone = times
     worked = intervals.union(*iterations)
-    between = [intervals.difference(times, worked) for times in (running, communicating, alone)]
+    between = [intervals.difference(those, worked) for those in times]
     ends = distinct(*iterations, *(end for pair in between for end in pair))
     start_ns, end_ns = ends[:-1], ends[1:]
     running_ns = intervals.measure_within(running, start_ns, end_ns)
     communication_ns = intervals.measure_within(communicating, start_ns, end_ns)
     return RunningTimes(
-        rank=np.full(len(start_ns), ran.rank, np.int64),
+        rank=np.full(len(start_ns), rank, np.int64),
         start_ns=start_ns,
         end_ns=end_ns,
         running_ns=running_ns,

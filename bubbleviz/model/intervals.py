@@ -105,10 +105,13 @@ def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
     number of windows, overlapping or not, cost one search each.
     """
 
+    if len(intervals[0]) == 0:
+        return np.zeros_like(low_ns)
+    whole = np.zeros(len(intervals[0]) + 1, np.int64)
+    np.subtract(intervals[1], intervals[0], out=whole[1:])
+    np.cumsum(whole, out=whole)
+
     def upto(time_ns: Ints) -> Ints:
-        if len(intervals[0]) == 0:
-            return np.zeros_like(time_ns)
-        whole = np.concatenate(([0], np.cumsum(intervals[1] - intervals[0])))
         row = np.searchsorted(intervals[0], time_ns, side="right") - 1
         at = np.maximum(row, 0)
         part = np.minimum(time_ns, intervals[1][at]) - intervals[0][at]

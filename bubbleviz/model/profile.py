@@ -142,6 +142,11 @@ class Activities(Table):
         """Return some of the rows, the kernels among them still first."""
         return replace(self.take(rows), kernels=int(rows[: self.kernels].sum()))
 
+    def uncorrelated(self) -> Activities:
+        """Return the activities without correlation ids, which take no memory."""
+        ids = np.broadcast_to(np.array(UNCORRELATED, np.uint32), len(self))
+        return replace(self, correlation_id=ids)
+
 
 @frozen
 class Calls(Table):

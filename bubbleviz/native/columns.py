@@ -29,7 +29,18 @@ def union(
         pointer(start_ns), pointer(end_ns), _mask(chosen),
         _SIZE(len(start_ns)), pointer(out_start), pointer(out_end),
     )  # fmt: skip
-    return None if count < 0 else (out_start[:count].copy(), out_end[:count].copy())
+    return None if count < 0 else (_first(out_start, count), _first(out_end, count))
+
+
+def _first(column: _Ints, count: int) -> _Ints:
+    """Return the first values of a column that nothing else uses, so that the rest is freed.
+
+    Many of them stay where they are; few would lie in the way of the next column as long as this.
+    """
+    if 2 * count < len(column):
+        return column[:count].copy()
+    column.resize(count, refcheck=False)
+    return column
 
 
 def _mask(chosen: _Bools | None) -> ctypes.c_void_p | None:
@@ -49,7 +60,7 @@ def difference(
         pointer(columns[2]), pointer(columns[3]), _SIZE(len(columns[2])),
         pointer(start_ns), pointer(end_ns),
     )  # fmt: skip
-    return start_ns[:count].copy(), end_ns[:count].copy()
+    return _first(start_ns, count), _first(end_ns, count)
 
 
 def group_union(
@@ -75,7 +86,7 @@ def group_union(
     )  # fmt: skip
     if count < 0:
         return None
-    owner, low_ns, high_ns = (column[:count].copy() for column in out)
+    owner, low_ns, high_ns = (_first(column, count) for column in out)
     return owner, low_ns, high_ns
 
 
