@@ -124,6 +124,8 @@ def _analysis(profile: str) -> None:
     from bubbleviz.report.report import View
     from bubbleviz.timing import step
 
+    # The example prints without rich, whose loading is no part of a table.
+    plain_text(iter(()))
     with _stages():
         report = bubbleviz.analyze(profile)
         with step("report as JSON"):

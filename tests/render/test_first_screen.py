@@ -198,7 +198,7 @@ def test_operations_are_drawn_where_they_ran() -> None:
     assert columns[3].startswith("." * 5 + "F")
     assert columns[0].startswith("F" * 6)
     assert set("".join(columns)) == {"F", "B", "."}
-    assert [round(100 * c.count(".") / 55) for c in columns] == pytest.approx([27.3] * 4, abs=4)
+    assert [round(100 * c.count(".") / 55) for c in columns] == pytest.approx([27.3] * 4, abs=1.3)
 
 
 def test_colours_double_the_resolution() -> None:

@@ -128,9 +128,8 @@ def _bubble(report: Report, display: Display) -> list[Line]:
         return []
     colours = {**CAUSES, "optimizer": OPTIMIZER, "next iterations": FORWARD}
     total = sum(part.share for part in parts)
-    name = report.bubbles.ratio
     idle = "bubble" if report.no_pipeline is None else "idle time"
-    title = f"What the {idle} is made of, in % of the window ({name}); sum {100 * total:.2f}"
+    title = f"What the {idle} is made of, % of the window; sum {100 * total:.2f}"
     shown = rounded_shares([part.share for part in parts])
     bar = [
         BarPart(part.name, part.share, text, colours.get(part.name, UNATTRIBUTED))

@@ -1,10 +1,12 @@
-"""Timeline cells: what takes most of each cell of a terminal's timeline, row by row."""
+"""Timeline cells: what each cell of a terminal's timeline shows, row by row."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.model import intervals
@@ -15,8 +17,10 @@ from bubbleviz.render.picture.selection import Selection, select
 from bubbleviz.render.rows import RankRow
 from bubbleviz.report.report import Report, View
 
+Floats = npt.NDArray[np.float64]
 #: What a cell holds beside the phases of COMPUTE, whose codes are smaller.
 OTHER_ITERATION, UNATTRIBUTED, BUBBLE, OUTSIDE = 20, 21, 22, 23
+_KINDS = (*map(int, COMPUTE), OTHER_ITERATION, UNATTRIBUTED, BUBBLE, OUTSIDE)
 
 
 @frozen
@@ -26,7 +30,7 @@ class CellRow:
     Attributes:
         row: the rank that is drawn, with those that it stands for.
         ratio: mean bubble ratio of these; None where it is unknown.
-        kinds: what takes most of each cell: the code of a phase, or one of those above.
+        kinds: what each cell shows: the code of a phase, or one of those above.
     """
 
     row: RankRow
@@ -79,13 +83,13 @@ def cells_of(report: Report, selection: Selection, most_rows: int, columns: int)
     kept = _kept(ratios, most_rows)
     edges = selection.start_ns + selection.span_ns * np.arange(columns + 1) // columns
     busy = _busy(report, iteration, selection.start_ns, selection.end_ns)
-    rows = []
-    for at in kept:
-        rank = selection.rows[at].rank.index
-        window = windows.get(rank, (selection.start_ns, selection.start_ns))
-        kinds = _kinds(busy, rank, window, edges)
-        rows.append(CellRow(selection.rows[at], ratios[at], kinds))
-    return TimelineCells(iteration, tuple(rows), len(ratios), selection.span_ns)
+    shown = [selection.rows[at] for at in kept]
+    shares = np.stack([_shares(busy, row.rank.index, windows, edges) for row in shown])
+    rows = tuple(
+        CellRow(row, ratios[at], kinds)
+        for at, row, kinds in zip(kept, shown, _diffused(shares), strict=True)
+    )
+    return TimelineCells(iteration, rows, len(ratios), selection.span_ns)
 
 
 def _ratio(report: Report, iteration: Iteration, row: RankRow) -> float | None:
@@ -139,25 +143,50 @@ def _busy(report: Report, iteration: Iteration, start_ns: int, end_ns: int) -> _
     )
 
 
-def _kinds(busy: _Busy, rank: int, window: tuple[int, int], edges: Ints) -> Ints:
-    """Return what takes most of each cell of a rank; of equals, the first phase."""
+def _shares(busy: _Busy, rank: int, windows: Mapping[int, tuple[int, int]], edges: Ints) -> Floats:
+    """Return how much of each cell of a rank each of the kinds takes, shape (kinds, cells)."""
     own = busy.rank == rank
     start_ns, end_ns, kind = busy.start_ns[own], busy.end_ns[own], busy.kind[own]
-    codes = sorted(set(kind.tolist()))
     low, high = edges[:-1], edges[1:]
 
     def covered(chosen: intervals.Intervals) -> Ints:
         return intervals.measure_within(chosen, low, high)
 
-    measures = [covered(intervals.union(start_ns, end_ns, kind == code)) for code in codes]
+    ran = set(kind.tolist())
+    measures = {code: covered(intervals.union(start_ns, end_ns, kind == code)) for code in ran}
     occupied = intervals.union(start_ns, end_ns)
-    counted = (np.array([window[0]], np.int64), np.array([max(window)], np.int64))
-    bubble = covered(intervals.difference(counted, occupied))
-    outside = high - low - covered(occupied) - bubble
-    table = np.stack((*measures, bubble, outside))
-    kinds: Ints = np.array([*codes, BUBBLE, OUTSIDE], np.int64)
-    most: Ints = kinds[table.argmax(axis=0)]
-    return most
+    begin, end = windows.get(rank, (edges[0], edges[0]))
+    window = (np.array([begin], np.int64), np.array([max(begin, end)], np.int64))
+    measures[BUBBLE] = covered(intervals.difference(window, occupied))
+    measures[OUTSIDE] = high - low - covered(occupied) - measures[BUBBLE]
+    nothing = np.zeros_like(low)
+    table = np.stack([measures.get(code, nothing) for code in _KINDS])
+    shares: Floats = table / np.maximum(high - low, 1)
+    return shares
+
+
+def _diffused(shares: Floats) -> Ints:
+    """Return one kind for each cell, so that each row shows all kinds as long as they took.
+
+    A cell that holds one kind shows it. Of several it shows the one that is most behind what it
+    took so far in this row: where operations are shorter than cells, the largest one would hide the
+    others all along.
+
+    Args:
+        shares: shape (rows, kinds, cells).
+    """
+    rows = np.arange(len(shares))
+    behind = np.zeros(shares.shape[:2])
+    kinds = np.zeros((len(shares), shares.shape[2]), np.int64)
+    for cell in range(shares.shape[2]):
+        share = shares[:, :, cell]
+        behind += share
+        most = np.where(share > 0, behind, -np.inf).argmax(axis=1)
+        behind[rows, most] -= 1
+        np.clip(behind, -1, 1, out=behind)
+        kinds[:, cell] = most
+    codes: Ints = np.array(_KINDS, np.int64)[kinds]
+    return codes
 
 
 def phases_shown(cells: TimelineCells) -> tuple[int, ...]:
