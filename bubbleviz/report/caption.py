@@ -32,10 +32,11 @@ def figure_caption(report: Report, iterations: Sequence[Iteration], rows: int) -
 
 
 def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str:
-    what = counted(len(iterations), "training iteration")
+    count = len(iterations)
+    what = "One training iteration" if count == 1 else counted(count, "training iteration")
     first = iterations[0]
     ran = report.schedule
-    name = "" if ran is None or ran.name is None else f" of the schedule {ran.name}"
+    name = "" if ran is None or ran.name is None else f" of the schedule {one_line(ran.name, 60)}"
     stages = {rank.stage for rank in report.ranks} - {None}
     whole = report.no_pipeline is None and len(stages) > 1
     where = counted(len(stages), "pipeline stage") if whole else counted(rows, "GPU")
@@ -52,7 +53,7 @@ def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str
     if share is not None:
         measured = f"; {100 * share:.1f} % of its time is {'bubble' if whole else 'idle'}"
         measured = measured.replace("its", "their") if len(iterations) > 1 else measured
-    return f"{what}{one_line(name, 60)} on {where}{each}{measured}."
+    return f"{what}{name} on {where}{each}{measured}."
 
 
 def _note(report: Report) -> Iterator[str]:

@@ -35,6 +35,7 @@ KNOWN = {
     *("begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule"),
     *("textbf", "emph", "times", "pm", "textbackslash", "textasciicircum", "textasciitilde"),
     *("textless", "textgreater", "textbar", "smallskip", "small", "setlength", "tabcolsep"),
+    *("footnotesize", "raggedright", "par"),
 }
 
 
@@ -148,14 +149,25 @@ def test_the_table_fits_into_one_of_two_columns(report: Report, tmp_path: Path) 
     compiled(tmp_path, render(minute, View()), "twocolumn")
 
 
-def test_the_caption_has_every_definition(report: Report) -> None:
-    text = render(report, View())
+def test_the_caption_is_a_sentence_and_the_note_has_every_definition(report: Report) -> None:
+    text = without_comments(render(report, View()))
     (caption,) = re.findall(r"\\caption\{(.*)\}", text)
+    (note,) = re.findall(r"\\raggedright Note: (.*)", text)
 
+    assert caption == r"Bubble ratios in \% over 3 training iterations on 4 ranks."
     for ratio in ratio_definitions():
-        assert rf"\emph{{{ratio.name}}}" in caption
-    assert r"1 $-$ sum of the ranks' compute / (ranks $\times$ (last end" in caption
-    assert "3 training iterations on 4 ranks" in caption
+        assert rf"\emph{{{ratio.name}}}" in note
+    assert r"1 $-$ sum of the ranks' compute / (ranks $\times$ (last end" in note
+
+
+def test_the_figure_stands_above_it_with_its_caption(report: Report) -> None:
+    text = render(report, View())
+
+    assert (
+        r"%     \caption{One training iteration of the schedule 1f1b on 4 pipeline stages with 8 "
+        r"microbatches; 27.3 \% of its time is bubble.}"
+    ) in text
+    assert r"\includegraphics{bubbles.pdf}" in text
 
 
 def test_what_is_not_known_is_a_dash_and_a_zero_has_no_sign(report: Report) -> None:

@@ -11,6 +11,7 @@ import pytest
 from bubbleviz.analyses.idle.report import BUSY
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.phases import COMPUTE as COMPUTE_PHASES
 from bubbleviz.render.picture.palette import (
     ACTIVITIES,
     BACKWARD_BOTH,
@@ -29,6 +30,7 @@ from bubbleviz.render.picture.palette import (
     luminance,
     shade_of,
 )
+from bubbleviz.render.trace.colours import RESERVED, reserved_colour
 
 Matrix = npt.NDArray[np.float64]
 
@@ -134,6 +136,15 @@ def test_one_chunk_has_no_shade_and_many_share_all() -> None:
     many = [shade_of(place, 20) for place in range(20)]
     assert (many[0], many[-1]) == (0, MAX_SHADES - 1)
     assert many == sorted(many)
+
+
+def test_chrome_has_a_colour_of_its_own_for_every_phase_and_cause() -> None:
+    assert list(RESERVED["operation"]) == [phase.label for phase in COMPUTE_PHASES]
+    assert list(RESERVED["bubble"]) == list(CAUSES)
+    names = [*RESERVED["operation"].values(), *RESERVED["bubble"].values()]
+    assert len(set(names)) == len(names)
+    assert reserved_colour("operation", "F 3") == RESERVED["operation"]["F"]
+    assert reserved_colour("iteration", "iteration 0") == reserved_colour("bubble", "") == ""
 
 
 def test_activities_have_the_names_that_are_told() -> None:

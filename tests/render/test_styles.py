@@ -242,7 +242,7 @@ def test_a_picture_is_described_in_one_sentence_and_a_note() -> None:
     root = parsed(render(report_of(one_f_one_b(4, 8)), PAPER_89))
 
     title = root.findtext(f"{SVG}title") or ""
-    assert title == ("1 training iteration on 4 pipeline stages; 27.3 % of its time is bubble.")
+    assert title == ("One training iteration on 4 pipeline stages; 27.3 % of its time is bubble.")
     note = root.findtext(f"{SVG}desc") or ""
     assert note.startswith("Bubble ratio (schedule): 1 - sum of the ranks' compute")
     assert note.endswith(".")

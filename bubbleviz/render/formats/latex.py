@@ -63,15 +63,14 @@ def _in_ascii(character: str) -> str:
 
 
 def render(report: Report, view: View) -> str:
-    """Return the table of the averaged iterations, whatever the view."""
+    """Return the table of the averaged iterations; the view is that of the figure alone."""
     from bubbleviz.report.relative_paths import with_relative_paths
 
-    del view
     report = with_relative_paths(report)
-    return "".join(f"{line}\n" for line in (*_comments(report), *_table(report)))
+    return "".join(f"{line}\n" for line in (*_comments(report, view), *_table(report)))
 
 
-def _comments(report: Report) -> Iterator[str]:
+def _comments(report: Report, view: View) -> Iterator[str]:
     from pathlib import Path
 
     from bubbleviz.report.methods import methods
@@ -82,10 +81,28 @@ def _comments(report: Report) -> Iterator[str]:
         yield f"% Profile: {_short(Path(profile.path).name)}"
     yield "% Methods, ready to paste:"
     yield f"%   {escaped(methods(report))}"
+    yield from _figure(report, view)
     if report.limitations:
         yield "% Limitations:"
     for limitation in report.limitations:
         yield f"%   {_short(limitation.what)}: {_short(limitation.reason)}"
+
+
+def _figure(report: Report, view: View) -> Iterator[str]:
+    """Yield how the picture stands in a paper, with its caption, as comments."""
+    from bubbleviz.render.picture.selection import select
+    from bubbleviz.report.caption import figure_caption
+
+    selection = select(report, view)
+    if selection is None:
+        return
+    caption = figure_caption(report, selection.iterations, len(selection.rows))
+    yield "% Figure, of --pdf bubbles.pdf --style paper --width 89mm:"
+    yield r"%   \begin{figure}"
+    yield r"%     \centering\includegraphics{bubbles.pdf}"
+    yield rf"%     \caption{{{escaped(caption.sentence)}}}"
+    yield rf"%     \footnotesize\raggedright Note: {escaped(caption.note)}\par"
+    yield r"%   \end{figure}"
 
 
 def _short(text: str) -> str:
@@ -100,7 +117,7 @@ def _table(report: Report) -> Iterator[str]:
     ordered = sorted(names, key=lambda name: name != report.headline)
     yield r"\begin{table}"
     yield r"  \centering"
-    yield rf"  \caption{{{_caption(report, ordered)}}}"
+    yield rf"  \caption{{{_caption(report)}}}"
     yield r"  \label{tab:bubble-ratios}"
     yield r"  \smallskip"  # plain classes leave none below a caption
     # All columns fit into one of two: 229 pt in the article class.
@@ -113,6 +130,9 @@ def _table(report: Report) -> Iterator[str]:
         yield rf"    {' & '.join(_cells(report, name))} \\"
     yield r"    \bottomrule"
     yield r"  \end{tabular}"
+    yield ""  # the note is a paragraph of its own
+    yield r"  \smallskip"
+    yield rf"  \footnotesize\raggedright {_note(report, ordered)}\par"
     yield r"\end{table}"
 
 
@@ -146,10 +166,20 @@ def _measure(report: Report) -> str:
     return "Bubble ratios" if report.no_pipeline is None else "Idle time in iterations"
 
 
-def _caption(report: Report, ordered: list[str]) -> str:
-    """Return the caption of the table, with the definitions of its rows."""
-    from bubbleviz.count.ratios import ratio_definitions
+def _caption(report: Report) -> str:
+    """Return the caption of the table: one sentence."""
     from bubbleviz.model.texts import counted
+
+    return (
+        rf"{_measure(report)} in \% over "
+        f"{counted(report.summary.iterations, 'training iteration')} on "
+        f"{counted(len(report.ranks), 'rank')}."
+    )
+
+
+def _note(report: Report, ordered: list[str]) -> str:
+    """Return the note below the table: definitions of its rows and columns, and warnings."""
+    from bubbleviz.count.ratios import ratio_definitions
 
     definitions = {s.name: s.definition for s in ratio_definitions()}
     meanings = "; ".join(
@@ -157,16 +187,11 @@ def _caption(report: Report, ordered: list[str]) -> str:
         f"{_formula(definitions[name])}"
         for name in ordered
     )
-    head = (
-        rf"{_measure(report)} in \% over "
-        f"{counted(report.summary.iterations, 'training iteration')} on "
-        f"{counted(len(report.ranks), 'rank')}: {meanings}."
-    )
-    tail = (
+    columns = (
         r" SD: standard deviation. CI: confidence interval of the mean (Student's $t$, half "
         r"width). ms: mean length of the window. B/C: bubble / compute."
     )
-    return head + tail + "".join(_warnings(report))
+    return f"Note: {meanings}.{columns}{''.join(_warnings(report))}"
 
 
 def _formula(definition: str) -> str:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.render.trace.colours import reserved_colour
 from bubbleviz.render.trace.trace import Trace
 from bubbleviz.render.trace.tracks import Argument, Counter, Numbers, Process, SliceTrack
 
@@ -83,7 +84,7 @@ def _slices(track: SliceTrack, process: int, first: int) -> str:
     table = _table(
         len(track.names),
         ',\n{"ph":"X","name":',
-        _chosen(list(map(_text, track.names.texts)), track.names.code),
+        _chosen([_named(track, text) for text in track.names.texts], track.names.code),
         f',"cat":"{track.category}",',
         *where.T,
         ',"dur":',
@@ -94,6 +95,12 @@ def _slices(track: SliceTrack, process: int, first: int) -> str:
         _flow_ends(track, where),
     )
     return "".join(table.ravel().tolist())
+
+
+def _named(track: SliceTrack, name: str) -> str:
+    """Return the name of a slice, and its colour if it has one."""
+    colour = reserved_colour(track.category, name)
+    return f'{_text(name)},"cname":"{colour}"' if colour else _text(name)
 
 
 def _argument(comma: str, argument: Argument) -> _Column:
