@@ -24,7 +24,7 @@ from bubbleviz.conventions.globs import binds_of
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys import direct_reader
-from bubbleviz.sources.nsys.direct_reader import OPEN_END
+from bubbleviz.sources.nsys.direct_reader import ABSENT
 from bubbleviz.sources.nsys.export import Export, opened
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.range_log import LastingStretch
@@ -89,13 +89,13 @@ def _direct_names(export: Export, globs: tuple[str, ...]) -> Any:
     if rows is None:
         return None
     *numbers, text_id = rows.values.tolist()
-    numbers[1] = [None if end == OPEN_END else end for end in numbers[1]]
+    numbers[1] = [None if end == ABSENT else end for end in numbers[1]]
     return list(zip(*numbers, rows.texts, text_id, strict=True))
 
 
 def _without_null(rows: Any) -> Any:
-    """Return rows in which a missing number of a text is -1."""
-    return [(*row[:-1], -1 if row[-1] is None else row[-1]) for row in rows]
+    """Return rows in which a missing number of a text is that of the C part."""
+    return [(*row[:-1], ABSENT if row[-1] is None else row[-1]) for row in rows]
 
 
 def _lasting(export: Export, shortest_ns: int) -> tuple[Any, Any]:
@@ -567,6 +567,46 @@ def test_a_key_that_selects_rows_is_left_to_sqlite(tmp_path: Path, key: str) -> 
     with opened(str(path)) as export:
         assert export.direct is not None
         assert not export.direct.reads("ranges/named")
+
+
+_EVERY_RANGE = ", ".join(f'"{name}" INT' for name in NVTX_COLUMNS) + ", text TEXT"
+
+
+@pytest.mark.parametrize("key", ["start", "end", "globalTid"])
+def test_a_key_by_which_long_ranges_are_selected(tmp_path: Path, key: str) -> None:
+    """It is stored as NULL, which is no time and no thread."""
+    columns = _EVERY_RANGE.replace(f'"{key}" INT', f'"{key}" INTEGER PRIMARY KEY')
+    _compare(_edited(tmp_path, *_rebuilt_ranges(columns)))
+
+
+def test_a_registered_name_of_number_minus_1(tmp_path: Path) -> None:
+    """It is no missing name."""
+    path = _edited(
+        tmp_path,
+        "INSERT INTO StringIds VALUES (-1, 'F0.0.0')",
+        "UPDATE NVTX_EVENTS SET text = NULL, textId = -1 WHERE rowid % 5 = 0",
+        "UPDATE NVTX_EVENTS SET text = NULL, textId = NULL WHERE rowid % 5 = 1",
+    )
+    _compare(path)
+
+
+def test_a_number_of_two_registered_names(tmp_path: Path) -> None:
+    path = _edited(
+        tmp_path,
+        "ALTER TABLE StringIds RENAME TO other",
+        "CREATE TABLE StringIds (id INT, value TEXT)",
+        "INSERT INTO StringIds SELECT id, value FROM other UNION ALL SELECT id, 'x' FROM other",
+        "UPDATE NVTX_EVENTS SET text = NULL, textId = (SELECT MAX(id) FROM other)",
+    )
+    _compare(path)
+
+
+def test_a_type_whose_letters_are_not_sqlites(tmp_path: Path) -> None:
+    """Dotless i is no i: a column of this type holds floating-point numbers."""
+    path = _edited(tmp_path, *_rebuilt(f'"start" "REAL \u0131NT", "end" INT, {_REST}'))
+    with opened(str(path)) as export:
+        assert export.direct is not None
+        assert not export.direct.reads("gpu_work/kernels")
 
 
 def test_a_pattern_with_nul_is_left_to_sqlite() -> None:

@@ -261,6 +261,24 @@ def test_views_and_virtual_tables_are_refused(
     assert f"{table} is a view or a virtual table" in process.stderr
 
 
+@pytest.mark.parametrize("switch", ["1", "0"])
+@pytest.mark.parametrize("name", ["_rowid_", "_ROWID_"])
+@pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS", "StringIds"])
+def test_a_column_that_hides_row_numbers_is_refused(
+    tmp_path: Path,
+    table: str,
+    name: str,
+    switch: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("BUBBLEVIZ_NATIVE", switch)
+    path = changed(tmp_path / "a.sqlite", f'ALTER TABLE {table} ADD COLUMN "{name}" INT')
+
+    assert main(["analyze", str(path)]) == 1
+    assert f"{table} has a column named _rowid_" in capsys.readouterr().err
+
+
 def test_other_views_are_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = changed(
         tmp_path / "a.sqlite",

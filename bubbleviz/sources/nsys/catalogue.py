@@ -21,6 +21,8 @@ from bubbleviz.sources.nsys.queries import Query, query, tables
 
 #: So many steps of SQLite's machine take some milliseconds.
 _STEPS = 1_000_000
+#: What queries call the number of a row; a column of this name would stand for it.
+_ROW_NUMBER = "_rowid_"
 
 
 class _Signals:
@@ -69,14 +71,19 @@ class Catalogue:
         """Return how the file stores the columns of tables that queries read, as schema.sql does.
 
         Raises:
-            ProfileError: the file is damaged, or a view or a virtual table stands for one: such
-                may give rows without end.
+            ProfileError: the file is damaged; or a view or a virtual table stands for one: such
+                may give rows without end; or one hides its row numbers, by which it is read.
         """
         rows = self.rows(query("schema"), {"names": _names_of_tables()})
-        for relation, root_page, *_ in rows:
+        for relation, root_page, _, _, column, *_ in rows:
             if not root_page:
                 raise ProfileError(
                     f"{self.path}: {relation} is a view or a virtual table, which no export of "
+                    f"nsys has; {EXPORT_AGAIN}"
+                )
+            if str(column).lower() == _ROW_NUMBER:
+                raise ProfileError(
+                    f"{self.path}: {relation} has a column named {_ROW_NUMBER}, which no export of "
                     f"nsys has; {EXPORT_AGAIN}"
                 )
         return [row for row in rows if row[4] is not None]

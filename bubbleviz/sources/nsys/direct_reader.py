@@ -43,7 +43,7 @@ _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 #: Pages of strings that are looked through at once, in some 20 ms, so that Ctrl-C is soon heard.
 _STRING_PAGES = 4096
 #: Stands for NULL where NULL means something.
-OPEN_END = -(1 << 63)
+ABSENT = -(1 << 63)
 
 
 @frozen
@@ -72,6 +72,7 @@ class Source:
         text: column of texts; "" for none.
         kind: column of kinds, where rows of some kinds are selected.
         text_id: column of numbers of texts.
+        key: column that must be the row number, as the query sorts by it; "" where it does not.
     """
 
     table: str
@@ -80,6 +81,7 @@ class Source:
     text: str = ""
     kind: str = ""
     text_id: str = ""
+    key: str = ""
 
 
 _START, _END = SourceColumn("start"), SourceColumn("end")
@@ -107,11 +109,11 @@ SOURCES: Mapping[str, Source] = {
         "NVTX_EVENTS",
         (
             _START,
-            SourceColumn("end", Null.DISTINCT, OPEN_END),
+            SourceColumn("end", Null.DISTINCT, ABSENT),
             SourceColumn("eventType"),
             _THREAD,
             SourceColumn("endGlobalTid", Null.MISSING),
-            SourceColumn("textId", Null.MISSING),
+            SourceColumn("textId", Null.DISTINCT, ABSENT),
         ),
         view="views/ranges/current",
         text="text",
@@ -119,7 +121,7 @@ SOURCES: Mapping[str, Source] = {
         text_id="textId",
     ),
     "strings/matching": Source(
-        "StringIds", (SourceColumn("id"),), view="views/strings/current", text="value"
+        "StringIds", (SourceColumn("id"),), view="views/strings/current", text="value", key="id"
     ),
 }
 
@@ -170,16 +172,22 @@ def stored_tables(rows: Sequence[tuple[object, ...]]) -> Mapping[str, StoredTabl
 def _stored_table(rows: Sequence[tuple[object, ...]]) -> StoredTable:
     root, definition = rows[0][1], str(rows[0][2])
     keys = [row for row in rows if row[6]]
-    alone = len(keys) == 1 and str(keys[0][5]).upper() == "INTEGER"
+    alone = len(keys) == 1 and _declared(keys[0][5]) == "INTEGER"
     plain = not any(row[7] for row in rows) and not (alone and _DESCENDING.search(definition))
     return StoredTable(
         root if isinstance(root, int) else 0,
         {
-            str(name): StoredColumn(int(str(place)), str(kind).upper(), bool(key) and alone)
+            str(name): StoredColumn(int(str(place)), _declared(kind), bool(key) and alone)
             for _, _, _, place, name, kind, key, _ in rows
         },
         plain,
     )
+
+
+def _declared(kind: object) -> str:
+    """Return a type in the capitals of ASCII, which are all that SQLite knows."""
+    text = str(kind)
+    return text.upper() if text.isascii() else text
 
 
 class DirectReader:
@@ -291,7 +299,8 @@ class DirectReader:
             bounds: the first and the last row.
         """
         query = "ranges/named"
-        if not self.reads(query):
+        # One range has one name only where the numbers of strings are a key.
+        if not (self.reads(query) and self.reads("strings/matching")):
             return None
         table = self._tables[query]
         start, end, _, thread, *_ = table.columns
@@ -402,12 +411,13 @@ def _open_table(
     texts = not source.text or (
         text is not None and any(kind in text.declared_type for kind in _TEXT_TYPES)
     )
-    # A key is stored as NULL, and rows are selected by what is stored.
-    keys = [c for c in (source.kind, source.text_id) if c and table.columns[c].is_key]
-    if keys or not table.plain:
-        return "has computed columns or an unusual key"
     if not texts or None in columns:
         return "has columns of unusual types, or lacks one"
+    # A key is stored as NULL, and rows of some kinds are selected by what is stored.
+    keys = {name for name, column in table.columns.items() if column.is_key}
+    selected = {column.name for column in source.columns} if source.kind else set()
+    if keys & selected or not {source.key} <= keys | {""} or not table.plain:
+        return "has computed columns or an unusual key"
     leaves = functions.leaves(file, table.root)
     if leaves is None:
         return "has an unusual tree of pages, or memory was short"

@@ -12,6 +12,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.database import Binds, Database
+from bubbleviz.sources.nsys.direct_reader import ABSENT
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import RANGE_ROWS, event_types, kinds_in
@@ -39,7 +40,7 @@ class LastingStretch(Stretch):
             return super().rows(readers)
         start_ns, end_ns, _, thread, _, text_id = found.values.tolist()
         named = zip(text_id, found.texts, strict=True)
-        registered = {i for i, text in named if text is None and i != NONE}
+        registered = {i for i, text in named if text is None and i != ABSENT}
         names = _strings(readers.database(), registered) if registered else {}
         texts = [
             names.get(i) if text is None else text

@@ -17,7 +17,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.database import Binds
-from bubbleviz.sources.nsys.direct_reader import OPEN_END
+from bubbleviz.sources.nsys.direct_reader import ABSENT
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.scan import Readers, Scan, Stretch
 
@@ -128,7 +128,7 @@ class _NamedStretch(Stretch):
         if rows is None:
             return super().rows(readers)
         *numbers, text_id = rows.values.tolist()
-        numbers[1] = [None if end == OPEN_END else end for end in numbers[1]]
+        numbers[1] = [None if end == ABSENT else end for end in numbers[1]]
         return list(zip(*numbers, rows.texts, text_id, strict=True))
 
     def _binds(self) -> Binds:
