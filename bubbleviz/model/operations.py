@@ -298,7 +298,8 @@ class RankCoverage:
 class ProfileSummary:
     """One input file: what it is, what was linked, and how its clock was moved.
 
-    ``clock_uncertainty_ns`` None means that nothing bounds it. The counts and sums are those of
+    ``clock_uncertainty_ns`` None means that nothing bounds it; ``session_utc_ns`` is its host's UTC
+    when recording began, None where the file does not say. The counts and sums are those of
     the JSON report: ``attributed_kernels`` counts kernels of any operation, communication
     included, ``gpu_ns`` sums durations of compute kernels.
     """
@@ -321,3 +322,4 @@ class ProfileSummary:
     clock_drift_ppm: float = 0.0
     clock_t0_ns: int = 0
     clock_uncertainty_ns: int | None = 0
+    session_utc_ns: int | None = None

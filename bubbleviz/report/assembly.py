@@ -133,6 +133,7 @@ def _profile_summaries(recordings: Sequence[Recording], run: Run) -> tuple[Profi
                 clock_drift_ppm=clock.drift_ppm,
                 clock_t0_ns=clock.t0_ns,
                 clock_uncertainty_ns=clock.uncertainty_ns,
+                session_utc_ns=source.session_utc_ns,
             )
         )
     return tuple(summaries)

@@ -31,6 +31,7 @@ from bubbleviz.render.picture.palette import (
     CAUSES,
     COMMUNICATION,
     MAX_SHADES,
+    OPTIMIZER,
     UNATTRIBUTED,
     Paint,
     number_colour,
@@ -76,6 +77,11 @@ def packed(
         "names": timeline.names,
         "paints": [_paint_entry(each) for each in paints.used],
         "unattributed_colour": UNATTRIBUTED,
+        "part_colours": {
+            "unattributed": UNATTRIBUTED,
+            "next iterations": UNATTRIBUTED,
+            "optimizer": OPTIMIZER,
+        },
         "phases": [phase.label for phase in Phase],
         "compute_phases": [int(phase) for phase in COMPUTE],
         "causes": [
@@ -87,6 +93,7 @@ def packed(
                 "name": ratio.name,
                 "summary": ratio.summary,
                 "definition": ratio.definition,
+                "words": ratio.words,
                 "work": ratio.work.name.lower(),
             }
             for ratio in ratio_definitions()

@@ -24,6 +24,7 @@ from bubbleviz.render.picture.palette import DARK, LIGHT
 #: In the order in which they build on each other.
 _SCRIPTS = (
     "columns",
+    "meanings",
     "words",
     "run",
     "spent",
@@ -34,6 +35,8 @@ _SCRIPTS = (
     "timeline",
     "charts",
     "tables",
+    "parts",
+    "details",
     "main",
 )
 #: What the page calls of the charting library.

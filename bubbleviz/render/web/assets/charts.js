@@ -47,7 +47,7 @@ function causesSpec(run) {
       color: { field: "cause", type: "nominal", title: null, scale: { domain: used.map((own) => own.name), range: used.map((own) => own.colour) } },
       order: { field: "place" },
       tooltip: [
-        { field: "label", title: byStage ? "stage" : "rank" }, { field: "cause" }, { field: "ms", title: "ms", format: ",.3f" },
+        { field: "label", title: byStage ? "stage" : "rank" }, { field: "cause" }, { field: "ms", title: "ms", format: ",.3~g" },
       ],
     },
   };
@@ -56,11 +56,11 @@ function causesSpec(run) {
 // What a heat map can show: how its cells are coloured, and what of an operation they take.
 const MEASURES = {
   time: {
-    title: "ms", format: ",.3f", of: (own, row) => own.length_ns[row] / 1e6,
+    title: "ms", format: ",.3~g", of: (own, row) => own.length_ns[row] / 1e6,
     scale: { scheme: "viridis", reverse: true, zero: false },
   },
   slowness: {
-    title: "times the median of its stage", format: ".3f", of: (own, row) => own.thousandths[row] / 1000,
+    title: "times the median of its stage", format: ".3~g", of: (own, row) => own.thousandths[row] / 1000,
     scale: { domain: [0.5, 1, 1.5], range: ["#2b6cb0", "#f4f4f2", "#b3261e"], clamp: true },
   },
 };
@@ -144,7 +144,7 @@ function trendSpec(run) {
       y: { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".1%" }, scale: { zero: true } },
       color: { field: "definition", type: "nominal", title: null, scale: { domain: names, range: ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"] } },
       shape: { field: "averaged", type: "nominal", title: null, scale: { domain: ["averaged", "not averaged"], range: ["circle", "triangle-up"] }, legend: values.some((own) => own.averaged !== "averaged") ? {} : null },
-      tooltip: [{ field: "iteration" }, { field: "definition" }, { field: "ratio", format: ".4%" }, { field: "averaged", title: " " }],
+      tooltip: [{ field: "iteration" }, { field: "definition" }, { field: "ratio", format: ".3p" }, { field: "averaged", title: " " }],
     },
   };
 }

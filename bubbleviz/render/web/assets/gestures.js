@@ -13,7 +13,16 @@ class Gestures {
     canvas.addEventListener("pointerdown", (event) => this.pressed(event));
     canvas.addEventListener("pointermove", (event) => this.pointed(event));
     canvas.addEventListener("pointerup", (event) => this.released(event));
-    canvas.addEventListener("pointercancel", () => { this.drag = null; });
+    canvas.addEventListener("pointercancel", () => {
+      this.drag = null;
+      this.left();
+    });
+    // What lies under the pointer moves away, or the page is left.
+    addEventListener("scroll", () => this.left(), { passive: true, capture: true });
+    addEventListener("blur", () => this.left());
+    addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.left();
+    });
     canvas.addEventListener("pointerleave", () => this.left());
     canvas.addEventListener("dblclick", (event) => this.twice(event));
     canvas.addEventListener("keydown", (event) => this.keyed(event));
@@ -82,7 +91,9 @@ class Gestures {
       if (band) this.at.callbacks.iteration?.(band.index);
       return;
     }
-    this.at.select(this.at.hit(x, y)?.row ?? -1);
+    const found = this.at.hit(x, y);
+    if (found?.bubble >= 0) this.at.selectBubble(found.bubble);
+    else this.at.select(found?.row ?? -1);
   }
 
   twice(event) {
@@ -96,7 +107,7 @@ class Gestures {
 
   hover(x, y) {
     const found = this.at.hit(x, y);
-    const changed = found?.row !== this.at.hovered?.row;
+    const changed = found?.row !== this.at.hovered?.row || found?.bubble !== this.at.hovered?.bubble;
     this.at.hovered = found;
     const lines = found ? this.at.callbacks.describe(found) : [];
     this.at.tip.replaceChildren(...lines.map((line, at) => element(at ? "div" : "strong", {}, line)));
@@ -115,6 +126,7 @@ class Gestures {
   }
 
   left() {
+    if (this.at.tip.hidden && !this.at.hovered) return;
     this.unhover();
     this.at.draw();
   }
@@ -127,12 +139,21 @@ class Gestures {
       "+": () => this.at.zoom(1 / 1.5), "=": () => this.at.zoom(1 / 1.5), "-": () => this.at.zoom(1.5),
       0: () => this.at.whole(), Home: () => this.at.whole(),
       n: () => this.at.step(1, 0), p: () => this.at.step(-1, 0),
+      b: () => this.at.stepBubble(event.shiftKey ? -1 : 1),
       s: () => this.at.setWindow([this.at.fromNs, this.at.untilNs]),
-      Escape: () => { this.at.select(-1); this.at.setWindow(null); },
+      Escape: () => this.escape(),
     };
     const act = keys[event.key] ?? keys[event.key.toLowerCase()];
     if (!act) return;
     event.preventDefault();
+    this.left();
     act();
+  }
+
+  // What was opened last is closed first.
+  escape() {
+    if (this.drag) this.drag = null;
+    if (this.at.window && this.at.selected < 0 && this.at.selectedBubble < 0) this.at.setWindow(null);
+    else this.at.select(-1);
   }
 }

@@ -14,14 +14,14 @@ class Marks {
 
   paintMarks() {
     const { context: c, run } = this.at;
-    const { rank, start_ns: start, length_ns: length } = run.operations;
+    const { rank } = run.operations;
     const place = new Map(this.at.rows.map((row, at) => [row.rank, at]));
-    const box = (row, colour, thick) => {
-      const at = place.get(rank[row]);
-      if (at === undefined || length[row] < 0) return;
-      const [left, right] = [this.at.x(start[row]), this.at.x(start[row] + length[row])];
+    const box = ({ rank: ranks, start_ns: starts, length_ns: lengths }, row, thick) => {
+      const at = place.get(ranks[row]);
+      if (at === undefined || lengths[row] < 0) return;
+      const [left, right] = [this.at.x(starts[row]), this.at.x(starts[row] + lengths[row])];
       if (right < this.at.gutter || left > this.at.width) return;
-      c.strokeStyle = colour;
+      c.strokeStyle = this.at.ink.text;
       c.lineWidth = thick;
       c.strokeRect(left, this.at.top(at) + 1, Math.max(right - left, 1), this.at.rowHeight - 2);
     };
@@ -31,8 +31,12 @@ class Marks {
     c.clip();
     if (this.at.lanes.critical) for (const row of run.critical) this.paintCritical(row, place.get(rank[row]));
     this.paintChain(place);
-    if (this.at.selected >= 0) box(this.at.selected, this.at.ink.text, 2.5);
-    else if (this.at.hovered?.row >= 0) box(this.at.hovered.row, this.at.ink.text, 1.5);
+    const { operations, bubbleRows } = run;
+    const { selected, selectedBubble, hovered } = this.at;
+    if (selected >= 0) box(operations, selected, 2.5);
+    else if (selectedBubble >= 0) box(bubbleRows, selectedBubble, 2.5);
+    if (hovered?.row >= 0 && hovered.row !== selected) box(operations, hovered.row, 1.5);
+    else if (hovered?.bubble >= 0 && hovered.bubble !== selectedBubble) box(bubbleRows, hovered.bubble, 1.5);
     c.restore();
   }
 

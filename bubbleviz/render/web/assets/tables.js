@@ -12,7 +12,7 @@ function headlineOf(report) {
   const low = report.summary.bubble_low[report.headline]?.mean ?? spread.mean;
   const outside = spread.mean - low > NOTICEABLE
     ? `; ${percent(low)} with compute outside every operation counted as work` : "";
-  return [percent(spread.mean), range + (marks ? `; ${marks}` : "") + outside + kernels];
+  return [spread.mean, range + (marks ? `; ${marks}` : "") + outside + kernels];
 }
 
 // Notes beside a ratio: its clock bounds, and why it is not that of a whole pipeline.
@@ -20,7 +20,7 @@ function marksOf(report, name) {
   const interval = report.summary.bubble_interval?.[name];
   const needs = report.iterations.some((own) => own.bubble_interval && name in own.bubble_interval);
   const notes = [];
-  if (interval && interval[0] < interval[1]) notes.push(`clock bounds ${percent(interval[0], 3)} to ${percent(interval[1], 3)}`);
+  if (interval && interval[0] < interval[1]) notes.push(`clock bounds ${between(interval)} %`);
   if (needs && report.iterations.some((own) => own.clocks_contradict)) notes.push("! clocks contradict each other");
   // A report without codes has the words of one alone.
   const texts = report.restrictions?.map((own) => own.text || own.code) ?? [report.restriction];
@@ -28,79 +28,85 @@ function marksOf(report, name) {
   return notes.join("; ");
 }
 
+// Two ratios in percent, with as many places as tell them apart.
+function between([low, high]) {
+  const places = [1, 2, 3, 4, 5, 6].find((own) => (100 * low).toFixed(own) !== (100 * high).toFixed(own)) ?? 6;
+  return `${(100 * low).toFixed(places)} to ${(100 * high).toFixed(places)}`;
+}
+
 function ratiosTable(run) {
   const { report } = run;
   const { summary } = report;
+  const unit = commonUnit(Object.values(summary.window_ns).map((own) => own?.mean));
   const rows = run.ratioDefinitions.filter((own) => summary.bubble_ratio[own.name]).map((own) => {
     const spread = summary.bubble_ratio[own.name];
     const window = summary.window_ns[own.name];
     return [
       own.name === report.headline ? element("strong", {}, own.name) : own.name,
-      percent(spread.mean), percent(spread.std), percent(spread.min), percent(spread.max), spread.ci95 === null ? "–" : `± ${percent(spread.ci95)}`, spread.n,
-      percent(summary.bubble_low[own.name]?.mean), percent(summary.bubble_overhead[own.name]?.mean), milliseconds(window?.mean), milliseconds(window?.std), marksOf(report, own.name),
+      share(spread.mean), share(spread.std), share(spread.min), share(spread.max), share(spread.ci95), spread.n,
+      share(summary.bubble_low[own.name]?.mean), share(summary.bubble_overhead[own.name]?.mean), time(window?.mean, unit), time(window?.std, unit), marksOf(report, own.name),
     ];
   });
-  const made = table(null, ["definition", "mean", "SD", "min", "max", "95 % CI", "n", "lower bound", "bubble / compute", "window, ms", "window SD, ms", ""], rows);
-  made.id = "ratios";
-  made.classList.add("last-text");
-  return made;
+  return table(null, ["definition", "mean", "SD", "min", "max", "95 % CI", "n", "lower bound", "bubble / compute", `window, ${unit[1]}`, `window SD, ${unit[1]}`, "notes"], rows, { id: "ratios", lastText: true });
 }
 
 function definitions(run) {
   return element("dl", {}, ...run.ratioDefinitions.flatMap((own) => [
-    element("dt", {}, own.name), element("dd", {}, `${own.summary}: ${own.definition}`),
+    element("dt", {}, own.name), element("dd", {}, `${own.words}. ${own.definition}`),
   ]));
 }
 
-function causesTable(run) {
-  const sums = run.report.summary.cause_ns[run.report.headline] ?? {};
-  const total = Object.values(sums).reduce((a, b) => a + b, 0);
-  if (!total) return element("p", { class: "quiet" }, "No averaged iteration has idle time.");
-  const n = windowsOf(run);
-  const rows = run.data.causes.filter(({ name }) => sums[name]).sort((a, b) => sums[b.name] - sums[a.name]).map((own) => [
-    element("span", {}, swatch(own.colour), own.name), milliseconds(sums[own.name] / n), percent(sums[own.name] / total, 1), own.meaning,
-  ]);
-  const made = table("mean of a rank in an averaged iteration", ["cause", "ms", "share", "meaning"], rows);
-  made.classList.add("last-text");
-  return made;
+function meanOf(own, of) {
+  const values = own.map(of).filter((value) => value !== null && value !== undefined);
+  return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
 }
 
-// The number of windows of ranks that the averages of the primary ratio are over.
-function windowsOf(run) {
-  const name = run.report.headline;
-  const averaged = run.report.iterations.filter((own) => own.averaged && own.bubble_ratio[name] !== null);
-  return averaged.reduce((sum, own) => sum + own.ranks.filter((entry) => name in entry.cause_ns).length, 0);
+// What the averaged iterations say of each rank.
+function entriesByRank(run) {
+  const averaged = run.report.iterations.filter((own) => own.averaged);
+  return run.report.ranks.map((rank) => averaged.flatMap((own) => own.ranks.filter((entry) => entry.rank === rank.index)));
 }
 
 // Busy time and bubble of each rank, mean of the averaged iterations.
 function ranksTable(run) {
   const { report } = run;
-  const averaged = report.iterations.filter((own) => own.averaged);
-  const entries = report.ranks.map((rank) => averaged.flatMap((own) => own.ranks.filter((entry) => entry.rank === rank.index)));
+  const entries = entriesByRank(run);
   const phases = run.data.compute_phases.map((code) => run.data.phases[code]).filter((phase) => entries.flat().some((own) => own.busy_ns[phase]));
-  const mean = (own, of) => {
-    const values = own.map(of).filter((value) => value !== null && value !== undefined);
-    return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
-  };
-  const rows = report.ranks.map((rank, at) => [
-    element("span", {}, run.rankLabel(rank.index)),
-    ...phases.map((phase) => milliseconds(mean(entries[at], (own) => own.busy_ns[phase] ?? 0))),
-    milliseconds(mean(entries[at], (own) => own.bubble_ns[report.headline])),
-    percent(mean(entries[at], (own) => own.bubble_ratio[report.headline])),
-    percent(mean(entries[at], (own) => own.compute_ns ? (own.compute_ns - own.active_ns) / own.compute_ns : null)),
+  const times = report.ranks.map((_, at) => [
+    ...phases.map((phase) => meanOf(entries[at], (own) => own.busy_ns[phase] ?? 0)), meanOf(entries[at], (own) => own.bubble_ns[report.headline]),
   ]);
-  return table("busy time by phase in milliseconds, mean of an averaged iteration; launch gaps: share of busy time in which no kernel runs",
-    ["rank", ...phases, "bubble", "ratio", "launch gaps"], rows);
+  const unit = commonUnit(times.flat());
+  const rows = report.ranks.map((rank, at) => [
+    element("span", {}, run.rankLabel(rank.index)), ...times[at].map((ns) => time(ns, unit)),
+    share(meanOf(entries[at], (own) => own.bubble_ratio[report.headline])),
+    share(meanOf(entries[at], (own) => own.compute_ns ? (own.compute_ns - own.active_ns) / own.compute_ns : null)),
+  ]);
+  return table(`busy time by phase and bubble in ${unit[1]}, mean of an averaged iteration`,
+    ["rank", ...phases, "bubble", "ratio", "launch gaps"], rows, { id: "ranks" });
+}
+
+// How long ranks communicated, mean of the averaged iterations; null where none did.
+function communicationTable(run) {
+  const columns = ["wait", "transfer", "exposed", "communication"];
+  const entries = entriesByRank(run);
+  const times = entries.map((all) => columns.map((name) => meanOf(all, (own) => own.communication?.[`${name}_ns`])));
+  if (!times.flat().some((ns) => ns > 0)) return null;
+  const unit = commonUnit(times.flat());
+  const rows = run.report.ranks.map((rank, at) => [
+    element("span", {}, run.rankLabel(rank.index)), ...times[at].map((ns) => time(ns, unit)),
+    share(times[at][3] ? meanOf(entries[at], (own) => own.communication?.overlapped_ns) / times[at][3] : null),
+  ]);
+  return table(`in ${unit[1]}, mean of an averaged iteration`, ["rank", "wait", "transfer", "exposed", "kernels", "overlap"], rows, { id: "communications" });
 }
 
 // Unattributed compute, by name of its kernels.
 function outside(run) {
   const { unattributed_kernels: all } = run.report;
   if (!all?.length) return [];
-  const rows = all.slice(0, 40).map((own) => [element("span", { class: "path" }, clean(own.name, 120)), run.rankLabel(own.rank), own.count, milliseconds(own.gpu_ns), clean(own.where, 120)]);
-  const made = table(null, ["kernel", "rank", "n", "ms", "launched"], rows, { left: 2 });
-  made.classList.add("last-text");
-  return [element("h3", {}, "Largest unattributed compute"), element("div", { class: "wide" }, made)];
+  const unit = commonUnit(all.map((own) => own.gpu_ns));
+  const rows = all.slice(0, 40).map((own) => [element("span", { class: "path" }, clean(own.name, 120)), run.rankLabel(own.rank), grouped(own.count), time(own.gpu_ns, unit), clean(own.where, 120)]);
+  const made = table(null, ["kernel", "rank", "n", `time, ${unit[1]}`, "launched"], rows, { left: 2, lastText: true });
+  return [element("h3", {}, "Largest unattributed compute"), ...explained("largest unattributed compute", made)];
 }
 
 // Other schedules at the measured times, where the report has them.
@@ -108,69 +114,77 @@ function alternatives(run) {
   const { alternatives: others } = run.report;
   if (!others) return [];
   const heading = element("h3", {}, "Other schedules at these times");
-  if (!others.rows.length) return [heading, element("p", { class: "quiet" }, clean(others.reason ?? "", 300))];
+  if (!others.rows.length) return [heading, quiet(clean(others.reason ?? "", 300))];
   // Where iterations overlap, the ranks' own windows are compared, not makespans.
   const stage = others.window === "stage";
-  const time = (own) => (stage ? own.cost_ms : own.makespan_ms);
+  const lengthNs = (own) => { const ms = stage ? own.cost_ms : own.makespan_ms; return ms === null ? null : ms * 1e6; };
+  const unit = commonUnit(others.rows.map(lengthNs));
   const rows = others.rows.map((own) => [
-    clean(own.name, 60), time(own) === null ? "–" : grouped(time(own), 3), percent(own.bubble_ratio), percent(own.speedup),
-    own.peak_activations === null ? "–" : grouped(own.peak_activations, 2), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
+    clean(own.name, 60), time(lengthNs(own), unit), share(own.bubble_ratio), share(own.speedup),
+    own.peak_activations === null ? "–" : significant(own.peak_activations), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
   ]);
-  const made = table(null, ["schedule", stage ? "stage window, ms" : "iteration, ms", "ratio", "speed-up", "activations", "fits in the same memory"], rows);
-  made.classList.add("last-text");
-  return [heading, element("div", { class: "wide" }, made)];
-}
-
-function swatch(colour) {
-  const made = element("span", { class: "swatch", "aria-hidden": "true" });
-  made.style.background = colour;
-  return made;
+  const made = table(null, ["schedule", `${stage ? "stage window" : "iteration"}, ${unit[1]}`, "ratio", "speed-up", "activations", "fits in the same memory"], rows, { lastText: true });
+  return [heading, ...explained("other schedules", made)];
 }
 
 function phaseTimesTable(run) {
-  const rows = run.report.phase_times.map((own) => [
-    own.stage ?? "–", own.chunk ?? "–", own.phase, own.n, milliseconds(own.median_ns), milliseconds(own.std_ns), milliseconds(own.min_ns), milliseconds(own.max_ns), milliseconds(own.first_ns), milliseconds(own.last_ns),
-  ]);
-  return table("in milliseconds; first and last: of the first and the last microbatch", ["stage", "chunk", "phase", "n", "median", "SD", "min", "max", "first", "last"], rows, { left: 3 });
+  const names = ["median_ns", "std_ns", "min_ns", "max_ns", "first_ns", "last_ns"];
+  const unit = commonUnit(run.report.phase_times.map((own) => own.max_ns));
+  const rows = run.report.phase_times.map((own) => [own.stage ?? "–", own.chunk ?? "–", own.phase, grouped(own.n), ...names.map((name) => time(own[name], unit))]);
+  return table(`in ${unit[1]}`, ["stage", "chunk", "phase", "n", "median", "SD", "min", "max", "first", "last"], rows, { left: 3 });
 }
 
 function coverageTable(run) {
-  const rows = run.report.coverage.map((own) => [
-    element("span", {}, run.rankLabel(own.rank)), own.gpu_ns ? percent(own.attributed_gpu_ns / own.gpu_ns) : "–", milliseconds(own.gpu_ns), milliseconds(own.comm_ns), milliseconds(own.copy_ns),
+  const { coverage } = run.report;
+  const unit = commonUnit(coverage.flatMap((own) => [own.gpu_ns, own.comm_ns, own.copy_ns]));
+  const rows = coverage.map((own) => [
+    element("span", {}, run.rankLabel(own.rank)), own.gpu_ns ? share(own.attributed_gpu_ns / own.gpu_ns) : "–", time(own.gpu_ns, unit), time(own.comm_ns, unit), time(own.copy_ns, unit),
   ]);
-  return table(null, ["rank", "attributed", "compute, ms", "communication, ms", "copies, ms"], rows);
+  return table(null, ["rank", "attributed", `compute, ${unit[1]}`, `communication, ${unit[1]}`, `copies, ${unit[1]}`], rows);
+}
+
+function clocksTable(run) {
+  const hosts = new Map();
+  for (const own of run.report.profiles) hosts.set(`${own.host} ${own.clock_drift_ppm} ${own.clock_uncertainty_ns}`, own);
+  const unit = commonUnit([...hosts.values()].map((own) => own.clock_offset_ns));
+  const rows = [...hosts.values()].map((own) => [
+    clean(own.host, 80), time(own.clock_offset_ns, unit), own.clock_uncertainty_ns === null ? "unknown" : duration(own.clock_uncertainty_ns), significant(own.clock_drift_ppm),
+  ]);
+  return table(null, ["host", `offset, ${unit[1]}`, "clock ±", "drift, ppm"], rows);
 }
 
 function limitations(run) {
   const { limitations: all } = run.report;
-  if (!all.length) return element("p", { class: "quiet" }, "None.");
+  if (!all.length) return quiet("None.");
   return list(all.map((own) => `${clean(own.what, 200)}: ${clean(own.reason, 600)}${own.count ? ` (${own.count})` : ""}`));
+}
+
+function profilesTable(run) {
+  const rows = run.report.profiles.map((own) => [
+    element("span", { class: "path" }, clean(own.path, 300)), clean(own.host, 80), `${own.format} ${own.nsys_version ? clean(own.nsys_version, 60) : ""}`.trim(), dated(own) ?? "–", grouped(own.kernels), grouped(own.linked_kernels), grouped(own.attributed_kernels),
+  ]);
+  return table(null, ["profile", "host", "format", "recorded (UTC)", "compute kernels", "linked", "in operations"], rows, { left: 4 });
+}
+
+// When a profile was recorded, where its file says so.
+function dated(profile) {
+  const ns = profile.session_utc_ns;
+  return ns ? new Date(ns / 1e6).toISOString().slice(0, 16).replace("T", " ") : null;
 }
 
 function provenance(run) {
   const { report } = run;
-  const rows = report.profiles.map((own) => [
-    element("span", { class: "path" }, clean(own.path, 300)), clean(own.host, 80), `${own.format} ${own.nsys_version ? clean(own.nsys_version, 60) : ""}`.trim(), own.kernels, own.linked_kernels, own.attributed_kernels,
-    own.clock_uncertainty_ns === null ? "unknown" : duration(own.clock_uncertainty_ns),
-  ]);
-  const made = table(null, ["profile", "host", "format", "kernels", "linked", "attributed", "clock ±"], rows, { left: 3 });
   return [
     element("p", {}, `bubbleviz ${report.version}, ${report.profiles.every((own) => own.format === "nsys") ? "NVTX " : ""}convention: ${clean(report.convention, 200)}`),
-    run.data.command ? element("pre", {}, clean(run.data.command, 2000)) : null,
-    element("div", { class: "wide" }, made),
+    run.data.command ? element("pre", { tabindex: 0 }, clean(run.data.command, 2000)) : null,
     element("p", { class: "methods" }, report.methods),
+    element("h3", {}, "Profiles"),
+    ...explained("profiles", profilesTable(run)),
   ];
 }
 
-function bubblesList(run) {
-  const { longest_bubbles: all } = run.report;
-  if (!all?.length) return element("p", { class: "quiet" }, "No idle interval stands out.");
-  return list(all.map((own) => clean(own.sentence, 500)));
-}
-
 function whatIfTable(run) {
-  const rows = run.report.what_if.map((own) => [clean(own.name, 60), milliseconds(own.makespan_ns), percent(own.bubble_ratio), clean(own.change, 200)]);
-  const made = table(null, ["change", "iteration, ms", "schedule", "meaning"], rows);
-  made.classList.add("last-text");
-  return rows.length ? made : element("p", { class: "quiet" }, "Unknown for this run.");
+  const unit = commonUnit(run.report.what_if.map((own) => own.makespan_ns));
+  const rows = run.report.what_if.map((own) => [clean(own.name, 60), time(own.makespan_ns, unit), share(own.bubble_ratio), clean(own.change, 200)]);
+  return rows.length ? table(null, ["change", `iteration, ${unit[1]}`, "schedule ratio", "meaning"], rows, { lastText: true }) : null;
 }

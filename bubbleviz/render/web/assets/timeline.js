@@ -14,6 +14,7 @@ class Timeline {
     this.lanes = { operations: true, communication: false, causes: false, critical: false };
     this.by = run.report.ranks.length > 64 ? "stage" : "rank";
     this.selected = -1;
+    this.selectedBubble = -1;
     this.chain = new Set();
     this.hovered = null;
     this.window = null;
@@ -85,6 +86,7 @@ class Timeline {
     const span = Math.min(Math.max(untilNs - fromNs, LEAST_SPAN_NS), whole * 1.04);
     const middle = (fromNs + untilNs) / 2;
     const low = this.run.startNs - whole * 0.02;
+    this.gestures?.unhover();
     this.fromNs = Math.min(Math.max(middle - span / 2, low), this.run.endNs + whole * 0.02 - span);
     this.untilNs = this.fromNs + span;
     this.draw();
@@ -130,6 +132,7 @@ class Timeline {
 
   setLane(name, on) {
     this.lanes[name] = on;
+    this.gestures.unhover();
     this.draw();
   }
 
@@ -141,14 +144,24 @@ class Timeline {
 
   select(row, { reveal = false } = {}) {
     this.selected = row;
+    this.selectedBubble = -1;
     this.chain = new Set(row < 0 ? [] : this.run.chain(row));
-    if (row >= 0 && reveal) this.reveal(row);
+    if (row >= 0 && reveal) this.reveal(this.run.operations, row);
     this.draw();
-    this.callbacks.selected?.(row);
+    this.callbacks.selected?.(row, -1);
   }
 
-  reveal(row) {
-    const { start_ns: start, length_ns: length, rank } = this.run.operations;
+  selectBubble(bubble, { reveal = false } = {}) {
+    this.selected = -1;
+    this.selectedBubble = bubble;
+    this.chain = new Set();
+    if (reveal) this.reveal(this.run.bubbleRows, bubble);
+    this.draw();
+    this.callbacks.selected?.(-1, bubble);
+  }
+
+  // Brings a row of a table into view.
+  reveal({ start_ns: start, length_ns: length, rank }, row) {
     const place = this.rows.findIndex((own) => own.rank === rank[row]);
     const top = place * this.rowHeight - this.rowTop;
     if (place >= 0 && (top < 0 || top + this.rowHeight > this.height - AXIS_HEIGHT)) this.moveRows(top - this.rowHeight);
@@ -191,7 +204,21 @@ class Timeline {
     return { rank, timeNs, row: -1, bubble: -1 };
   }
 
-  // --- from operation to operation
+  // --- from operation to operation, and from bubble to bubble
+
+  // From the selected bubble, or the left edge, to the next (1) or previous (-1) one on its rank.
+  stepBubble(along) {
+    const { bubbles, bubbleRows, operations } = this.run;
+    const chosen = this.selectedBubble >= 0 ? bubbleRows : this.selected >= 0 ? operations : null;
+    const row = Math.max(this.selectedBubble, this.selected);
+    const rank = chosen ? chosen.rank[row] : this.rows[Math.floor(this.rowTop / this.rowHeight)]?.rank;
+    if (rank === undefined) return;
+    const [low, high] = [bubbles.bounds[rank], bubbles.bounds[rank + 1]];
+    const fromNs = chosen ? chosen.start_ns[row] : this.fromNs;
+    const next = above(bubbles.startNs, fromNs, low, high);
+    const at = along > 0 ? next : above(bubbles.startNs, fromNs - 1, low, high) - 1;
+    if (at >= low && at < high) this.selectBubble(bubbles.row[at], { reveal: true });
+  }
 
   // From the selected operation to the next on its rank, or to the one at its time a row below.
   step(along, down) {

@@ -1,29 +1,60 @@
 // Numbers and names as people read them, and the elements that hold them. Text from profiles only
 // ever goes into text nodes.
+//
+// Numbers have three digits that mean something: 27.3 %, 4.50 ms, 0.0123. Counts are whole. What a
+// number is exactly stands in its title, and in --json.
 
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+const DIGITS = 3;
 
-function grouped(number, digits) {
+function grouped(number, digits = 0) {
   return (number || 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-// A duration in the unit that leaves one to three digits before the point.
+// A number with three digits that mean something.
+function significant(number) {
+  if (!number) return "0";
+  const rounded = Number(number.toPrecision(DIGITS));
+  const whole = Math.floor(Math.log10(Math.abs(rounded)) + 1e-9) + 1;
+  return grouped(rounded, Math.min(12, Math.max(0, DIGITS - whole)));
+}
+
+// The largest unit in which a duration is not below 1.
+function unitOf(ns) {
+  const size = Math.abs(Number((ns || 0).toPrecision(DIGITS)));
+  return UNITS.find(([own]) => size >= own) ?? UNITS.at(-1);
+}
+
 function duration(ns) {
-  const size = Math.abs(ns);
-  const [unit, name] = UNITS.find(([own]) => size >= own) ?? UNITS.at(-1);
-  return `${grouped(ns / unit, unit === 1 ? 0 : 3)} ${name}`;
+  const [unit, name] = unitOf(ns);
+  return `${significant(ns / unit)} ${name}`;
 }
 
-function milliseconds(ns) {
-  return ns === null || ns === undefined ? "–" : grouped(ns / 1e6, 3);
+function exactly(ns) {
+  return `${grouped(ns, Number.isInteger(ns) ? 0 : 1)} ns`;
 }
 
-function percent(ratio, digits = 2) {
-  return ratio === null || ratio === undefined ? "–" : `${(100 * ratio).toFixed(digits)} %`;
+function percent(ratio) {
+  return ratio === null || ratio === undefined ? "–" : `${significant(100 * ratio)} %`;
 }
 
 function counted(number, thing) {
-  return `${number} ${thing}${number === 1 ? "" : "s"}`;
+  return `${grouped(number)} ${thing}${number === 1 ? "" : "s"}`;
+}
+
+// --- cells: what is shown, and exactly what it is
+
+function share(ratio) {
+  return ratio === null || ratio === undefined ? "–" : element("span", { title: `${(100 * ratio).toPrecision(10)} %` }, percent(ratio));
+}
+
+function time(ns, [unit] = unitOf(ns)) {
+  return ns === null || ns === undefined ? "–" : element("span", { title: exactly(ns) }, significant(ns / unit));
+}
+
+// The unit for a column or table of durations: that of the longest.
+function commonUnit(durations) {
+  return unitOf(durations.reduce((most, ns) => Math.max(most, Math.abs(ns ?? 0)), 0));
 }
 
 // One line, without characters that cannot be seen, and not too long.
@@ -44,17 +75,39 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-function table(caption, headers, rows, { left = 1 } = {}) {
-  const cell = (kind) => (value, place) =>
-    element(place < left && kind === "td" ? "th" : kind,
-      { class: place < left ? "text" : "number", scope: kind === "th" ? "col" : place < left ? "row" : null },
-      value instanceof Node ? value : String(value ?? "–"));
-  return element("table", {},
-    caption ? element("caption", {}, caption) : null,
-    element("thead", {}, element("tr", {}, ...headers.map(cell("th")))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell("td"))))));
+function quiet(text) {
+  return element("p", { class: "quiet" }, text);
 }
 
 function list(items) {
   return element("ul", {}, ...items.map((item) => element("li", {}, item)));
+}
+
+// A table: `left` columns of text, then numbers. Headers have their meaning as title.
+function table(caption, headers, rows, { left = 1, id = null, lastText = false } = {}) {
+  const body = (value, place) => element(place < left ? "th" : "td",
+    { class: place < left ? "text" : "number", scope: place < left ? "row" : null },
+    value instanceof Node ? value : String(value ?? "–"));
+  const head = (name, place) => {
+    const meaning = meaningOf(name);
+    return name === "" ? element("td")
+      : element("th", { class: place < left ? "text" : "number", scope: "col", title: meaning },
+        meaning ? element("span", { class: "defined" }, name) : name);
+  };
+  return element("table", { id, class: lastText ? "last-text" : null },
+    caption ? element("caption", {}, caption) : null,
+    element("thead", {}, element("tr", {}, ...headers.map(head))),
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(body)))));
+}
+
+// A table that scrolls where it has to, and what its columns mean: on demand, and in print.
+function explained(name, made) {
+  const names = [...made.querySelectorAll("thead th")].map((own) => own.textContent);
+  const meanings = names.filter((own) => meaningOf(own));
+  const box = element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": `table: ${name}` }, made);
+  if (!meanings.length) return [box];
+  const terms = element("dl", { class: "meanings" }, ...meanings.flatMap((own) => [element("dt", {}, own), element("dd", {}, meaningOf(own))]));
+  const button = element("button", { type: "button", class: "link", "aria-expanded": "false", "aria-label": `What the columns mean: ${name}` }, "What the columns mean");
+  button.addEventListener("click", () => button.setAttribute("aria-expanded", String(terms.classList.toggle("open"))));
+  return [box, button, terms];
 }

@@ -1,0 +1,126 @@
+// Details: an operation, a bubble or a window of time in words, on hover and when it is selected.
+
+function iterationName(run, index) {
+  return index < 0 ? "–" : clean(run.report.iterations[index].name, 40);
+}
+
+function placed(run, startNs, lengthNs) {
+  return [`${duration(lengthNs)} long, from ${duration(startNs - run.startNs)} on`,
+    `exactly ${exactly(lengthNs)}, from ${exactly(startNs - run.startNs)} on`];
+}
+
+function describeOperation(run, row) {
+  const own = run.operations;
+  const lines = [run.label(row)];
+  const chunk = own.chunk[row] >= 0 && !run.several ? `, chunk ${own.chunk[row]}` : "";
+  lines.push(`${run.rankLabel(own.rank[row])}${chunk}, iteration ${iterationName(run, own.iteration[row])}`);
+  lines.push(...placed(run, own.start_ns[row], own.length_ns[row]));
+  lines.push(`${counted(own.kernels[row], "compute kernel")}, running for ${duration(own.active_ns[row])}`);
+  if (own.thousandths[row] > 0) lines.push(`${significant(own.thousandths[row] / 1000)} times the median of its kind`);
+  if (own.name[row] >= 0) lines.push(`range ${run.name(own.name[row])}`);
+  return lines;
+}
+
+function describeBubble(run, bubble) {
+  const own = run.bubbleRows;
+  const cause = run.data.causes[own.cause[bubble]];
+  const lines = [`idle: ${cause.name}`, `because ${cause.meaning}`];
+  lines.push(`${run.rankLabel(own.rank[bubble])}, iteration ${iterationName(run, own.iteration[bubble])}`);
+  lines.push(...placed(run, own.start_ns[bubble], own.length_ns[bubble]));
+  lines.push(...waited(run, bubble));
+  if (cause.name === "host") {
+    if (own.call[bubble] >= 0) lines.push(`host in ${run.name(own.call[bubble])}`);
+    if (own.around[bubble] >= 0) lines.push(`inside ${run.name(own.around[bubble])}`);
+  }
+  return lines;
+}
+
+// What a bubble ends with, and what that waited for.
+function waited(run, bubble) {
+  const { after, peer_operation: peer } = run.bubbleRows;
+  const lines = [];
+  if (after[bubble] >= 0) lines.push(`before ${run.label(after[bubble])}`);
+  if (peer[bubble] >= 0) {
+    const ends = run.operations.start_ns[peer[bubble]] + run.operations.length_ns[peer[bubble]];
+    lines.push(`waited for ${run.label(peer[bubble])} of ${run.rankLabel(run.operations.rank[peer[bubble]])}, which ended at ${duration(ends - run.startNs)}`);
+  }
+  return lines;
+}
+
+// The idle intervals right before an operation, cause by cause, in words.
+function idleBefore(run, row) {
+  const own = run.bubbleRows;
+  const parts = new Map();
+  for (let i = 0; i < own.rows; i += 1) {
+    if (own.after[i] === row) parts.set(own.cause[i], (parts.get(own.cause[i]) ?? 0) + own.length_ns[i]);
+  }
+  return [...parts].map(([cause, ns]) => `${run.data.causes[cause].name} ${duration(ns)} (${run.data.causes[cause].meaning})`).join("; ");
+}
+
+// A button that selects an operation and brings it into view.
+function goTo(timeline, row, text) {
+  return row < 0 ? null : element("button", { type: "button", onclick: () => timeline.select(row, { reveal: true }) }, text);
+}
+
+function showOperation(run, timeline, row) {
+  const place = byId("operation");
+  byId("operation-part").hidden = row < 0;
+  if (row < 0) return;
+  byId("operation-title").textContent = "Operation";
+  const lines = describeOperation(run, row);
+  const idle = idleBefore(run, row);
+  const chain = [...timeline.chain];
+  const shown = chain.slice(0, 512);
+  place.replaceChildren(...[
+    element("h4", {}, lines[0]), ...lines.slice(1).map((line) => element("p", {}, line)),
+    idle ? element("p", {}, `Idle before it: ${idle}.`) : null,
+    element("p", { class: "buttons" }, goTo(timeline, run.neighbour(row, -1), "previous on its rank"), goTo(timeline, run.neighbour(row, 1), "next on its rank")),
+    element("h4", {}, "The same microbatch"),
+    run.pipelineKnown(row) ? null : quiet("Its pipeline is unknown: only this rank is shown."),
+    element("ol", { class: "chain", tabindex: 0, "aria-label": "operations of the same microbatch" }, ...shown.map((own) => element("li", { "aria-current": own === row ? "true" : null },
+      goTo(timeline, own, `${run.label(own)}, ${run.rankLabel(run.operations.rank[own])}, at ${duration(run.operations.start_ns[own] - run.startNs)}`)))),
+    chain.length > shown.length ? quiet(`and ${chain.length - shown.length} more`) : null,
+  ].filter(Boolean));
+  byId("live").textContent = lines.join("; ");
+}
+
+function showBubble(run, timeline, bubble) {
+  const lines = describeBubble(run, bubble);
+  const { after, peer_operation: peer } = run.bubbleRows;
+  byId("operation-part").hidden = false;
+  byId("operation-title").textContent = "Bubble";
+  byId("operation").replaceChildren(
+    element("h4", {}, lines[0]), ...lines.slice(1).map((line) => element("p", {}, line)),
+    element("p", { class: "buttons" }, ...[
+      after[bubble] < 0 ? null : goTo(timeline, after[bubble], `show ${run.label(after[bubble])}, which it precedes`),
+      peer[bubble] < 0 ? null : goTo(timeline, peer[bubble], `show ${run.label(peer[bubble])}, which it waited for`),
+    ].filter(Boolean)));
+  byId("live").textContent = lines.join("; ");
+}
+
+// --- the ratios of a window
+
+function showWindow(run, range) {
+  const place = byId("window");
+  byId("window-part").hidden = !range;
+  if (!range) return;
+  const [fromNs, untilNs] = range;
+  const whole = run.wholeIterations(fromNs, untilNs);
+  const sums = run.idle(fromNs, untilNs);
+  const idle = run.data.causes.map((own, at) => [own, sums[at]]).filter(([, ns]) => ns > 0).sort((a, b) => b[1] - a[1]);
+  const found = run.ratios(fromNs, untilNs);
+  const unit = commonUnit(found.flatMap((own) => [own.workNs, own.windowNs]));
+  const ratios = table(null, ["definition", "ratio", `work, summed over ranks, ${unit[1]}`, `windows, summed over ranks, ${unit[1]}`],
+    found.map((own) => [own.name, share(own.ratio), time(own.workNs, unit), time(own.windowNs, unit)]), { id: "window-ratios" });
+  const idleUnit = commonUnit(sums);
+  const told = whole.length
+    ? `Whole in here: iteration ${whole.slice(0, 12).map((index) => iterationName(run, index)).join(", ")}${whole.length > 12 ? ", …" : ""}. The ratios are of ${whole.length > 1 ? "their windows together" : "its windows, as in the report"}.`
+    : "No whole iteration in here: the ratios are of the part of each window that is.";
+  place.replaceChildren(...[
+    element("p", {}, `${duration(untilNs - fromNs)} of wall time, from ${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)}. ${told}`),
+    ...explained("selected window", ratios),
+    ...(idle.length ? explained("idle time in the selected window", table("Idle in here, in the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), time(ns, idleUnit)]))) : []),
+    element("p", { class: "buttons" }, element("button", { type: "button", onclick: () => run.timeline.setWindow(null) }, "clear")),
+  ]);
+  byId("live").textContent = found.map((own) => `${own.name} ${percent(own.ratio)}`).join("; ");
+}

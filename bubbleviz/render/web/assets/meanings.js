@@ -1,0 +1,55 @@
+// What the columns of tables mean, by their names without units: shown on hover, on demand, in print.
+
+const MEANINGS = {
+  definition: "how the bubble ratio is defined; the bold one is quoted at the top",
+  mean: "mean of the averaged iterations",
+  SD: "sample standard deviation of the averaged iterations",
+  "95 % CI": "95 % confidence interval of the mean, by Student's t: mean ± this",
+  n: "how many it is taken over",
+  "lower bound": "the ratio if compute outside every operation counted as work",
+  "bubble / compute": "bubble divided by compute: the overhead, as some papers define the ratio",
+  window: "length of the window that the ratio is of, mean of the averaged iterations",
+  "window SD": "standard deviation of that length",
+  notes: "clock bounds, and what keeps the ratio from being that of a whole pipeline",
+  "% of window": "share of the window, mean of the averaged iterations; the shares add up to the primary ratio",
+  "% of bubble": "share of the bubble",
+  "time a rank": "mean of ranks and averaged iterations: wall time in which a rank was idle for this cause",
+  ratio: "share of the window in which no work that counts ran",
+  "work, summed over ranks": "time in which operations that count as work ran, added up over the ranks",
+  "windows, summed over ranks": "lengths of the windows, added up over the ranks",
+  "idle, summed over ranks": "idle time for this cause, added up over the ranks",
+  bubble: "window minus work, in the window of the primary ratio",
+  "launch gaps": "share of the busy time in which no kernel runs",
+  attributed: "share of compute-kernel time that lies in a named operation",
+  compute: "durations of compute kernels, added up",
+  communication: "durations of communication kernels, added up",
+  copies: "durations of memory copies, added up",
+  wait: "a receive runs, and its input is not ready on the peer",
+  transfer: "from when the input is ready to the end of the receive",
+  exposed: "transfer while the rank runs nothing, and time in which a collective and no compute kernel runs",
+  kernels: "time in which communication kernels run",
+  overlap: "share of that in which compute kernels run",
+  "compute kernels": "compute kernels in the profile",
+  linked: "kernels whose launching call was found",
+  "in operations": "kernels that lie in a named operation, communication included",
+  offset: "how far the host's clock was moved to that of the first",
+  "clock ±": "uncertainty of that offset; unknown where nothing bounds it",
+  drift: "how much faster the host's clock runs, in parts per million",
+  median: "median over iterations and microbatches",
+  first: "of the first microbatch of an iteration, median",
+  last: "of the last microbatch of an iteration, median",
+  stage: "place in the pipeline, from 0",
+  chunk: "part of the model on a stage, from 0",
+  phase: "F forward, B backward for the input, W for the weights, BW both, R recomputation",
+  iteration: "length of the iteration, with this change or schedule",
+  "schedule ratio": "the schedule ratio with this change",
+  "speed-up": "how much shorter the iteration would be",
+  activations: "most microbatches whose activations a rank holds at once",
+  launched: "where the host launched it",
+};
+
+// The meaning of a column, whose name may end in its unit.
+function meaningOf(name) {
+  const plain = name.replace(/, (s|ms|µs|ns|ppm)$/, "");
+  return MEANINGS[name] ?? MEANINGS[plain] ?? null;
+}

@@ -1,0 +1,396 @@
+"""The interactive report is read by people with other browsers, with keys alone, or by ear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bubbleviz.api import analyze
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.phases import Phase
+from bubbleviz.render.formats import html
+from bubbleviz.report.bubble_parts import bubble_parts
+from bubbleviz.report.report import Report, View
+from tests.support.browsers import Firefox
+from tests.support.drawn_reports import Op, report_of
+from tests.support.opened_pages import PARTS_OF_PAGE, Open, Opened, installed, significant
+from tests.support.places import FIXTURES
+
+SMALL = analyze(FIXTURES / "1f1b")
+INTERLEAVED = analyze(FIXTURES / "zb-v")
+#: axe-core, which the package carries.
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+RULES = "{ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] }"
+VIOLATIONS = f"""const found = await axe.run(document, {RULES});
+return found.violations.map((own) => own.id + ': ' + own.nodes.map((node) => node.html).join(' '));
+"""
+#: All that can be opened: an operation, a window, the meanings of columns, every lane.
+OPENED = """for (const own of document.querySelectorAll('[aria-expanded]')) own.click();
+for (const own of document.querySelectorAll('input[data-lane]:not(:checked)')) own.click();
+timeline.select(run.compute.operation[3]);
+timeline.setWindow(run.workSpan(0));"""
+
+
+def violations(own: Opened) -> list[str]:
+    own.page.evaluate(AXE)
+    return list(own.run(VIOLATIONS))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_rule_of_accessibility_is_broken(scheme: str, opened: Open) -> None:
+    own = opened(INTERLEAVED, scheme=scheme)
+
+    assert violations(own) == []
+    own.run(OPENED)
+    assert violations(own) == []
+
+
+def test_an_empty_page_breaks_no_rule(opened: Open) -> None:
+    assert violations(opened(report_of([]))) == []
+
+
+# The first screen
+
+
+def test_the_first_screen_answers_in_order(opened: Open) -> None:
+    own = opened(SMALL)
+    tops = [
+        own.page.locator(place).bounding_box()
+        for place in ("#run-title", "#headline", "#definition", "#timeline", ".parts", "#advice")
+    ]
+    heights = [place["y"] for place in tops if place]
+
+    assert len(heights) == 6
+    assert heights == sorted(heights)
+    assert heights[-1] < 900
+    assert own.page.locator("#run-date").inner_text() == "recorded 2025-10-09 08:53 UTC"
+    assert own.page.locator("#run-title").inner_text() == "node0.sqlite"
+    assert "share of the ranks' time" in own.page.locator("#definition").inner_text()
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-v", "zb-h2"])
+def test_the_parts_add_up_to_the_ratio(name: str, opened: Open) -> None:
+    report = analyze(FIXTURES / name)
+    own = opened(report)
+    found = {part["name"]: part for part in own.run("return parts")}
+    expected = {part.name: part for part in bubble_parts(report)}
+
+    assert set(found) == set(expected)
+    for part, values in expected.items():
+        assert found[part]["share"] == pytest.approx(values.share)
+        assert found[part]["ns"] == pytest.approx(values.time_ns)
+    if not expected:
+        assert "No averaged iteration has a bubble" in own.page.locator("#parts-panel").inner_text()
+        return
+    total = own.page.locator("#parts tbody tr", has_text="all").locator("td").first.inner_text()
+    assert total == own.page.locator("#headline strong").inner_text()
+
+
+def test_the_contents_lead_to_every_section(opened: Open) -> None:
+    own = opened(SMALL)
+    links = own.page.locator("#contents a").all()
+
+    for link in links:
+        link.click()
+        target = str(link.get_attribute("href"))
+        assert own.page.locator(f"{target} h2").first.is_visible()
+    titles = own.page.locator("main h2").count()
+    assert len(links) >= titles - 2, "two charts belong to the section before them"
+
+
+# Numbers, and what they mean
+
+
+def test_numbers_have_three_digits(opened: Open) -> None:
+    own = opened(INTERLEAVED)
+    own.run(OPENED)
+    cells = own.page.locator("td.number span[title]").all_inner_texts()
+    digits = [
+        text.replace(" %", "").replace(",", "").replace(".", "").lstrip("0-") for text in cells
+    ]
+
+    assert len(cells) > 50
+    assert [text for text, own in zip(cells, digits, strict=True) if len(own) > 3] == []
+
+
+def test_the_page_writes_numbers_by_that_rule(opened: Open) -> None:
+    numbers = [0, 0.00123456, 0.5, 1, 4.5, 9.994, 9.996, 27.2727, 99.96, 100, 999.6, 12345.6, -3.14]
+    found = opened(SMALL).run(f"return {numbers}.map(significant)")
+
+    assert found == [significant(number) for number in numbers]
+    assert found[:8] == ["0", "0.00123", "0.500", "1.00", "4.50", "9.99", "10.0", "27.3"]
+
+
+def test_columns_are_explained_on_hover_on_demand_and_in_print(opened: Open) -> None:
+    own = opened(SMALL)
+    header = own.page.locator("#ratios thead th", has_text="lower bound")
+    meaning = header.get_attribute("title")
+    terms = own.page.locator("#ratios-panel dl.meanings")
+    button = own.page.get_by_role("button", name="What the columns mean: bubble ratios")
+
+    assert meaning
+    assert terms.is_hidden()
+    button.press("Enter")
+    assert meaning in terms.inner_text()
+    button.press("Enter")
+    assert terms.is_hidden()
+    own.page.emulate_media(media="print")
+    assert meaning in terms.inner_text()
+
+
+# Bubbles
+
+
+def middle_of_bubble(own: Opened, condition: str) -> tuple[int, float, float]:
+    bubble, x, y = own.run(
+        f"""const own = run.bubbleRows;
+        const at = [...own.rank.keys()].find((i) => {condition});
+        timeline.reveal(own, at);
+        timeline.painter.paint();
+        const box = timeline.canvas.getBoundingClientRect();
+        const place = timeline.rows.findIndex((each) => each.rank === own.rank[at]);
+        return [at, box.left + timeline.x(own.start_ns[at] + own.length_ns[at] / 2),
+          box.top + timeline.top(place + 0.5)];"""
+    )
+    return int(bubble), float(x), float(y)
+
+
+def test_a_click_on_a_bubble_tells_its_cause_and_what_was_waited_for(opened: Open) -> None:
+    own = opened(SMALL)
+    bubble, x, y = middle_of_bubble(own, "own.peer_operation[i] >= 0 && own.iteration[i] === 0")
+    own.page.mouse.click(x, y)
+    told = own.page.locator("#operation").inner_text()
+    peer, cause = own.run(
+        f"""const peer = run.bubbleRows.peer_operation[{bubble}];
+        return [`${{run.label(peer)}} of ${{run.rankLabel(run.operations.rank[peer])}}`,
+          run.data.causes[run.bubbleRows.cause[{bubble}]].name];"""
+    )
+
+    assert own.page.locator("#operation-title").inner_text() == "Bubble"
+    assert f"idle: {cause}" in told
+    assert f"waited for {peer}" in told
+    own.page.get_by_role("button", name="which it waited for").click()
+    assert own.page.locator("#operation-title").inner_text() == "Operation"
+
+
+def test_the_tip_goes_when_the_pointer_keys_or_the_page_go(opened: Open) -> None:
+    own = opened(SMALL)
+    _, x, y = middle_of_bubble(own, "own.iteration[i] === 0")
+    tip = own.page.locator(".tip")
+    leavings = (
+        lambda: own.page.mouse.move(5, 5),
+        lambda: own.page.keyboard.press("Escape"),
+        lambda: own.page.keyboard.press("+"),
+        lambda: own.page.mouse.wheel(0, 50),
+    )
+    for leave in leavings:
+        own.page.locator("#timeline canvas").focus()
+        own.page.mouse.move(5, 5)
+        own.page.mouse.move(x, y)
+        tip.wait_for(state="visible")
+        leave()
+        tip.wait_for(state="hidden")
+
+
+def test_nothing_stands_twice_in_the_legend(opened: Open) -> None:
+    own = opened(SMALL)
+    own.run(OPENED)
+    names = own.page.locator(".legends li").all_inner_texts()
+
+    assert "communication kernels" in names
+    assert len(names) == len(set(names))
+
+
+def test_a_window_says_which_times_are_sums(opened: Open) -> None:
+    own = opened(SMALL)
+    own.run("timeline.setWindow(run.workSpan(0))")
+    text = own.page.locator("#window").inner_text()
+
+    assert "of wall time" in text
+    assert "work, summed over ranks, ms" in text
+
+
+# Keys alone
+
+
+def test_every_control_is_reached_by_tab_and_shows_it(opened: Open) -> None:
+    own = opened(SMALL)
+    reached = []
+    for _ in range(200):
+        own.page.keyboard.press("Tab")
+        found = own.page.evaluate(
+            """() => {
+              const own = document.activeElement;
+              if (own === document.body) return null;
+              own.dataset.reached = "";
+              return getComputedStyle(own).outlineStyle;
+            }"""
+        )
+        if found is None:
+            break
+        reached.append(found)
+
+    left = own.page.evaluate(
+        """() => [...document.querySelectorAll('button, select, input, a[href], canvas[tabindex]')]
+          .filter((own) => own.offsetParent && !('reached' in own.dataset)).length"""
+    )
+    assert left == 0
+    assert set(reached) <= {"solid", "auto"}
+
+
+def test_keys_go_from_bubble_to_bubble_and_are_told(opened: Open) -> None:
+    own = opened(SMALL)
+    own.page.locator("#timeline canvas").focus()
+    told = []
+    for key in ("b", "b", "Shift+B"):
+        own.page.keyboard.press(key)
+        told.append(own.page.locator("#live").inner_text())
+
+    assert told[0].startswith("idle: ")
+    assert told[0] != told[1]
+    assert told[2] == told[0]
+    own.page.keyboard.press("Escape")
+    assert own.run("return timeline.selectedBubble") == -1
+    assert own.page.locator("#operation-part").is_hidden()
+
+
+# Work a frame
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1, 0.001])
+def test_a_frame_costs_its_pixels_and_not_its_operations(share: float, opened: Open) -> None:
+    ops = [
+        Op(rank, Phase.F, n, 1000 * n, 1000 * n + (700 if n % 3 else 1000))
+        for rank in range(2)
+        for n in range(20_000)
+    ]
+    own = opened(report_of(ops))
+    work, wide, rows = own.run(
+        f"""const span = {share} * (run.endNs - run.startNs);
+        timeline.show(run.startNs + 0.4 * span, run.startNs + 1.4 * span);
+        timeline.painter.paint();
+        const {work, wide} = timeline.painter.raster;
+        return [work, wide, timeline.rows.length];"""
+    )
+
+    assert rows == 2
+    assert 0 < work <= 4 * rows * wide < 20_000
+
+
+def test_narrow_operations_are_shown_by_their_share_of_a_pixel(opened: Open) -> None:
+    """Of each 1000 ns two thirds are F: so many of the pixels of a row, whatever the zoom."""
+    ops = [Op(0, Phase.F, n, 900 * n, 900 * n + 600) for n in range(30_000)]
+    own = opened(report_of(ops))
+    shares = own.run(
+        """const colour = timeline.painter.colours.paints[0][0];
+        const found = [];
+        for (const span of [1, 0.5, 0.21]) {
+          timeline.show(run.startNs, run.startNs + span * (run.endNs - run.startNs));
+          timeline.painter.paint();
+          const { pixels, wide } = timeline.painter.raster;
+          const [from, to] = [Math.ceil(timeline.painter.pixel(run.startNs)) + 1, wide - 40];
+          let of = 0, all = 0;
+          for (let y = 4; y < 28; y += 1) for (let x = Math.max(0, from); x < to; x += 1) {
+            all += 1;
+            if (pixels[y * wide + x] === colour) of += 1;
+          }
+          found.push(of / all);
+        }
+        return found;"""
+    )
+
+    assert shares == pytest.approx([2 / 3] * 3, abs=0.05)
+
+
+# Firefox
+
+
+@pytest.fixture(scope="module")
+def firefox() -> Iterator[Firefox]:
+    """Start Firefox once, as wide as Chromium's pages."""
+    installed("firefox-esr")
+    with Firefox(1280) as started:
+        yield started
+
+
+def shown_in(firefox: Firefox, report: Report, folder: Path) -> Any:
+    """Open a report's page, and return a function that runs scripts with its parts at hand."""
+    file = folder / "report.html"
+    file.write_text(html.render(report, View()), encoding="utf-8")
+    firefox.open(file.as_uri())
+
+    def run(script: str) -> Any:
+        return firefox.run(f"{PARTS_OF_PAGE} {script}")
+
+    return run
+
+
+def test_firefox_shows_the_report(firefox: Firefox, tmp_path: Path) -> None:
+    run = shown_in(firefox, SMALL, tmp_path)
+    mean = SMALL.summary.bubble_ratio[SMALL.headline].mean
+    assert mean is not None
+
+    assert run("return document.getElementById('failed').hidden")
+    assert (
+        run("return document.getElementById('headline').firstChild.textContent")
+        == f"{significant(100 * mean)} %"
+    )
+    assert run("return document.querySelectorAll('.chart svg').length") == 3
+    assert run("return document.documentElement.scrollWidth") <= 1280
+    assert run("return timeline.canvas.width") > 1000
+    colours = run(
+        """const { width, height } = timeline.canvas;
+        const data = timeline.context.getImageData(0, 0, width, height).data;
+        return new Set(new Uint32Array(data.buffer)).size;"""
+    )
+    assert colours > 5
+    assert firefox.printed()[:5] == b"%PDF-"
+
+
+def test_firefox_breaks_no_rule_of_accessibility(firefox: Firefox, tmp_path: Path) -> None:
+    run = shown_in(firefox, INTERLEAVED, tmp_path)
+    run(f"{OPENED}")
+    firefox.run(AXE)
+
+    assert firefox.run(VIOLATIONS) == []
+
+
+def test_firefox_zooms_pans_and_selects_by_keys(firefox: Firefox, tmp_path: Path) -> None:
+    run = shown_in(firefox, SMALL, tmp_path)
+    run("timeline.canvas.focus()")
+    span = "return timeline.untilNs - timeline.fromNs"
+    before = run(span)
+    firefox.press("+")
+    assert run(span) < before
+    firefox.press("n")
+    row = run("return timeline.selected")
+    firefox.press("b")
+    bubble = run("return timeline.selectedBubble")
+
+    assert SMALL.operations.rank[row] == 0
+    cause = Cause(int(run(f"return run.bubbleRows.cause[{bubble}]")))
+    assert run("return document.getElementById('live').textContent").startswith(
+        f"idle: {cause.label}"
+    )
+
+
+def test_firefox_tells_an_operation_under_the_pointer(firefox: Firefox, tmp_path: Path) -> None:
+    run = shown_in(firefox, SMALL, tmp_path)
+    row, x, y = run(
+        """const row = run.compute.operation[7], own = run.operations;
+        const box = timeline.canvas.getBoundingClientRect();
+        return [row, Math.round(box.left + timeline.x(own.start_ns[row] + own.length_ns[row] / 2)),
+          Math.round(box.top + timeline.top(own.rank[row] + 0.5))];"""
+    )
+    firefox.act("pointer", {"type": "pointerMove", "x": x, "y": y, "duration": 0})
+    text = run("return document.querySelector('.tip').textContent")
+
+    length = int(np.subtract(SMALL.operations.end_ns[row], SMALL.operations.start_ns[row]))
+    assert f"exactly {length:,} ns" in text
+    firefox.press("\ue00c")
+    assert run("return document.querySelector('.tip').hidden")

@@ -1,0 +1,130 @@
+"""The interactive report, opened in a browser for a test.
+
+Debian's browsers are driven headless. Where one is not installed its tests are skipped, but for
+``BUBBLEVIZ_BROWSER=needed``, as in CI.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import floor, log10
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from bubbleviz.render.formats import html
+from bubbleviz.report.report import Report, View
+from tests.support.browsers import CHROMIUM_OPTIONS
+
+#: What scripts of tests have at hand.
+PARTS_OF_PAGE = "const { run, timeline, charts, parts, significant } = await bubbleviz;"
+
+
+def installed(program: str) -> str:
+    """Return where a browser is; without it, the test is skipped, or fails where it is needed."""
+    found = shutil.which(program)
+    if found is None:
+        message = f"{program} is not installed: scripts/programs installs it as root on Debian"
+        if os.environ.get("BUBBLEVIZ_BROWSER") == "needed":
+            pytest.fail(message)
+        pytest.skip(message)
+    return found
+
+
+def significant(number: float) -> str:
+    """Return a number with three digits that mean something, as the page writes it."""
+    rounded = float(f"{number:.2e}")
+    if rounded == 0:
+        return "0"
+    return f"{rounded:,.{min(12, max(0, 2 - floor(log10(abs(rounded)) + 1e-9)))}f}"
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and what went wrong or out of it."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def run(self, script: str) -> Any:
+        """Return what a script gives, with the parts of the page at hand."""
+        return self.page.evaluate(f"async () => {{ {PARTS_OF_PAGE} {script} }}")
+
+    def frame(self) -> None:
+        """Wait until what was asked for is drawn."""
+        self.page.evaluate("() => new Promise((next) => requestAnimationFrame(() => next()))")
+
+    def view(self) -> list[float]:
+        return list(self.run("return [timeline.fromNs, timeline.untilNs]"))
+
+    def box(self, row: int) -> tuple[float, float]:
+        """Return the middle of an operation's box, on the page."""
+        x, y = self.run(
+            f"""const own = run.operations, at = {row};
+            const place = timeline.rows.findIndex((each) => each.rank === own.rank[at]);
+            const box = timeline.canvas.getBoundingClientRect();
+            return [
+              box.left + timeline.x(own.start_ns[at] + own.length_ns[at] / 2),
+              box.top + timeline.top(place + 0.5),
+            ];"""
+        )
+        return float(x), float(y)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Start Chromium once; each page has a context of its own."""
+    program = installed("chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=list(CHROMIUM_OPTIONS))
+        yield started
+        started.close()
+
+
+Open = Callable[..., Opened]
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Return what opens a report's page; no page may complain, or ask any host for anything."""
+    pages: list[Opened] = []
+
+    def opening(report: Report, width: int = 1280, scheme: Any = "light") -> Opened:
+        file = tmp_path / f"report{len(pages)}.html"
+        text = html.render(report, View())
+        file.write_text(text, encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        own = Opened(context.new_page())
+        pages.append(own)
+        watch(own)
+        own.page.goto(file.as_uri())
+        own.page.locator("body[data-ready]").wait_for(timeout=60_000)
+        return own
+
+    yield opening
+    for own in pages:
+        assert own.complaints == []
+        assert own.asked == []
+        own.page.context.close()
+
+
+def watch(own: Opened) -> None:
+    """Take down what a page complains of, and what it asks for beside itself."""
+
+    def told(message: Any) -> None:
+        if message.type == "error":
+            own.complaints.append(message.text)
+
+    def asking(request: Any) -> None:
+        if not request.url.startswith(("file:", "data:", "blob:")):
+            own.asked.append(request.url)
+
+    own.page.on("console", told)
+    own.page.on("pageerror", lambda error: own.complaints.append(str(error)))
+    own.page.on("request", asking)
