@@ -274,8 +274,8 @@ def test_a_frame_costs_its_pixels_and_not_its_operations(share: float, opened: O
         f"""const span = {share} * (run.endNs - run.startNs);
         timeline.show(run.startNs + 0.4 * span, run.startNs + 1.4 * span);
         timeline.painter.paint();
-        const {work, wide} = timeline.painter.raster;
-        return [work, wide, timeline.rows.length];"""
+        const raster = timeline.painter.raster;
+        return [raster.work, raster.wide, timeline.rows.length];"""
     )
 
     assert rows == 2
