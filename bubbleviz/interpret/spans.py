@@ -153,8 +153,8 @@ def _busy(
     waits = np.zeros(len(start_ns), bool)
     waits[spin] = True
     # Mostly few operations wait, and what runs in others fills no hole.
-    owner, *times = (column[waits[active[0]]] for column in active)
-    running = intervals.union(*(packing.place(owner, time_ns) for time_ns in times))
+    owner, from_ns, to_ns = (column[waits[active[0]]] for column in active)
+    running = intervals.union(packing.place(owner, from_ns), packing.place(owner, to_ns))
     holes = intervals.difference(waiting, running)
     return packing.unpack(intervals.difference(spans, holes))
 

@@ -16,6 +16,8 @@ from bubbleviz.native.library import library
 Intervals = tuple[Ints, Ints]
 #: Group, start and end of sets that several groups have, group by group.
 GroupIntervals = tuple[Ints, Ints, Ints]
+#: Intervals of a set that are cut together, so that what that needs stays small.
+_PIECE = 1 << 16
 
 
 def empty() -> Intervals:
@@ -78,6 +80,27 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
 
 
 def _cut(a: Intervals, b: Intervals) -> Intervals:
+    """Return the difference, by pieces of time that hold few intervals."""
+    # Where one of b starts, a is cut anyway; where one of a starts, nothing is.
+    at = np.sort(np.concatenate((a[0][_PIECE::_PIECE], b[0][_PIECE::_PIECE])))
+    low_ns = [np.iinfo(np.int64).min, *at.tolist()]
+    high_ns = [*at.tolist(), np.iinfo(np.int64).max]
+    cut = [
+        _cut_piece(within(_touching(a, low, high), low, high), _touching(b, low, high))
+        for low, high in zip(low_ns, high_ns, strict=True)
+    ]
+    start_ns, end_ns = zip(*cut, strict=True)
+    return np.concatenate(start_ns), np.concatenate(end_ns)
+
+
+def _touching(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
+    """Return the intervals of a set that lie in [low, high), if only in part."""
+    first = np.searchsorted(intervals[1], low_ns, side="right")
+    end = np.searchsorted(intervals[0], high_ns, side="left")
+    return intervals[0][first:end], intervals[1][first:end]
+
+
+def _cut_piece(a: Intervals, b: Intervals) -> Intervals:
     """Return the difference, by cutting time at every boundary."""
     # Mostly a few intervals of many touch the others.
     near = np.searchsorted(a[1], b[0], side="right") < np.searchsorted(a[0], b[1], side="left")
@@ -104,7 +127,6 @@ def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
     The measure up to a time t is a sum of whole intervals plus a part of one, so that any
     number of windows, overlapping or not, cost one search each.
     """
-
     if len(intervals[0]) == 0:
         return np.zeros_like(low_ns)
     whole = np.zeros(len(intervals[0]) + 1, np.int64)
@@ -192,7 +214,10 @@ def group_union(
     if chosen is not None:
         group, start_ns, end_ns = group[chosen], start_ns[chosen], end_ns[chosen]
     packing = Packing.of(*group_extents(group, groups, start_ns, end_ns))
-    return packing.unpack(union(packing.place(group, start_ns), packing.place(group, end_ns)))
+    line = [packing.place(group, start_ns), packing.place(group, end_ns)]
+    # These can be copies, as long as the columns that follow.
+    del group, start_ns, end_ns
+    return packing.unpack(union(line.pop(0), line.pop()))
 
 
 def group_measure(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints
+from bubbleviz.native.library import SWITCH
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=8)
 
@@ -56,6 +57,20 @@ def test_difference(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     one, two = intervals.union(*columns(a)), intervals.union(*columns(b))
 
     assert points(pairs(intervals.difference(one, two))) == points(a) - points(b)
+
+
+@given(SPANS, SPANS, st.integers(1, 4))
+def test_difference_in_pieces(
+    a: list[tuple[int, int]], b: list[tuple[int, int]], piece: int
+) -> None:
+    one, two = intervals.union(*columns(a)), intervals.union(*columns(b))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWITCH, "0")
+        patch.setattr(intervals, "_PIECE", piece)
+        found = pairs(intervals.difference(one, two))
+
+    assert points(found) == points(a) - points(b)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
 
 
 @given(SPANS, st.integers(-2, 22), st.integers(-2, 22))
