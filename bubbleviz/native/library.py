@@ -277,44 +277,50 @@ class Library:
         if any("\0" in glob for glob in selection.globs):
             return None
         begin, end = leaves.around(first, last)
-        ids = np.array(selection.text_ids, np.int64)
-        times = selection.times or TimeSelection(-1, -1, -1, (), 0, 0, 0)
-        threads = np.array(times.threads, np.int64)
         texts = b"".join(glob.encode() + b"\0" for glob in selection.globs)
         patterns = ctypes.c_void_p(
             self.functions.bubbleviz_patterns(texts, _SIZE(len(selection.globs)))
         )
+        # What a structure points at must outlive it.
+        ids = np.array(selection.text_ids, np.int64)
+        threads = np.array(selection.times.threads if selection.times else (), np.int64)
         result = _Named()
         try:
-            chosen = _Selection(
-                patterns,
-                selection.text,
-                selection.kind,
-                (ctypes.c_int64 * 4)(*selection.kinds),
-                selection.text_id,
-                len(ids),
-                pointer(ids),
-                times.start,
-                times.end,
-                times.thread,
-                len(threads),
-                pointer(threads),
-                times.shortest_ns,
-                times.since_ns,
-                times.until_ns,
-            )
             status = patterns.value is None or self.functions.bubbleviz_named(
                 ctypes.byref(file),
                 ctypes.byref(_leaves(leaves, begin, end, first, last)),
                 _array(columns),
                 len(columns),
-                ctypes.byref(chosen),
+                ctypes.byref(_selection(selection, patterns, ids, threads)),
                 ctypes.byref(result),
             )
             return None if status else _named_rows(result, len(columns))
         finally:
             self.functions.bubbleviz_named_free(ctypes.byref(result))
             self.functions.bubbleviz_patterns_free(patterns)
+
+
+def _selection(
+    selection: Selection, patterns: ctypes.c_void_p, ids: _Ints, threads: _Ints
+) -> _Selection:
+    times = selection.times or TimeSelection(-1, -1, -1, (), 0, 0, 0)
+    return _Selection(
+        patterns,
+        selection.text,
+        selection.kind,
+        (ctypes.c_int64 * 4)(*selection.kinds),
+        selection.text_id,
+        len(ids),
+        pointer(ids),
+        times.start,
+        times.end,
+        times.thread,
+        len(threads),
+        pointer(threads),
+        times.shortest_ns,
+        times.since_ns,
+        times.until_ns,
+    )
 
 
 def _named_rows(result: _Named, columns: int) -> NamedRows:

@@ -520,7 +520,12 @@ static const uint8_t *character(const uint8_t *at, const uint8_t *end, uint32_t 
     uint32_t c = *at++;
 
     if (c >= 0xc0) {
-        c = c < 0xe0 ? c & 0x1f : c < 0xf0 ? c & 0x0f : c < 0xf8 ? c & 0x07 : c < 0xfc ? c & 3 : c < 0xfe ? c & 1 : 0;
+        c = c < 0xe0   ? c & 0x1f
+            : c < 0xf0 ? c & 0x0f
+            : c < 0xf8 ? c & 0x07
+            : c < 0xfc ? c & 0x03
+            : c < 0xfe ? c & 0x01
+                       : 0;
         while (at < end && (*at & 0xc0) == 0x80)
             c = c << 6 | (*at++ & 0x3f);
         if (c < 0x80 || (c & 0xfffff800) == 0xd800 || (c & 0xfffffffe) == 0xfffe)
@@ -843,16 +848,11 @@ EXPORTED int bubbleviz_named(const struct file *file, const struct leaves *leave
     struct naming naming = {columns, count, selection, {NULL, 0}, {NULL, 0}, 0, 0};
     int most = columns_to_read(columns, count);
 
-    if (selection->text >= most)
-        most = selection->text + 1;
-    if (selection->kind >= most)
-        most = selection->kind + 1;
-    if (selection->id >= most)
-        most = selection->id + 1;
-    const int32_t times[3] = {selection->start, selection->end, selection->thread};
-    for (int i = 0; i < 3; i++)
-        if (times[i] >= most)
-            most = times[i] + 1;
+    const int32_t places[6] = {selection->text,  selection->kind, selection->id,
+                               selection->start, selection->end,  selection->thread};
+    for (int i = 0; i < 6; i++)
+        if (places[i] >= most)
+            most = places[i] + 1;
     int status = read_leaves(file, most, leaves, keep_named, &naming);
     result->values = (int64_t *)naming.values.bytes;
     result->texts = naming.texts.bytes;
