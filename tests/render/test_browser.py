@@ -455,6 +455,17 @@ def test_the_page_is_printed_on_white(opened: Open) -> None:
     assert own.page.pdf()[:5] == b"%PDF-"
 
 
+def test_printers_get_the_rows(opened: Open) -> None:
+    """Pixels that are put on a canvas while a page is printed do not reach the paper."""
+    sizes = []
+    for part in ("", "Painter.prototype.printRows = () => {};"):
+        own = opened(SMALL)
+        own.run(f"const Painter = timeline.painter.constructor; {part}")
+        sizes.append(len(own.page.pdf()))
+
+    assert sizes[0] > sizes[1] + 1000
+
+
 def test_a_chain_is_printed(opened: Open) -> None:
     own = opened(SMALL)
     own.run("timeline.select(run.compute.operation[3])")

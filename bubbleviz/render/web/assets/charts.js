@@ -40,7 +40,7 @@ function causesSpec(run) {
     data: { values },
     height: rows.size * (rows.size > 24 ? 12 : 20),
     width: "container",
-    mark: { type: "bar", tooltip: true },
+    mark: { type: "bar", tooltip: true, stroke: "#7a828c", strokeWidth: 0.5 },
     encoding: {
       y: { field: "label", type: "nominal", sort: { field: "order", op: "min" }, title: null, axis: { labelLimit: 170, labelOverlap: false } },
       x: { field: "ms", type: "quantitative", title: "idle, ms an iteration" },

@@ -34,7 +34,8 @@ class Painter {
     if (key !== this.drawn) this.paintRows(wide, tall);
     this.drawn = key;
     c.setTransform(1, 0, 0, 1, 0, 0);
-    c.putImageData(this.raster.image, left, top);
+    if (this.at.printing) this.printRows(left, top);
+    else c.putImageData(this.raster.image, left, top);
     c.setTransform(this.at.scale, 0, 0, this.at.scale, 0, 0);
     c.textBaseline = "middle";
     this.paintTexts();
@@ -42,6 +43,14 @@ class Painter {
     this.marks.paint();
     this.at.canvas.dataset.tookMs = (performance.now() - began).toFixed(1);
     this.at.canvas.dataset.work = this.raster.work;
+  }
+
+  // Printers get what a canvas draws, and not the pixels that were put on it.
+  printRows(left, top) {
+    const sheet = document.createElement("canvas");
+    [sheet.width, sheet.height] = [this.raster.wide, this.raster.tall];
+    sheet.getContext("2d").putImageData(this.raster.image, 0, 0);
+    this.at.context.drawImage(sheet, left, top);
   }
 
   // The plot in pixels of the screen.

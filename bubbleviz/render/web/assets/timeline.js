@@ -41,7 +41,9 @@ class Timeline {
     const style = getComputedStyle(this.canvas);
     this.ink = Object.fromEntries(
       ["paper", "text", "quiet", "frame", "band", "gap", "hatch", "grid", "accent"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
-    this.scale = window.devicePixelRatio || 1;
+    this.printing = matchMedia("print").matches;
+    // Paper has more pixels than the screen that a page is printed from.
+    this.scale = Math.max(window.devicePixelRatio || 1, this.printing ? 2 : 1);
     this.hatching = hatched(this.ink, this.scale);
     this.width = this.canvas.clientWidth;
     this.gutter = Math.round(Math.min(260, Math.max(110, this.width * 0.18)));
