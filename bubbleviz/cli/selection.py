@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -78,7 +79,52 @@ def parallel_of(text: str) -> Parallel:
 
 
 @frozen
-class PictureOptions:
+class PaperOptions:
+    """Options of pictures for a paper: their width and style."""
+
+    width: Annotated[
+        str | None,
+        typer.Option(
+            metavar="89mm", help="Width on paper, letters of 7 pt.", rich_help_panel=PICTURES
+        ),
+    ] = None
+    style: Annotated[
+        str | None,
+        typer.Option(
+            metavar="screen|paper",
+            help="Paper: no title, no notes, 183mm wide.",
+            rich_help_panel=PICTURES,
+            autocompletion=beginning(STYLES),
+        ),
+    ] = None
+
+    def check_drawn(self, outputs: Iterable[str]) -> None:
+        """Check the values, and that one of the outputs, by name, is a picture.
+
+        Raises:
+            UsageError: a value is unknown, or there is no picture.
+        """
+        one_of(self.style, STYLES, "--style")
+        if self.width is not None:
+            millimetres(self.width, "--width")
+        for option, value in (("width", self.width), ("style", self.style)):
+            if value is not None and not {"svg", "pdf", "png"} & set(outputs):
+                raise UsageError(
+                    f"--{option}: needs a picture to draw on; add --svg, --pdf or --png"
+                )
+
+    def styled(self) -> View:
+        """Return a view of everything in this style."""
+        from bubbleviz.report.report import View
+
+        return View(
+            style=self.style,
+            width_mm=None if self.width is None else millimetres(self.width, "--width"),
+        )
+
+
+@frozen
+class PictureOptions(PaperOptions):
     """Options of pictures: what they show, and of which iterations and ranks."""
 
     iteration: Annotated[
@@ -132,21 +178,6 @@ class PictureOptions:
             rich_help_panel=PICTURES,
         ),
     ] = False
-    width: Annotated[
-        str | None,
-        typer.Option(
-            metavar="89mm", help="Width on paper, letters of 7 pt.", rich_help_panel=PICTURES
-        ),
-    ] = None
-    style: Annotated[
-        str | None,
-        typer.Option(
-            metavar="screen|paper",
-            help="Paper: no title, no notes, 183mm wide.",
-            rich_help_panel=PICTURES,
-            autocompletion=beginning(STYLES),
-        ),
-    ] = None
 
     def check(self, outputs: Iterable[Renderer[Any]]) -> None:
         """Check, before any work, the values of options, and that an output draws what they add.
@@ -182,9 +213,8 @@ class PictureOptions:
         Raises:
             UsageError: an option selects something that the report does not hold.
         """
-        from bubbleviz.report.report import View
-
-        return View(
+        return replace(
+            self.styled(),
             iterations=_iterations(report, self.iteration),
             ranks=_ranks(report, self.ranks, self.stages),
             communication=self.communication,
@@ -192,8 +222,6 @@ class PictureOptions:
             causes=self.causes,
             heat_map=self.heat_map,
             critical=self.critical_path,
-            style=self.style,
-            width_mm=None if self.width is None else millimetres(self.width, "--width"),
         )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.model.lengths import millimetres
 from bubbleviz.model.limitations import Limitation
@@ -31,6 +33,7 @@ from tests.support.drawn_reports import (
     report_of,
     written,
 )
+from tests.support.places import FIXTURES
 
 PAPER_89, PAPER_183 = (View(style="paper", width_mm=width) for width in (89.0, 183.0))
 POINTS_PER_MM = 72 / 25.4
@@ -246,3 +249,27 @@ def test_a_picture_is_described_in_one_sentence_and_a_note() -> None:
     note = root.findtext(f"{SVG}desc") or ""
     assert note.startswith("Bubble ratio (schedule): 1 - sum of the ranks' compute")
     assert note.endswith(".")
+
+
+# The command line
+
+
+def test_commands_draw_for_a_paper(tmp_path: Path) -> None:
+    run, svg = str(FIXTURES / "1f1b"), tmp_path / "a.svg"
+    sizes = ["--schedule", "1f1b", "-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"]
+    for command in (["analyze", run], ["compare", run, run], ["simulate", *sizes]):
+        paper = ["--style", "paper", "--width", "89mm", "--force"]
+        # Two runs of the same content are one: then nothing is drawn.
+        if main([*command, "--svg", str(svg), *paper]) == 0:
+            assert parsed(svg.read_text()).get("width") == "89mm"
+            assert max(points(svg.read_text())) == pytest.approx(7, abs=0.005)
+
+
+@pytest.mark.parametrize("option", [["--width", "89mm"], ["--style", "paper"]])
+def test_a_width_without_a_picture_is_refused(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["analyze", str(FIXTURES / "1f1b")], ["simulate", "--schedule", "1f1b"]):
+        assert main([*command, *option]) == 2
+        assert f"{option[0]}: needs a picture to draw on" in capsys.readouterr().err
+    assert main(["analyze", str(FIXTURES / "1f1b"), "--svg", "-", "--style", "poster"]) == 2

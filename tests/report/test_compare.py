@@ -32,6 +32,7 @@ from bubbleviz.report.compare.comparison import (
     saved_of,
     titles_of,
 )
+from bubbleviz.report.report import View
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 from tests.support.hostile import HOSTILE
@@ -347,7 +348,7 @@ def test_a_saved_report_cannot_be_drawn(
     assert "a JSON report has no operations to draw; give the profiles" in said
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="has no operations to draw"):
-        as_svg(compare([run("a"), run("b")]))
+        as_svg(compare([run("a"), run("b")]), View())
 
 
 def test_what_cannot_be_compared_is_refused(

@@ -19,6 +19,7 @@ from bubbleviz.cli.options import (
     SvgFile,
     formats_by_file,
 )
+from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import deliver, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
@@ -46,6 +47,7 @@ def compare(
     svg: SvgFile = None,
     pdf: PdfFile = None,
     png: PngFile = None,
+    paper: PaperOptions,
     force: Force = False,
     measurement: MeasurementOptions,
 ) -> None:
@@ -56,6 +58,7 @@ def compare(
         raise UsageError("compare needs two or more runs")
     files = {"json": json, "csv": csv, "svg": svg, "pdf": pdf, "png": png, "markdown": markdown}
     outputs = formats_by_file(files, output)
+    paper.check_drawn(outputs.values())
     saved = _which_are_saved(runs)
     inputs = [*_inputs(saved), *(measurement.convention or ())]
     check_outputs(list(outputs), inputs, force=force)
@@ -65,8 +68,9 @@ def compare(
     if comparison_report.PICTURES & set(outputs.values()):
         comparison_report.check_drawable(saved)
     comparison = compare_runs(_read(runs, saved, measurement))
+    view = paper.styled()
     contents = {
-        file: comparison_report.RENDERINGS[name](comparison) for file, name in outputs.items()
+        file: comparison_report.RENDERINGS[name](comparison, view) for file, name in outputs.items()
     }
     deliver(
         contents,

@@ -20,6 +20,7 @@ from bubbleviz.cli.options import (
     SvgFile,
     formats_by_file,
 )
+from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import deliver, search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
@@ -197,6 +198,7 @@ def simulate(
             metavar=FILE, help="order of operations as PyTorch's CSV", rich_help_panel=OUTPUTS
         ),
     ] = None,
+    paper: PaperOptions,
     force: Force = False,
 ) -> None:
     """Simulate a schedule: cost, bubble ratios, activations.
@@ -209,6 +211,7 @@ def simulate(
 
     files = {"json": json, "svg": svg, "pdf": pdf, "png": png, "csv": csv}
     outputs = formats_by_file(files, output)
+    paper.check_drawn(outputs.values())
     inputs = [file for file in (plan, report) if file is not None]
     check_outputs(list(outputs), inputs, force=force)
     from bubbleviz.render.documents import ideal_report
@@ -225,8 +228,9 @@ def simulate(
         result = anonymous(_of_plan(plan, sizes, stage_times))
     if saved is not None:
         result = replace(result, restrictions=saved.restrictions)
+    view = paper.styled()
     deliver(
-        {file: ideal_report.RENDERINGS[name](result) for file, name in outputs.items()},
+        {file: ideal_report.RENDERINGS[name](result, view) for file, name in outputs.items()},
         lambda: show(ideal_report.sections(result)),
         inputs=inputs,
         force=force,

@@ -22,6 +22,7 @@ from bubbleviz.report.compare.significance import ASSUMPTIONS, MeanDifference
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from bubbleviz.report.report import View
     from bubbleviz.report.saved import Average, SavedRatio
 
 SCHEMA = "bubbleviz.comparison/1"
@@ -119,18 +120,17 @@ def check_drawable(comparison_paths: Mapping[str, bool]) -> None:
             )
 
 
-def as_svg(comparison: Comparison) -> str:
-    """Return the typical iterations of runs as panels on one axis of time.
+def as_svg(comparison: Comparison, view: View) -> str:
+    """Return the typical iterations of runs as panels on one axis of time, in a view's style.
 
     Raises:
         UsageError: a run was read from a saved report.
     """
     from bubbleviz.render.picture.panels import Panel, draw_panels
-    from bubbleviz.report.report import View
 
     check_drawable({run.path: run.report is None for run in comparison.runs})
     panels = [
-        Panel(run.title, run.report, View()) for run in comparison.runs if run.report is not None
+        Panel(run.title, run.report, view) for run in comparison.runs if run.report is not None
     ]
     return draw_panels(panels, f"{len(panels)} runs on one axis of time")
 
@@ -165,13 +165,13 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 #: The outputs of a comparison, by the names of their options.
-RENDERINGS: Mapping[str, Callable[[Comparison], str | bytes]] = {
-    "json": as_json,
-    "csv": as_csv,
-    "markdown": as_markdown,
+RENDERINGS: Mapping[str, Callable[[Comparison, View], str | bytes]] = {
+    "json": lambda comparison, _: as_json(comparison),
+    "csv": lambda comparison, _: as_csv(comparison),
+    "markdown": lambda comparison, _: as_markdown(comparison),
     "svg": as_svg,
-    "pdf": lambda comparison: as_pdf(as_svg(comparison)),
-    "png": lambda comparison: as_png(as_svg(comparison)),
+    "pdf": lambda comparison, view: as_pdf(as_svg(comparison, view)),
+    "png": lambda comparison, view: as_png(as_svg(comparison, view)),
 }
 #: Those that draw operations.
 PICTURES = frozenset({"svg", "pdf", "png"})

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+    from bubbleviz.report.report import View
     from bubbleviz.schedules.formulas import Formula
     from bubbleviz.schedules.ideal import Estimate, Ideal
     from bubbleviz.schedules.plan import Schedule
@@ -69,17 +70,16 @@ def as_json(result: Ideal | Estimate) -> str:
     return json_text(document(result))
 
 
-def as_svg(result: Ideal | Estimate) -> str:
-    """Return the picture of an ideal.
+def as_svg(result: Ideal | Estimate, view: View) -> str:
+    """Return the picture of an ideal, in the style of a view.
 
     Raises:
         UsageError: it comes from a formula, which has no order to draw.
     """
     from bubbleviz.render.formats.svg import RENDERER
     from bubbleviz.report.ideal_run import report_of
-    from bubbleviz.report.report import View
 
-    return RENDERER.render(report_of(_ordered(result)), View())
+    return RENDERER.render(report_of(_ordered(result)), view)
 
 
 def _ordered(result: Ideal | Estimate) -> Ideal:
@@ -116,12 +116,12 @@ def as_csv(result: Ideal | Estimate) -> str:
 
 
 #: The outputs of an ideal, by the names of their options.
-RENDERINGS: Mapping[str, Callable[[Ideal | Estimate], str | bytes]] = {
-    "json": as_json,
+RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
+    "json": lambda result, _: as_json(result),
     "svg": as_svg,
-    "pdf": lambda result: as_pdf(as_svg(result)),
-    "png": lambda result: as_png(as_svg(result)),
-    "csv": as_csv,
+    "pdf": lambda result, view: as_pdf(as_svg(result, view)),
+    "png": lambda result, view: as_png(as_svg(result, view)),
+    "csv": lambda result, _: as_csv(result),
 }
 
 

@@ -21,6 +21,7 @@ from bubbleviz.render.picture.palette import (
     LIGHT,
     Ink,
     Paint,
+    luminance,
 )
 from bubbleviz.render.picture.style import SCREEN, PictureStyle
 
@@ -90,9 +91,13 @@ def _style_sheet(ink: Ink) -> str:
         f".bv-paper{{fill:{ink.paper}}}.bv-text{{fill:{ink.text}}}.bv-quiet{{fill:{ink.quiet}}}"
         f".bv-frame{{stroke:{ink.frame}}}.bv-band{{fill:{ink.band}}}.bv-hatch{{stroke:{ink.hatch}}}"
         f".bv-gap{{fill:{ink.gap}}}.bv-grid{{stroke:{ink.grid}}}.bv-rule{{stroke:{ink.quiet}}}"
-        f".bv-mark{{stroke:{ink.text}}}"
+        f".bv-mark{{stroke:{ink.text}}}.bv-pale{{fill-opacity:0.25}}"
         "}"
     )
+
+
+#: Colours of idle time that are lighter than this would shine on a dark screen.
+_PALE = 0.55
 
 
 class _Description(drawsvg.Title):  # type: ignore[misc]
@@ -201,8 +206,10 @@ class Page:
         name, colour = f"{self.ids}cause-{label}", CAUSES[label]
         if name not in self.definitions:
             self.definitions[name] = hatched(name, colour, CAUSE_HATCHES[label])
+        pale = "bv-pale" if luminance(colour) > _PALE else None
         self.elements += [
-            drawsvg.Path(path, fill=fill) for fill in (colour, f"url(#{name}) {colour}")
+            drawsvg.Path(path, fill=colour, class_=pale),
+            drawsvg.Path(path, fill=f"url(#{name})"),
         ]
 
     def hatch(self) -> str:
