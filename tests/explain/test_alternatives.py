@@ -309,7 +309,7 @@ def test_simulate_refuses_the_times_of_one_stage(
 
 def test_simulate_without_times_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--schedule", "1f1b", "-p", "4", "-m", "8"]) == 2
-    assert "give the times" in capsys.readouterr().err
+    assert "give --tf, --tb and --tw" in capsys.readouterr().err
 
 
 OVERLAPPING = replace(SPLIT, schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=20_000)
