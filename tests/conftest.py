@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import os
 import signal
 import threading
 
@@ -15,3 +16,7 @@ if threading.current_thread() is threading.main_thread():
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+# What is printed fits the width that the environment gives, which workers of pytest-xdist set.
+for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+    os.environ.pop(name, None)

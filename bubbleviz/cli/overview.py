@@ -15,10 +15,24 @@ if TYPE_CHECKING:
     from bubbleviz.conventions.convention import Convention
     from bubbleviz.interpret.inspection import Inspection
 
+#: Devices and names of ranges on one screen.
+_DEVICES, _SHAPES = 8, 8
 
-def inspection_parts(inspection: Inspection) -> Iterator[RenderableType]:
-    """Yield what ``inspect`` prints."""
+
+def inspection_parts(
+    inspection: Inspection, *, everything: bool = True
+) -> Iterator[RenderableType]:
+    """Yield what ``inspect`` prints.
+
+    Args:
+        inspection: of one profile.
+        everything: whether to list all that is listed, or what fits one screen.
+    """
     from rich.text import Text
+
+    from bubbleviz.render.text.tables import HangingLines
+
+    devices, shapes = (None, None) if everything else (_DEVICES, _SHAPES)
 
     contents, source = inspection.contents, inspection.contents.source
     head = Text(one_line(source.path, 200), style="bold")
@@ -35,28 +49,31 @@ def inspection_parts(inspection: Inspection) -> Iterator[RenderableType]:
         head.append(f"\n  read by      {contents.reader}", style="not bold")
     yield head
     noun = "GPU" if source.on_host else source.device
-    for device in contents.devices:
+    for device in contents.devices[:devices]:
         seen_by = "" if device.pid is None else f" of process {device.pid}"
         uuid = f", {device.uuid}" if device.uuid else ""
         yield Text(
             f"  {noun} {device.device_id}{seen_by}: {one_line(device.name, 60)}{one_line(uuid, 60)}"
         )
+    yield from _more(len(contents.devices), devices)
     yield Text("Rows", style="bold")
     for table in contents.tables:
         rows = "no table" if table.rows is None else f"{table.rows:,}"
         yield Text(f"  {table.what:<30}{rows:>12}")
     yield Text("NVTX convention", style="bold")
-    yield Text("\n".join(_convention_lines(inspection)))
+    yield HangingLines(("  ", line.strip()) for line in _convention_lines(inspection))
     yield Text("Most frequent range names in a sample (# stands for numbers)", style="bold")
     yield Text(
-        "\n".join(f"  {count:>12,}  {one_line(name, 80)}" for name, count in inspection.shapes)
+        "\n".join(
+            f"  {count:>12,}  {one_line(name, 80)}" for name, count in inspection.shapes[:shapes]
+        )
         or "  none"
     )
+    yield from _more(len(inspection.shapes), shapes)
     yield Text("Next", style="bold")
     verdict = "analyze can compute bubble ratios" if inspection.analysable else "analyze cannot run"
-    # A line break within a command's path would part it.
     missing = map(printable, (*inspection.missing, *inspection.candidates))
-    yield Text("\n".join(f"  {line}" for line in (verdict, *missing)) + "\n", no_wrap=True)
+    yield HangingLines([*(("  ", line) for line in (verdict, *missing)), ("", "")])
     if inspection.suggestion:
         yield Text(
             "Draft of a convention: check it, save it as mine.toml, pass --convention mine.toml",
@@ -66,6 +83,13 @@ def inspection_parts(inspection: Inspection) -> Iterator[RenderableType]:
         yield Text("\n".join(_trial_lines(inspection)), no_wrap=True)
         lines = map(printable, inspection.suggestion.splitlines())
         yield Text("\n".join(lines) + "\n", no_wrap=True)
+
+
+def _more(count: int, shown: int | None) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if shown is not None and count > shown:
+        yield Text(f"  and {count - shown:,} more (-v)", style="dim")
 
 
 def _trial_lines(inspection: Inspection) -> Iterator[str]:

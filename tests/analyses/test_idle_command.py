@@ -26,7 +26,7 @@ from tests.support.places import GOLDEN
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     golden = GOLDEN / "idle.txt"
 
-    assert main(["gaps", str(planted(tmp_path))]) == 0
+    assert main(["gaps", "-v", str(planted(tmp_path))]) == 0
 
     printed = capsys.readouterr()
     assert printed.err == ""

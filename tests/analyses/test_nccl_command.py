@@ -30,7 +30,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_the_table_tells_totals_and_clocks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = run(capsys, *ring(tmp_path))
+    code, out, err = run(capsys, *ring(tmp_path), "-v")
 
     assert code == 0
     assert "0xfeedfacecafebeef" in out

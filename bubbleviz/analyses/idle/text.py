@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Activities of hosts by which devices are compared.
 _COMPARED = 5
+#: Rows of devices, activities and steps on one screen, with steps and without.
+_FEW, _SOME = (3, 5, 3), (5, 8, 0)
 #: Characters of names in tables and lists.
 _NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
 
@@ -53,6 +55,35 @@ def sections(report: IdleReport, top: int) -> Iterator[RenderableType]:
         yield from titled(f"Steps ({by}), most idle ones", _steps(_most_idle(steps, top)))
         yield from _omitted(len(steps), top)
     yield Text("\n" + "\n".join(advice(report)) + "\n")
+
+
+def first_screen(report: IdleReport, top: int | None = None) -> Iterator[RenderableType]:
+    """Yield what fits one screen.
+
+    Args:
+        report: of some profiles.
+        top: rows of a table, at most; None for as many as a screen holds.
+    """
+    steps = [(rank, step) for rank in report.devices for step in rank.steps]
+    named = any(step.name is not None for _, step in steps)
+    devices, activities, most_steps = (top,) * 3 if top else _FEW if named else _SOME
+    yield Text(f"{title_of(report)}\nduty cycle: {DEFINITIONS['busy']}, over the span")
+    kind = "Devices" if report.devices else "Hosts"
+    yield from titled(kind, device_table(report.ranks[:devices]))
+    yield from omitted(len(report.ranks), devices, " (-v)")
+    if report.activities:
+        title = "What hosts did while devices were idle"
+        yield from titled(title, activity_table(report, activities))
+        yield from omitted(len(report.activities), activities, " (-v)")
+    if named:
+        yield from titled("Steps, most idle ones", _steps(_most_idle(steps, most_steps)))
+        yield from omitted(len(steps), most_steps, " (-v)")
+    yield Text("\n" + "\n".join(advice(report)))
+    yield Text(
+        "\nMore: -v (devices side by side, what activities mean, longest gaps); "
+        "-o gaps.svg draws it",
+        style="dim",
+    )
 
 
 def _headline(report: IdleReport) -> str:
@@ -80,6 +111,7 @@ def device_table(ranks: Sequence[RankIdle]) -> Table:
         "comm. ms",
         "overlap %",
         left=("device",),
+        giving_way=("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %"),
     )
     for rank in ranks:
         time = rank.breakdown

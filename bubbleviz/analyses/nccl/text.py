@@ -21,12 +21,19 @@ from bubbleviz.model.process_groups import stretches
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.text.cells import milliseconds, omitted, titled
 from bubbleviz.render.text.display import shortened
-from bubbleviz.render.text.tables import Table
+from bubbleviz.render.text.tables import HangingLines, Table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
+#: Files and rows of one screen.
+_FILES, _FEW = 4, 10
+#: Columns that go first where a terminal is narrow.
+_GIVING_WAY = (
+    *("moving GB/s", "alg GB/s", "algorithm", "n", "moving", "peers", "count", "waiting"),
+    *("bus GB/s", "busy", "MB", "communicator", "ms"),
+)
 #: Rows of a table, and characters of a name in it.
 _ROWS, _NAME = 40, 40
 #: How clocks are aligned, in words.
@@ -43,9 +50,22 @@ _ALIGNMENTS = {
 def sections(communication: Communication) -> Iterator[RenderableType]:
     """Yield what to print."""
     yield Text(summary(communication))
-    yield from titled("Communication, longest first", _table(communication))
+    yield from titled("Communication, longest first", _table(communication, _ROWS))
     yield from _clock_sections(communication.clocks)
     yield Text("\n" + "".join(f"{line}\n" for line in DEFINITIONS))
+
+
+def first_screen(communication: Communication) -> Iterator[RenderableType]:
+    """Yield what fits one screen."""
+    files, sums = summary(communication).splitlines()[:-1], summary(communication).splitlines()[-1:]
+    more = [f"and {len(files) - _FILES:,} more files"] if len(files) > _FILES else []
+    yield HangingLines(("", line) for line in (*files[:_FILES], *more, *sums))
+    yield from titled("Communication, longest first", _table(communication, _FEW))
+    yield Text(
+        "\nms: from start to end, over all ranks; busy: each instant of a GPU once; waiting: until "
+        "the operation's last rank has started; moving: the rest; bus GB/s: as nccl-tests count it"
+    )
+    yield Text("\nMore: -v (all rows, clocks, definitions); -o operations.csv", style="dim")
 
 
 def summary(communication: Communication) -> str:
@@ -88,18 +108,19 @@ def _time(sums: Sums) -> str:
     )
 
 
-def _table(communication: Communication) -> Table:
+def _table(communication: Communication, most: int) -> Table:
     """Return the table of totals, those that are not listed in one row, and all of them in one."""
     table = Table(
         *("communicator", "n", "operation", "peers", "algorithm", "count", "MB", "ms", "busy"),
         *("waiting", "moving", "alg GB/s", "bus GB/s", "moving GB/s"),
         left=("communicator", "operation", "peers", "algorithm"),
+        giving_way=_GIVING_WAY,
     )
     totals = totals_of(communication)
-    for total in totals[:_ROWS]:
+    for total in totals[:most]:
         table.add_row(*_cells(total))
     operations = communication.operations
-    if rest := totals[_ROWS:]:
+    if rest := totals[most:]:
         rows = np.concatenate([total.rows for total in rest])
         words = f"{counted(len(rest), 'more row')}, summed"
         table.add_row(words, *("",) * 4, *_sum_cells(sums_of(operations.take(rows))))

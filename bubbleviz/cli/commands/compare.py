@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bubbleviz.cli.details import AllDetails
+from bubbleviz.cli.details import details as tables_of
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import (
     CsvFile,
@@ -50,10 +52,12 @@ def compare(
     paper: PaperOptions,
     force: Force = False,
     measurement: MeasurementOptions,
+    details: AllDetails = None,
 ) -> None:
     """Compare the bubble ratios of runs, with p values."""
     from bubbleviz.cli.outputs import check_outputs
 
+    everything = bool(tables_of(details))
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
     files = {"json": json, "csv": csv, "svg": svg, "pdf": pdf, "png": png, "markdown": markdown}
@@ -74,7 +78,11 @@ def compare(
     }
     deliver(
         contents,
-        lambda: show(comparison_report.sections(comparison)),
+        lambda: show(
+            comparison_report.sections(comparison)
+            if everything
+            else comparison_report.first_screen(comparison)
+        ),
         inputs=inputs,
         force=force,
     )

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bubbleviz.cli.details import AllDetails
+from bubbleviz.cli.details import details as tables_of
 from bubbleviz.cli.help import NAMES, SELECTION
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import (
@@ -26,6 +28,9 @@ from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.idle.report import IdleReport
+
+#: Rows of tables with --details, and gaps in the JSON.
+_TOP = 12
 
 
 @frozen
@@ -59,14 +64,14 @@ class AttributionOptions:
     ] = None
     convention: Additions = None
     top: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
             metavar="N",
             help="Rows of tables, and gaps in the JSON.",
             rich_help_panel=SELECTION,
         ),
-    ] = 12
+    ] = None
 
 
 @with_anonymity
@@ -87,6 +92,7 @@ def idle(
     force: Force = False,
     attribution: AttributionOptions,
     reading: ReadingOptions,
+    details: AllDetails = None,
 ) -> None:
     """Show how long devices were idle, and what their hosts did.
 
@@ -96,6 +102,7 @@ def idle(
     from bubbleviz.cli.outputs import check_outputs
     from bubbleviz.sources.paths import find_profiles
 
+    everything = bool(tables_of(details))
     window = reading.run_window()
     inputs = [file.path for file in find_profiles(profiles)]
     inputs += [] if attribution.activities is None else [attribution.activities]
@@ -103,7 +110,7 @@ def idle(
     formats = formats_by_file({"json": json, "csv": csv, "svg": svg}, output)
     check_outputs(list(formats), inputs, force=force)
     from bubbleviz.analyses.idle import idle as measure_idle_time
-    from bubbleviz.analyses.idle.text import sections
+    from bubbleviz.analyses.idle.text import first_screen, sections
 
     with progress_bars() as bars:
         report = measure_idle_time(
@@ -118,9 +125,12 @@ def idle(
             progress=bars,
         )
     report = anonymous(report)
+    top = attribution.top or _TOP
     deliver(
-        {file: _content(report, name, attribution.top) for file, name in formats.items()},
-        lambda: show(sections(report, attribution.top)),
+        {file: _content(report, name, top) for file, name in formats.items()},
+        lambda: show(
+            sections(report, top) if everything else first_screen(report, attribution.top)
+        ),
         inputs=inputs,
         force=force,
         warnings=[limitation.sentence for limitation in report.limitations],

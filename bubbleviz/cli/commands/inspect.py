@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from bubbleviz.cli.details import AllDetails
+from bubbleviz.cli.details import details as tables_of
 from bubbleviz.cli.option_groups import with_anonymity
 from bubbleviz.cli.options import Conventions
 from bubbleviz.cli.terminal import complain, show
@@ -18,12 +20,14 @@ def inspect(
         list[str], typer.Argument(metavar="PROFILES...", help="Profiles, or directories of them.")
     ],
     convention: Conventions = None,
+    details: AllDetails = None,
 ) -> None:
     """Show what a profile holds, names and lacks."""
     from bubbleviz.errors import InputError, ProfileError
     from bubbleviz.sources.directories import unreadable_profile
     from bubbleviz.sources.paths import find_profiles
 
+    everything = bool(tables_of(details))
     files = find_profiles(profiles)
     from bubbleviz.analyses.inspection import inspect as inspect_profile
     from bubbleviz.cli.overview import inspection_parts
@@ -37,7 +41,7 @@ def inspect(
                 raise
             unreadable.append(error)
         else:
-            show(inspection_parts(anonymous(inspection)))
+            show(inspection_parts(anonymous(inspection), everything=everything))
     if len(unreadable) == len(files):
         raise unreadable[0]
     for reason in map(str, unreadable):

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from bubbleviz.cli.details import AllDetails
+from bubbleviz.cli.details import details as tables_of
 from bubbleviz.cli.help import CLOCKS
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import (
@@ -47,6 +49,7 @@ def nccl(
     ] = None,
     convention: Additions = None,
     reading: ReadingOptions,
+    details: AllDetails = None,
 ) -> None:
     """Show what NCCL moved, how fast, and who waited.
 
@@ -58,12 +61,13 @@ def nccl(
     from bubbleviz.analyses.nccl.inputs import find_inputs
     from bubbleviz.cli.outputs import check_outputs
 
+    everything = bool(tables_of(details))
     window = reading.run_window()
     formats = formats_by_file({"csv": csv, "json": json}, output)
     inputs = [*(file.path for file in find_inputs(files)), *(convention or ())]
     check_outputs(list(formats), inputs, force=force)
     from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
-    from bubbleviz.analyses.nccl.text import sections
+    from bubbleviz.analyses.nccl.text import first_screen, sections
 
     with progress_bars() as bars:
         report = measure_communication(
@@ -79,7 +83,7 @@ def nccl(
     written = {"csv": csv_of_operations, "json": as_json}
     deliver(
         {file: written[name](report) for file, name in formats.items()},
-        lambda: show(sections(report)),
+        lambda: show(sections(report) if everything else first_screen(report)),
         inputs=inputs,
         force=force,
         warnings=[limitation.sentence for limitation in report.limitations],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.restrictions import written
-from bubbleviz.model.texts import csv_text, inert, json_text, one_line
+from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line
 from bubbleviz.render.documents.markdown_parts import cause_line, mean_of
 from bubbleviz.render.markdown import code, table, text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
@@ -22,6 +22,7 @@ from bubbleviz.report.compare.significance import ASSUMPTIONS, MeanDifference
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from bubbleviz.report.compare.comparison import RatioRow
     from bubbleviz.report.report import View
     from bubbleviz.report.saved import Average, SavedRatio
 
@@ -32,6 +33,8 @@ COLUMNS = (
 )
 #: Of a run's title in the table, characters.
 _TITLE = 30
+#: On one screen: cells of all ratios, runs in the table, lines above it, notes below it.
+_MOST_CELLS, _MOST_RUNS, _MOST_SUMMARIES, _MOST_NOTES = 16, 12, 6, 3
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
@@ -179,24 +182,66 @@ PICTURES = frozenset({"svg", "pdf", "png"})
 
 def sections(comparison: Comparison) -> Iterator[RenderableType]:
     """Yield the sections of a comparison, for any rich console."""
+    titles = _titles(comparison)
+    yield from _tables(list(_summary(comparison, titles)), comparison.rows, titles)
+    if comparison.notes:
+        yield BulletList(one_line(note, 600) for note in comparison.notes)
+    yield _assumptions()
+
+
+def first_screen(comparison: Comparison) -> Iterator[RenderableType]:
+    """Yield what fits one screen: of many runs the primary ratio alone, and the first of them."""
     from rich.text import Text
 
-    titles = [shortened(one_line(run.title, 200), _TITLE) for run in comparison.runs]
-    yield Text("\n".join(_summary(comparison, titles)), style="bold")
+    titles = _titles(comparison)
+    summary = list(_summary(comparison, titles))
+    rows, runs = comparison.rows, len(titles)
+    if len(rows) * runs > _MOST_CELLS:
+        headline = comparison.runs[0].saved.headline
+        rows = tuple(row for row in rows if row.name == headline)
+    notes = [one_line(note, 300) for note in comparison.notes]
+    left_out = runs > _MOST_RUNS or len(rows) < len(comparison.rows) or len(notes) > _MOST_NOTES
+    restricted = [line for line in summary if line.startswith("!")]
+    shown = [line for line in summary if line not in restricted][:_MOST_SUMMARIES]
+    yield from _tables([*shown, *restricted], rows, titles[:_MOST_RUNS])
+    if notes:
+        yield BulletList(notes[:_MOST_NOTES])
+    yield _assumptions()
+    if left_out:
+        more = f"{counted(runs, 'run')}, {counted(len(comparison.rows), 'ratio')}"
+        notes_too = f", {counted(len(notes), 'note')}" if notes else ""
+        yield Text(f"\nMore: -v ({more}{notes_too})", style="dim")
+
+
+def _titles(comparison: Comparison) -> list[str]:
+    return [shortened(one_line(run.title, 200), _TITLE) for run in comparison.runs]
+
+
+def _assumptions() -> RenderableType:
+    from rich.text import Text
+
+    return Text(f"\n{ASSUMPTIONS}", style="dim")
+
+
+def _tables(
+    summary: Sequence[str], rows: Iterable[RatioRow], titles: list[str]
+) -> Iterator[RenderableType]:
+    """Yield a line for each run, and the table of some ratios of the first runs."""
+    from rich.text import Text
+
+    yield Text("\n".join(summary), style="bold")
     yield Text("\nBubble ratios in %; differences to the first run in percentage points")
     table = Table(
         *("ratio", "run", "mean", "SD", "n", "difference", "95 % CI", "p", "window ms", "by %"),
         left=("ratio", "run"),
+        giving_way=("by %", "n", "SD", "window ms", "95 % CI", "p"),
     )
-    for row in comparison.rows:
-        for place, (title, cell) in enumerate(zip(titles, row.cells, strict=True)):
+    for row in rows:
+        for place, (title, cell) in enumerate(zip(titles, row.cells, strict=False)):
             table.add_row(
                 "" if place else one_line(row.name, 40), title, *_printed(row.cells[0], cell)
             )
     yield table
-    if comparison.notes:
-        yield BulletList(one_line(note, 600) for note in comparison.notes)
-    yield Text(f"\n{ASSUMPTIONS}", style="dim")
 
 
 def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
-    from rich.text import Text
 
+    from bubbleviz.render.text.tables import HangingLines
     from bubbleviz.report.report import View
     from bubbleviz.schedules.formulas import Formula
     from bubbleviz.schedules.ideal import Estimate, Ideal
@@ -201,10 +201,10 @@ def _memory_rows(ideal: Ideal) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _lines(rows: Sequence[tuple[str, str, str]]) -> Text:
-    from rich.text import Text
+def _lines(rows: Sequence[tuple[str, str, str]]) -> HangingLines:
+    from bubbleviz.render.text.tables import HangingLines
 
-    return Text("\n".join(f"  {name:<18}{value:>16}  {what}" for name, value, what in rows))
+    return HangingLines((f"  {name:<18}{value:>16}  ", what) for name, value, what in rows)
 
 
 def _share(ratio: float | None) -> str:

@@ -56,15 +56,15 @@ def print_sections(
     """
     from rich.text import Text
 
-    from bubbleviz.render.text.tables import BulletList, Table
+    from bubbleviz.render.text.tables import BulletList, HangingLines, Table
 
     for section in sections:
         shown = section
-        if isinstance(shown, (Table, BulletList)) and display is not None:
+        if isinstance(shown, (Table, BulletList, HangingLines)) and display is not None:
             shown = shown.fitted(display.width)
             shown = shown if display.unicode else shown.in_ascii()
         elif isinstance(shown, Text) and display is not None:
             shown.plain = display.shown(shown.plain)
         as_it_is = isinstance(shown, Text) and bool(shown.no_wrap)
-        overflow: OverflowMethod = "ignore" if as_it_is or display is None else "ellipsis"
+        overflow: OverflowMethod | None = None if display is None or as_it_is else "ellipsis"
         console.print(shown, crop=False, soft_wrap=as_it_is, overflow=overflow)

@@ -201,4 +201,4 @@ def _more(display: Display) -> list[Line]:
     words = (
         "-v (all tables), or -v ratios, ranks, causes, communication, operations, clocks, coverage"
     )
-    return paragraph(f"{words}; --svg bubbles.svg draws it", display, lead="More:", style="dim")
+    return paragraph(f"{words}; -o bubbles.svg draws it", display, lead="More:", style="dim")

@@ -6,6 +6,7 @@ no digit may go: where a terminal is narrow, whole columns give way, and words a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _GAP = "  "
 #: In front of the first line of an entry of a list, and of its other lines.
 _BULLET, _INDENT = "  - ", "    "
+#: A command in a sentence, with its path.
+_COMMAND = re.compile(r"bubbleviz \w+ (?:'[^']*'|\S+)")
 #: Characters that a column of words keeps, and one whose words are wrapped.
 _SHORTEST, _SHORTEST_WRAPPED = 12, 24
 
@@ -214,3 +217,40 @@ class BulletList:
                 yield Segment(lead + line)
                 yield Segment.line()
                 lead = _INDENT
+
+
+class HangingLines:
+    """Lines, each with its lead; where they are wrapped, they go on below their text.
+
+    Args:
+        lines: lead and text of each.
+        width: to wrap to, between words; None for lines that stay whole.
+    """
+
+    def __init__(self, lines: Iterable[tuple[str, str]], width: int | None = None) -> None:
+        self._lines, self._width = tuple(lines), width
+
+    def in_ascii(self) -> HangingLines:
+        """Return the lines in ASCII."""
+        return HangingLines(((in_ascii(a), in_ascii(b)) for a, b in self._lines), self._width)
+
+    def fitted(self, width: int) -> HangingLines:
+        """Return the lines wrapped to a width; a command stays on one line, to be copied."""
+        return HangingLines(self._lines, width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        """Yield the lines."""
+        from rich.segment import Segment
+
+        for lead, text in self._lines:
+            before = lead
+            for line in self._wrapped(text, cell_width(lead)):
+                yield Segment((before + line).rstrip())
+                yield Segment.line()
+                before = " " * cell_width(lead)
+
+    def _wrapped(self, text: str, indent: int) -> list[str]:
+        if self._width is None:
+            return [text]
+        whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
+        return wrapped(whole, max(self._width - indent, 20), whole=True) or [""]
