@@ -67,6 +67,19 @@ def test_csv_holds_one_row_an_operation(capsys: pytest.CaptureFixture[str]) -> N
     assert sum(row["phase"] == "F" for row in rows) == 4 * 8 * 3
 
 
+@pytest.mark.parametrize("output", ["csv", "bubbles"])
+def test_rows_of_a_window_name_its_iterations_as_the_table_does(
+    output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", ONE, "--window", "iteration:1-2", f"--{output}", "-"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert main(["analyze", ONE, "--window", "iteration:1-2", "--json", "-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+
+    assert {row["iteration"] for row in rows} == {"1", "2"}
+    assert [i["name"] for i in report["iterations"]] == ["1", "2"]
+
+
 def test_iterations_are_selected_for_the_picture_only(tmp_path: Path) -> None:
     ratios = set()
     for selection in ("0", "1-2", "all"):

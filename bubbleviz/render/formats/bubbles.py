@@ -42,6 +42,7 @@ def render(report: Report, view: View) -> str:
 
 def _columns(report: Report) -> list[Sequence[object]]:
     from bubbleviz.explain.causes.cause import Cause
+    from bubbleviz.render.formats.csv import iteration_names
     from bubbleviz.report.advice import operation_labels
 
     bubbles, operations = report.bubbles, report.operations
@@ -56,7 +57,7 @@ def _columns(report: Report) -> list[Sequence[object]]:
     ]
     return [
         [bubbles.ratio] * len(bubbles),
-        bubbles.iteration.tolist(),
+        iteration_names(report, bubbles.iteration),
         rank,
         [stage[index] for index in rank],
         bubbles.interval.tolist(),

@@ -47,7 +47,7 @@ def _columns(report: Report) -> list[list[object]]:
     names = [inert(name) for name in operations.names]
     spanned = operations.has_span == 1
     return [
-        _numbers(operations.iteration),
+        iteration_names(report, operations.iteration),
         operations.rank.tolist(),
         [stages[rank] for rank in operations.rank.tolist()],
         [labels[phase] for phase in operations.phase.tolist()],
@@ -63,6 +63,19 @@ def _columns(report: Report) -> list[list[object]]:
         _numbers(operations.sequence),
         operations.occurrence.tolist(),
     ]
+
+
+def iteration_names(report: Report, iteration: Ints) -> list[object]:
+    """Return the iterations of a column by name, as tables and ``--iteration`` have them.
+
+    Args:
+        report: the report.
+        iteration: indices of its iterations; -1 for none.
+    """
+    from bubbleviz.model.texts import inert
+
+    names = {i.index: inert(i.name) for i in report.iterations}
+    return [names.get(index, "") for index in iteration.tolist()]
 
 
 def _numbers(column: Ints) -> list[object]:
