@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in, convention_of
@@ -129,10 +130,11 @@ def _by_order(meaning: ShapeMeaning) -> ShapeMeaning:
 
 
 def _alone(meaning: ShapeMeaning) -> ShapeMeaning:
-    """Return a meaning in which the first number that varies is the microbatch, if none is."""
+    """Return a meaning in which a chunk's number, if it varies, is the microbatch, if none is."""
     if not meaning.works or meaning.part or "microbatch" in meaning.groups:
         return meaning
-    varying = [at for at, n in enumerate(meaning.shape.distinct) if n > 1 and meaning.groups[at]]
+    numbers = zip(meaning.shape.distinct, meaning.groups, strict=True)
+    varying = [at for at, (n, group) in enumerate(numbers) if n > 1 and group == "chunk"]
     if not varying:
         return meaning
     groups = list(meaning.groups)
@@ -148,9 +150,11 @@ def _numbered(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
     at = groups.index("microbatch")
     free = next((i for i, group in enumerate(groups) if i > at and group), len(groups))
     names = [name for name in order if name == "microbatch" or name not in groups]
-    if free - at < 2:
+    slots = [i for i in range(at, free) if not meaning.shape.counts_parts(i)]
+    if len(slots) < 2:
         return meaning
-    groups[at:free] = [*names, *[""] * free][: free - at]
+    for slot, name in zip_longest(slots, names[: len(slots)], fillvalue=""):
+        groups[slot] = name
     return replace(meaning, groups=tuple(groups))
 
 

@@ -36,7 +36,7 @@ _PHASES = (
 #: Names of trainers for what holds the forward pass, where nothing else names it.
 _TRAINER_FORWARD = re.compile(r"compute_loss|training_step|train_step")
 #: What may stand between a word for what a number counts and the number.
-_UP_TO_NUMBER = r"(?:[^a-z0-9]*(?:id|idx|index|no|num|nr))?[^a-z0-9]*$"
+_UP_TO_NUMBER = r"(?:[^a-z0-9]*(?:id|idx|index|no|num|nr|number))?[^a-z0-9]*$"
 #: Words in front of a number for what it counts.
 _NUMBERS = tuple(
     (re.compile(words + _UP_TO_NUMBER), group)
@@ -56,9 +56,13 @@ _PASS = re.compile(
     r"(?:[^a-z0-9]*(?:pass|step|micro.?batch|for|input|weight|grad))*[^a-z0-9]*$"
 )
 #: What names a part of a stage, with a number behind it or anywhere.
-_NUMBERED_PART = re.compile(r"(?:layers?|blocks?|blk|modules?|(?:^|[^a-z])h)[^a-z0-9]*$")
+_NUMBERED_PART = re.compile(
+    r"(?:layers?|lyrs?|blocks?|blk|modules?|depth|experts?|heads?|(?:^|[^a-z])[hl])" + _UP_TO_NUMBER
+)
+#: What names one behind its number.
+_PART_BEHIND = re.compile(r"(?:st|nd|rd|th)?[^a-z0-9]*(?:layers?|blocks?)(?:[^a-z]|$)")
 _PART = re.compile(
-    r"mlp|ffn|attn|attention|experts?(?:[^a-z]|$)|norm(?:[^a-z]|$)|embed|lm_head"
+    r"layers?(?:[^a-z]|$)|(?:^|[^a-z])blocks?(?:[^a-z]|$)|mlp|ffn|attn|attention|experts?(?:[^a-z]|$)|norm(?:[^a-z]|$)|embed|lm_head"
     r"|(?:en|de)coder.?layer|softmax|linear|conv(?:[^a-z]|$)"
 )
 #: Names of operators, of libraries' functions, and of lines of source code: no operations.
@@ -118,7 +122,7 @@ class NameShape:
     @cached_property
     def part(self) -> bool:
         """Whether the names are those of parts of an operation, such as layers."""
-        numbered = any(_NUMBERED_PART.search(piece.lower()) for piece in self.pieces[:-1])
+        numbered = any(map(self.counts_parts, range(len(self.pieces) - 1)))
         return numbered or bool(_PART.search("".join(self.pieces).lower()))
 
     @cached_property
@@ -126,6 +130,14 @@ class NameShape:
         """Which number counts batches."""
         words = [bool(_BATCH.search(self._before(at))) for at in range(len(self.pieces) - 1)]
         return words.index(True) if True in words else None
+
+    def counts_parts(self, at: int) -> bool:
+        """Whether a number counts parts of a stage, such as layers, and so no microbatches."""
+        if _NUMBERED_PART.search(self._before(at)):
+            return True
+        behind = self.pieces[at + 1].lower()
+        of_next = at + 2 < len(self.pieces) and _NUMBERED_PART.search(behind)
+        return not of_next and _PART_BEHIND.match(behind) is not None
 
     def groups(self, *, batch: str) -> list[str]:
         """Return what each number counts, empty for unknown.
@@ -150,7 +162,7 @@ class NameShape:
 
     def _group(self, at: int, batch: str) -> str:
         piece = self._before(at)
-        if self.measures[at]:
+        if self.measures[at] or self.counts_parts(at):
             return ""
         if at == self.batch and self.distinct[at] > 1:
             return batch
@@ -161,6 +173,8 @@ class NameShape:
 
     def _follows_pass(self, at: int) -> bool:
         """Whether a number follows the name of a pass, and is no part of a word or an address."""
+        if self.counts_parts(at):
+            return False
         alone = not self.pieces[at + 1][:1].isalpha() and self.largest[at] < _MICROBATCHES
         return alone and not self.measures[at] and bool(_PASS.search(self._before(at)))
 

@@ -465,8 +465,8 @@ def test_a_refusal_shows_each_name_by_itself(
     for name in names:
         shown = name if len(name) <= 40 else f"{name[:39].rstrip()}…"
         assert f"{shown!r} (1)" in refusal
-    # No draft of these names forward and backward, so that inspect would lead nowhere.
-    assert "bubbleviz inspect" not in refusal
+    # No draft of these names forward and backward.
+    assert "save the draft" not in refusal
 
 
 def test_a_refusal_without_ranges_of_work_names_no_draft(
@@ -475,7 +475,7 @@ def test_a_refusal_without_ranges_of_work_names_no_draft(
     path = profile(tmp_path, [K(3, 9, 1)], [C(1, 2, 1)], [R(0, 12, "")])
 
     assert main(["analyze", str(path)]) == 1
-    assert "inspect" not in capsys.readouterr().err
+    assert "draft" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -542,3 +542,35 @@ def test_a_number_beside_one_with_a_unit_counts(names: tuple[str, ...], regex: s
     draft = suggest(dict.fromkeys(names, 3))
     assert draft is not None
     assert regex in draft
+
+
+#: Names as trainers, hooks on modules and tracers write them: microbatch {m}, layer {l}.
+LAYERS = [
+    *("layer {l} forward", "model.layers.{l}.forward", "fwd_layer_{l}", "forward(layer_idx={l})"),
+    *("transformer.h.{l} fwd", "DecoderLayer_{l} forward", "GPTLayer-{l}-forward", "forward L{l}"),
+    *("TransformerLayer forward {l}", "forward_{l}_layer", "forward {l}th layer", "lyr{l}_fwd"),
+    *("forward pp_stage {l}", "forward depth {l}", "encoder.block.{l}.fwd", "fwd model.layers.{l}"),
+    *("forward layer_number: {l}", "forward expert {l}", "Sequential.{l}.forward"),
+    *("forward mb {m} layer {l}", "forward {m} l{l}", "fwd.{m}.{l}.layer", "layer {l} forward {m}"),
+    *("fwd microbatch {m} block {l}", "forward mb={m} layer={l}", "{l} layer forward {m}"),
+    *("forward layers {l} mb {m}", "model.layers.{l}.forward microbatch {m}"),
+]
+
+
+@pytest.mark.parametrize("form", LAYERS)
+def test_numbers_of_layers_are_never_microbatches(form: str) -> None:
+    """Not in any of the drafts that are tried in turn; numbers of microbatches are."""
+    forward = [form.format(m=m, l=layer) for m in range(4) for layer in range(16, 24)]
+    backward = [n.replace("forward", "backward").replace("fwd", "bwd") for n in forward]
+    names = list(dict.fromkeys((*forward, *backward)))
+    read = [understand(names, draft) for draft in drafts(dict.fromkeys(names, 3)).values()]
+
+    assert read
+    for each in read:
+        assert set(each.microbatch.tolist()) <= {-1, 0, 1, 2, 3}
+    if " mb" in form or "microbatch" in form:
+        assert set(read[0].microbatch.tolist()) == {0, 1, 2, 3}
+
+
+def test_names_of_modules_alone_give_no_draft() -> None:
+    assert suggest({f"model.layers.{number}": 3 for number in range(24)}) is None
