@@ -56,13 +56,13 @@ def first_look(paths: Sequence[str], progress: Progress | None = None) -> FirstL
 
 def _by_names(files: Sequence[InputFile], progress: Progress) -> FirstLook:
     looked_at, globs = [], globs_of(tuple(built_in().values()))
+    progress.files({file.path: Path(file.path).stat().st_size for file in files[:_MOST]})
     for file in files[:_MOST]:
         if file.path.endswith(SUFFIXES):
             return FirstLook("analyze", "nsys has yet to export the names of ranges")
         try:
-            progress.files({file.path: Path(file.path).stat().st_size})
             names = sampled_names(file.path, globs, partial(progress.read, file.path))
-        except (OSError, ProfileError):
+        except ProfileError:
             continue
         looked_at.append(file.path)
         if followed := recognise(names):

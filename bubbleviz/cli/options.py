@@ -175,7 +175,7 @@ class MeasurementOptions:
             BubblevizError: see :func:`bubbleviz.analyze`.
         """
         from bubbleviz.api import analyze
-        from bubbleviz.cli.terminal import progress_bars
+        from bubbleviz.cli.progress import progress_bars
 
         with progress_bars() as bars:
             report = analyze(

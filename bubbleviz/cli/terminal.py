@@ -6,36 +6,27 @@ import io
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.errors import OutputError
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.model.texts import counted, one_line
-from bubbleviz.progress import Watch, unwatched
+from bubbleviz.model.texts import one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
 
     from bubbleviz.render.text.display import Display, Line
     from bubbleviz.timing import Step
 
-#: Characters of a profile's name beside its bar.
-_LONGEST_NAME = 40
 #: Characters of a path in a list, and how many files that names.
 _LONGEST_PATH, _FILES = 100, 4
 #: Columns of what is no terminal, the fewest that anything is laid out for, and the most.
 PIPED, _NARROWEST, _MOST_COLUMNS = 80, 40, 10_000
 #: What an encoding must have, or ASCII is printed.
 _DRAWN_WITH = "█▓▒░▚▞▄▌▐·─…±≥"
-#: What goes on once profiles have been read.
-_AFTER_READING = "linking, aligning, counting"
 #: Characters of a complaint.
 _LONGEST = 800
 
@@ -183,98 +174,6 @@ def pass_on(content: str | bytes) -> None:
     sys.stdout.flush()
     binary.write(encoded(content))
     binary.flush()
-
-
-class _Bars:
-    """A bar for all profiles together, and one for each that is being read."""
-
-    def __init__(self, bars: Bars) -> None:
-        self._bars = bars
-        self._all = bars.add_task("all profiles", total=None)
-        self._sizes: dict[str, int] = {}
-        self._read: dict[str, float] = {}
-        self._tasks: dict[str, TaskID] = {}
-
-    def files(self, sizes: Mapping[str, int]) -> None:
-        """Take the profiles of the run, each with its bytes."""
-        self._sizes = dict(sizes)
-        total = sum(sizes.values())
-        self._bars.update(self._all, total=total, description=counted(len(sizes), "profile"))
-
-    def read(self, path: str, share: float) -> None:
-        """Show how much of a profile has been read; finished profiles give way to others."""
-        size = self._sizes.get(path, 0)
-        more = share * size - self._read.get(path, 0.0)
-        self._read[path] = share * size
-        self._bars.advance(self._all, more)
-        if all(self._read.get(file, 0.0) >= size for file, size in self._sizes.items()):
-            # How long the rest takes is unknown: no bar stands full meanwhile.
-            self._bars.update(self._all, total=None, description=_AFTER_READING)
-        if path not in self._tasks and share < 1:
-            name = Path(anonymous(path)).name[:_LONGEST_NAME]
-            self._tasks[path] = self._bars.add_task(name, total=size)
-        elif path in self._tasks and share >= 1:
-            self._bars.remove_task(self._tasks.pop(path))
-        elif path in self._tasks:
-            self._bars.update(self._tasks[path], completed=share * size)
-
-
-@contextmanager
-def progress_bars() -> Iterator[_Bars | None]:
-    """Show progress on standard error, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-    from rich.text import Text
-
-    class Remaining(ProgressColumn):
-        """How much is left to read: what is known of it, and nothing at the end."""
-
-        def render(self, task: Task) -> Text:
-            if not task.total or task.finished:
-                return Text()
-            left = task.time_remaining
-            seconds = "" if left is None else f", about {left:.0f} s left"
-            return Text(f"{task.percentage:.0f} % of {task.total / 1e6:,.0f} MB read{seconds}")
-
-    bars = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TimeElapsedColumn(),
-        Remaining(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bars:
-        yield _Bars(bars)
-
-
-@contextmanager
-def search_bar() -> Iterator[Watch]:
-    """Show how much of a search is done, on a terminal's standard error, if it takes a second."""
-    if not sys.stderr.isatty():
-        yield unwatched
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("searching", total=1.0, visible=False)
-        begun = time.monotonic()
-
-        def watch(share: float) -> None:
-            bars.update(task, completed=share, visible=time.monotonic() - begun > 1)
-
-        yield watch
 
 
 def show_steps(steps: Sequence[Step]) -> None:

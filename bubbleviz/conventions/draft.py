@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in, convention_of
@@ -153,8 +152,8 @@ def _numbered(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
     slots = [i for i in range(at, free) if not meaning.shape.counts_parts(i)]
     if len(slots) < 2:
         return meaning
-    for slot, name in zip_longest(slots, names[: len(slots)], fillvalue=""):
-        groups[slot] = name
+    for number, slot in enumerate(slots):
+        groups[slot] = names[number] if number < len(names) else ""
     return replace(meaning, groups=tuple(groups))
 
 

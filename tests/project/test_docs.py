@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,21 @@ def test_every_command_runs(
         writes = words[0] in {"analyze", "compare", "simulate", "idle", "nccl", "pgle"}
         code = main([*words, "--force"] if writes else words)
         assert code == 0, f"{command}: {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_reports_that_a_page_reads_are_written_before(page: Path) -> None:
+    """By a command above, or in README, whose table of commands follows the first steps."""
+    written: set[str] = set()
+    for command in commands_of(page):
+        words = words_of(command)
+        outputs = {
+            b for a, b in pairwise(words) if a == "-o" or (a == "--json" and words[0] == "analyze")
+        }
+        read = {word for word in words if word.endswith(".json")} - outputs
+        if "--dask" not in words and (page != README or words[0] in {"gate", "simulate"}):
+            assert read <= written, command
+        written |= outputs
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -217,8 +217,8 @@ def test_a_written_plan_costs_what_its_schedule_costs(
 @pytest.mark.parametrize(
     ("options", "said", "code"),
     [
-        ((), "give a --schedule with its sizes -p and -m, or a --plan", 2),
-        (("--schedule", "1f1b", "-p", "2"), "give a --schedule with its sizes", 2),
+        ((), "give --schedule NAME, -p P and -m M, or --plan FILE", 2),
+        (("--schedule", "1f1b", "-p", "2"), "give -m M, or --plan FILE", 2),
         (("--plan", "x.csv", "--schedule", "1f1b"), "leave the other options out", 2),
         (("--plan", "x.csv", "--chunks", "2"), "leave the other options out", 2),
         (("--plan", "nowhere.csv"), "nowhere.csv: cannot be read as a plan (no such file)", 1),

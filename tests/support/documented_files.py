@@ -76,6 +76,7 @@ def lay_out_jax(folder: Path) -> None:
             run.thunk("fusion.1", 40, 20)
             run.thunk("fusion.2", 50)
     run.written(folder, "node0.sqlite")
+    shutil.copy(folder / "node0.sqlite", folder / "second.sqlite")
     assert main(["pgle", str(folder / "node0.sqlite"), "-o", str(folder / "costs.pbtxt")]) == 0
 
 

@@ -16,16 +16,9 @@ from bubbleviz.cli.details import details as tables_of
 from bubbleviz.cli.help import CLOCKS, NAMES, READING, SCHEDULE
 from bubbleviz.cli.option_groups import with_anonymity, with_groups, with_outputs
 from bubbleviz.cli.options import FILE, Conventions, Force, ReadingOptions, RunProfiles, Skip
+from bubbleviz.cli.progress import progress_bars
 from bubbleviz.cli.selection import PictureOptions
-from bubbleviz.cli.terminal import (
-    deliver,
-    display,
-    progress_bars,
-    show,
-    show_lines,
-    show_steps,
-    width,
-)
+from bubbleviz.cli.terminal import deliver, display, show, show_lines, show_steps, width
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.model.values import frozen

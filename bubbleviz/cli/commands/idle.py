@@ -21,7 +21,8 @@ from bubbleviz.cli.options import (
     SvgFile,
     formats_by_file,
 )
-from bubbleviz.cli.terminal import deliver, progress_bars, show
+from bubbleviz.cli.progress import progress_bars
+from bubbleviz.cli.terminal import deliver, show
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen

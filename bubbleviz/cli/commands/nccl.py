@@ -19,7 +19,8 @@ from bubbleviz.cli.options import (
     ReadingOptions,
     formats_by_file,
 )
-from bubbleviz.cli.terminal import deliver, progress_bars, show
+from bubbleviz.cli.progress import progress_bars
+from bubbleviz.cli.terminal import deliver, show
 from bubbleviz.model.private_names import anonymous
 
 

@@ -10,7 +10,8 @@ from bubbleviz.cli.completion import beginning, statistic_names
 from bubbleviz.cli.help import COST, OUTPUTS, SELECTION
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import FILE, Additions, Force, Jobs, KeepExport, jobs_or_cores
-from bubbleviz.cli.terminal import deliver, pass_on, progress_bars, show
+from bubbleviz.cli.progress import progress_bars
+from bubbleviz.cli.terminal import deliver, pass_on, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen

@@ -20,8 +20,9 @@ from bubbleviz.cli.options import (
     SvgFile,
     formats_by_file,
 )
+from bubbleviz.cli.progress import search_bar
 from bubbleviz.cli.selection import PaperOptions
-from bubbleviz.cli.terminal import deliver, search_bar, show
+from bubbleviz.cli.terminal import deliver, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen
