@@ -11,8 +11,9 @@ from bubbleviz.model.operations import Rank
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report, View
 
-#: More ranks than this have a row per stage, unless the view says otherwise.
-MOST_RANKS = 64
+#: More ranks than this have a row per stage, unless the view says otherwise; and in a figure for
+#: a paper, where each row has a line of letters.
+MOST_RANKS, MOST_RANKS_ON_PAPER = 64, 16
 
 
 @frozen
@@ -37,7 +38,7 @@ def by_stage(report: Report, view: View) -> bool:
     one_of(view.rows, ROWS, "--rows")
     if view.rows is None:
         shown = view.ranks or report.ranks
-        return len(shown) > MOST_RANKS
+        return len(shown) > (MOST_RANKS_ON_PAPER if view.style == "paper" else MOST_RANKS)
     return view.rows == "stage"
 
 

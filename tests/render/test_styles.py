@@ -19,7 +19,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture.axis import axis_labels
 from bubbleviz.render.picture.layout import Layout
-from bubbleviz.render.picture.lettering import fitted, longest_fitting, text_width
+from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.rows.numbers import NumberBox, number_styles
 from bubbleviz.render.picture.style import SCREEN, style_of
 from bubbleviz.report.report import Report, View
@@ -118,6 +118,18 @@ def test_ranks_of_one_stage_have_their_numbers_in_a_paper_figure() -> None:
     assert {"0", "1", "2", "3"} <= set(texts)
 
 
+def test_long_names_give_way_at_a_narrow_width() -> None:
+    ranks = tuple(rank_of(index, "a-host-of-a-long-name", stage=index) for index in range(2))
+    unknown = tuple(replace(rank, stage=None) for rank in ranks)
+
+    assert "stage 1" in written(render(report_of(one_f_one_b(2, 2), ranks=ranks), PAPER_89))
+    narrow = View(width_mm=89)
+    for view in (narrow, PAPER_89):
+        texts = written(render(report_of(one_f_one_b(2, 2), ranks=unknown), view))
+        assert {"rank 0", "rank 1"} <= set(texts)
+    assert not any("…" in text for text in texts)
+
+
 # Labels
 
 
@@ -195,8 +207,7 @@ def test_no_text_lies_on_another_or_off_the_page(
 
 def test_text_is_cut_to_its_room() -> None:
     assert fitted("", 10, 0) == ""
-    assert longest_fitting(("a long text", "short"), 10, 40) == "short"
-    assert longest_fitting(("a long text", "short"), 10, 16) == "s…"
+    assert fitted("short", 10, 16) == "s…"
 
 
 # Numbers

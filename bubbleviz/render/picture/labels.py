@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from bubbleviz.model.operations import Rank
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.clocks import RowClocks, row_clocks
@@ -87,13 +89,25 @@ def labels_of(report: Report, selection: Selection, pitch: float, style: Picture
     clocks = row_clocks(report, selection, shown=style.notes)
     stages = tuple(_stage(selection, row) for row in range(len(ranks)))
     names = [_name(selection, row, clocks, with_host=not hosts) for row in range(len(ranks))]
-    if not style.names and "" not in stages:
-        # Ranks that share a stage (tensor-parallel ones) have their numbers.
-        alone = len(set(stages)) == len(stages)
-        names = ["" if alone else str(rank.index) for rank in ranks]
+    if not style.names or not _fit(names, style):
+        names = list(_short_names(ranks, stages))
     mark = " !" if report.contradicted(report.headline) else ""
     ratios = tuple(percent(ratio) + mark for ratio in row_ratios(report, selection))
     return Labels(stages, tuple(names), tuple(hosts), ratios, style)
+
+
+def _fit(names: Sequence[str], style: PictureStyle) -> bool:
+    """Return whether names can stand beside rows; a screen has room for most of each."""
+    widest = max(text_width(name, style.letters.label) for name in names)
+    return style.millimetres is None or widest <= _WIDEST_NAME * style.width
+
+
+def _short_names(ranks: Sequence[Rank], stages: Sequence[str]) -> Iterator[str]:
+    """Yield names by number, and none where stages tell the rows apart."""
+    apart = "" not in stages and len(set(stages)) == len(stages)
+    for rank, stage in zip(ranks, stages, strict=True):
+        number = str(rank.index) if stage else f"rank {rank.index}"
+        yield "" if apart else number
 
 
 def _stage(selection: Selection, row: int) -> str:

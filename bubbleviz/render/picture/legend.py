@@ -18,7 +18,9 @@ from bubbleviz.render.picture.rows.paints import OperationPaints
 from bubbleviz.render.picture.rows.rows import RowPainter
 from bubbleviz.render.picture.timeline import TimelineContents
 
-_FRAME = {"stroke": LIGHT.frame, "stroke_width": 0.7, "class_": "bv-frame"}
+_FRAME = {"stroke": LIGHT.frame, "class_": "bv-frame"}
+#: Width of the frame of a swatch on a screen.
+_LINE = 0.7
 #: Between a swatch and its name.
 _BESIDE = 6.0
 _LONG_NAMES = {
@@ -65,7 +67,10 @@ def draw_legend(page: Page, timelines: Sequence[TimelineContents]) -> None:
             if swatch.cause:
                 page.cause_boxes(path, swatch.cause)
             else:
-                page.elements.append(drawsvg.Path(path, **swatch.look))
+                line = (
+                    {"stroke_width": px(_LINE * page.style.line)} if "stroke" in swatch.look else {}
+                )
+                page.elements.append(drawsvg.Path(path, **(line | swatch.look)))
             if swatch.dotted:
                 dots = f"M{px(x)} {px(page.y + height + DOTS_BELOW)}h{px(swatch.width)}"
                 page.elements.append(drawsvg.Path(dots, fill="none", **DOTS))

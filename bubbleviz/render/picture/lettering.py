@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 
 #: Advances of characters as shares of the font size: of DejaVu Sans or Arial, the wider one.
 _ADVANCES = {
@@ -65,9 +64,3 @@ def fitted(text: str, size: float, width: float) -> str:
     while text and text_width(text + "…", size) > width:
         text = text[:-1]
     return text.rstrip() + "…" if text else ""
-
-
-def longest_fitting(texts: Sequence[str], size: float, width: float) -> str:
-    """Return the first text that is at most ``width`` wide, or the last one, cut."""
-    first = next((text for text in texts if text_width(text, size) <= width), texts[-1])
-    return fitted(first, size, width)

@@ -28,13 +28,14 @@ def draw_critical_path(page: Page, report: Report, selection: Selection, layout:
     if (row < 0).any():
         return False
     scale = layout.width / selection.span_ns
+    thickness = px(_THICKNESS * page.style.line)
     starts = layout.left + (operations.start_ns[path.operations] - selection.start_ns) * scale
     ends = layout.left + (operations.end_ns[path.operations] - selection.start_ns) * scale
-    edges = np.array(layout.tops)[row] + layout.row - _THICKNESS / 2
+    edges = np.array(layout.tops)[row] + layout.row - thickness / 2
     steps = [
         f"{px(start)} {px(edge)}H{px(end)}"
         for start, end, edge in zip(starts.tolist(), ends.tolist(), edges.tolist(), strict=True)
     ]
-    look = {"stroke": CRITICAL, "stroke_width": _THICKNESS, "stroke_linejoin": "round"}
+    look = {"stroke": CRITICAL, "stroke_width": thickness, "stroke_linejoin": "round"}
     page.elements.append(drawsvg.Path("M" + "L".join(steps), fill="none", **look))
     return True

@@ -21,7 +21,7 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.render.picture.layout import Layout
-from bubbleviz.render.picture.lettering import fitted, longest_fitting, text_width
+from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.page import Page, box, duration, px
 from bubbleviz.render.picture.palette import LIGHT, heat
 from bubbleviz.render.picture.selection import Selection
@@ -61,8 +61,12 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
     """Draw a map for each phase of the first drawn iteration, and the scale below."""
     several = bool((report.operations.chunk > 0).any())
     maps = list(_maps(report, selection))
-    for each in maps:
-        _draw(page, each, layout, "v-stage" if several else "stage")
+    titles = [_titles(each) for each in maps]
+    room = layout.right - layout.left
+    # All have the same words.
+    full = all(text_width(long, page.style.letters.axis) <= room for long, _ in titles)
+    for each, (long, short) in zip(maps, titles, strict=True):
+        _draw(page, each, layout, long if full else short, "v-stage" if several else "stage")
     if maps:
         _draw_scale(page, layout)
 
@@ -88,19 +92,22 @@ def _maps(report: Report, selection: Selection) -> Iterator[_Map]:
         yield _Map(phase, stages, first, mean / max(median_ns, 1.0), median_ns)
 
 
-def _draw(page: Page, each: _Map, layout: Layout, word: str) -> None:
+def _titles(each: _Map) -> tuple[str, str]:
+    """Return a long and a short title of a map."""
+    median, label = f"median {duration(each.median_ns)}", each.phase.label
+    return f"{label} by microbatch, {median} over all stages", f"{label}: {median}"
+
+
+def _draw(page: Page, each: _Map, layout: Layout, title: str, word: str) -> None:
     """Draw one map below what is on the page; rows are virtual stages where ranks have several."""
     size = page.style.letters.axis
     stages, count = each.times.shape
     share = max(1, int(np.ceil(count * _NARROWEST_CELL / layout.width)))
     width = layout.width * share / count
     height = max(_LOWEST_CELL, min(1.2 * size, _MAP / stages))
-    median, label = f"median {duration(each.median_ns)}", each.phase.label
-    titles = f"{label} by microbatch, {median} over all stages", f"{label}: {median}"
     page.y += 0.6 * size
     baseline = page.y + 0.9 * size
-    title = longest_fitting(titles, size, layout.right - layout.left)
-    page.text(title, layout.left, baseline, size)
+    page.text(fitted(title, size, layout.right - layout.left), layout.left, baseline, size)
     page.text("stage", page.right, baseline, size, ink="quiet", text_anchor="end")
     page.y += 1.4 * size
     # Where cells are large enough, a line of paper divides them.
