@@ -14,6 +14,8 @@ from bubbleviz.model.texts import one_line
 _SPECIAL = re.compile(r"[\\`*_\[\]|~!$]")
 #: What becomes a mention, an issue or a link, and where an empty comment parts it.
 _LINKS = re.compile(r"(?i)(?<=@)|(?<=\#)(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)")
+#: What a cell of numbers begins with, if it has anything.
+_NUMBER = re.compile(r"(?:[-+<]? ?\d|-?$)")
 _TICKS = re.compile(r"`+")
 #: Characters of a name in a cell.
 _LONGEST = 80
@@ -35,13 +37,14 @@ def code(name: str) -> str:
     return f"{fence}{blank}{flat}{blank}{fence}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """Return a table; the first columns stand left, the others, numbers, right.
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; columns of numbers stand right.
 
     Args:
         header: its titles.
         rows: cells that are Markdown.
-        left: number of columns that stand left.
     """
-    rule = ["---"] * left + ["---:"] * (len(header) - left)
-    return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *rows))
+    cells = [list(row) for row in rows]
+    columns = zip(*cells, strict=True) if cells else ((title,) for title in header)
+    rule = ["---:" if all(map(_NUMBER.match, column)) else "---" for column in columns]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *cells))

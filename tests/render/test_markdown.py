@@ -28,10 +28,16 @@ def report() -> Report:
 
 def test_nothing_is_empty() -> None:
     assert (text(""), code("")) == ("", "-")
-    assert table((), ()) == "|  |\n| --- |\n"
+    assert table(("a", "b"), ()) == "| a | b |\n| --- | --- |\n"
     assert first_cause({}) is None
     assert first_cause({"a": 0.0}) is None
     assert first_cause({"a": 1.0, "b": 1.0}) == ("a", 0.5)
+
+
+def test_columns_of_numbers_stand_right() -> None:
+    rows = [("`1`", "1.5 ± 0.1 %", "", "-"), ("a", "-2", "< 0.001", "x")]
+
+    assert table("abcd", rows).splitlines()[1] == "| --- | ---: | ---: | --- |"
 
 
 def test_words_mean_nothing_in_markdown() -> None:
@@ -91,7 +97,7 @@ def test_a_comparison_with_hostile_names(report: Report) -> None:
 def test_a_report(report: Report) -> None:
     shown = RENDERER.render(report, View())
 
-    assert shown.startswith("**bubble ratio (schedule): 27.27 %**")
+    assert shown.startswith("**bubble ratio (schedule): 27.27 %** ± 0.00 %")
     assert "| schedule | 27.27 |" in shown
     assert "| dependency | 13.64 | 50.00 |" in shown
     hostile = RENDERER.render(replace(report, convention=HOSTILE), View())

@@ -161,7 +161,7 @@ def as_markdown(comparison: Comparison) -> str:
     parts = [
         "### Pipeline bubbles: comparison\n",
         "".join(f"**{text(line)}**\n" for line in _summary(comparison, titles)),
-        table(header, rows, left=2),
+        table(header, rows),
         "".join(causes) + "".join(f"- {text(note)}\n" for note in comparison.notes),
     ]
     return "\n".join(part for part in parts if part)

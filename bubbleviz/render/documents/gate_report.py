@@ -39,7 +39,7 @@ def as_markdown(saved: SavedReport, checks: Sequence[Check]) -> str:
         f"### Pipeline bubbles: {'FAILED' if failed else 'ok'}\n",
         f"{verdict}\n",
         table(("ratio", "mean ± SD", "limit", "iterations", "verdict"), rows),
-        "".join(f"- {text(check.line)}\n" for check in checks if not check.passed),
-        cause_line(saved),
+        "".join(f"- {text(check.line)}\n" for check in checks if not check.passed)
+        + cause_line(saved),
     ]
     return "\n".join(part for part in parts if part)

@@ -21,7 +21,8 @@ def render(report: Report, view: View) -> str:
 
     value, bounds, run, why = headline_lines(report)
     ratios, causes, first = ratio_cells(report), cause_cells(report), first_thing(report)
-    parts = [f"**{text(value)}**{text(bounds)}\n", f"{text(run)}; {text(why)}\n"]
+    blank = " " if bounds.startswith(" ") else ""
+    parts = [f"**{text(value)}**{blank}{text(bounds)}\n", f"{text(run)}; {text(why)}\n"]
     if first is not None:
         parts.append(f"What to do first: {text(first)}\n")
     for title, cells in (("Bubble ratios, in %", ratios), (causes_title(report), causes)):
