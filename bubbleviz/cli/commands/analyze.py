@@ -213,6 +213,10 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
 
     shown_on = display()
     show_lines(first_screen(report, view, shown_on), shown_on)
+    if report.plan is not None:
+        from bubbleviz.render.text.schedules import plan_deviations
+
+        show(plan_deviations(report))
     if compared:
         from bubbleviz.render.text.what_if import alternatives
 

@@ -33,11 +33,24 @@ def orders(report: Report) -> Iterator[RenderableType]:
             yield Text(f"no {title}: {recognition.reason}")
             continue
         yield Text(f"{title}: {recognised(recognition)}")
-        if recognition.name is not None and recognition.deviations:
-            lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
-            if recognition.deviation_count > len(lines):
-                lines.append(f"and {recognition.deviation_count - len(lines):,} more in --json")
-            yield BulletList(lines)
+        yield from _deviations(report, recognition)
+
+
+def plan_deviations(report: Report) -> Iterator[RenderableType]:
+    """Yield some operations that are out of the plan's order, if any."""
+    from rich.text import Text
+
+    if report.plan is not None and report.plan.name is not None and report.plan.deviations:
+        yield Text("\nOut of the plan's order", style="bold")
+        yield from _deviations(report, report.plan)
+
+
+def _deviations(report: Report, recognition: Recognition) -> Iterator[RenderableType]:
+    if recognition.name is not None and recognition.deviations:
+        lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
+        if recognition.deviation_count > len(lines):
+            lines.append(f"and {recognition.deviation_count - len(lines):,} more in --json")
+        yield BulletList(lines)
 
 
 def recognised(recognition: Recognition) -> str:
