@@ -33,7 +33,11 @@ def _reason(error: Any) -> str:
     if hasattr(error, "option_name") and hasattr(error, "possibilities"):
         parameters = getattr(command, "params", ())
         options = [option for p in parameters for option in (*p.opts, *p.secondary_opts)]
-        return str(error.message).rstrip(".") + suggestion(error.option_name, options)
+        said = str(error.message).rstrip(".")
+        near = suggestion(error.option_name, [*options, "--help"])
+        if not near and hasattr(command, "commands"):
+            return f"{said} of bubbleviz itself; others follow a path or a command"
+        return said + near
     if unknown := _UNKNOWN_COMMAND.match(message):
         return _unknown_word(unknown["word"], getattr(command, "commands", ()))
     parameter = getattr(error, "param", None)

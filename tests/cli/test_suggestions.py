@@ -37,6 +37,13 @@ def test_only_near_words_are_suggested(word: str, known: list[str], near: str | 
         (["idle", RUN, "--iteration", "3"], None),
         (["idle", RUN, "--skip", "3"], None),
         (["guide", "anotate"], "did you mean annotate?"),
+        (["--hlp"], "did you mean --help?"),
+        (["--what-if", RUN], "others follow a path or a command; see bubbleviz --help"),
+        (["analyze", RUN, "--no-cross-thred"], "did you mean --no-cross-thread?"),
+        (["analyze", RUN, "--rows", "ranks"], "did you mean rank?"),
+        (["analyze", RUN, "--align", "utcc"], "did you mean utc?"),
+        (["analyze", RUN, "--align", "x"], None),
+        (["analyze", RUN, "--convention", "zerobubble"], "did you mean zero-bubble?"),
         (["analyze", RUN, "--convention", "q"], None),
     ],
 )
