@@ -154,10 +154,10 @@ def test_labels_of_the_axis_never_touch_and_the_last_tick_has_one(
 
     assert all(one.right < other.left for one, other in pairwise(labels))
     assert labels[-1].right <= right + 1e-6
-    ticks = [label for label in labels if not label.title]
+    ticks = [label.tick for label in labels if label.tick is not None]
     # The tick after the last one would lie outside the plot.
     if len(ticks) > 1:
-        assert ticks[-1].x + (ticks[1].x - ticks[0].x) > plot.right - 1e-6
+        assert ticks[-1] + (ticks[1] - ticks[0]) > plot.right - 1e-6
         assert any("s" in label.text for label in labels)
 
 

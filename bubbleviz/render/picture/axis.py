@@ -20,12 +20,12 @@ _APART = 0.7
 
 @frozen
 class AxisLabel:
-    """A text centred at ``x``, and its width; at a tick, unless it is the title of the axis."""
+    """A text centred at ``x``, its width, and its tick; the title of the axis has none."""
 
     x: float
     text: str
     width: float
-    title: bool = False
+    tick: float | None = None
 
     @property
     def left(self) -> float:
@@ -54,25 +54,29 @@ def axis_labels(layout: Layout, size: float, *, left: float, right: float) -> li
     for steps in range(_MOST_STEPS, 0, -1):
         times, unit = ticks(layout.span_ns, steps)
         labels = [
-            AxisLabel(layout.x(layout.start_ns + time_ns), text, text_width(text, size))
+            AxisLabel(x, text, text_width(text, size), x)
             for time_ns, text in times
+            for x in [layout.x(layout.start_ns + time_ns)]
         ]
         name = f"time ({unit})"
         width = text_width(name, size)
         if labels[0].left - gap - width >= left:
-            title = AxisLabel(labels[0].left - gap - width / 2, name, width, title=True)
+            title = AxisLabel(labels[0].left - gap - width / 2, name, width)
             labels.insert(0, title)
         elif labels[-1].right + gap + width <= right:
-            labels.append(AxisLabel(right - width / 2, name, width, title=True))
+            labels.append(AxisLabel(right - width / 2, name, width))
         else:
-            text = f"{labels[-1].text}\u00a0{unit}"
-            labels[-1] = AxisLabel(labels[-1].x, text, text_width(text, size))
+            # The number stays centred on its tick.
+            last, behind = labels[-1], f"\u00a0{unit}"
+            more = text_width(behind, size)
+            x = last.x + more / 2
+            labels[-1] = AxisLabel(x, last.text + behind, last.width + more, last.tick)
         if labels[-1].right <= right and all(
             after.left - before.right >= gap for before, after in pairwise(labels)
         ):
             return labels
     # A plot too narrow for two labels has the one at its left edge.
-    return [label for label in labels if not label.title][:1]
+    return [label for label in labels if label.tick is not None][:1]
 
 
 def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
@@ -83,8 +87,8 @@ def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
     group = drawsvg.Group(font_size=size, text_anchor="middle", fill=LIGHT.quiet, class_="bv-quiet")
     path = f"M{px(layout.left)} {px(y)}H{px(layout.right)}"
     for label in labels:
-        if not label.title:
-            path += f"M{px(label.x)} {px(y)}v{px(0.4 * size)}"
+        if label.tick is not None:
+            path += f"M{px(label.tick)} {px(y)}v{px(0.4 * size)}"
         page.text(label.text, label.x, y + 1.4 * size, None, into=group, ink=None)
     page.rule(path)
     page.elements.append(group)

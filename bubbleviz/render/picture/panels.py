@@ -15,7 +15,8 @@ from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.lettering import BOLD, fitted, text_width
 from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
 from bubbleviz.render.picture.page import Page, duration
-from bubbleviz.render.picture.selection import select
+from bubbleviz.render.picture.ratios import iteration_ratio
+from bubbleviz.render.picture.selection import Selection, select
 from bubbleviz.render.picture.style import SCREEN, style_of
 from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
 from bubbleviz.render.picture.title import headings
@@ -88,8 +89,7 @@ def _draw(
         if timeline is None:
             _draw_title(page, panel.title, nothing_to_draw(panel.report, panel.view))
             continue
-        texts = headings(panel.report, timeline.selection)[: 2 if page.style.titled else 1]
-        _draw_title(page, panel.title, " · ".join(filter(None, texts)))
+        _draw_title(page, panel.title, _beside_title(page, panel, timeline.selection))
         share = timeline.selection.span_ns / longest.selection.span_ns
         layout = timeline.layout(left=left, share=share, rows=rows)
         contents.append(timeline.draw(layout))
@@ -101,6 +101,14 @@ def _draw(
     sentences = [*notes, *_limited(panels)]
     if sentences and page.style.notes:
         page.paragraph(" ".join(sentences), page.style.letters.note, lines=4)
+
+
+def _beside_title(page: Page, panel: Panel, selection: Selection) -> str:
+    """Return what a panel shows; its ratio alone where nothing else is told."""
+    if page.style.titled:
+        return " · ".join(filter(None, headings(panel.report, selection)))
+    ratios = [iteration_ratio(panel.report, iteration) for iteration in selection.iterations]
+    return ratios[0] if len(ratios) == 1 else ""
 
 
 def _draw_title(page: Page, title: str, rest: str) -> None:
