@@ -79,7 +79,8 @@ def cells_of(report: Report, selection: Selection, most_rows: int, columns: int)
         columns: cells of a row.
     """
     (iteration,), (windows,) = selection.iterations, selection.windows
-    ratios = [_ratio(report, iteration, row) for row in selection.rows]
+    of_rank = {r.rank: r.bubble_ratio.get(report.headline) for r in iteration.ranks}
+    ratios = [_mean_ratio(of_rank, row) for row in selection.rows]
     kept = _kept(ratios, most_rows)
     edges = selection.start_ns + selection.span_ns * np.arange(columns + 1) // columns
     busy = _busy(report, iteration, selection.start_ns, selection.end_ns)
@@ -92,9 +93,9 @@ def cells_of(report: Report, selection: Selection, most_rows: int, columns: int)
     return TimelineCells(iteration, rows, len(ratios), selection.span_ns)
 
 
-def _ratio(report: Report, iteration: Iteration, row: RankRow) -> float | None:
-    name = report.headline
-    own = [r.bubble_ratio.get(name) for r in iteration.ranks if r.rank in {*row.replicas}]
+def _mean_ratio(of_rank: Mapping[int, float | None], row: RankRow) -> float | None:
+    """Return the mean ratio of a row's ranks at work; None where any of them has none."""
+    own = [of_rank[rank] for rank in row.replicas if rank in of_rank]
     known = [value for value in own if value is not None]
     return sum(known) / len(known) if known and len(known) == len(own) else None
 
