@@ -1,0 +1,55 @@
+"""Bubble parts: they add up to the headline, whatever the lengths of iterations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.report.bubble_parts import bubble_parts, rounded_shares
+from bubbleviz.report.report import Report
+from tests.planting import plant
+from tests.support.drawn_reports import report_of
+from tests.support.places import FIXTURES
+from tests.support.planted_runs import RUNS, ZERO_BUBBLE
+
+
+def headline_of(report: Report) -> float | None:
+    return report.summary.bubble_ratio[report.bubbles.ratio].mean
+
+
+def test_no_iteration_has_no_parts() -> None:
+    assert bubble_parts(report_of([])) == ()
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-v", "zb-h2"])
+def test_parts_of_an_example_add_up(name: str) -> None:
+    report = bubbleviz.analyze([str(FIXTURES / name)])
+
+    total = sum(part.share for part in bubble_parts(report))
+
+    assert total == pytest.approx(headline_of(report), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [RUNS["stray while idle"], RUNS["late host"], replace(ZERO_BUBBLE, jitter=0.3, seed=5)],
+    ids=["compute outside operations", "optimizer in the window", "unequal iterations"],
+)
+def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
+    plant(run, tmp_path)  # type: ignore[arg-type]  # parametrised over Planting
+    report = bubbleviz.analyze([str(tmp_path)])
+    parts = {part.name: part.share for part in bubble_parts(report)}
+
+    assert sum(parts.values()) == pytest.approx(headline_of(report), abs=1e-12)
+    assert run is not RUNS["stray while idle"] or parts["unattributed"] > 0
+    assert run is not RUNS["late host"] or parts["optimizer"] > 0
+
+
+def test_rounded_shares_add_up_to_the_rounded_sum() -> None:
+    assert rounded_shares([]) == []
+    assert rounded_shares([1 / 3, 1 / 3, 1 / 3]) == ["33.34", "33.33", "33.33"]
+    assert rounded_shares([0.00004, 0.00004, 0.00004]) == ["0.01", "0.00", "0.00"]
+    assert rounded_shares([0.1, 0.25], digits=0) == ["10", "25"]
