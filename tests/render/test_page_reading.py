@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,7 @@ def test_the_tip_goes_when_the_pointer_keys_or_the_page_go(opened: Open) -> None
     own = opened(SMALL)
     _, x, y = middle_of_bubble(own, "own.iteration[i] === 0")
     tip = own.page.locator(".tip")
-    leavings = (
+    leavings: tuple[Callable[[], None], ...] = (
         lambda: own.page.mouse.move(5, 5),
         lambda: own.page.keyboard.press("Escape"),
         lambda: own.page.keyboard.press("+"),

@@ -1,5 +1,8 @@
 // The page opens: the run is unpacked, the timeline drawn, then all the rest.
 
+// Codes of restrictions under which no pipeline was measured.
+const NO_PIPELINE = ["single-stage", "pipeline-unproven"];
+
 const byId = (id) => document.getElementById(id);
 
 // --- the head of the page
@@ -9,7 +12,7 @@ function showHead(run) {
   const [mean, range] = headlineOf(report);
   const exact = mean === null || mean === undefined ? null : `${(100 * mean).toPrecision(10)} %`;
   byId("headline").replaceChildren(element("strong", { title: exact }, percent(mean)), element("span", {}, range));
-  byId("headline-name").textContent = `Bubble ratio (${report.headline})`;
+  byId("headline-name").textContent = measureOf(report);
   const words = run.ratioDefinitions.find((own) => own.name === report.headline)?.words;
   byId("definition").textContent = words ? `The ${words}.` : "";
   const hosts = new Set(report.ranks.map((rank) => rank.host)).size;
@@ -22,6 +25,12 @@ function showHead(run) {
   byId("run-title").textContent = title;
   byId("run-date").textContent = date;
   document.title = `${percent(mean)} bubble, ${title}`;
+}
+
+// What the ratio is called: the idle time of no pipeline is no bubble of one.
+function measureOf(report) {
+  const none = report.restrictions?.some((own) => NO_PIPELINE.includes(own.code));
+  return none ? "Idle in iterations" : `Bubble ratio (${report.headline})`;
 }
 
 // What was measured, by the names of its files, and when.

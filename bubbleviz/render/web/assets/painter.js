@@ -267,11 +267,13 @@ class Painter {
     c.textAlign = "right";
     const ratio = this.at.callbacks.ratioOf?.(replicas);
     const text = ratio === null || ratio === undefined ? "" : percent(ratio);
-    c.fillText(text, gutter - 10, middle);
+    // The first and the last of low rows keep their letters whole.
+    const y = this.at.rowTop ? middle : Math.max(AXIS_HEIGHT + 6, Math.min(this.at.height - 6, middle));
+    c.fillText(text, gutter - 10, y);
     const room = gutter - 20 - c.measureText(text).width;
     c.textAlign = "left";
     c.fillStyle = this.at.ink.text;
-    c.fillText(fitted(c, label, room), 4, middle);
+    c.fillText(fitted(c, label, room), 4, y);
   }
 }
 
