@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bubbleviz.interpret.inspection import Inspection
 
 #: Devices and names of ranges on one screen.
-_DEVICES, _SHAPES = 8, 8
+_DEVICES, _SHAPES = 3, 6
 
 
 def inspection_parts(
