@@ -146,7 +146,8 @@ class Painter {
     const perPixel = 1 / this.perNs;
     let drawnTo = -Infinity;
     for (let i = low; i < high; i += 1) {
-      const [start, end] = [lane.startNs[i], lane.endNs[i]];
+      const start = lane.startNs[i];
+      const end = lane.endNs[i];
       // The next one to look at ends in the next pixel.
       if (end < drawnTo) {
         i = Math.max(i, above(lane.reachNs, drawnTo, i, high) - 1);
@@ -183,7 +184,8 @@ class Painter {
     let reach = -Infinity;
     for (let i = low; i < high; i += 1) {
       const row = lane.operation[i];
-      const [start, end] = [lane.startNs[i], lane.endNs[i]];
+      const start = lane.startNs[i];
+      const end = lane.endNs[i];
       const left = this.pixel(start);
       let right = Math.max(this.pixel(end), left + 1);
       if (right - left > 4 * this.at.scale) right -= 1;
@@ -192,8 +194,9 @@ class Painter {
       const from = beside ? Math.round((top + bottom) / 2) : top;
       const faded = chain.size && !chain.has(row);
       this.paintBands(paint[row], left, right, from, bottom, faded);
-      const seen = [Math.max(left, 0), Math.min(right, this.raster.wide)];
-      if (numbers && !beside && !faded && seen[1] - seen[0] > 9 * this.at.scale) this.texts.push([row, seen[0], seen[1], from, bottom]);
+      const seenLeft = Math.max(left, 0);
+      const seenRight = Math.min(right, this.raster.wide);
+      if (numbers && !beside && !faded && seenRight - seenLeft > 9 * this.at.scale) this.texts.push([row, seenLeft, seenRight, from, bottom]);
       reach = Math.max(reach, end);
     }
   }

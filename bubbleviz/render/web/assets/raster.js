@@ -20,36 +20,43 @@ class Raster {
 
   // A box between whole pixels.
   box(left, right, top, bottom, colour) {
-    const [from, to] = [Math.max(0, left), Math.min(this.wide, right)];
+    const { pixels, wide } = this;
+    const from = Math.max(0, left);
+    const to = Math.min(wide, right);
     const last = Math.min(this.tall, bottom);
     this.work += 1;
     for (let y = Math.max(0, top); y < last; y += 1) {
-      const line = y * this.wide;
-      if (to - from > 24) this.pixels.fill(colour, line + from, line + to);
-      else for (let x = from; x < to; x += 1) this.pixels[line + x] = colour;
+      const line = y * wide;
+      if (to - from > 24) pixels.fill(colour, line + from, line + to);
+      else for (let at = line + from; at < line + to; at += 1) pixels[at] = colour;
     }
   }
 
   // A box with a pattern, of a square tile of pixels.
   pattern(left, right, top, bottom, tile) {
     const size = Math.sqrt(tile.length);
-    const [from, to] = [Math.max(0, left), Math.min(this.wide, right)];
+    const from = Math.max(0, left);
+    const to = Math.min(this.wide, right);
     const last = Math.min(this.tall, bottom);
     this.work += 1;
     for (let y = Math.max(0, top); y < last; y += 1) {
-      const [line, row] = [y * this.wide, (y % size) * size];
+      const line = y * this.wide;
+      const row = (y % size) * size;
       for (let x = from; x < to; x += 1) this.pixels[line + x] = tile[row + (x % size)];
     }
   }
 
   // Columns of a row that show how their time was spent: work from the bottom up, then what is idle.
   columns([fromNs, untilNs], top, bottom, work, workColours, idle, idleColours) {
-    const { wide, pixels } = this;
-    const [first, last] = [Math.max(0, top), Math.min(this.tall, bottom)];
+    const { wide } = this;
+    const first = Math.max(0, top);
+    const last = Math.min(this.tall, bottom);
     const perPixel = (untilNs - fromNs) / wide;
     const heightPerNs = (bottom - top) / perPixel;
-    let [before, after] = [new Float64Array(work.count), new Float64Array(work.count)];
-    let [idleBefore, idleAfter] = [new Float64Array(idle.count), new Float64Array(idle.count)];
+    const before = new Float64Array(work.count);
+    const after = new Float64Array(work.count);
+    const idleBefore = new Float64Array(idle.count);
+    const idleAfter = new Float64Array(idle.count);
     work.until(fromNs, before);
     let idleKnown = -1;
     this.work += 2 * wide;
@@ -57,29 +64,27 @@ class Raster {
       const rightNs = fromNs + (x + 1) * perPixel;
       work.until(rightNs, after);
       let y = bottom;
-      for (let k = 0; k < after.length; k += 1) {
+      for (let k = 0; k < work.count; k += 1) {
         const own = after[k] - before[k];
+        before[k] = after[k];
         if (own <= 0) continue;
         const next = y - own * heightPerNs;
         this.column(x, Math.round(next), Math.round(y), first, last, workColours[k]);
         y = next;
       }
-      if (y > first + 0.5) {
-        if (idleKnown !== x) idle.until(rightNs - perPixel, idleBefore);
-        idle.until(rightNs, idleAfter);
-        for (let k = 0; k < idleAfter.length; k += 1) {
-          const own = idleAfter[k] - idleBefore[k];
-          if (own <= 0) continue;
-          const next = y - own * heightPerNs;
-          this.column(x, Math.round(next), Math.round(y), first, last, idleColours[k]);
-          y = next;
-        }
-        [idleBefore, idleAfter] = [idleAfter, idleBefore];
-        idleKnown = x + 1;
+      if (y <= first + 0.5) continue;
+      if (idleKnown !== x) idle.until(rightNs - perPixel, idleBefore);
+      idle.until(rightNs, idleAfter);
+      for (let k = 0; k < idle.count; k += 1) {
+        const own = idleAfter[k] - idleBefore[k];
+        idleBefore[k] = idleAfter[k];
+        if (own <= 0) continue;
+        const next = y - own * heightPerNs;
+        this.column(x, Math.round(next), Math.round(y), first, last, idleColours[k]);
+        y = next;
       }
-      [before, after] = [after, before];
+      idleKnown = x + 1;
     }
-    return pixels;
   }
 
   column(x, top, bottom, first, last, colour) {
