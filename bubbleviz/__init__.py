@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C
     from bubbleviz.analyses.idle.report import IdleReport
     from bubbleviz.analyses.inspection import inspect
     from bubbleviz.api import analyze
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 __all__ = [
     "BubblevizError",
@@ -38,7 +39,7 @@ _HOMES = {
     "IdleReport": "bubbleviz.analyses.idle.report",
     "Parallel": "bubbleviz.align.pipelines",
     "Report": "bubbleviz.report.report",
-    "View": "bubbleviz.report.report",
+    "View": "bubbleviz.report.view",
     "analyze": "bubbleviz.api",
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",

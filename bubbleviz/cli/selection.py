@@ -19,7 +19,8 @@ from bubbleviz.model.values import frozen
 if TYPE_CHECKING:
     from bubbleviz.align.pipelines import Parallel
     from bubbleviz.render.formats import Renderer
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 #: More ranks or iterations than any report holds.
 _MOST = 1_000_000
@@ -115,7 +116,7 @@ class PaperOptions:
 
     def styled(self) -> View:
         """Return a view of everything in this style."""
-        from bubbleviz.report.report import View
+        from bubbleviz.report.view import View
 
         return View(
             style=self.style,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from bubbleviz.model.choices import ROWS, one_of
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.values import frozen
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 #: More ranks than this have a row per stage, unless the view says otherwise; and in a figure for
 #: a paper, where each row has a line of letters.

@@ -121,7 +121,7 @@ def _analysis(profile: str) -> None:
     from bubbleviz.render.formats.json import RENDERER
     from bubbleviz.render.text.console import plain_text
     from bubbleviz.render.text.report import sections
-    from bubbleviz.report.report import View
+    from bubbleviz.report.view import View
     from bubbleviz.timing import step
 
     # The example prints without rich, whose loading is no part of a table.

@@ -16,7 +16,8 @@ from bubbleviz.render.formats import latex, svg
 from bubbleviz.render.formats.json import document
 from bubbleviz.report.compare.comparison import saved_of
 from bubbleviz.report.methods import methods
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.report_texts import text_of

@@ -12,7 +12,8 @@ import pytest
 from bubbleviz.align.pipelines import Parallel, RankNumbers, distinguish_pipelines, reducing
 from bubbleviz.errors import UsageError
 from bubbleviz.render.rows import MOST_RANKS, by_stage, rows_of
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.drawn_reports import rank_of, report_of
 
 

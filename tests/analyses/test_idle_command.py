@@ -17,7 +17,7 @@ from bubbleviz.analyses.idle.documents import COLUMNS, as_json
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError
-from bubbleviz.render.picture.palette import ACTIVITIES
+from bubbleviz.render.palette import ACTIVITIES
 from tests.support.idle_runs import c, k, only, planted, r
 from tests.support.nsys_exports import T, profile
 from tests.support.places import GOLDEN

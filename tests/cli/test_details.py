@@ -13,7 +13,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.cli.details import OF_ANALYZE, details, spelled_out
 from bubbleviz.errors import UsageError
 from bubbleviz.render.formats.text import RENDERER
-from bubbleviz.report.report import View
+from bubbleviz.report.view import View
 from tests.support.places import CHECKOUT, FIXTURES
 
 ONE = str(FIXTURES / "1f1b")

@@ -14,7 +14,7 @@ from bubbleviz.conventions.kinds import communication_candidates, default_kinds,
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret import communication_candidates as communication_candidates_module
 from bubbleviz.render.text.report import sections
-from bubbleviz.report.report import View
+from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.idle_runs import c, k, only
 from tests.support.nsys_exports import C, K, R, profile

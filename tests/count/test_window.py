@@ -20,7 +20,8 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.render.formats import renderers
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
 
@@ -297,7 +298,7 @@ def test_outputs_of_a_window(profiles: Path, tmp_path: Path) -> None:
     assert [i["name"] for i in found["iterations"]] == ["9", "10"]
     assert [i["index"] for i in found["iterations"]] == [0, 1]
     rows = files["csv"].read_text(encoding="utf-8").splitlines()[1:]
-    assert {row.split(",")[0] for row in rows} == {"0", "1"}
+    assert {row.split(",")[0] for row in rows} == {"9", "10"}
     assert OUTSIDE in files["text"].read_text(encoding="utf-8")
 
 

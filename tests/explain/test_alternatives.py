@@ -16,8 +16,9 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.panels import RENDERER as PANELS
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedTime
+from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import measured_times
 from tests.planting import plant

@@ -30,10 +30,11 @@ from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render.formats import bubbles as gaps_csv
 from bubbleviz.render.formats import json as json_report
 from bubbleviz.render.formats.svg import render
-from bubbleviz.render.picture.palette import CAUSES, CRITICAL, heat
+from bubbleviz.render.palette import CAUSES, CRITICAL, heat
 from bubbleviz.report.advice import first_thing, longest_bubbles
 from bubbleviz.report.methods import methods
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.nsys_exports import C, K, R, profile

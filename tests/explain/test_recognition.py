@@ -23,7 +23,7 @@ from bubbleviz.explain.recognition.recognition import Recognition, compared, sch
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.text import render
 from bubbleviz.report.methods import methods
-from bubbleviz.report.report import View
+from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named, schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 from tests.planting import Planting, plant

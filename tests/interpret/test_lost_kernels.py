@@ -20,8 +20,8 @@ from bubbleviz.render.formats.json import render
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.compare.comparison import saved_of
 from bubbleviz.report.methods import methods
-from bubbleviz.report.report import View
 from bubbleviz.report.saved import read_saved
+from bubbleviz.report.view import View
 from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.readers import reader_of
 from tests.support.nsys_exports import C, K, profile

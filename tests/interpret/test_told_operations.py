@@ -18,7 +18,8 @@ from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.documents import csv_of_operations
 from bubbleviz.conventions.collective_operations import operation_of, operation_of_range
 from bubbleviz.render.formats import text
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.nsys_exports import C, K, R, profile
 
 SENDRECV = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"

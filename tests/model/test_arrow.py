@@ -26,7 +26,8 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import bubbles as bubbles_renderer
 from bubbleviz.render.formats import csv as csv_renderer
 from bubbleviz.render.formats import json as json_renderer
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.drawn_reports import HOSTILE, Op, report_of

@@ -23,7 +23,8 @@ from bubbleviz.render.formats import html
 from bubbleviz.render.formats.json import document
 from bubbleviz.render.picture.page import UNKNOWN
 from bubbleviz.render.text.headline import headline_lines
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.drawn_reports import report_of
 from tests.support.hostile import HOSTILE

@@ -32,9 +32,10 @@ from bubbleviz.render.formats.json import document
 from bubbleviz.render.web import page as web_page
 from bubbleviz.render.web.data import columns_of, laid_out
 from bubbleviz.report.relative_paths import with_relative_paths
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument, SavedTimeline, read_document
 from bubbleviz.report.timeline import MOST_SAVED, restored, saved, timeline_of
+from bubbleviz.report.view import View
 from tests.support.drawn_reports import report_of
 from tests.support.hostile import HOSTILE
 from tests.support.places import CHECKOUT, FIXTURES

@@ -24,7 +24,8 @@ from bubbleviz.count.summary import Spread
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.render.formats.latex import escaped, render
 from bubbleviz.report.methods import methods
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.drawn_reports import report_of
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES

@@ -14,8 +14,9 @@ from bubbleviz.render.formats.markdown import RENDERER
 from bubbleviz.render.markdown import code, table, text
 from bubbleviz.report.compare.comparison import ComparedRun, compare, saved_of
 from bubbleviz.report.compare.gate import checks, limits_of
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
 from bubbleviz.report.saved import first_cause
+from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
 
 HOSTILE = "a|b`c``d <script>@someone #12 https://x.y ![p](q) *z*\n| - |"

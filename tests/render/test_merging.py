@@ -19,9 +19,10 @@ from bubbleviz.render.picture import merging
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks, compute_marks, marks_in
 from bubbleviz.render.picture.merging import NARROWEST, MergedMarks, runs, silhouette, split
 from bubbleviz.render.picture.rows.boxes import MOST_TOOLTIPS
-from bubbleviz.render.picture.selection import select
 from bubbleviz.render.picture.style import SCREEN
-from bubbleviz.report.report import Report, View
+from bubbleviz.render.selection import select
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.drawn_reports import Op, one_f_one_b, parsed, report_of, tooltips, written
 
 # Against a slow count: a px is so many ticks, and every tick of every mark is counted.

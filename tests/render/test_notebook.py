@@ -26,7 +26,8 @@ from bubbleviz.render.documents.notebook import (
 )
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.formats.text import render as table_of
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.drawn_reports import HOSTILE, SVG, Op, rank_of, report_of
 from tests.support.places import FIXTURES
 

@@ -15,7 +15,8 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import html
 from bubbleviz.report.bubble_parts import bubble_parts
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.browsers import Firefox
 from tests.support.drawn_reports import Op, report_of
 from tests.support.opened_pages import PARTS_OF_PAGE, Open, Opened, installed, significant

@@ -12,7 +12,7 @@ from bubbleviz.analyses.idle.report import BUSY
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE as COMPUTE_PHASES
-from bubbleviz.render.picture.palette import (
+from bubbleviz.render.palette import (
     ACTIVITIES,
     BACKWARD_BOTH,
     BACKWARD_INPUT,

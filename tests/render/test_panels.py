@@ -11,7 +11,8 @@ import pytest
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.panels import Panel, draw_panels
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.drawn_reports import (
     MS,
     SVG,

@@ -22,7 +22,8 @@ from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.rows.numbers import NumberBox, number_styles
 from bubbleviz.render.picture.style import SCREEN, style_of
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.drawn_reports import (
     MS,
     SVG,

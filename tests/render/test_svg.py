@@ -12,13 +12,14 @@ from bubbleviz.count.iterations import Account, Iterations, Ratio
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import one_line
+from bubbleviz.render import palette
 from bubbleviz.render.formats.svg import RENDERER, render
-from bubbleviz.render.picture import palette
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.marks import compute_marks, marks_in
 from bubbleviz.render.picture.page import at_most, duration, ticks
-from bubbleviz.render.picture.selection import counted_windows, select
-from bubbleviz.report.report import Report, View
+from bubbleviz.render.selection import counted_windows, select
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.drawn_reports import (
     HOSTILE,
     MS,

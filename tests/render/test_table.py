@@ -20,7 +20,8 @@ from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.render.formats.text import render
 from bubbleviz.render.text.console import WIDTH
 from bubbleviz.render.text.display import shortened
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
 
 MS = 1_000_000

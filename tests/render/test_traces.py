@@ -29,7 +29,8 @@ from bubbleviz.render.formats import chrome, perfetto
 from bubbleviz.render.formats.json import document
 from bubbleviz.render.trace.trace import ALL_RANKS
 from bubbleviz.render.trace.tracks import FlowEnds, lanes_of
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support import strategies

@@ -32,9 +32,9 @@ from bubbleviz.report.compare.comparison import (
     saved_of,
     titles_of,
 )
-from bubbleviz.report.report import View
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
+from bubbleviz.report.view import View
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
 

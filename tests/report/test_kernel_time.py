@@ -23,8 +23,9 @@ from bubbleviz.report.compare.comparison import ComparedRun, compare, saved_of
 from bubbleviz.report.compare.gate import checks, limits_of
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.methods import methods
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved
+from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
 from tests.support.nsys_exports import C, K, R, profile
 

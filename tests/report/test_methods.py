@@ -17,7 +17,8 @@ from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.render.formats import json as json_renderer
 from bubbleviz.render.formats.text import render
 from bubbleviz.report.methods import methods, with_source
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.drawn_reports import report_of

@@ -10,7 +10,8 @@ import bubbleviz
 from bubbleviz.render.formats import latex, svg
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
 

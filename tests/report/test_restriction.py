@@ -15,7 +15,8 @@ from bubbleviz.render.formats import latex, svg
 from bubbleviz.render.formats.json import document
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES

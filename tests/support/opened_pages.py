@@ -18,7 +18,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from bubbleviz.render.formats import html
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.support.browsers import CHROMIUM_OPTIONS
 
 #: What scripts of tests have at hand.

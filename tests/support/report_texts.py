@@ -7,7 +7,8 @@ from io import StringIO
 from rich.console import Console
 
 from bubbleviz.render.text.report import sections
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 
 def text_of(report: Report, width: int = 1000) -> str:

@@ -19,9 +19,9 @@ from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.report import BUSY, IdleReport, RankIdle
 from bubbleviz.analyses.idle.side_by_side import REST, device_shares
 from bubbleviz.model.texts import one_line
+from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.page import Page, box, percent, px, ticks
-from bubbleviz.render.picture.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 
 Edges = npt.NDArray[np.floating[Any]]
 #: More strips than this, and more bars, are not drawn.

@@ -25,7 +25,8 @@ from bubbleviz.model.values import frozen
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 
 @frozen

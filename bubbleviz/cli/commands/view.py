@@ -75,6 +75,6 @@ def _page_of_saved(path: str) -> str:
 
 def _page_of_profiles(paths: list[str], measurement: MeasurementOptions) -> str:
     from bubbleviz.render.formats.html import render
-    from bubbleviz.report.report import View
+    from bubbleviz.report.view import View
 
     return render(measurement.measure(paths), View())

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.report.compare.comparison import RatioRow
-    from bubbleviz.report.report import View
     from bubbleviz.report.saved import Average, SavedRatio
+    from bubbleviz.report.view import View
 
 SCHEMA = "bubbleviz.comparison/1"
 COLUMNS = (

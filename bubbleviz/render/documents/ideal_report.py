@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.render.text.tables import HangingLines
-    from bubbleviz.report.report import View
+    from bubbleviz.report.view import View
     from bubbleviz.schedules.formulas import Formula
     from bubbleviz.schedules.ideal import Estimate, Ideal
     from bubbleviz.schedules.plan import Schedule

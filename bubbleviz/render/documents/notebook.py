@@ -20,7 +20,8 @@ from bubbleviz.render.text.limitations import limitation_lines
 from bubbleviz.render.text.ratios import ratio_cells
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import with_source
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 #: A picture in a notebook has at most so many rows,
 MOST_ROWS = 64

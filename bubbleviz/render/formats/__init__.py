@@ -15,7 +15,8 @@ from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 
 if TYPE_CHECKING:  # the command line lists renderers without loading numpy
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 
 #: What a file holds: text, which is written in UTF-8, or bytes.

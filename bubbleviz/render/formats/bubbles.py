@@ -10,7 +10,8 @@ from bubbleviz.render.formats import Renderer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 COLUMNS = (
     "ratio",

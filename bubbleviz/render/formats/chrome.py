@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 
 def render(report: Report, view: View) -> str:

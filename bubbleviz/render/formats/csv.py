@@ -8,7 +8,8 @@ from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
     from bubbleviz.model.columns import Ints
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 COLUMNS = (
     "iteration",

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
     from bubbleviz.report.saved import SavedDocument
+    from bubbleviz.report.view import View
 
 
 def render(report: Report, view: View) -> str:

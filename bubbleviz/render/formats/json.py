@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from bubbleviz.explain.phase_times import PhaseTime
     from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.report.advice import LongBubble
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 
 #: More operations than this are not listed with their slack.

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bubbleviz.count.summary import Spread
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 #: Of a text in a comment, characters.
 _LONGEST = 600
@@ -90,7 +91,7 @@ def _comments(report: Report, view: View) -> Iterator[str]:
 
 def _figure(report: Report, view: View) -> Iterator[str]:
     """Yield how the picture stands in a paper, with its caption, as comments."""
-    from bubbleviz.render.picture.selection import select
+    from bubbleviz.render.selection import select
     from bubbleviz.report.caption import figure_caption
 
     selection = select(report, view)

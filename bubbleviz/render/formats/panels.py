@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bubbleviz.explain.alternatives import Alternatives
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
     from bubbleviz.schedules.ideal import Ideal
 
 #: Makespans that differ by less, as a share, are drawn once.
@@ -63,7 +64,7 @@ def _theories(others: Alternatives) -> Iterator[tuple[str, Ideal]]:
 def _simulated(result: Ideal, measured: Report, view: View) -> tuple[Report, View]:
     """Return a simulation as a report with the ratio of the measurement, set like that."""
     from bubbleviz.report.ideal_run import report_of
-    from bubbleviz.report.report import View as Everything
+    from bubbleviz.report.view import View as Everything
 
     report = replace(report_of(result), headline=measured.headline)
     return report, Everything(style=view.style, width_mm=view.width_mm, causes=view.causes)

@@ -13,7 +13,8 @@ from bubbleviz.errors import OutputError
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 
 def check() -> None:

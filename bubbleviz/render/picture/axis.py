@@ -7,10 +7,10 @@ from itertools import pairwise
 import drawsvg
 
 from bubbleviz.model.values import frozen
+from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.page import Page, px, ticks
-from bubbleviz.render.picture.palette import LIGHT
 
 #: Most steps between ticks.
 _MOST_STEPS = 10

@@ -8,13 +8,13 @@ import drawsvg
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.texts import one_line
+from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.page import UNKNOWN, Page, duration, px
-from bubbleviz.render.picture.palette import LIGHT
 from bubbleviz.render.picture.ratios import iteration_ratio
-from bubbleviz.render.picture.selection import Selection
 from bubbleviz.render.picture.style import PictureStyle
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Up to so many iterations have a bracket and a boundary.

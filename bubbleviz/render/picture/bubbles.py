@@ -7,11 +7,11 @@ from itertools import pairwise
 import drawsvg
 
 from bubbleviz.model.values import frozen
+from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.merging import NARROWEST
 from bubbleviz.render.picture.page import Page, box
-from bubbleviz.render.picture.palette import LIGHT
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 
 #: Up to so many windows are hatched one by one.
 _MOST_WINDOWS = 20_000

@@ -6,10 +6,10 @@ import drawsvg
 
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.values import frozen
+from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page, at_most, px
-from bubbleviz.render.picture.palette import LIGHT
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: An error bar is drawn if it reaches so many px to each side.

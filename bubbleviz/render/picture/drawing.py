@@ -10,12 +10,13 @@ from bubbleviz.render.picture.legend import draw_legend
 from bubbleviz.render.picture.notes import draw_limitations, notes_of, nothing_to_draw
 from bubbleviz.render.picture.overlays.heat_map import draw_heat_maps
 from bubbleviz.render.picture.page import Page
-from bubbleviz.render.picture.selection import Selection, select
 from bubbleviz.render.picture.style import style_of
 from bubbleviz.render.picture.timeline import TimelinePainter
 from bubbleviz.render.picture.title import draw_title
+from bubbleviz.render.selection import Selection, select
 from bubbleviz.report.caption import figure_caption
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 
 def picture(report: Report, view: View, ids: str = "bv-") -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import drawsvg
 
-from bubbleviz.render.picture.palette import LIGHT, Hatch
+from bubbleviz.render.palette import LIGHT, Hatch
 
 
 def bubble_hatch(name: str) -> Any:

@@ -13,8 +13,8 @@ from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.page import Page, percent, px
 from bubbleviz.render.picture.ratios import row_ratios
-from bubbleviz.render.picture.selection import Selection
 from bubbleviz.render.picture.style import PictureStyle
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Names take so much of the width of the page at most.

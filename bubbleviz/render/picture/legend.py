@@ -9,10 +9,10 @@ import drawsvg
 
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.values import frozen
+from bubbleviz.render.palette import COMMUNICATION, FORWARD, LIGHT, UNATTRIBUTED, paint
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.picture.page import Page, box, px
-from bubbleviz.render.picture.palette import COMMUNICATION, FORWARD, LIGHT, UNATTRIBUTED, paint
 from bubbleviz.render.picture.rows.merged import DOTS, DOTS_BELOW
 from bubbleviz.render.picture.rows.paints import OperationPaints
 from bubbleviz.render.picture.rows.rows import RowPainter

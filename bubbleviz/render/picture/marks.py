@@ -13,7 +13,7 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 Floats = npt.NDArray[np.float64]

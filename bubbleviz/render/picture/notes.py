@@ -9,10 +9,11 @@ from bubbleviz.render.picture.brackets import MOST_BRACKETS
 from bubbleviz.render.picture.clocks import row_clocks
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.ratios import shows_lower_bound
-from bubbleviz.render.picture.selection import Selection
 from bubbleviz.render.picture.timeline import TimelineContents
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.relative_paths import with_relative_paths
-from bubbleviz.report.report import Report, View, distinct_percents
+from bubbleviz.report.report import Report, distinct_percents
+from bubbleviz.report.view import View
 
 #: Limitations printed under the picture.
 _MOST_LIMITATIONS = 5

@@ -12,9 +12,7 @@ from typing import Any
 
 import drawsvg
 
-from bubbleviz.render.picture.hatches import bubble_hatch, hatched
-from bubbleviz.render.picture.lettering import BOLD, fitted, text_width
-from bubbleviz.render.picture.palette import (
+from bubbleviz.render.palette import (
     CAUSE_HATCHES,
     CAUSES,
     DARK,
@@ -23,6 +21,8 @@ from bubbleviz.render.picture.palette import (
     Paint,
     luminance,
 )
+from bubbleviz.render.picture.hatches import bubble_hatch, hatched
+from bubbleviz.render.picture.lettering import BOLD, fitted, text_width
 from bubbleviz.render.picture.style import SCREEN, PictureStyle
 
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"

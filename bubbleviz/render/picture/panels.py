@@ -16,11 +16,12 @@ from bubbleviz.render.picture.lettering import BOLD, fitted, text_width
 from bubbleviz.render.picture.notes import notes_of, nothing_to_draw
 from bubbleviz.render.picture.page import Page, duration
 from bubbleviz.render.picture.ratios import iteration_ratio
-from bubbleviz.render.picture.selection import Selection, select
 from bubbleviz.render.picture.style import SCREEN, style_of
 from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
 from bubbleviz.render.picture.title import headings
-from bubbleviz.report.report import Report, View
+from bubbleviz.render.selection import Selection, select
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 #: Between two panels, px.
 _APART = 12.0

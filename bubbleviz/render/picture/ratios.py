@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bubbleviz.count.iterations import Iteration, Ratio
 from bubbleviz.render.picture.page import UNKNOWN, percent
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: A ratio and its lower bound are both printed if they differ by more than this.

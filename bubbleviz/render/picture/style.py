@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bubbleviz.model.values import frozen
-from bubbleviz.report.report import View
+from bubbleviz.report.view import View
 
 #: Letters of a picture at a physical width, pt; and of numbers in narrow boxes at least.
 POINTS, LEAST_POINTS = 7.0, 5.0

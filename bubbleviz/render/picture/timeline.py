@@ -15,8 +15,9 @@ from bubbleviz.render.picture.overlays.causes import draw_causes
 from bubbleviz.render.picture.overlays.critical_path import draw_critical_path
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.rows.rows import RowPainter
-from bubbleviz.render.picture.selection import Selection
-from bubbleviz.report.report import Report, View
+from bubbleviz.render.selection import Selection
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 #: The column of ratios is so wide on a screen at least.
 _RATIO_COLUMN = 50

@@ -6,7 +6,7 @@ from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.page import UNKNOWN, Page, percent
 from bubbleviz.render.picture.ratios import iteration_ratio
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.measure import measure_of
 from bubbleviz.report.report import Report

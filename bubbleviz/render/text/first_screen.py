@@ -21,8 +21,9 @@ from bubbleviz.render.text.headline import (
 
 if TYPE_CHECKING:
     from bubbleviz.count.iterations import Iteration
-    from bubbleviz.render.picture.selection import Selection
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.render.selection import Selection
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 #: Lines of the screen, where it has 80 columns or more.
 MOST_LINES = 40
@@ -119,7 +120,7 @@ def _timeline(report: Report, selection: Selection, display: Display, rows: int)
 
 def _bubble(report: Report, display: Display) -> list[Line]:
     """Return the bar of what the bubble is made of, which adds up to the headline."""
-    from bubbleviz.render.picture.palette import CAUSES, FORWARD, OPTIMIZER, UNATTRIBUTED
+    from bubbleviz.render.palette import CAUSES, FORWARD, OPTIMIZER, UNATTRIBUTED
     from bubbleviz.render.text.stacked_bar import BarPart, stacked_bar
     from bubbleviz.report.bubble_parts import bubble_parts, rounded_shares
 

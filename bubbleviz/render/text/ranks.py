@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.count.iterations import Iteration, RankIteration
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 _SHORTEST_LABEL = 12
 _LONGEST_LABEL = 200

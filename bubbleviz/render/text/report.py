@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from bubbleviz.count.iterations import Iteration
-    from bubbleviz.report.report import Report, View
+    from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 
 def sections(report: Report, view: View, width: int = WIDTH) -> Iterator[RenderableType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bubbleviz.model.values import frozen
-from bubbleviz.render.picture.palette import BLACK, WHITE, luminance, mix
+from bubbleviz.render.palette import BLACK, WHITE, luminance, mix
 from bubbleviz.render.text.display import Display, Line, Span, flowing
 
 #: Luminance of colours that are too near to white, or to black.

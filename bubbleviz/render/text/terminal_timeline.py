@@ -15,17 +15,17 @@ from itertools import groupby
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.render.picture.palette import (
+from bubbleviz.render.palette import (
     BACKWARD_INPUT,
     FORWARD,
     mix,
     paint,
 )
-from bubbleviz.render.picture.palette import (
+from bubbleviz.render.palette import (
     UNATTRIBUTED as UNATTRIBUTED_COLOUR,
 )
-from bubbleviz.render.picture.selection import Selection
 from bubbleviz.render.rows import RankRow
+from bubbleviz.render.selection import Selection
 from bubbleviz.render.text.display import Display, Line, Span, cell_width, fitting, flowing
 from bubbleviz.render.text.ranks import rank_labels
 from bubbleviz.render.text.timeline_cells import (

@@ -13,9 +13,10 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.render.picture.selection import Selection, select
 from bubbleviz.render.rows import RankRow
-from bubbleviz.report.report import Report, View
+from bubbleviz.render.selection import Selection, select
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 Floats = npt.NDArray[np.float64]
 #: What a cell holds beside the phases of COMPUTE, whose codes are smaller.
@@ -192,7 +193,7 @@ def _diffused(shares: Floats) -> Ints:
 
 def phases_shown(cells: TimelineCells) -> tuple[int, ...]:
     """Return the kinds that any cell holds, ascending: phases first."""
-    kinds = {kind for row in cells.rows for kind in np.unique(row.kinds).tolist()}
+    kinds = {kind for row in cells.rows for kind in row.kinds.tolist()}
     return tuple(sorted(kinds - {OUTSIDE}))
 
 

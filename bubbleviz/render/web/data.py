@@ -27,7 +27,7 @@ from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import unmarked
 from bubbleviz.model.values import frozen
-from bubbleviz.render.picture.palette import (
+from bubbleviz.render.palette import (
     CAUSES,
     COMMUNICATION,
     MAX_SHADES,

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from string import Template
 
 from bubbleviz.errors import OutputError
-from bubbleviz.render.picture.palette import DARK, LIGHT
+from bubbleviz.render.palette import DARK, LIGHT
 
 #: In the order in which they build on each other.
 _SCRIPTS = (

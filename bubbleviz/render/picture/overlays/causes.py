@@ -8,7 +8,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model import intervals
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page, box
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Intervals are laid on a grid of so many lines a px: what is finer cannot be seen.

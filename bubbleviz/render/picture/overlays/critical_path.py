@@ -8,10 +8,10 @@ from __future__ import annotations
 import drawsvg
 import numpy as np
 
+from bubbleviz.render.palette import CRITICAL
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.page import Page, px
-from bubbleviz.render.picture.palette import CRITICAL
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 _THICKNESS = 2.4

@@ -14,15 +14,15 @@ import drawsvg
 import numpy as np
 
 from bubbleviz.model.columns import NONE
+from bubbleviz.render.palette import LIGHT, UNATTRIBUTED, Paint
 from bubbleviz.render.picture.marks import compute_marks, overlapping
 from bubbleviz.render.picture.merging import split
 from bubbleviz.render.picture.page import Page, box, px
-from bubbleviz.render.picture.palette import LIGHT, UNATTRIBUTED, Paint
 from bubbleviz.render.picture.rows.merged import draw_merged
 from bubbleviz.render.picture.rows.numbers import NumberPainter
 from bubbleviz.render.picture.rows.paints import OperationPaints
 from bubbleviz.render.picture.rows.tooltips import Tooltips
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Up to so many marks, each has a tooltip of its own.

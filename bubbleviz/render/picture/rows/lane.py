@@ -7,14 +7,14 @@ from typing import Any
 import drawsvg
 import numpy as np
 
+from bubbleviz.render.palette import COMMUNICATION, LIGHT
 from bubbleviz.render.picture.marks import communication_marks
 from bubbleviz.render.picture.merging import silhouette, split
 from bubbleviz.render.picture.page import box
-from bubbleviz.render.picture.palette import COMMUNICATION, LIGHT
 from bubbleviz.render.picture.rows.boxes import MOST_TOOLTIPS
 from bubbleviz.render.picture.rows.merged import mark_merged
 from bubbleviz.render.picture.rows.tooltips import Tooltips
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 #: Between a row and its lane, px.

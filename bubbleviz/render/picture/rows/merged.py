@@ -8,10 +8,10 @@ import drawsvg
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.picture.merging import MergedMarks, runs, silhouette
 from bubbleviz.render.picture.page import box, px
-from bubbleviz.render.picture.palette import LIGHT
 from bubbleviz.render.picture.rows.paints import OperationPaints
 from bubbleviz.render.picture.rows.tooltips import merged_tooltip
 

@@ -17,14 +17,14 @@ from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import frozen
+from bubbleviz.render.palette import WHITE
 from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.marks import Marks
 from bubbleviz.render.picture.page import Page, px
-from bubbleviz.render.picture.palette import WHITE
 from bubbleviz.render.picture.rows.paints import OperationPaints
 from bubbleviz.render.picture.rows.tooltips import pair
-from bubbleviz.render.picture.selection import Selection
 from bubbleviz.render.picture.style import Lettering
+from bubbleviz.render.selection import Selection
 
 #: A mark narrower than this has no number, units of the page.
 _NARROWEST = 4

@@ -9,8 +9,7 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.picture.palette import (
+from bubbleviz.render.palette import (
     COMMUNICATION,
     MAX_SHADES,
     UNATTRIBUTED,
@@ -19,7 +18,8 @@ from bubbleviz.render.picture.palette import (
     paint,
     shade_of,
 )
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
+from bubbleviz.render.selection import Selection
 
 
 class OperationPaints:

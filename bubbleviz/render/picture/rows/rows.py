@@ -12,7 +12,7 @@ from bubbleviz.render.picture.rows.lane import CommunicationLane
 from bubbleviz.render.picture.rows.paints import OperationPaints
 from bubbleviz.render.picture.rows.spanless import SpanlessOperations
 from bubbleviz.render.picture.rows.tooltips import Tooltips, counted_work
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
 

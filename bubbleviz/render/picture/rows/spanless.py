@@ -11,10 +11,10 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE
+from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.page import px
-from bubbleviz.render.picture.palette import LIGHT
 from bubbleviz.render.picture.rows.tooltips import Tooltips
-from bubbleviz.render.picture.selection import Selection
+from bubbleviz.render.selection import Selection
 
 #: So many operations without device time are named on each row.
 _NAMED = 8

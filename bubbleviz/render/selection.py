@@ -11,7 +11,8 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.values import frozen
 from bubbleviz.render.rows import RankRow, rows_of
-from bubbleviz.report.report import Report, View
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 
 @frozen
