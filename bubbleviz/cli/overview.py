@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from bubbleviz.conventions.convention import Convention
     from bubbleviz.interpret.inspection import Inspection
+    from bubbleviz.model.profile import Device
 
 #: Devices and names of ranges on one screen.
 _DEVICES, _SHAPES = 3, 6
@@ -49,12 +50,7 @@ def inspection_parts(
         head.append(f"\n  read by      {contents.reader}", style="not bold")
     yield head
     noun = "GPU" if source.on_host else source.device
-    for device in contents.devices[:devices]:
-        seen_by = "" if device.pid is None else f" of process {device.pid}"
-        uuid = f", {device.uuid}" if device.uuid else ""
-        yield Text(
-            f"  {noun} {device.device_id}{seen_by}: {one_line(device.name, 60)}{one_line(uuid, 60)}"
-        )
+    yield HangingLines(_device_line(device, noun) for device in contents.devices[:devices])
     yield from _more(len(contents.devices), devices)
     yield Text("Rows", style="bold")
     for table in contents.tables:
@@ -83,6 +79,15 @@ def inspection_parts(
         yield Text("\n".join(_trial_lines(inspection)), no_wrap=True)
         lines = map(printable, inspection.suggestion.splitlines())
         yield Text("\n".join(lines) + "\n", no_wrap=True)
+
+
+def _device_line(device: Device, noun: str) -> tuple[str, str]:
+    """Return a device as the lead of a line, and its text."""
+    uuid = f", {one_line(device.uuid, 60)}" if device.uuid else ""
+    text = f"{one_line(device.name, 60)}{uuid}"
+    if device.pid is None:
+        return f"  {noun} {device.device_id}: ", text
+    return f"  {noun} {device.device_id} ", f"of process {device.pid}: {text}"
 
 
 def _more(count: int, shown: int | None) -> Iterator[RenderableType]:

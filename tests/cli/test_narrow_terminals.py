@@ -55,7 +55,7 @@ def check(
     }
 
 
-NOTE = "no room for widen the terminal, or pipe the output left"
+NOTE = "no room for in columns; COLUMNS= shows it them left"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])

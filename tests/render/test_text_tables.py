@@ -84,7 +84,15 @@ def test_what_matters_least_gives_way_first() -> None:
     header, *_, note = printed(wide_table().fitted(50), 80)
 
     assert header.split() == ["name", "first", "meaning"]
-    assert note == "no room for second: widen the terminal, or pipe the output"
+    assert note == "no room for second in 50 columns; COLUMNS=53 shows it"
+
+
+def test_the_width_that_is_named_shows_all_columns() -> None:
+    note = printed(wide_table().fitted(20), 200)[-1]
+    named = int(note.partition("COLUMNS=")[2].split()[0])
+
+    assert len(printed(wide_table().fitted(named), named)[0].split()) == 4
+    assert "no room" in printed(wide_table().fitted(named - 1), named)[-1]
 
 
 def test_words_are_wrapped_between_them_or_shortened() -> None:

@@ -78,8 +78,8 @@ class Table:
     def fitted(self, width: int) -> Table:
         """Return the table at most so wide: with shorter words, then with fewer columns.
 
-        A line below it says which columns are missing. Numbers are never cut, so that a table of
-        one column may be wider.
+        A line below it says which columns are missing, and the width that shows them. Numbers are
+        never cut, so that a table of one column may be wider.
         """
         kept = list(self._headers)
         candidates = [header for header in self._giving_way if header in kept]
@@ -88,7 +88,9 @@ class Table:
         gone = [" ".join(header.split()) for header in self._headers if header not in kept]
         table = self._of_columns(kept, width)
         if gone:
-            table._note = f"no room for {', '.join(gone)}: widen the terminal, or pipe the output"
+            shows = f"COLUMNS={self._narrowest(self._headers)} shows"
+            missing = f"no room for {', '.join(gone)} in {width} columns"
+            table._note = f"{missing}; {shows} {'it' if len(gone) == 1 else 'them'}"
         return table
 
     def _like(self, headers: Sequence[str]) -> Table:
