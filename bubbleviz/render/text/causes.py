@@ -47,10 +47,10 @@ def causes(report: Report) -> Iterator[RenderableType]:
 
 def causes_title(report: Report) -> str:
     """Return the title of the table of causes."""
-    return (
-        f"What the bubble is made of ({report.bubbles.ratio} window), mean of ranks and averaged "
-        "iterations"
-    )
+    from bubbleviz.report.measure import idle_of
+
+    what = f"What the {idle_of(report)} is made of ({report.bubbles.ratio} window)"
+    return f"{what}, mean of ranks and averaged iterations"
 
 
 def cause_cells(report: Report) -> list[dict[str, str]]:

@@ -120,20 +120,21 @@ def _timeline(report: Report, selection: Selection, display: Display, rows: int)
 
 def _bubble(report: Report, display: Display) -> list[Line]:
     """Return the bar of what the bubble is made of, which adds up to the headline."""
-    from bubbleviz.render.palette import CAUSES, FORWARD, OPTIMIZER, UNATTRIBUTED
+    from bubbleviz.render.palette import BUBBLE_PARTS
     from bubbleviz.render.text.stacked_bar import BarPart, stacked_bar
     from bubbleviz.report.bubble_parts import bubble_parts, rounded_shares
+    from bubbleviz.report.measure import idle_of
 
-    parts = sorted(bubble_parts(report), key=lambda part: -part.share)
+    parts = bubble_parts(report)
     if not parts:
         return []
-    colours = {**CAUSES, "optimizer": OPTIMIZER, "next iterations": FORWARD}
     total = sum(part.share for part in parts)
-    idle = "bubble" if report.no_pipeline is None else "idle time"
-    title = f"What the {idle} is made of, % of the window; sum {100 * total:.2f}"
+    window = report.bubbles.ratio
+    of = "window" if window == report.headline else f"{window} window"
+    title = f"What the {idle_of(report)} is made of, % of the {of}; sum {100 * total:.2f}"
     shown = rounded_shares([part.share for part in parts])
     bar = [
-        BarPart(part.name, part.share, text, colours.get(part.name, UNATTRIBUTED))
+        BarPart(part.name, part.share, text, BUBBLE_PARTS[part.name])
         for part, text in zip(parts, shown, strict=True)
     ]
     return [*paragraph(title, display, style="bold"), *stacked_bar(bar, display)]
@@ -151,13 +152,13 @@ def _worst_ranks(
 ) -> list[Line]:
     """Return the ranks with the largest bubble; nothing where ranks are much alike."""
     from bubbleviz.render.text.worst_ranks import worst_ranks
+    from bubbleviz.report.measure import idle_of
 
     ranks = worst_ranks(report, iteration, _WORSE)[:most]
     if not ranks:
         return []
-    lines = paragraph(
-        "Ranks with the largest bubble, mean of the iterations", display, style="bold"
-    )
+    title = f"Ranks with the largest {idle_of(report)}, mean of the iterations"
+    lines = paragraph(title, display, style="bold")
     for rank in ranks:
         lines += paragraph(rank.sentence, display, most=1)
     return lines

@@ -32,7 +32,7 @@ class BarPart:
 
 
 def stacked_bar(parts: Sequence[BarPart], display: Display) -> list[Line]:
-    """Return the bar and its legend; nothing without parts."""
+    """Return the bar and its legend, which leaves out what it would print as nothing."""
     if not parts:
         return []
     glyphs = _glyphs(parts, display)
@@ -46,6 +46,7 @@ def stacked_bar(parts: Sequence[BarPart], display: Display) -> list[Line]:
     legend = [
         (Span(glyph, colour), Span(f" {part.name} {part.shown}"))
         for part, glyph, colour in zip(parts, glyphs, colours, strict=True)
+        if any(digit in part.shown for digit in "123456789")
     ]
     return [bar, *flowing(legend, display)]
 

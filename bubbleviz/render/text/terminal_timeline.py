@@ -39,6 +39,7 @@ from bubbleviz.render.text.timeline_cells import (
     kind_label,
     phases_shown,
 )
+from bubbleviz.report.measure import idle_of
 from bubbleviz.report.report import Report
 
 #: Characters of a row's label, and of the ratio behind it.
@@ -92,7 +93,7 @@ def terminal_timeline(
     cells = cells_of(report, selection, max(most_rows, 2), columns * (1 + halves))
     kinds = phases_shown(cells)
     glyphs = _glyphs(kinds, display)
-    lines: list[Line] = [_title(cells, display)]
+    lines: list[Line] = [_title(cells, idle_of(report), display)]
     for row in cells.rows:
         label = labels[row.row.rank.index]
         drawn = _halves(row, glyphs) if halves else _characters(row, glyphs, display)
@@ -107,8 +108,8 @@ def terminal_timeline(
     return lines + flowing(legend, display)
 
 
-def _title(cells: TimelineCells, display: Display) -> Line:
-    """Return which iteration is drawn, and what a row is."""
+def _title(cells: TimelineCells, share: str, display: Display) -> Line:
+    """Return which iteration is drawn, what a row is, and what the numbers behind rows are of."""
     most = max(len(row.row.replicas) for row in cells.rows)
     what = "rank" if cells.rows[0].row.rank.stage is None else "stage"
     of = f", the first of its {counted(most, 'rank')}" if most > 1 else ""
@@ -116,7 +117,6 @@ def _title(cells: TimelineCells, display: Display) -> Line:
         f"Iteration {one_line(cells.iteration.name, 30)}, {cells.span_ns / 1e6:,.3f} ms: a row a "
         f"{what}{of}"
     )
-    share = "bubble"
     room = display.width - len(share) - 1
     title = display.shown(fitting(display.shown(title), room))
     blank = " " * (display.width - cell_width(title) - len(share))
