@@ -46,6 +46,12 @@ CAUSES = {
     "other": "#ffbf87",
     "unknown": "#977780",
 }
+#: What a bubble is made of: causes, and what ran that does not count as work.
+BUBBLE_PARTS = CAUSES | {
+    "unattributed": UNATTRIBUTED,
+    "next iterations": FORWARD,
+    "optimizer": OPTIMIZER,
+}
 #: What a device did, and what its host did while it was idle: devices at work are pale, what can
 #: be mended is not. Other activities take the colours behind these, in turn.
 ACTIVITIES = {

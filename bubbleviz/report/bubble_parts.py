@@ -40,7 +40,7 @@ class BubblePart:
 
 
 def bubble_parts(report: Report) -> tuple[BubblePart, ...]:
-    """Return the parts of the bubble, causes in their order; none without an averaged iteration.
+    """Return the parts of the bubble, the largest first; none without an averaged iteration.
 
     Their shares add up to the mean of the ratio ``report.bubbles.ratio``.
     """
@@ -57,11 +57,12 @@ def bubble_parts(report: Report) -> tuple[BubblePart, ...]:
         for part, part_ns in (idle_ns | _without_work(own, name)).items():
             time_ns[part] += part_ns
             share[part] += part_ns / _window_ns(own) / len(pairs)
-    return tuple(
+    parts = (
         BubblePart(part, meaning, share[part], time_ns[part] / ranks)
         for part, meaning in meanings.items()
         if time_ns[part]
     )
+    return tuple(sorted(parts, key=lambda part: -part.share))
 
 
 def rounded_shares(shares: Sequence[float], digits: int = 2) -> list[str]:

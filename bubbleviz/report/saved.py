@@ -5,7 +5,7 @@ Only the keys that are compared and checked are read; the rest of a report may g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -76,8 +76,8 @@ class SavedReport:
         ratios: in the report's order.
         restrictions: why the ratios are not those of a whole pipeline, what weighs most first.
         kernels: for how much of the time kernels ran, in words, where that stands beside the ratio.
-        first_cause: the cause that most of the primary ratio's bubble has, and its share of that;
-            None where the bubble has none.
+        first_cause: the largest part of the primary ratio's bubble, and its share of that; None
+            where the bubble has none, or an older version wrote the report.
         advice: what to do first; None where nothing is advised.
     """
 
@@ -249,13 +249,19 @@ class _KernelTime:
 
 
 @frozen
+class _Part:
+    name: str
+    share: _Positive
+
+
+@frozen
 class _Summary:
     iterations: _Count
     bubble_ratio: dict[str, Average]
     window_ns: dict[str, Average]
     bubble_interval: dict[str, tuple[_Finite, _Finite] | None] = field(default_factory=dict)
     kernel_time: _KernelTime | None = None
-    cause_ns: dict[str, dict[str, _Positive]] = field(default_factory=dict)
+    bubble_parts: list[_Part] = field(default_factory=list)
 
 
 @frozen
@@ -426,18 +432,17 @@ def _refusal(path: str, error: Exception) -> InputError:
     )
 
 
-def first_cause(idle_ns: Mapping[str, float]) -> tuple[str, float] | None:
-    """Return the cause that has most of some idle time, and its share; None for no idle time.
+def first_cause(parts: Sequence[tuple[str, float]]) -> tuple[str, float] | None:
+    """Return the largest part of a bubble, and its share of the bubble; None for no bubble.
 
     Args:
-        idle_ns: by cause; of equal ones, the first.
+        parts: name and share of the window of each; of equal ones, the first.
     """
-    total = sum(idle_ns.values())
-    return (
-        None
-        if not total
-        else (most := max(idle_ns, key=idle_ns.__getitem__), idle_ns[most] / total)
-    )
+    total = sum(share for _, share in parts)
+    if not total:
+        return None
+    name, most = max(parts, key=lambda part: part[1])
+    return name, most / total
 
 
 def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
@@ -468,6 +473,6 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
         ),
         restrictions=_restrictions(document),
         kernels=None if summary.kernel_time is None else summary.kernel_time.sentence,
-        first_cause=first_cause(summary.cause_ns.get(document.headline, {})),
+        first_cause=first_cause([(part.name, part.share) for part in summary.bubble_parts]),
         advice=document.advice,
     )

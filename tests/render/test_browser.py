@@ -28,7 +28,8 @@ from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.drawn_reports import report_of
 from tests.support.hostile import HOSTILE
-from tests.support.opened_pages import Open, Opened, significant
+from tests.support.opened_pages import Open, Opened
+from tests.support.opened_pages import percent as written_percent
 from tests.support.places import FIXTURES
 
 REPORTS = {name: analyze(FIXTURES / name) for name in ("1f1b", "zb-h2", "zb-v")}
@@ -113,7 +114,7 @@ def test_the_lower_bound_stands_beside_the_ratio_where_the_text_has_it(
 
 
 def percent(ratio: float | None) -> str:
-    return UNKNOWN if ratio is None else f"{significant(100 * ratio)} %"
+    return UNKNOWN if ratio is None else written_percent(ratio)
 
 
 @pytest.mark.parametrize("name", list(REPORTS))

@@ -30,9 +30,9 @@ def report() -> Report:
 def test_nothing_is_empty() -> None:
     assert (text(""), code("")) == ("", "-")
     assert table(("a", "b"), ()) == "| a | b |\n| --- | --- |\n"
-    assert first_cause({}) is None
-    assert first_cause({"a": 0.0}) is None
-    assert first_cause({"a": 1.0, "b": 1.0}) == ("a", 0.5)
+    assert first_cause([]) is None
+    assert first_cause([("a", 0.0)]) is None
+    assert first_cause([("a", 1.0), ("b", 1.0)]) == ("a", 0.5)
 
 
 def test_columns_of_numbers_stand_right() -> None:

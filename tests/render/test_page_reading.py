@@ -19,7 +19,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.browsers import Firefox
 from tests.support.drawn_reports import Op, report_of
-from tests.support.opened_pages import PARTS_OF_PAGE, Open, Opened, installed, significant
+from tests.support.opened_pages import PARTS_OF_PAGE, Open, Opened, installed, percent, significant
 from tests.support.places import FIXTURES
 
 SMALL = analyze(FIXTURES / "1f1b")
@@ -84,7 +84,7 @@ def test_the_parts_add_up_to_the_ratio(name: str, opened: Open) -> None:
     assert set(found) == set(expected)
     for part, values in expected.items():
         assert found[part]["share"] == pytest.approx(values.share)
-        assert found[part]["ns"] == pytest.approx(values.time_ns)
+        assert found[part]["time_ns"] == pytest.approx(values.time_ns)
     if not expected:
         assert "No averaged iteration has a bubble" in own.page.locator("#parts-panel").inner_text()
         return
@@ -121,10 +121,19 @@ def test_numbers_have_three_digits(opened: Open) -> None:
 
 def test_the_page_writes_numbers_by_that_rule(opened: Open) -> None:
     numbers = [0, 0.00123456, 0.5, 1, 4.5, 9.994, 9.996, 27.2727, 99.96, 100, 999.6, 12345.6, -3.14]
-    found = opened(SMALL).run(f"return {numbers}.map(significant)")
+    found = opened(SMALL).run(f"return {numbers}.map((own) => significant(own))")
 
     assert found == [significant(number) for number in numbers]
     assert found[:8] == ["0", "0.00123", "0.500", "1.00", "4.50", "9.99", "10.0", "27.3"]
+
+
+def test_percentages_have_two_decimals_at_most(opened: Open) -> None:
+    ratios = [0, 3.22e-7, 0.0000999, 0.0001, 0.00123, 0.0456, 0.272727, 1]
+    found = opened(SMALL).run(f"return {ratios}.map(percent)")
+
+    assert found == [percent(ratio) for ratio in ratios]
+    assert found[:6] == ["0 %", "< 0.01 %", "< 0.01 %", "0.01 %", "0.12 %", "4.56 %"]
+    assert opened(SMALL).run("return percent(-3e-7)") == "> \N{MINUS SIGN}0.01 %"
 
 
 def test_columns_are_explained_on_hover_on_demand_and_in_print(opened: Open) -> None:
@@ -337,10 +346,7 @@ def test_firefox_shows_the_report(firefox: Firefox, tmp_path: Path) -> None:
     assert mean is not None
 
     assert run("return document.getElementById('failed').hidden")
-    assert (
-        run("return document.getElementById('headline').firstChild.textContent")
-        == f"{significant(100 * mean)} %"
-    )
+    assert run("return document.getElementById('headline').firstChild.textContent") == percent(mean)
     assert run("return document.querySelectorAll('.chart svg').length") == 3
     assert run("return document.documentElement.scrollWidth") <= 1280
     assert run("return timeline.canvas.width") > 1000

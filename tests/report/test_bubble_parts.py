@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.report.bubble_parts import bubble_parts, rounded_shares
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.render.formats import json as json_report
+from bubbleviz.render.palette import BUBBLE_PARTS
+from bubbleviz.report.bubble_parts import _NO_WORK, bubble_parts, rounded_shares
+from bubbleviz.report.compare.comparison import saved_of
 from bubbleviz.report.report import Report
+from bubbleviz.report.saved import read_saved
+from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.support.drawn_reports import report_of
 from tests.support.places import FIXTURES
@@ -46,6 +52,22 @@ def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
     assert sum(parts.values()) == pytest.approx(headline_of(report), abs=1e-12)
     assert run is not RUNS["stray while idle"] or parts["unattributed"] > 0
     assert run is not RUNS["late host"] or parts["optimizer"] > 0
+
+
+def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
+    """What ran and does not count as work is a part of the bubble as idle time is."""
+    plant(RUNS["late host"], tmp_path)
+    report = bubbleviz.analyze([str(tmp_path)])
+    (most, *_) = parts = bubble_parts(report)
+    saved = tmp_path / "report.json"
+    saved.write_text(json_report.render(report, View()))
+
+    assert read_saved(str(saved)).first_cause == saved_of(report).first_cause
+    assert saved_of(report).first_cause == (most.name, most.share / sum(p.share for p in parts))
+
+
+def test_every_part_has_a_colour() -> None:
+    assert {cause.label for cause in Cause} | {*_NO_WORK} == {*BUBBLE_PARTS}
 
 
 def test_rounded_shares_add_up_to_the_rounded_sum() -> None:

@@ -23,7 +23,7 @@ from bubbleviz.report.view import View
 from tests.support.browsers import CHROMIUM_OPTIONS
 
 #: What scripts of tests have at hand.
-PARTS_OF_PAGE = "const { run, timeline, charts, parts, significant } = await bubbleviz;"
+PARTS_OF_PAGE = "const { run, timeline, charts, parts, significant, percent } = await bubbleviz;"
 
 
 def installed(program: str) -> str:
@@ -37,12 +37,17 @@ def installed(program: str) -> str:
     return found
 
 
-def significant(number: float) -> str:
+def significant(number: float, decimals: int = 12) -> str:
     """Return a number with three digits that mean something, as the page writes it."""
     rounded = float(f"{number:.2e}")
     if rounded == 0:
         return "0"
-    return f"{rounded:,.{min(12, max(0, 2 - floor(log10(abs(rounded)) + 1e-9)))}f}"
+    return f"{rounded:,.{min(decimals, max(0, 2 - floor(log10(abs(rounded)) + 1e-9)))}f}"
+
+
+def percent(ratio: float) -> str:
+    """Return a ratio from 0 on in percent, as the page writes it."""
+    return "< 0.01 %" if 0 < 100 * ratio < 0.01 else f"{significant(100 * ratio, 2)} %"
 
 
 @dataclass

@@ -53,6 +53,7 @@ def document(report: Report) -> dict[str, Any]:
     """Return the report as nested JSON values, keys as in the documented schema."""
     from bubbleviz.model.restrictions import written
     from bubbleviz.report.advice import first_thing
+    from bubbleviz.report.bubble_parts import bubble_parts
     from bubbleviz.report.kernel_time import kernel_time_of
     from bubbleviz.report.methods import methods
     from bubbleviz.report.report import SCHEMA
@@ -94,6 +95,7 @@ def document(report: Report) -> dict[str, Any]:
             "bubble_overhead": _spreads(summary.bubble_overhead),
             "window_ns": _spreads(summary.window_ns),
             "cause_ns": _summed_causes(report),
+            "bubble_parts": [asdict(part) for part in bubble_parts(report)],
             "kernel_time": kernel_time_of(report).entry,
         },
         "schedule": _recognition(report.schedule),

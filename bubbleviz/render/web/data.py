@@ -28,10 +28,10 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import unmarked
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import (
+    BUBBLE_PARTS,
     CAUSES,
     COMMUNICATION,
     MAX_SHADES,
-    OPTIMIZER,
     UNATTRIBUTED,
     Paint,
     number_colour,
@@ -77,11 +77,7 @@ def packed(
         "names": timeline.names,
         "paints": [_paint_entry(each) for each in paints.used],
         "unattributed_colour": UNATTRIBUTED,
-        "part_colours": {
-            "unattributed": UNATTRIBUTED,
-            "next iterations": UNATTRIBUTED,
-            "optimizer": OPTIMIZER,
-        },
+        "part_colours": BUBBLE_PARTS,
         "phases": [phase.label for phase in Phase],
         "compute_phases": [int(phase) for phase in COMPUTE],
         "causes": [

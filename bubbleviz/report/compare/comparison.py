@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import PurePath
-
-import numpy as np
 
 from bubbleviz.count.summary import Spread
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.advice import first_thing
+from bubbleviz.report.bubble_parts import bubble_parts
 from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report
@@ -85,17 +84,9 @@ def saved_of(report: Report) -> SavedReport:
         ),
         restrictions=report.restrictions,
         kernels=kernel_time_of(report).sentence,
-        first_cause=first_cause(_causes(report)),
+        first_cause=first_cause([(part.name, part.share) for part in bubble_parts(report)]),
         advice=first_thing(report),
     )
-
-
-def _causes(report: Report) -> Mapping[str, int]:
-    """Return the idle time of the primary ratio by cause, over the averaged iterations."""
-    name = report.headline
-    counted = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
-    index = np.array([i.index for i in counted], np.int64)
-    return report.explanation.causes.of_iterations(name, index)
 
 
 def _average(spread: Spread) -> Average:

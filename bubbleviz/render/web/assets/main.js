@@ -220,7 +220,7 @@ async function main() {
   await new Promise((next) => setTimeout(next, 30));
   await charts.all();
   document.body.dataset.ready = performance.now().toFixed(0);
-  return { run, timeline, charts, parts: bubbleParts(run), significant };
+  return { run, timeline, charts, parts: bubbleParts(run), significant, percent };
 }
 
 window.bubbleviz = main().catch((error) => {

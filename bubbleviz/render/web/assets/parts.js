@@ -1,41 +1,7 @@
-// Parts: what the primary ratio is made of. It is a mean over iterations of their ratios, so each
-// part is a mean of shares, too, and the parts add up to it.
+// Parts: what the primary ratio is made of, as the report lists it: the largest part first.
 
-// Time that counts as bubble though something ran in it: its part, its meaning, its column.
-const NO_WORK = [
-  ["unattributed", "compute outside every operation", "unattributed_ns", () => true],
-  ["next iterations", "compute of other iterations", "overlap_ns", (work) => work !== "everything"],
-  ["optimizer", "the Optimizer, which this ratio does not count as work", "optimizer_ns", (work) => work === "iteration"],
-];
-
-// The parts with their share of the window and mean time a rank, the largest first.
 function bubbleParts(run) {
-  const { report, data } = run;
-  const name = report.headline;
-  const work = data.ratios.find((own) => own.name === name)?.work;
-  const found = new Map();
-  const add = (own, ns, windowNs, iterations) => {
-    if (!ns) return;
-    const part = found.get(own.name) ?? found.set(own.name, { ...own, share: 0, ns: 0 }).get(own.name);
-    part.share += ns / windowNs / iterations;
-    part.ns += ns;
-  };
-  const shown = report.iterations.filter((own) => own.averaged && own.bubble_ratio[name] !== null && own.bubble_ratio[name] !== undefined)
-    .map((own) => [own, own.ranks.map((rank) => rank.windows[name]).filter(Boolean)]).filter(([, windows]) => sum(windows, "window_ns") > 0);
-  let ranks = 0;
-  for (const [iteration, windows] of shown) {
-    const windowNs = sum(windows, "window_ns");
-    ranks += windows.length;
-    for (const cause of data.causes) add(cause, iteration.cause_ns[name]?.[cause.name] ?? 0, windowNs, shown.length);
-    for (const [part, meaning, column, counts] of NO_WORK) {
-      if (counts(work)) add({ name: part, meaning, colour: data.part_colours[part] }, sum(windows, column), windowNs, shown.length);
-    }
-  }
-  return [...found.values()].map((own) => ({ ...own, ns: own.ns / ranks })).sort((a, b) => b.share - a.share);
-}
-
-function sum(windows, column) {
-  return windows.reduce((total, own) => total + own[column], 0);
+  return run.report.summary.bubble_parts.map((own) => ({ ...own, colour: run.data.part_colours[own.name] }));
 }
 
 // A bar as wide as the bubble, a box a part, wide enough to be seen.
@@ -54,10 +20,10 @@ function partsBar(parts) {
 
 function partsTable(parts) {
   const total = parts.reduce((all, own) => all + own.share, 0);
-  const allNs = parts.reduce((all, own) => all + own.ns, 0);
+  const allNs = parts.reduce((all, own) => all + own.time_ns, 0);
   const unit = commonUnit([allNs]);
   const rows = parts.map((own) => [
-    element("span", {}, swatch(own.colour), own.name), share(own.share), share(own.share / total), time(own.ns, unit), own.meaning,
+    element("span", {}, swatch(own.colour), own.name), share(own.share), share(own.share / total), time(own.time_ns, unit), own.meaning,
   ]);
   rows.push(["all", share(total), share(1), time(allNs, unit), ""]);
   return table(null, ["part", "% of window", "% of bubble", `time a rank, ${unit[1]}`, "meaning"], rows, { id: "parts", lastText: true });

@@ -6,17 +6,19 @@
 
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 const DIGITS = 3;
+// The least percentage that is written as a number.
+const LEAST = 0.01;
 
 function grouped(number, digits = 0) {
   return (number || 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-// A number with three digits that mean something.
-function significant(number) {
+// A number with three digits that mean something, in as many decimals at most.
+function significant(number, decimals = 12) {
   if (!number) return "0";
   const rounded = Number(number.toPrecision(DIGITS));
   const whole = Math.floor(Math.log10(Math.abs(rounded)) + 1e-9) + 1;
-  return grouped(rounded, Math.min(12, Math.max(0, DIGITS - whole)));
+  return grouped(rounded, Math.min(decimals, Math.max(0, DIGITS - whole)));
 }
 
 // The largest unit in which a duration is not below 1.
@@ -35,7 +37,10 @@ function exactly(ns) {
 }
 
 function percent(ratio) {
-  return ratio === null || ratio === undefined ? "–" : `${significant(100 * ratio)} %`;
+  if (ratio === null || ratio === undefined) return "–";
+  const size = Math.abs(100 * ratio);
+  if (size > 0 && size < LEAST) return `${ratio < 0 ? "> −" : "< "}${LEAST} %`;
+  return `${significant(100 * ratio, 2)} %`;
 }
 
 function counted(number, thing) {
