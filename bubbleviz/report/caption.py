@@ -8,6 +8,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
+from bubbleviz.report.measure import measure_of
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.report import Report
 
@@ -59,7 +60,8 @@ def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str
 def _note(report: Report) -> Iterator[str]:
     definition = next((d for d in ratio_definitions() if d.name == report.headline), None)
     if definition is not None:
-        yield f"Bubble ratio ({definition.name}): {with_source(definition.definition)}."
+        measure = measure_of(report)
+        yield f"{measure[0].upper()}{measure[1:]}: {with_source(definition.definition)}."
     yield "Boxes are operations, to scale; the number in a box is its microbatch."
     for restriction in report.restrictions:
         yield f"{restriction.text[0].upper()}{restriction.text[1:]}."

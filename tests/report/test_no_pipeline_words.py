@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import bubbleviz
-from bubbleviz.render.formats import latex, svg
+from bubbleviz.render.formats import json as json_report
+from bubbleviz.render.formats import latex, markdown, svg
+from bubbleviz.render.text.display import Display, plain_lines
+from bubbleviz.render.text.first_screen import first_screen
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.advice import first_thing
+from bubbleviz.report.measure import Measure, idle_of, measure_of, saved_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
@@ -34,7 +39,21 @@ def test_the_headline_and_the_title_speak_of_iterations(report: Report) -> None:
     value, bounds, *_ = headline_lines(report)
     assert value == "idle in iterations: 28.57 %"
     assert "one stage is no pipeline" in bounds
-    assert "<title>idle in iterations 28.6" in svg.render(report, View())
+    drawn = svg.render(report, View())
+    assert ">idle in iterations 28.6" in drawn
+    assert "28.6 % of its time is idle.</title>" in drawn
+    assert ">Idle in iterations: 1 " in drawn
+
+
+def test_no_title_of_text_or_markdown_speaks_of_a_bubble(report: Report) -> None:
+    screen = plain_lines(first_screen(report, View(), Display()))
+    written = screen + markdown.RENDERER.render(report, View())
+    saved = json.loads(json_report.render(report, View()))
+
+    assert screen.startswith("Idle in iterations: 28.57 %")
+    assert "What the idle time is made of" in screen
+    assert "What the bubble is made of" not in written
+    assert saved_measure(saved) == Measure(measure_of(report), idle_of(report))
 
 
 def test_no_table_and_no_advice_has_the_ratio_of_a_schedule(report: Report) -> None:

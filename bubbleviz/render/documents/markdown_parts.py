@@ -29,7 +29,8 @@ def cause_line(saved: SavedReport, title: str = "") -> str:
     sentences = []
     if saved.first_cause is not None:
         label, share = saved.first_cause
-        sentences.append(f"first cause: {text(label)}, {percent(share)} of the bubble")
+        idle = "bubble" if saved.no_pipeline is None else "idle time"
+        sentences.append(f"first cause: {text(label)}, {percent(share)} of the {idle}")
     if saved.advice is not None:
         sentences.append(f"what to do first: {text(saved.advice)}")
     if not sentences:

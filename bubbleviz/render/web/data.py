@@ -14,6 +14,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from bubbleviz.render.palette import (
     paint,
     shade_of,
 )
+from bubbleviz.report.measure import saved_measure
 from bubbleviz.report.timeline import Timeline
 
 _SIZES = (np.int8, np.int16, np.int32)
@@ -73,6 +75,7 @@ def packed(
         "base_ns": str(timeline.base_ns),
         "shown": shown,
         "command": command,
+        "measure": asdict(saved_measure(document)),
         "layout": layout,
         "names": timeline.names,
         "paints": [_paint_entry(each) for each in paints.used],

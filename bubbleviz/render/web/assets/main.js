@@ -1,8 +1,5 @@
 // The page opens: the run is unpacked, the timeline drawn, then all the rest.
 
-// Codes of restrictions under which no pipeline was measured.
-const NO_PIPELINE = ["single-stage", "pipeline-unproven"];
-
 const byId = (id) => document.getElementById(id);
 
 // --- the head of the page
@@ -12,7 +9,9 @@ function showHead(run) {
   const [mean, range] = headlineOf(report);
   const exact = mean === null || mean === undefined ? null : `${(100 * mean).toPrecision(10)} %`;
   byId("headline").replaceChildren(element("strong", { title: exact }, percent(mean)), element("span", {}, range));
-  byId("headline-name").textContent = measureOf(report);
+  const { name, idle } = run.data.measure;
+  byId("headline-name").textContent = `${name[0].toUpperCase()}${name.slice(1)}`;
+  byId("causes-title").textContent = `What the ${idle} is made of`;
   const words = run.ratioDefinitions.find((own) => own.name === report.headline)?.words;
   byId("definition").textContent = words ? `The ${words}.` : "";
   const hosts = new Set(report.ranks.map((rank) => rank.host)).size;
@@ -24,13 +23,7 @@ function showHead(run) {
   const [title, date] = titleOf(report);
   byId("run-title").textContent = title;
   byId("run-date").textContent = date;
-  document.title = `${percent(mean)} bubble, ${title}`;
-}
-
-// What the ratio is called: the idle time of no pipeline is no bubble of one.
-function measureOf(report) {
-  const none = report.restrictions?.some((own) => NO_PIPELINE.includes(own.code));
-  return none ? "Idle in iterations" : `Bubble ratio (${report.headline})`;
+  document.title = `${percent(mean)} ${idle}, ${title}`;
 }
 
 // What was measured, by the names of its files, and when.
@@ -145,7 +138,7 @@ function ratiosOfRanks(run) {
 function fillPanels(run, timeline) {
   const fill = (id, ...parts) => byId(`${id}-panel`).append(...parts.filter(Boolean));
   const parts = bubbleParts(run);
-  byId("parts-panel").append(...parts.length ? [partsBar(parts), ...explained("causes", partsTable(parts))] : [quiet("No averaged iteration has a bubble.")]);
+  byId("parts-panel").append(...parts.length ? [partsBar(parts), ...explained("causes", partsTable(parts))] : [quiet(run.report.summary.bubble_parts ? "No averaged iteration has a bubble." : "An older version wrote this report, without the parts.")]);
   fill("ratios", ...explained("bubble ratios", ratiosTable(run)), definitions(run));
   fill("bubbles", bubblesList(run, timeline));
   const changes = whatIfTable(run);

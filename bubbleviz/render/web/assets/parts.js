@@ -1,7 +1,7 @@
 // Parts: what the primary ratio is made of, as the report lists it: the largest part first.
 
 function bubbleParts(run) {
-  return run.report.summary.bubble_parts.map((own) => ({ ...own, colour: run.data.part_colours[own.name] }));
+  return (run.report.summary.bubble_parts ?? []).map((own) => ({ ...own, colour: run.data.part_colours[own.name] }));
 }
 
 // A bar as wide as the bubble, a box a part, wide enough to be seen.
