@@ -26,6 +26,16 @@ class Spread:
     ci95: float | None
     n: int
 
+    @property
+    def pair(self) -> tuple[float, float] | None:
+        """The two values, the lower first, where there are no more.
+
+        Their confidence interval is 12.7 standard errors to either side: it says less than they do.
+        """
+        if self.n != 2 or self.min is None or self.max is None:
+            return None
+        return self.min, self.max
+
 
 @frozen
 class Summary:

@@ -52,8 +52,8 @@ def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str
         share = None if spread is None else spread.mean
     measured = ""
     if share is not None:
-        measured = f"; {100 * share:.1f} % of its time is {'bubble' if whole else 'idle'}"
-        measured = measured.replace("its", "their") if len(iterations) > 1 else measured
+        whose = "its" if count == 1 else "their"
+        measured = f"; {100 * share:.1f} % of {whose} time is {'bubble' if whole else 'idle'}"
     return f"{what}{name} on {where}{each}{measured}."
 
 

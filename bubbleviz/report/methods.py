@@ -98,6 +98,10 @@ def _ranks(report: Report) -> str:
 def _result(mean: float, spread: Spread) -> str:
     if spread.std is None or spread.ci95 is None:
         return percent(mean)
+    if spread.pair is not None:
+        return "{} on average ({} and {} in two iterations)".format(
+            percent(mean), *map(percent, spread.pair)
+        )
     return (
         f"{percent(mean)} on average (standard deviation {100 * spread.std:.2f} percentage "
         f"points; 95 % confidence interval of the mean +/- {100 * spread.ci95:.2f}, Student's t)"

@@ -231,10 +231,12 @@ def test_the_window_of_schedule_ends_before_the_optimizer() -> None:
 
 def test_the_plus_or_minus_says_what_it_is() -> None:
     ops = one_f_one_b(2, 2) + one_f_one_b(2, 2, iteration=1, start=200 * MS)
+    more = ops + one_f_one_b(2, 2, iteration=2, start=400 * MS)
 
-    caption = " ".join(written(render(report_of(ops), View()))[:2])
+    two, three = (" ".join(written(render(report_of(of), View()))[:2]) for of in (ops, more))
 
-    assert "\u00b1 0.2\u00a0% (95 % CI) over 2 iterations" in caption
+    assert "mean 33.3\u00a0% (33.3\u00a0% and 33.3\u00a0%) over 2 iterations" in two
+    assert re.search("\u00b1 [0-9.]+\u00a0% \\(95 % CI\\) over 3 iterations", three)
 
 
 # What is drawn

@@ -25,6 +25,8 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
     spread = report.summary.bubble_ratio.get(report.headline)
     if spread is not None and spread.mean is not None and spread.n > 0:
         bounds = f" ± {percent(spread.ci95)} (95 % CI)" if spread.ci95 is not None else ""
+        if spread.pair is not None:
+            bounds = " ({} and {})".format(*map(percent, spread.pair))
         over = counted(spread.n, "iteration")
         if value == UNKNOWN:
             value = percent(spread.mean) + bounds

@@ -38,8 +38,10 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
 
 
 def spread_of(report: Report) -> str:
-    """Return the confidence interval of the primary ratio; empty where there is none."""
+    """Return the confidence interval of the primary ratio, or its two values; empty for one."""
     spread = report.summary.bubble_ratio[report.headline]
+    if spread.pair is not None:
+        return " ({} and {} in two iterations)".format(*map(percent, spread.pair))
     if spread.ci95 is None or spread.mean is None:
         return ""
     return f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"

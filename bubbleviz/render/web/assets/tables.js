@@ -5,7 +5,10 @@ const NOTICEABLE = 0.01;
 
 function headlineOf(report) {
   const spread = report.summary.bubble_ratio[report.headline];
-  const range = spread.ci95 === null ? "" : ` ± ${percent(spread.ci95)} (95 % confidence interval of the mean, n = ${spread.n})`;
+  // The confidence interval of two values is 12.7 standard errors to either side: they say more.
+  const pair = spread.n === 2 ? ` (${percent(spread.min)} and ${percent(spread.max)} in two iterations)` : null;
+  const interval = spread.ci95 === null ? "" : ` ± ${percent(spread.ci95)} (95 % confidence interval of the mean, n = ${spread.n})`;
+  const range = pair ?? interval;
   const marks = marksOf(report, report.headline);
   const told = report.summary.kernel_time?.sentence;
   const kernels = told ? `; ${told}` : "";
