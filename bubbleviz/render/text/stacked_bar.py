@@ -32,7 +32,8 @@ class BarPart:
 
 
 def stacked_bar(parts: Sequence[BarPart], display: Display) -> list[Line]:
-    """Return the bar and its legend, which leaves out what it would print as nothing."""
+    """Return the bar and its legend, without parts that the legend would print as nothing."""
+    parts = [part for part in parts if any(digit in part.shown for digit in "123456789")]
     if not parts:
         return []
     glyphs = _glyphs(parts, display)
@@ -46,7 +47,6 @@ def stacked_bar(parts: Sequence[BarPart], display: Display) -> list[Line]:
     legend = [
         (Span(glyph, colour), Span(f" {part.name} {part.shown}"))
         for part, glyph, colour in zip(parts, glyphs, colours, strict=True)
-        if any(digit in part.shown for digit in "123456789")
     ]
     return [bar, *flowing(legend, display)]
 
