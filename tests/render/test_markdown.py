@@ -101,6 +101,7 @@ def test_a_report(report: Report) -> None:
     assert shown.startswith("**bubble ratio (schedule): 27.27 %** ± 0.00 %")
     assert "| schedule | 27.27 |" in shown
     assert "| dependency | 13.64 | 50.00 |" in shown
+    assert "| warmup | 4.54 | 16.67 |" in shown
     hostile = RENDERER.render(replace(report, convention=HOSTILE), View())
     assert "<script>" not in hostile
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import bubbleviz
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render.formats import json as json_report
 from bubbleviz.render.palette import BUBBLE_PARTS
+from bubbleviz.render.text.causes import cause_cells
 from bubbleviz.report.bubble_parts import _NO_WORK, bubble_parts, rounded_shares
 from bubbleviz.report.compare.comparison import saved_of
 from bubbleviz.report.report import Report
@@ -64,6 +66,14 @@ def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
 
     assert read_saved(str(saved)).first_cause == saved_of(report).first_cause
     assert saved_of(report).first_cause == (most.name, most.share / sum(p.share for p in parts))
+
+
+def test_the_rows_of_the_table_add_up_to_its_last() -> None:
+    report = bubbleviz.analyze([str(FIXTURES / "1f1b")])
+    *rows, total = cause_cells(report)
+
+    for column in ("% of window", "% of bubble"):
+        assert sum(Decimal(row[column]) for row in rows) == Decimal(total[column])
 
 
 def test_every_part_has_a_colour() -> None:

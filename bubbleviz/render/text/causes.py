@@ -55,25 +55,30 @@ def causes_title(report: Report) -> str:
 
 def cause_cells(report: Report) -> list[dict[str, str]]:
     """Return a row of cells by column for each cause, and one for their sum; none without any."""
-    from bubbleviz.report.bubble_parts import bubble_parts
+    from bubbleviz.report.bubble_parts import bubble_parts, rounded_shares
 
     parts = bubble_parts(report)
     total = sum(part.share for part in parts)
     if total == 0:
         return []
-    rows = [(part.name, part.share, part.time_ns, part.meaning) for part in parts]
+    shares = [part.share for part in parts]
+    rows = zip(
+        (*(part.name for part in parts), "all"),
+        (*rounded_shares(shares), in_percent(total)),
+        (*rounded_shares([share / total for share in shares]), in_percent(1.0)),
+        (*(part.time_ns for part in parts), sum(part.time_ns for part in parts)),
+        (*(part.meaning for part in parts), ""),
+        strict=True,
+    )
     return [
         {
             "cause": name,
-            "% of window": in_percent(share),
-            "% of bubble": in_percent(share / total),
+            "% of window": of_window,
+            "% of bubble": of_bubble,
             "ms": milliseconds(time_ns),
             "meaning": meaning,
         }
-        for name, share, time_ns, meaning in (
-            *rows,
-            ("all", total, sum(part.time_ns for part in parts), ""),
-        )
+        for name, of_window, of_bubble, time_ns, meaning in rows
     ]
 
 
