@@ -19,8 +19,11 @@ from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.staging import Staging
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.texts import listed
 from bubbleviz.model.values import frozen
 
+#: Machines that a limitation names; it counts all.
+_NAMED = 4
 _COLLECTIVES_DROPPED = Limitation(
     "collectives between replicas",
     "their kernels do not overlap in time as one collective's do, so they bound no clock",
@@ -194,7 +197,7 @@ def _unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
     lacking = [machine for machine, ok in zip(joined.machines, known, strict=True) if not ok]
     return Limitation(
         "clocks of several hosts",
-        f"no data dependency bounds the clock of {', '.join(lacking)} against that of "
+        f"no data dependency bounds the clock of {listed(lacking, _NAMED)} against that of "
         f"{joined.machines[0]} from both sides, so ratios that need a common clock are left out; "
         "if their UTC can be trusted, --align utc does",
         len(lacking),

@@ -29,6 +29,8 @@ from bubbleviz.report.restrictions import (
 
 #: A change that saves less of an iteration than this is not worth a sentence.
 _WORTH = 0.005
+#: Nor is one that saves less than this share of what twice the microbatches would.
+_BESIDE_SCHEDULE = 0.05
 #: A run that is idle for this share of its periods is not to be called one without a bubble.
 _BETWEEN = 0.01
 #: Where fewer kernels than this share lack their launching call, operations are about whole.
@@ -344,7 +346,7 @@ def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     candidates = [replay for name, replay in replays.items() if name not in _NOT_ADVICE]
     best = min(candidates, key=lambda c: c.makespan_ns, default=measured)
     saved = 1 - best.makespan_ns / measured.makespan_ns
-    if saved < _WORTH:
+    if saved < _worth(report, measured):
         return None
     outcome = "with a schedule ratio of" if report.no_pipeline is None else "idle for"
     return (
@@ -355,11 +357,21 @@ def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     )
 
 
+def _worth(report: Report, measured: WhatIf) -> float:
+    """Return the share of an iteration that a change is to save, for a sentence on it.
+
+    Twice the microbatches save half of a pipeline's bubble.
+    """
+    if report.no_pipeline is not None or report.single_stage:
+        return _WORTH
+    return max(_WORTH, _BESIDE_SCHEDULE * (measured.bubble_ratio or 0.0) / 2)
+
+
 def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     """Return the advice where no single change saves enough."""
     incomplete = RANKS_MISSING in report.restrictions
     measured, no_delay = replays["measured"], replays["no-delay"]
-    if 1 - no_delay.makespan_ns / measured.makespan_ns >= _WORTH:
+    if 1 - no_delay.makespan_ns / measured.makespan_ns >= _worth(report, measured):
         measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
         return (
             f"No single delay stands out; without any delay the {measure} would be "

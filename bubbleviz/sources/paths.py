@@ -117,12 +117,27 @@ def profiles_among(files: Sequence[str]) -> list[str]:
             f"{file.removesuffix(suffix)}{other}" in names for other in others if other != suffix
         )
     }
-    profiles = [file for file in files if file.endswith(_suffixes()) and file not in repeated]
+    profiles = [
+        file
+        for file in files
+        if file.endswith(_suffixes()) and file not in repeated and not _is_own_trace(file)
+    ]
     profiles += [file for file in files if file not in profiles and _is_profile(file)]
     # A report that was exported already counts once.
     stems = {str(Path(file).with_suffix("")) for file in profiles}
     reports = [file for file in files if file.endswith(SUFFIXES)]
     return [*profiles, *(r for r in reports if str(Path(r).with_suffix("")) not in stems)]
+
+
+def _is_own_trace(file: str) -> bool:
+    """Tell whether a file is a trace that this program wrote beside the profiles of a run."""
+    from bubbleviz.sources.gzip_files import head_of
+    from bubbleviz.sources.readers import is_own_trace
+
+    try:
+        return file.endswith(".trace.json") and is_own_trace(head_of(file))
+    except ProfileError:
+        return False
 
 
 def _is_profile(file: str) -> bool:

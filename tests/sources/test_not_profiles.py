@@ -10,6 +10,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
+from tests.support.places import FIXTURES
 
 COMMANDS = ("analyze", "inspect", "idle", "nccl", "pgle")
 
@@ -112,3 +113,16 @@ def test_a_file_made_when_read_is_not_called_empty() -> None:
     with pytest.raises(bubbleviz.BubblevizError, match="a special file") as caught:
         bubbleviz.inspect("/proc/version")
     assert "empty" not in str(caught.value)
+
+
+def test_a_trace_of_ours_is_no_profile_of_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.pt.trace.json").write_bytes(_trace(device=True))
+    ours = tmp_path / "bubbles.trace.json"
+    assert main(["analyze", str(FIXTURES / "1f1b"), "-o", str(ours)]) == 0
+    capsys.readouterr()
+
+    assert "a trace that bubbleviz wrote" in _refusal("idle", ours, capsys)
+    assert ours.name not in _refusal("idle", tmp_path, capsys)

@@ -196,7 +196,7 @@ def _limitations(report: Report, display: Display) -> Iterator[Line]:
     (line, *_) = limitation_lines(report, (first,))
     count = len(limitation_lines(report, most=None))
     where = "" if count == 1 else f" ({counted(count, 'limitation')}: -v coverage)"
-    yield from paragraph(f"{line}{where}", display, lead="Limitation:", lead_style=_WARNING, most=2)
+    yield from paragraph(f"{line}{where}", display, lead="Limitation:", lead_style=_WARNING, most=4)
 
 
 def _more(display: Display) -> list[Line]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: The beginning of a report of this program.
 _REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.')
+#: The beginning of a trace that this program wrote for viewers.
+_OWN_TRACE = re.compile(rb'^\s*\{[^\[\]]*"otherData"\s*:\s*\{[^{}]*"headline_reason"\s*:')
 #: The beginning of a file of costs, as XLA's latency-hiding scheduler reads it.
 _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 
@@ -115,6 +117,29 @@ def readers() -> tuple[Reader, ...]:
     return discover(__name__, "READER", Reader)
 
 
+def is_own_trace(head: bytes) -> bool:
+    """Tell by its first bytes whether a file is a trace of a report, written for viewers."""
+    return _OWN_TRACE.search(head) is not None
+
+
+def _refuse_own_output(path: str, head: bytes) -> None:
+    """Refuse a file that this program wrote.
+
+    Raises:
+        ProfileError: it is one.
+    """
+    if _REPORT.search(head):
+        raise ProfileError(
+            f"{path}: a report of bubbleviz, not a profile; give the profiles, or give the report "
+            "to bubbleviz compare, gate or view"
+        )
+    if is_own_trace(head):
+        raise ProfileError(
+            f"{path}: a trace that bubbleviz wrote, not a profile; give the profiles, or open it "
+            "in a viewer of traces"
+        )
+
+
 def reader_of(path: str) -> Reader:
     """Return the reader for a file, by its first bytes.
 
@@ -130,11 +155,7 @@ def reader_of(path: str) -> Reader:
             f"{path}: costs of XLA's instructions, not a profile; give them to bubbleviz pgle "
             "with --against, beside the profile of a JAX run"
         )
-    if _REPORT.search(head):
-        raise ProfileError(
-            f"{path}: a report of bubbleviz, not a profile; give the profiles, or give the report "
-            "to bubbleviz compare, gate or view"
-        )
+    _refuse_own_output(path, head)
     recognised = next((reader for reader in readers() if reader.recognises(head)), None)
     if recognised is not None and not is_json(head):
         return recognised
