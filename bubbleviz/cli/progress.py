@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Characters of a profile's name beside its bar.
 _LONGEST_NAME = 40
+#: What takes less shows no progress.
+_LATE_S = 1.0
 #: What goes on once profiles have been read.
 _AFTER_READING = "linking, aligning, counting"
 
@@ -49,7 +51,8 @@ class ReadingBars:
         more = share * size - self._read.get(path, 0.0)
         self._read[path] = share * size
         if path not in self._tasks and share < 1:
-            name = Path(anonymous(path)).name[:_LONGEST_NAME]
+            longest = min(_LONGEST_NAME, self._bars.console.width // 4)
+            name = Path(anonymous(path)).name[:longest]
             self._tasks[path] = self._bars.add_task(name, total=size)
         elif path in self._tasks and share >= 1:
             self._bars.remove_task(self._tasks.pop(path))
@@ -95,10 +98,20 @@ def progress_bars() -> Iterator[ReadingBars | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
 
-    with Progress(*reading_columns(), console=Console(stderr=True), transient=True) as bars:
+    begun = time.monotonic()
+
+    class LateProgress(Progress):
+        """Bars that show once reading has taken a second."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            """Yield the bars, or nothing."""
+            if time.monotonic() - begun > _LATE_S:
+                yield from super().get_renderables()
+
+    with LateProgress(*reading_columns(), console=Console(stderr=True), transient=True) as bars:
         yield ReadingBars(bars)
 
 
@@ -116,6 +129,6 @@ def search_bar() -> Iterator[Watch]:
         begun = time.monotonic()
 
         def watch(share: float) -> None:
-            bars.update(task, completed=share, visible=time.monotonic() - begun > 1)
+            bars.update(task, completed=share, visible=time.monotonic() - begun > _LATE_S)
 
         yield watch

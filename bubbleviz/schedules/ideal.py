@@ -103,6 +103,17 @@ def theory_names() -> list[str]:
     return sorted([*(s.name for s in schedules()), *(f.name for f in formulas())])
 
 
+def check_name(name: str) -> None:
+    """Check that a schedule or a formula has this name.
+
+    Raises:
+        UsageError: none has.
+    """
+    known = theory_names()
+    if name not in known:
+        raise unknown_schedule(name, known)
+
+
 def theory(
     name: str,
     stages: int,
@@ -118,9 +129,7 @@ def theory(
     Raises:
         UsageError: as there, and where a formula is given more than it takes.
     """
-    known = theory_names()
-    if name not in known:
-        raise unknown_schedule(name, known)
+    check_name(name)
     if formula_named(name) is None:
         return ideal(name, stages, microbatches, times, chunks, memory=memory, watch=watch)
     if memory not in {None, MemoryOptions()}:

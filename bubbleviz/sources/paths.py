@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from bubbleviz.errors import InputError, MismatchError, ProfileError
@@ -11,6 +12,9 @@ from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.raw_reports import SUFFIXES
+
+#: So many names of a directory are looked at for one like a name that is missing.
+_MOST_BESIDE = 1000
 
 
 @frozen
@@ -95,7 +99,24 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
         return [InputFile(path, named=True)]
     if glob.has_magic(path):
         return [InputFile(file, named=True) for file in _matches(path)]
-    raise InputError(f"{path}: no such file or directory; check the path")
+    raise InputError(f"{path}: no such file or directory{_like_it(path) or '; check the path'}")
+
+
+def _like_it(path: str) -> str:
+    """Return the suggestion of a file beside the one that is missing; "" where none is near."""
+    from bubbleviz.model.texts import nearest
+
+    folder = Path(path).parent
+    try:
+        beside = sorted(file.name for file in islice(folder.iterdir(), _MOST_BESIDE))
+    except (OSError, ValueError):
+        return ""
+    near = nearest(Path(path).name, beside)
+    if near is None:
+        return ""
+    meant = str(folder / near)
+    note_paths([meant])
+    return f"; did you mean {meant}?"
 
 
 def profiles_among(files: Sequence[str]) -> list[str]:

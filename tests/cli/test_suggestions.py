@@ -45,6 +45,9 @@ def test_only_near_words_are_suggested(word: str, known: list[str], near: str | 
         (["analyze", RUN, "--align", "x"], None),
         (["analyze", RUN, "--convention", "zerobubble"], "did you mean zero-bubble?"),
         (["analyze", RUN, "--convention", "q"], None),
+        (["simulate", "--schedule", "zb-h3", "-p", "4"], "did you mean zb-h"),
+        (["gate", "report.json", "--max-bubble", "schedule=30"], "did you mean schedule=30%?"),
+        (["gate", "report.json", "--max-bubble", "schedule=300"], None),
     ],
 )
 def test_commands_suggest_near_words(
@@ -57,6 +60,14 @@ def test_commands_suggest_near_words(
         assert "possible options" not in complaint
     else:
         assert suggestion in complaint
+
+
+def test_a_missing_path_suggests_a_file_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(FIXTURES / "1f1c")]) == 1
+    assert f"did you mean {FIXTURES / '1f1b'}?" in capsys.readouterr().err
+    for far in (FIXTURES / "quite another name", FIXTURES / "nowhere" / "1f1b"):
+        assert main(["analyze", str(far)]) == 1
+        assert "check the path" in capsys.readouterr().err
 
 
 def test_a_window_of_iterations_without_steps_says_how_to_name_them(

@@ -217,7 +217,10 @@ def simulate(
     check_outputs(list(outputs), inputs, force=force)
     from bubbleviz.render.documents import ideal_report
     from bubbleviz.report.saved import read_times
+    from bubbleviz.schedules.ideal import check_name
 
+    if sizes.schedule is not None:
+        check_name(sizes.schedule)
     saved = None if report is None else read_times(report)
     measured = None if saved is None else _measured(saved)
     stage_times = times.stage_times(measured)

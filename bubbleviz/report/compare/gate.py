@@ -131,9 +131,14 @@ def _limit(text: str) -> Limit:
     if not name or not 0 <= most <= 1:
         raise UsageError(
             f"--max-bubble {text[:60]!r}: not of the form schedule=12% or schedule=0.12, a ratio "
-            "and its limit"
+            f"and its limit{_in_percent(name, number, most)}"
         )
     return Limit(name, most, written)
+
+
+def _in_percent(name: str, number: str, most: float) -> str:
+    """Return the suggestion to write as a percentage what can be one; "" for all else."""
+    return f"; did you mean {name[:40]}={number}%?" if name and 1 < most <= 100 else ""
 
 
 def checks(
