@@ -215,6 +215,14 @@ def dressed(report: Report, name: str) -> Report:
     )
 
 
+def test_of_many_profiles_comments_name_the_first(report: Report) -> None:
+    many = replace(report, profiles=report.profiles * 128)
+
+    lines = render(many, View()).splitlines()
+    assert sum(line.startswith("% Profile: ") for line in lines) == 16
+    assert "% and 112 more profiles" in lines
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_inert(report: Report, name: str) -> None:
     text = render(dressed(report, name), View())

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
-#: Of a text in a comment, characters.
-_LONGEST = 600
+#: Of a text in a comment, characters; and profiles that comments name.
+_LONGEST, _NAMED = 600, 16
 _SPELLED = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -74,12 +74,15 @@ def render(report: Report, view: View) -> str:
 def _comments(report: Report, view: View) -> Iterator[str]:
     from pathlib import Path
 
+    from bubbleviz.model.texts import counted
     from bubbleviz.report.methods import methods
 
     yield f"% {_measure(report)} by bubbleviz {escaped(report.version)}."
     yield r"% Needs in the preamble: \usepackage{booktabs}"
-    for profile in report.profiles:
+    for profile in report.profiles[:_NAMED]:
         yield f"% Profile: {_short(Path(profile.path).name)}"
+    if len(report.profiles) > _NAMED:
+        yield f"% and {counted(len(report.profiles) - _NAMED, 'more profile')}"
     yield "% Methods, ready to paste:"
     yield f"%   {escaped(methods(report))}"
     yield from _figure(report, view)
