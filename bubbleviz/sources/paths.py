@@ -152,11 +152,13 @@ def profiles_among(files: Sequence[str]) -> list[str]:
 
 def _is_own_trace(file: str) -> bool:
     """Tell whether a file is a trace that this program wrote beside the profiles of a run."""
+    if not file.endswith(".trace.json"):
+        return False
     from bubbleviz.sources.gzip_files import head_of
     from bubbleviz.sources.readers import is_own_trace
 
     try:
-        return file.endswith(".trace.json") and is_own_trace(head_of(file))
+        return is_own_trace(head_of(file))
     except ProfileError:
         return False
 
