@@ -224,9 +224,22 @@ _ONE_WITHOUT_GPU_WORK = strategies.Rows(
 )
 
 
+#: The second iteration starts with the first, which has no period then.
+_STARTING_TOGETHER = strategies.Rows(
+    kernels=tuple(K(0, at in (3, 6), at, "gemm", 1) for at in range(1, 7)),
+    calls=tuple(C(at > 3, at > 2, at, tid=1 + (at == 6), pid=1) for at in range(1, 7)),
+    ranges=(
+        *_ranges(1, (0, 0, "F0.0.0"), (0, 0, "B0.0.0"), (0, 0, "F1.0.0"), (0, 1, "B1.0.0")),
+        *_ranges(1, (1, 1, "Optimizer"), (1, 1, "F0.0.0"), (1, 1, "B0.0.0")),
+        *_ranges(1, (1, 1, "F1.0.0"), (1, 1, "B1.0.0"), (1, 1, "Optimizer")),
+    ),
+)
+
+
 @SETTINGS
 @given(strategies.schedules())
 @example(_ONE_WITHOUT_GPU_WORK)
+@example(_STARTING_TOGETHER)
 def test_numbers_of_one_rank(rows: strategies.Rows) -> None:
     """One rank needs no pairing, where the reference is simpler than the definition allows."""
     report, found = both(rows)

@@ -196,7 +196,7 @@ def test_devices_of_xla_are_named_by_what_they_are(
 ) -> None:
     path = str(xla_profiles.written(tmp_path, getattr(xla_profiles, kind)()))
     for command in ("analyze", "idle", "inspect"):
-        assert main([command, path]) == 0
+        assert main([command, path, "-v"]) == 0
         shown = capsys.readouterr().out.replace(path, "")
         assert f"{kind.upper()} 3" in shown
         assert ("GPU 3" in shown) == (kind == "gpu")
