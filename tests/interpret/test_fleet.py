@@ -329,10 +329,20 @@ def test_progress_is_silent_unless_on_a_terminal(
     assert capfd.readouterr().err == ""
 
 
-def test_progress_on_a_terminal_has_names_and_sizes(many: Path) -> None:
+#: Analyses a run; progress shows after the seconds of the first argument.
+_AFTER_SECONDS = """
+import sys
+from bubbleviz.cli import app, progress
+progress._LATE_S = float(sys.argv.pop(1))
+sys.exit(app.main())
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0", "1000"])
+def test_progress_on_a_terminal_has_names_and_sizes(seconds: str, many: Path) -> None:
     pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "bubbleviz", "analyze", str(many), "-j", "2"]
+    command = [sys.executable, "-c", _AFTER_SECONDS, seconds, "analyze", str(many), "-j", "2"]
     pieces = []
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=slave) as run:
         os.close(slave)
@@ -344,8 +354,9 @@ def test_progress_on_a_terminal_has_names_and_sizes(many: Path) -> None:
     seen = b"".join(pieces).decode(errors="replace")
 
     assert run.returncode == 0
-    assert "4 profiles" in seen
-    assert "kB" in seen or "MB" in seen or "bytes" in seen
+    # What takes less time shows none.
+    assert ("4 profiles" in seen) == (seconds == "0")
+    assert ("MB" in seen) == (seconds == "0")
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
