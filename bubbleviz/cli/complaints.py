@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from bubbleviz.model.texts import one_line, suggestion
@@ -49,14 +48,7 @@ def _reason(error: Any) -> str:
 
 def _unknown_word(word: str, commands: Iterable[str]) -> str:
     """Return the complaint about a first word that is neither a command nor a path."""
+    from bubbleviz.sources.paths import file_like
+
     said = f"{one_line(word, _LONGEST)!r}: no such command or file"
-    return said + (suggestion(word, commands) or suggestion(word, _neighbours(word)))
-
-
-def _neighbours(path: str) -> list[str]:
-    """Return what lies in the directory of a path that does not exist, as it would be written."""
-    place = Path(path)
-    try:
-        return [str(place.with_name(entry.name)) for entry in place.parent.iterdir()]
-    except (OSError, ValueError):
-        return []
+    return said + (suggestion(word, commands) or file_like(word))

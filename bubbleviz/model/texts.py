@@ -25,6 +25,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
+def capitalised(text: str) -> str:
+    """Return a text that begins with a capital; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def one_line(text: str, longest: int | None = None) -> str:
     """Return a text on one line: printable characters only, runs of blanks as one.
 

@@ -13,7 +13,7 @@ from bubbleviz.model.coded_texts import CodedTexts, coded_texts
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import percent
+from bubbleviz.model.texts import capitalised, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.report import Report
@@ -204,7 +204,7 @@ def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
 def _sentence(report: Report, row: int, times: int) -> str:
     bubbles, cause = report.bubbles, Cause(int(report.bubbles.cause[row]))
     who = rank_label(report, int(bubbles.rank[row]))
-    who = who[0].upper() + who[1:]
+    who = capitalised(who)
     length = _ms(int(bubbles.end_ns[row] - bubbles.start_ns[row]))
     after, peer_operation = int(bubbles.after[row]), int(bubbles.peer_operation[row])
     upto = f" before {operation_label(report, after)}" if after != NONE else ""

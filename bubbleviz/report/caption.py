@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import capitalised, counted, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.report.measure import measure_of
 from bubbleviz.report.methods import with_source
@@ -60,8 +60,7 @@ def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str
 def _note(report: Report) -> Iterator[str]:
     definition = next((d for d in ratio_definitions() if d.name == report.headline), None)
     if definition is not None:
-        measure = measure_of(report)
-        yield f"{measure[0].upper()}{measure[1:]}: {with_source(definition.definition)}."
+        yield f"{capitalised(measure_of(report))}: {with_source(definition.definition)}."
     yield "Boxes are operations, to scale; the number in a box is its microbatch."
     for restriction in report.restrictions:
-        yield f"{restriction.text[0].upper()}{restriction.text[1:]}."
+        yield f"{capitalised(restriction.text)}."

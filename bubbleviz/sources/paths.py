@@ -99,11 +99,11 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
         return [InputFile(path, named=True)]
     if glob.has_magic(path):
         return [InputFile(file, named=True) for file in _matches(path)]
-    raise InputError(f"{path}: no such file or directory{_like_it(path) or '; check the path'}")
+    raise InputError(f"{path}: no such file or directory{file_like(path) or '; check the path'}")
 
 
-def _like_it(path: str) -> str:
-    """Return the suggestion of a file beside the one that is missing; "" where none is near."""
+def file_like(path: str) -> str:
+    """Return the suggestion of a file beside one that is missing; "" where none is near."""
     from bubbleviz.model.texts import nearest
 
     folder = Path(path).parent

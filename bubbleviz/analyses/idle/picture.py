@@ -7,7 +7,7 @@ steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -98,23 +98,19 @@ def _colours(report: IdleReport) -> dict[str, str]:
 def _draw_strip(
     page: Page, rank: RankIdle, left: float, width: float, height: float, colours: dict[str, str]
 ) -> None:
-    strip = rank.strip
-    shown = [name if name in colours else REST for name in strip.names]
-    order = list(colours)
-    spent = np.zeros((len(order), strip.spent_ns.shape[1]), np.int64)
-    np.add.at(spent, [order.index(name) for name in shown], strip.spent_ns)
+    spent = rank.strip.gathered(list(colours))
     whole = np.maximum(spent.sum(axis=0), 1)
     # Whole tenths of a pixel, so that what lies beside each other meets.
     edges = np.rint(np.cumsum(spent, axis=0) / whole * height * 10) / 10
     step = width / spent.shape[1]
-    for number, name in enumerate(order):
+    for number, colour in enumerate(colours.values()):
         low = edges[number - 1] if number else np.zeros(spent.shape[1])
         path = "".join(
             box(left + first * step, page.y + over, left + last * step, page.y + under)
             for first, last, over, under in _runs(low, edges[number])
         )
         if path:
-            page.elements.append(drawsvg.Path(path, fill=colours[name]))
+            page.elements.append(drawsvg.Path(path, fill=colour))
 
 
 def _runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, float]]:
@@ -163,10 +159,13 @@ def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int)
 
 def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> None:
     """Draw the meaning of colours, each with its share of all time."""
-    totals = _totals(report, list(colours))
+    names = list(colours)
+    totals_ns = np.zeros(len(names), np.int64)
+    for rank in report.ranks:
+        totals_ns += rank.strip.gathered(names).sum(axis=1)
     x, line = page.left, 18.0
-    for name, colour in colours.items():
-        share = totals[name] / report.span_ns if report.span_ns else 0.0
+    for (name, colour), total_ns in zip(colours.items(), totals_ns.tolist(), strict=True):
+        share = total_ns / report.span_ns if report.span_ns else 0.0
         if share < _NOTHING:
             continue
         text = f"{one_line(name, 44)}  {percent(share)}"
@@ -210,14 +209,3 @@ def _draw_side_by_side(
     page.y += count * _PITCH
     if len(shares.ranks) > count:
         page.paragraph(f"and {len(shares.ranks) - count:,} more devices", 9.5)
-
-
-def _totals(report: IdleReport, names: Sequence[str]) -> dict[str, int]:
-    """Return the time that each colour stands for, summed over ranks."""
-    totals = dict.fromkeys((*names, REST), 0)
-    for rank in report.ranks:
-        for name, spent in zip(
-            rank.strip.names, rank.strip.spent_ns.sum(axis=1).tolist(), strict=True
-        ):
-            totals[name if name in names else REST] += spent
-    return totals

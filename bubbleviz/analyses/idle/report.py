@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
+
+import numpy as np
 
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.limitations import Limitation
@@ -221,6 +223,20 @@ class Strip:
 
     names: tuple[str, ...]
     spent_ns: Ints
+
+    def gathered(self, names: Sequence[str]) -> Ints:
+        """Return what is spent on each of some names, of which the last takes all others.
+
+        Args:
+            names: distinct, one at least.
+
+        Returns:
+            Nanoseconds; shape (names, slices).
+        """
+        place = {name: at for at, name in enumerate(names)}
+        spent_ns = np.zeros((len(names), self.spent_ns.shape[1]), np.int64)
+        np.add.at(spent_ns, [place.get(name, len(names) - 1) for name in self.names], self.spent_ns)
+        return spent_ns
 
 
 @frozen

@@ -45,11 +45,7 @@ def device_shares(report: IdleReport, activities: int) -> DeviceShares:
     shown = [at for at, rank in enumerate(report.ranks) if rank.duty_cycle is not None]
     main = tuple(total.activity for total in report.activities[:activities])
     names = (*BUSY, *main, *([REST] if len(report.activities) > len(main) else ()))
-    place = {name: at for at, name in enumerate(names)}
     spent_ns = np.zeros((len(shown), len(names)), np.int64)
     for row, at in enumerate(shown):
-        strip = report.ranks[at].strip
-        # A name that has no column of its own goes to the last, which is the rest.
-        columns = [place.get(name, len(names) - 1) for name in strip.names]
-        np.add.at(spent_ns[row], columns, strip.spent_ns.sum(axis=1))
+        spent_ns[row] = report.ranks[at].strip.gathered(names).sum(axis=1)
     return DeviceShares(tuple(shown), names, spent_ns / spent_ns.sum(axis=1, keepdims=True))

@@ -205,10 +205,11 @@ def _formula(definition: str) -> str:
 
 
 def _warnings(report: Report) -> Iterator[str]:
+    from bubbleviz.model.texts import capitalised
     from bubbleviz.report.report import distinct_percents
 
     for restriction in report.restrictions:
-        yield f" {escaped(restriction.text[0].upper() + restriction.text[1:])}."
+        yield f" {escaped(capitalised(restriction.text))}."
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
         low, high = distinct_percents(interval, 2, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bubbleviz.count.summary import Spread
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.page import UNKNOWN, Page, percent
@@ -24,9 +25,7 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
         parts.append(f"iteration {one_line(drawn[0].name, 40)}")
     spread = report.summary.bubble_ratio.get(report.headline)
     if spread is not None and spread.mean is not None and spread.n > 0:
-        bounds = f" ± {percent(spread.ci95)} (95 % CI)" if spread.ci95 is not None else ""
-        if spread.pair is not None:
-            bounds = " ({} and {})".format(*map(percent, spread.pair))
+        bounds = _bounds(spread)
         over = counted(spread.n, "iteration")
         if value == UNKNOWN:
             value = percent(spread.mean) + bounds
@@ -39,6 +38,13 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
         parts.append(kernels)
     head += "unknown" if value == UNKNOWN else value
     return head, " · ".join(parts)
+
+
+def _bounds(spread: Spread) -> str:
+    """Return what stands behind a mean: its two values, its confidence interval, or nothing."""
+    if spread.pair is not None:
+        return " ({} and {})".format(*map(percent, spread.pair))
+    return "" if spread.ci95 is None else f" ± {percent(spread.ci95)} (95 % CI)"
 
 
 def draw_title(page: Page, report: Report, selection: Selection) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.texts import capitalised, counted, one_line, percent
 from bubbleviz.render.text.display import Display, Line, paragraph
 from bubbleviz.render.text.headline import (
     advice_sentence,
@@ -20,8 +20,8 @@ from bubbleviz.render.text.headline import (
 )
 
 if TYPE_CHECKING:
-    from bubbleviz.count.iterations import Iteration
     from bubbleviz.render.selection import Selection
+    from bubbleviz.render.text.worst_ranks import WorstRank
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -49,6 +49,7 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
     """
     from bubbleviz.render.text.report import shown_iteration
     from bubbleviz.render.text.timeline_cells import timeline_selection
+    from bubbleviz.render.text.worst_ranks import worst_ranks
 
     iteration = shown_iteration(report, view)
     selection = None if iteration is None else timeline_selection(report, view, iteration)
@@ -61,11 +62,12 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
         [*_coverage(report, display), *_limitations(report, display)],
         _more(display),
     ]
+    ranks = worst_ranks(report, iteration, _WORSE)
     lines: list[Line] = []
     for rows, worst in _FITS:
         if selection is not None:
             blocks[1] = _timeline(report, selection, display, rows)
-        blocks[4] = _worst_ranks(report, iteration, display, worst)
+        blocks[4] = _worst_ranks(report, ranks[:worst], display)
         lines = _joined(blocks)
         if len(lines) <= MOST_LINES:
             return lines
@@ -87,13 +89,12 @@ def _headline(report: Report, display: Display) -> Iterator[Line]:
     from bubbleviz.report.measure import measure_of
 
     mean = report.summary.bubble_ratio[report.headline].mean
-    measure = measure_of(report)
     value = "unknown" if mean is None else percent(mean)
-    lead = f"{measure[0].upper()}{measure[1:]}: {value}"
+    lead = f"{capitalised(measure_of(report))}: {value}"
     yield from paragraph(spread_of(report).strip(), display, lead=lead)
     words = next((r.words for r in ratio_definitions() if r.name == report.headline), "")
     reason = one_line(report.headline_reason, 200)
-    means = f"{words[:1].upper()}{words[1:]} ({report.headline} is quoted: {reason})"
+    means = f"{capitalised(words)} ({report.headline} is quoted: {reason})"
     yield from paragraph(means, display, most=4)
     for mark in restriction_marks(report):
         yield from paragraph(one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
@@ -147,14 +148,10 @@ def _advice(report: Report, display: Display) -> list[Line]:
     return paragraph(sentence, display, lead="What to do first:", most=5)
 
 
-def _worst_ranks(
-    report: Report, iteration: Iteration | None, display: Display, most: int
-) -> list[Line]:
+def _worst_ranks(report: Report, ranks: Sequence[WorstRank], display: Display) -> list[Line]:
     """Return the ranks with the largest bubble; nothing where ranks are much alike."""
-    from bubbleviz.render.text.worst_ranks import worst_ranks
     from bubbleviz.report.measure import idle_of
 
-    ranks = worst_ranks(report, iteration, _WORSE)[:most]
     if not ranks:
         return []
     title = f"Ranks with the largest {idle_of(report)}, mean of the iterations"
