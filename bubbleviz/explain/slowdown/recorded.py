@@ -1,0 +1,29 @@
+"""Recorded tables: their slowdowns, with meetings and order as the published analyzer has them."""
+
+from __future__ import annotations
+
+from bubbleviz.explain.slowdown.meetings import with_meetings
+from bubbleviz.explain.slowdown.point_to_point import point_to_point_of
+from bubbleviz.explain.slowdown.recorded_order import recorded_order
+from bubbleviz.explain.slowdown.replay import Order
+from bubbleviz.explain.slowdown.slowdowns import Slowdowns, slowdowns_of
+from bubbleviz.explain.slowdown.work import Work
+
+
+def recorded(work: Work) -> tuple[Work, Order]:
+    """Return recorded work with its meetings, and what each of its rows follows.
+
+    Args:
+        work: of all ranks; meetings that it has are dropped.
+    """
+    messages = point_to_point_of(work)
+    return with_meetings(work, messages), recorded_order(work, messages)
+
+
+def recorded_slowdowns(work: Work) -> Slowdowns | None:
+    """Return the slowdowns of recorded work; None where none of it can be replayed.
+
+    Args:
+        work: of all ranks; meetings that it has are dropped.
+    """
+    return slowdowns_of(*recorded(work))

@@ -1,0 +1,144 @@
+"""Scenarios: iterations replayed with the times of some work put back, or taken away.
+
+In an ideal iteration every kind of work takes equally long: computes the mean of their kind over
+all ranks and iterations, transfers the median. What a set of work costs is seen from both ends::
+
+    ideal ──────────┤
+    added           ├──┤          the ideal with the set's own times put back
+    removed             ├─────┤   the original with ideal times for the set
+    original ─────────────────┤
+
+(``explain_slowdown`` and ``simulation_analysis_reduce_dim_v4`` of the published analyzer.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.explain.slowdown.replay import Order, Replay, replay_of
+from bubbleviz.explain.slowdown.work import Work
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.values import frozen
+
+Floats = npt.NDArray[np.float64]
+
+#: Times that are replayed at once, over all scenarios: 64 MB of them.
+_AT_ONCE = 1 << 23
+
+
+@frozen
+class Scenarios:
+    """Work, its ideal, and the replay of both.
+
+    Attributes:
+        work: of the iterations that are replayed.
+        replay: of it.
+        own_ns: how long each row took itself (see :attr:`Work.own_ns`).
+        ideal_ns: how long it takes in an ideal iteration.
+        original: mean length of the replayed iterations in ns, without launch delays.
+        ideal: likewise, of ideal ones.
+    """
+
+    work: Work
+    replay: Replay
+    own_ns: Ints
+    ideal_ns: Ints
+    lengths_ns: Ints
+    ideal_lengths_ns: Ints
+
+    @property
+    def original(self) -> float:
+        """Mean length of the iterations at their own times, in ns, without launch delays."""
+        return float(self.lengths_ns.mean())
+
+    @property
+    def ideal(self) -> float:
+        """Mean length of ideal iterations, in ns."""
+        return float(self.ideal_lengths_ns.mean())
+
+    def put_back(self, sets: Sequence[Bools]) -> Floats:
+        """Return the mean length of ideal iterations with the own times of each set, in ns.
+
+        Args:
+            sets: the rows of each, as masks.
+        """
+        return self._means(sets, self.own_ns, self.ideal_ns)
+
+    def without(self, sets: Sequence[Bools]) -> Floats:
+        """Return the mean length of the iterations with ideal times for each set, in ns.
+
+        Args:
+            sets: the rows of each, as masks.
+        """
+        return self._means(sets, self.ideal_ns, self.own_ns)
+
+    def replayed(self, own_ns: Sequence[Ints]) -> Floats:
+        """Return the mean length of the iterations with other times, in ns.
+
+        Args:
+            own_ns: of each row, by scenario.
+        """
+        step = max(1, _AT_ONCE // (len(self.work) + 1))
+        means = [
+            self.replay.lengths_ns(np.stack(own_ns[low : low + step], axis=1)).mean(axis=0)
+            for low in range(0, len(own_ns), step)
+        ]
+        return np.concatenate(means) if means else np.zeros(0)
+
+    def _means(self, sets: Sequence[Bools], inside_ns: Ints, outside_ns: Ints) -> Floats:
+        return self.replayed([np.where(rows, inside_ns, outside_ns) for rows in sets])
+
+    def removal(self, sets: Sequence[Bools]) -> list[float | None]:
+        """Return the share of the slowdown that goes where each set takes ideal times.
+
+        None where there is no slowdown to take a share of.
+        """
+        lost = self.original - self.ideal
+        return [float((self.original - ns) / lost) if lost else None for ns in self.without(sets)]
+
+    def addition(self, sets: Sequence[Bools]) -> list[float | None]:
+        """Return the share of the slowdown that comes where each set takes its own times.
+
+        None where there is no slowdown to take a share of.
+        """
+        lost = self.original - self.ideal
+        return [float((ns - self.ideal) / lost) if lost else None for ns in self.put_back(sets)]
+
+
+def scenarios_of(work: Work, order: Order) -> Scenarios | None:
+    """Return the replay of work and of its ideal; None where no iteration can be replayed.
+
+    Args:
+        work: of all ranks.
+        order: what each of its rows follows.
+    """
+    replay = replay_of(work, order)
+    if not len(replay.iterations):
+        return None
+    own_ns = work.own_ns
+    ideal_ns = ideal_times(work, own_ns)
+    lengths_ns = replay.lengths_ns(np.stack((own_ns, ideal_ns), axis=1))
+    return Scenarios(work, replay, own_ns, ideal_ns, lengths_ns[:, 0], lengths_ns[:, 1])
+
+
+def ideal_times(work: Work, own_ns: Ints) -> Ints:
+    """Return the time that each row takes in an ideal iteration: the mean or median of its kind.
+
+    Args:
+        work: of all ranks.
+        own_ns: how long each row took itself.
+    """
+    kinds = groups_of(work.kind)
+    size = np.bincount(kinds.of_row, minlength=len(kinds))
+    mean_ns = np.bincount(kinds.of_row, own_ns, len(kinds)) / size
+    order = np.lexsort((own_ns, kinds.of_row))
+    first = np.cumsum(size) - size
+    low, high = own_ns[order][first + (size - 1) // 2], own_ns[order][first + size // 2]
+    median_ns = low + (high - low) / 2
+    moves = work.communicates[kinds.first]
+    ideal_ns = np.rint(np.where(moves, median_ns, mean_ns)).astype(np.int64)
+    return np.asarray(ideal_ns[kinds.of_row], np.int64)

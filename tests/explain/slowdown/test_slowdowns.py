@@ -1,0 +1,127 @@
+"""Slowdowns of small recorded tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bubbleviz.explain.slowdown.recorded import recorded, recorded_slowdowns
+from bubbleviz.explain.slowdown.scenarios import ideal_times, scenarios_of
+from bubbleviz.explain.slowdown.work import Work
+from tests.support.straggler_traces import KINDS
+
+NUMBER = {name: number for number, name in enumerate(KINDS)}
+Row = tuple[int, int, int, str, int, int, int]
+
+
+def table(*rows: Row) -> Work:
+    """Return recorded work of (stage, replica, iteration, kind, microbatch, start, end)."""
+    columns = [
+        np.array([NUMBER[str(row[n])] if n == 3 else row[n] for row in rows], np.int64)
+        for n in range(7)
+    ]
+    stage, replica, iteration, kind, microbatch, start_ns, end_ns = columns
+    none = np.full(len(rows), -1, np.int64)
+    return Work(
+        rank=stage + 10 * replica,
+        stage=stage,
+        replica=replica,
+        iteration=iteration,
+        kind=kind,
+        microbatch=microbatch,
+        chunk=np.zeros(len(rows), np.int64),
+        virtual_stage=stage.copy(),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        meeting=none,
+        kinds=tuple(KINDS.values()),
+    )
+
+
+def test_nothing_has_no_slowdown() -> None:
+    assert recorded_slowdowns(table()) is None
+    assert scenarios_of(*recorded(table())) is None
+
+
+def test_work_without_length_has_no_slowdown() -> None:
+    assert recorded_slowdowns(table((0, 0, 0, "optimizer", -1, 5, 5))) is None
+
+
+def test_one_rank_one_iteration_is_ideal() -> None:
+    measured = recorded_slowdowns(table((0, 0, 3, "forward-compute", 0, 0, 4)))
+
+    assert measured is not None
+    assert (measured.total, measured.by_rank, measured.by_iteration) == (1, {0: 1}, {3: 1})
+    assert measured.worker_share is None
+    assert measured.last_stage_share is None
+
+
+def test_means_of_computes_and_medians_of_transfers() -> None:
+    work, _ = recorded(
+        table(
+            *((0, 0, n, "forward-compute", 0, 0, end) for n, end in enumerate((1, 2, 9))),
+            *((0, 0, n, "optimizer", 0, 9, 9 + end) for n, end in enumerate((1, 2, 9))),
+            *((0, 0, n, "params-all-gather", 0, 0, end) for n, end in enumerate((1, 2, 9))),
+            (0, 0, 0, "layernorm-grads-all-reduce", 0, 0, 2),
+            (0, 0, 1, "layernorm-grads-all-reduce", 0, 0, 8),
+        )
+    )
+
+    assert ideal_times(work, work.own_ns).tolist() == [4] * 6 + [2] * 3 + [5] * 2
+
+
+def test_a_slow_replica_holds_up_the_other_one() -> None:
+    """Two replicas of one stage; gradients meet, and one of four forwards takes three times."""
+    rows: list[Row] = []
+    for iteration in range(2):
+        for replica, end in enumerate((30, 10) if iteration else (10, 10)):
+            last = 30 if iteration else 10
+            rows += [
+                (0, replica, iteration, "forward-compute", 0, 0, end),
+                (0, replica, iteration, "grads-reduce-scatter", -1, end, last + 2),
+                (0, replica, iteration, "optimizer", -1, last + 2, last + 3),
+            ]
+    measured = recorded_slowdowns(table(*rows))
+
+    assert measured is not None
+    assert measured.ideal_ns == 15 + 2 + 1
+    assert measured.total == pytest.approx((13 + 33) / 2 / 18)
+    assert measured.by_replica == pytest.approx({0: (18 + 33) / 2 / 18, 1: 1})
+    assert measured.by_phase["F"] == pytest.approx(measured.total)
+    assert measured.by_iteration == pytest.approx({0: 13 / 18, 1: 33 / 18})
+    assert measured.worker_share == pytest.approx((23 - (18 + 18) / 2) / (23 - 18))
+    assert measured.replay_error.maximum == 0
+
+
+def test_a_send_and_its_receive_move_data_once_both_are_there() -> None:
+    rows: list[Row] = [
+        (0, 0, 0, "forward-compute", 0, 0, 10),
+        (0, 0, 0, "forward-send", -1, 10, 13),
+        (1, 0, 0, "forward-recv", -1, 0, 13),
+        (1, 0, 0, "forward-compute", 0, 13, 33),
+        (1, 0, 0, "optimizer", -1, 33, 34),
+    ]
+    work, order = recorded(table(*rows))
+    scenarios = scenarios_of(work, order)
+
+    assert work.own_ns.tolist() == [10, 3, 3, 20, 1]
+    assert work.meeting[1] == work.meeting[2] >= 0
+    assert scenarios is not None
+    assert (scenarios.original, scenarios.ideal) == (34, 34)
+
+
+def test_a_step_that_a_rank_lacks() -> None:
+    """Collectives meet among those that are there."""
+    rows: list[Row] = []
+    for iteration, replica in ((0, 0), (0, 1), (1, 0)):
+        rows += [
+            (0, replica, iteration, "forward-compute", 0, 0, 10),
+            (0, replica, iteration, "grads-reduce-scatter", -1, 10, 12),
+            (0, replica, iteration, "optimizer-clip-main-grad", -1, 12, 13),
+            (0, replica, iteration, "optimizer", -1, 13, 14),
+        ]
+    measured = recorded_slowdowns(table(*rows))
+
+    assert measured is not None
+    assert measured.by_iteration == {0: 1, 1: 1}
+    assert measured.replay_error.maximum_with_delays == 0
