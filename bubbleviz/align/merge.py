@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.spans import ActiveTime
+from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
@@ -19,7 +22,10 @@ from bubbleviz.model.operations import (
     RankOperations,
     RunningTimes,
 )
+from bubbleviz.model.process_groups import Group
 from bubbleviz.model.values import frozen
+
+ValueT = TypeVar("ValueT", bound=Hashable)
 
 #: The columns of operations that depend on the clock.
 _LAUNCHES = ("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns")
@@ -52,7 +58,8 @@ class JoinedRecordings:
         hosts: what launching threads did before late launches.
         active: how long compute kernels ran in each rank's own iterations.
         running: how long kernels and copies ran in and between these.
-        collectives: of all ranks, ``iteration`` each rank's own.
+        replica_collectives: those that synchronise replicas, ``iteration`` each rank's own.
+        collectives: all that are kept, likewise.
         named_stage: virtual stage that names give each operation; -1 none.
         named_iteration: iteration that a range around it names; -1 none.
     """
@@ -68,7 +75,8 @@ class JoinedRecordings:
     hosts: HostActivities
     active: ActiveTime
     running: RunningTimes
-    collectives: ReplicaCollectives
+    replica_collectives: ReplicaCollectives
+    collectives: CollectiveIntervals
     named_stage: Ints
     named_iteration: Ints
 
@@ -121,6 +129,7 @@ def join(
                 for r, c, base, _ in parts
             ]
         ),
+        replica_collectives=_replica_collectives(parts),
         collectives=_collectives(parts),
         named_stage=np.concatenate([r.hints.stage for r in recordings]),
         named_iteration=np.concatenate([r.hints.iteration for r in recordings]),
@@ -155,17 +164,43 @@ def _moved(time_ns: Ints, clock: ProfileClock) -> Ints:
     return np.where(time_ns != NONE, clock.of(time_ns), NONE)
 
 
-def _collectives(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> ReplicaCollectives:
+def _replica_collectives(
+    parts: Sequence[tuple[Recording, ProfileClock, int, int]],
+) -> ReplicaCollectives:
     columns = {
-        name: np.concatenate([getattr(r.collectives, name) for r, *_ in parts])
+        name: np.concatenate([getattr(r.replica_collectives, name) for r, *_ in parts])
         for name in ("iteration", "kind")
     }
     return ReplicaCollectives(
-        rank=np.concatenate([r.collectives.rank + base for r, _, base, _ in parts]),
-        start_ns=np.concatenate([c.of(r.collectives.start_ns) for r, c, _, _ in parts]),
-        end_ns=np.concatenate([c.of(r.collectives.end_ns) for r, c, _, _ in parts]),
+        rank=np.concatenate([r.replica_collectives.rank + base for r, _, base, _ in parts]),
+        start_ns=np.concatenate([c.of(r.replica_collectives.start_ns) for r, c, _, _ in parts]),
+        end_ns=np.concatenate([c.of(r.replica_collectives.end_ns) for r, c, _, _ in parts]),
         **columns,
     )
+
+
+def _collectives(
+    parts: Sequence[tuple[Recording, ProfileClock, int, int]],
+) -> CollectiveIntervals:
+    kinds: Numbering[str] = Numbering()
+    groups: Numbering[Group] = Numbering()
+    tables = []
+    for recording, clock, base_rank, base_row in parts:
+        table = recording.collectives
+        tables.append(
+            table.moved(rank=base_rank, operation=base_row).changed(
+                kind=_renumbered(table.kind, kinds, table.kinds),
+                group=_renumbered(table.group, groups, table.groups),
+                start_ns=clock.of(table.start_ns),
+                end_ns=clock.of(table.end_ns),
+            )
+        )
+    return replace(joined(tables), kinds=kinds.values, groups=groups.values)
+
+
+def _renumbered(code: Ints, numbers: Numbering[ValueT], values: Sequence[ValueT]) -> Ints:
+    """Return codes of some values as codes of all; none stays none."""
+    return np.append(numbers.numbers(values), NONE)[code]
 
 
 def _operations(

@@ -22,7 +22,8 @@ from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.timebase import Timebase, timebase
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import LocalRank, Recording
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, places_in, without
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -60,6 +61,7 @@ class Run:
         running: how long kernels and copies ran in and between iterations.
         unattributed: compute outside every compute operation.
         exposed: when a rank ran no operation, and communication that is not between two ranks.
+        collectives: of the ranks, those that met numbered.
         overheads: when the profiler held a rank's process up.
         hosts: what launching threads did before late launches.
         iteration_names: by index.
@@ -83,6 +85,7 @@ class Run:
     running: RunningTimes
     unattributed: RankIntervals
     exposed: RankIntervals
+    collectives: CollectiveIntervals
     overheads: RankIntervals
     hosts: HostActivities
     iteration_names: tuple[str, ...]
@@ -137,7 +140,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
     if time.clocks != sessions:
         joined = join(recordings, time.clocks, machines)
     ranks = _ranks(joined, place, staging)
-    operations, busy, hosts = _sorted(
+    operations, busy, hosts, row = _sorted(
         Operations.of(
             staging.operations.changed(
                 rank=place[joined.operations.rank],
@@ -164,6 +167,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
         running=_placed_times(joined.running, place),
         unattributed=_moved(joined.unattributed, place),
         exposed=_moved(joined.exposed, place),
+        collectives=_collectives(joined, staging, place, row),
         overheads=_moved(joined.overheads, place),
         hosts=hosts,
         iteration_names=staging.pairing.names,
@@ -298,6 +302,27 @@ def _moved(intervals: RankIntervals, place: Ints) -> RankIntervals:
     return RankIntervals(rank[order], intervals.start_ns[order], intervals.end_ns[order])
 
 
+def _collectives(
+    joined: JoinedRecordings, staging: Staging, place: Ints, row: Ints
+) -> CollectiveIntervals:
+    """Return the collectives of all ranks, in order of (rank, start).
+
+    Args:
+        joined: the recordings.
+        staging: their iterations.
+        place: of each rank.
+        row: of each operation among those of the run.
+    """
+    table = joined.collectives
+    pairing = staging.pairing
+    table = table.changed(
+        iteration=paired(joined.operations, pairing, table.rank, table.iteration),
+        rank=place[table.rank],
+        operation=np.append(row, NONE)[table.operation],
+    )
+    return table.take(np.lexsort((table.start_ns, table.rank)))
+
+
 def _placed_times(times: RunningTimes, place: Ints) -> RunningTimes:
     times = replace(times, rank=place[times.rank])
     return times.take(np.lexsort((times.start_ns, times.rank)))
@@ -305,8 +330,11 @@ def _placed_times(times: RunningTimes, place: Ints) -> RunningTimes:
 
 def _sorted(
     operations: Operations, busy: BusyIntervals, hosts: HostActivities
-) -> tuple[Operations, BusyIntervals, HostActivities]:
-    """Order operations by (rank, start), those without a span by their host start."""
+) -> tuple[Operations, BusyIntervals, HostActivities, Ints]:
+    """Order operations by (rank, start), those without a span by their host start.
+
+    Returns their new rows as well.
+    """
     start = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
     order = np.lexsort((operations.host_start_ns, start, operations.rank))
     place = places_in(order)
@@ -318,6 +346,7 @@ def _sorted(
         operations.take(order),
         sorted_busy,
         hosts.take(np.argsort(hosts.operation, kind="stable")),
+        place,
     )
 
 

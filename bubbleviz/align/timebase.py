@@ -164,7 +164,7 @@ def _solve(
 ) -> tuple[Precedences, Solution, bool]:
     """Return the precedences, what they allow, and whether those of collectives do not fit."""
     causal = _causal(joined, staging)
-    table = joined.collectives
+    table = joined.replica_collectives
     collectives = table.of_iterations(
         paired(joined.operations, staging.pairing, table.rank, table.iteration)
     )

@@ -10,7 +10,7 @@ from importlib.resources import files
 import numpy as np
 
 from bubbleviz.conventions._toml import load_toml
-from bubbleviz.model.columns import Bools
+from bubbleviz.model.columns import Bools, Codes
 from bubbleviz.model.values import frozen
 
 #: What stands before the name of a kernel, and where its arguments begin.
@@ -33,6 +33,8 @@ class Kinds:
         receives: of those among them that wait for one peer's data.
         point_to_point: of those among them that pass data from one rank to another.
         collectives: of those among them that no member leaves before all have entered.
+        collective_kinds: NCCL's name of what others of them do, and the regex that finds it; the
+            first that fits decides.
         helper_threads: of threads that never run backward.
         added_communication: those of ``communication`` that a user added.
     """
@@ -43,6 +45,7 @@ class Kinds:
     receives: tuple[str, ...]
     point_to_point: tuple[str, ...]
     collectives: tuple[str, ...]
+    collective_kinds: tuple[tuple[str, str], ...]
     helper_threads: tuple[str, ...]
     added_communication: tuple[str, ...] = ()
 
@@ -55,6 +58,7 @@ class Kinds:
             self.receives,
             self.point_to_point,
             self.collectives,
+            self.collective_kinds,
             (*self.helper_threads, *helper_threads),
             (*self.added_communication, *communication),
         )
@@ -66,13 +70,29 @@ def default_kinds() -> Kinds:
     data = load_toml(
         files("bubbleviz.conventions").joinpath("kinds.toml").read_text(encoding="utf-8")
     )
-    return Kinds(**{kind: tuple(regexes) for kind, regexes in data.items()})
+    named = tuple(data.pop("collective_kinds").items())
+    regexes = {kind: tuple(regexes) for kind, regexes in data.items()}
+    return Kinds(**regexes, collective_kinds=named)
 
 
 def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
     """Return for each name whether any of the regexes is found in it."""
     any_of = re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
     return np.array([any_of.search(name) is not None for name in names], bool)
+
+
+def kinds_of_collectives(
+    names: Sequence[str], kinds: Sequence[tuple[str, str]]
+) -> tuple[Codes, tuple[str, ...]]:
+    """Return the kind of collective that each name stands for, and the kinds' names.
+
+    The last kind, without a name, is that of all others; the last code is that of no name (-1).
+    """
+    texts = (*(kind for kind, _ in kinds), "")
+    code = np.full(len(names) + 1, len(kinds), np.int64)
+    for number in reversed(range(len(kinds))):
+        code[:-1][matching(names, (kinds[number][1],))] = number
+    return code, texts
 
 
 def is_nccl(kernel: str) -> bool:

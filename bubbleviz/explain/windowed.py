@@ -16,6 +16,7 @@ from bubbleviz.count.ratios import Extents, Windows
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.explanation import Explanation
+from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations, RankIntervals
@@ -121,9 +122,18 @@ def _run(run: Run, selection: _Selection, extent_ns: tuple[int, int]) -> Run:
         collective_gap_ns=run.collective_gap_ns[selection.iterations],
         unattributed=_clipped(run.unattributed, extent_ns),
         exposed=_clipped(run.exposed, extent_ns),
+        collectives=_collectives(run.collectives, selection),
         overheads=_clipped(run.overheads, extent_ns),
         hosts=replace(hosts, operation=selection.new_rows(hosts.operation)),
         iteration_names=tuple(run.iteration_names[k] for k in selection.iterations.tolist()),
+    )
+
+
+def _collectives(collectives: CollectiveIntervals, selection: _Selection) -> CollectiveIntervals:
+    inside = collectives.take(selection.renumbered(collectives.iteration) >= 0)
+    return inside.changed(
+        iteration=selection.renumbered(inside.iteration),
+        operation=selection.new_rows(inside.operation),
     )
 
 

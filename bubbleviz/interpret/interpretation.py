@@ -23,6 +23,7 @@ from bubbleviz.interpret.linking.links import LinkResult
 from bubbleviz.interpret.linking.open_ranges import enclosing_ranges
 from bubbleviz.interpret.operation_ranges import operation_ranges_of
 from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
+from bubbleviz.interpret.recorded_collectives import recorded_collectives
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.told_operations import named_as_told
 from bubbleviz.interpret.truncation import mark_unrecorded
@@ -132,6 +133,7 @@ def _recording(
         ranges=len(named),
         placed=placed,
         receives=enclosing_ranges(np.flatnonzero(work.receive), links, profile.calls, named, phase),
+        collectives=recorded_collectives(profile, activities, linked, work.communication, kinds),
     )
     ranks = list(record_ranks(all_work, keys, kinds))
     operations = joined([rank.operations for rank in ranks])
@@ -157,6 +159,7 @@ def _recording(
         exposed=joined([rank.exposed for rank in ranks]),
         overheads=_overheads(profile),
         hosts=hosts,
+        replica_collectives=joined([rank.replica_collectives for rank in ranks]),
         collectives=joined([rank.collectives for rank in ranks]),
         coverage=measure_coverage(profile, links, coverage, unattributed, named),
         start_ns=min(int(activities.start_ns[kernels].min()), linked.start_ns),

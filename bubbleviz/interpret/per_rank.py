@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.interpret.collective_intervals import CollectiveKinds, collective_intervals
 from bubbleviz.interpret.collectives import ReplicaCollectives, collectives_of, kinds_of
 from bubbleviz.interpret.coverage import UnattributedName, rank_coverage, unattributed_names
 from bubbleviz.interpret.device_work import DeviceWork, RankWork
@@ -19,8 +20,10 @@ from bubbleviz.interpret.launches import FirstWork, last_received, launches_of
 from bubbleviz.interpret.linking.links import Links
 from bubbleviz.interpret.linking.open_ranges import EnclosingRanges
 from bubbleviz.interpret.operation_ranges import OperationRanges, operations_of_ranges
+from bubbleviz.interpret.recorded_collectives import RecordedCollectives
 from bubbleviz.interpret.spans import ActiveTime, active_time, busy_times, owned_by, spans_of
 from bubbleviz.model import intervals
+from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -47,6 +50,7 @@ class ProfileWork:
         ranges: how many ranges name operations.
         placed: these ranges on ranks.
         receives: receives, with the compute ranges around their launch.
+        collectives: what is recorded of kernels of communication.
     """
 
     activities: Activities
@@ -56,6 +60,7 @@ class ProfileWork:
     ranges: int
     placed: OperationRanges
     receives: EnclosingRanges
+    collectives: RecordedCollectives
 
 
 @frozen
@@ -70,7 +75,8 @@ class RankRecording:
         unattributed: when compute kernels ran outside operations.
         exposed: when only communication ran that is not between two ranks.
         late: operations launched while the GPU had run dry.
-        collectives: the first of each iteration after its last backward.
+        replica_collectives: the first of each iteration after its last backward.
+        collectives: all that are kept.
         coverage: how much of the GPU time operations explain.
         names: the unattributed kernels with the most time, by name.
     """
@@ -82,7 +88,8 @@ class RankRecording:
     unattributed: RankIntervals
     exposed: RankIntervals
     late: LateLaunches
-    collectives: ReplicaCollectives
+    replica_collectives: ReplicaCollectives
+    collectives: CollectiveIntervals
     coverage: RankCoverage
     names: tuple[UnattributedName, ...]
 
@@ -94,15 +101,21 @@ class _KernelKinds:
     Attributes:
         collective: kind of collective; -1 none.
         point_to_point: whether it is communication between two ranks.
+        kinds: what communication among more ranks does.
     """
 
     collective: Codes
     point_to_point: Bools
+    kinds: CollectiveKinds
 
     @classmethod
     def of(cls, names: Sequence[str], kinds: Kinds) -> _KernelKinds:
         point_to_point = np.append(matching(names, kinds.point_to_point), False)
-        return cls(kinds_of(names, kinds.collectives), point_to_point)
+        return cls(
+            kinds_of(names, kinds.collectives),
+            point_to_point,
+            CollectiveKinds.of(names, kinds.collective_kinds),
+        )
 
 
 def record_ranks(
@@ -133,6 +146,7 @@ def record_ranks(
             recording,
             busy=replace(recording.busy, operation=recording.busy.operation + first),
             late=replace(recording.late, operation=recording.late.operation + first),
+            collectives=recording.collectives.moved(operation=first),
         )
 
 
@@ -173,6 +187,7 @@ def _record_rank(
     operations = RankOperations.of(keys, spans, launches)
 
     active, running = active_time(operations, ran, busy, operating, collectives)
+    exposed = _exposed(ran, collectives, computed)
 
     def launched_ns(rows: Ints) -> Ints:
         return profile.links.launch_times_ns(ran.rows[rows])
@@ -183,9 +198,18 @@ def _record_rank(
         active=active,
         running=running,
         unattributed=_of_rank(ran.rank, unattributed),
-        exposed=_of_rank(ran.rank, _exposed(ran, collectives, computed)),
+        exposed=_of_rank(ran.rank, exposed),
         late=late_launches(operations, thread, computed),
-        collectives=collectives_of(keys, ran, launched_ns, kernels.collective[ran.name_id]),
+        replica_collectives=collectives_of(keys, ran, launched_ns, kernels.collective[ran.name_id]),
+        collectives=collective_intervals(
+            keys,
+            ran,
+            collectives,
+            launched_ns(collectives),
+            exposed,
+            kernels.kinds,
+            profile.collectives,
+        ),
         coverage=rank_coverage(ran, loose),
         names=tuple(unattributed_names(ran, loose, profile.activities.names)),
     )

@@ -10,6 +10,7 @@ from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.coverage import Coverage
 from bubbleviz.interpret.keys import NameHints
 from bubbleviz.interpret.spans import ActiveTime
+from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -64,7 +65,8 @@ class Recording:
         exposed: when only communication ran that is not between two ranks.
         overheads: when the profiler held a rank's process up.
         hosts: what launching threads did before late launches.
-        collectives: those that synchronise replicas.
+        replica_collectives: those that synchronise replicas.
+        collectives: all that are kept, between more than two ranks.
         coverage: how many kernels, and how much GPU time, operations explain.
         start_ns: when the first kernel or call began.
         end_ns: when the last one ended.
@@ -84,7 +86,8 @@ class Recording:
     exposed: RankIntervals
     overheads: RankIntervals
     hosts: HostActivities
-    collectives: ReplicaCollectives
+    replica_collectives: ReplicaCollectives
+    collectives: CollectiveIntervals
     coverage: Coverage
     start_ns: int
     end_ns: int

@@ -313,6 +313,7 @@ class Profile:
         collectives: what kernels of communication carry out; None where the format never tells.
         payloads: reads what NCCL's ranges carry, and what of it could not be read, while the file
             is open; None where the format has none.
+        payloads_described: whether the profile describes what ranges carry.
     """
 
     source: Source
@@ -330,6 +331,7 @@ class Profile:
     launches_known: bool = True
     collectives: Collectives | None = None
     payloads: Callable[[], tuple[Payloads, tuple[Limitation, ...]]] | None = None
+    payloads_described: bool = False
 
 
 @frozen

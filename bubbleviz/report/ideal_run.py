@@ -11,6 +11,7 @@ from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.count import count
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.explain.explanation import explain
+from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import (
@@ -52,6 +53,7 @@ def report_of(ideal: Ideal) -> Report:
         running=RunningTimes(*(none.copy() for _ in RunningTimes.column_names())),
         unattributed=nothing,
         exposed=nothing,
+        collectives=CollectiveIntervals.none(),
         overheads=nothing,
         hosts=HostActivities(*(none.copy() for _ in range(5))),
         iteration_names=("0",),

@@ -132,7 +132,7 @@ def test_the_first_collective_after_the_last_backward_is_kept(tmp_path: Path) ->
         job.run("Optimizer", (base + 450, base + 470), kernel=norm)
         job.run("Optimizer", (base + 470, base + 480), kernel="adam")
 
-    found = job.recorded(tmp_path).collectives
+    found = job.recorded(tmp_path).replica_collectives
 
     assert found.iteration.tolist() == [0, 1]
     assert found.start_ns.tolist() == [400, 1_400]
@@ -143,4 +143,4 @@ def test_collectives_inside_the_work_are_not_kept(tmp_path: Path) -> None:
     job = Job().run("F0.0.0", (100, 200)).run("B0.0.0", (300, 400))
     job.run("B1.0.0", (400, 450), kernel="ncclDevKernel_AllGather_RING_LL")
 
-    assert len(job.recorded(tmp_path).collectives) == 0
+    assert len(job.recorded(tmp_path).replica_collectives) == 0

@@ -150,6 +150,7 @@ class NsysFile:
             ),
             system_calls=SystemCalls(export) if export.has("calls/system") else None,
             payloads=lambda: read_payloads(export),
+            payloads_described=export.has("ranges/payload_entries"),
         )
 
     def _ranges(self, names: NameFilter, last_ns: Callable[[], int]) -> tuple[Ranges, int]:

@@ -1,0 +1,148 @@
+"""Collective intervals of a rank: its kernels that communicate among more than two ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.conventions.kinds import kinds_of_collectives
+from bubbleviz.interpret.device_work import RankWork
+from bubbleviz.interpret.recorded_collectives import RecordedCollectives
+from bubbleviz.interpret.spans import owned_by
+from bubbleviz.model import intervals
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.grouping import found_in, groups_of
+from bubbleviz.model.operations import OperationKeys
+from bubbleviz.model.phases import WORK
+from bubbleviz.model.values import frozen
+
+#: What stands for the launch of work whose launch is unknown.
+_NEVER = np.iinfo(np.int64).max
+
+
+@frozen
+class CollectiveKinds:
+    """Kinds of collectives.
+
+    Attributes:
+        code: of each name of kernels; the last one is that of no name (-1).
+        names: of the kinds.
+    """
+
+    code: Codes
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str], kinds: Sequence[tuple[str, str]]) -> CollectiveKinds:
+        """Return the kinds of kernels with some names."""
+        return cls(*kinds_of_collectives(names, kinds))
+
+
+def collective_intervals(
+    keys: OperationKeys,
+    ran: RankWork,
+    rows: Ints,
+    launched_ns: Ints,
+    exposed: intervals.Intervals,
+    kinds: CollectiveKinds,
+    recorded: RecordedCollectives,
+) -> CollectiveIntervals:
+    """Return the collectives of a rank that are kept, in order of time.
+
+    Args:
+        keys: of the rank's operations.
+        ran: all that ran on it.
+        rows: of its work that are communication, and not between two ranks.
+        launched_ns: when the host launched these; the end of time where that is unknown.
+        exposed: when only they ran.
+        kinds: of collectives.
+        recorded: what the profile records of kernels.
+    """
+    work = ran.work
+    whole = _whole(ran.rows[rows], recorded)
+    first = whole.first
+    start_ns, end_ns = intervals.group_extents(
+        whole.of_row, len(whole.first), work.start_ns[rows], work.end_ns[rows]
+    )
+    rows, launched_ns, at = rows[first], launched_ns[first], whole.recorded[first]
+    owner = ran.owner[rows].astype(np.int64)
+    group = np.append(recorded.group, NONE)[at]
+    kind = kinds.code[ran.name_id[rows]].astype(np.int64)
+    # A kernel starts after its launch, so that its start stands for it well enough.
+    launched_ns = np.where(launched_ns == _NEVER, start_ns, launched_ns)
+    iteration = _iterations(keys, owner, launched_ns)
+    table = CollectiveIntervals(
+        rank=np.full(len(rows), ran.rank, np.int64),
+        iteration=iteration,
+        kind=kind,
+        group=group,
+        order=_places(launched_ns, start_ns, kind, group, iteration),
+        sequence=np.append(recorded.sequence, NONE)[at],
+        start_ns=start_ns,
+        end_ns=end_ns,
+        operation=owner,
+        meeting=np.full(len(rows), NONE, np.int64),
+        kinds=kinds.names,
+        groups=recorded.groups,
+    )
+    kept = _kept(keys, table, exposed)
+    order = np.flatnonzero(kept)
+    return table.take(order[np.argsort(start_ns[order], kind="stable")])
+
+
+@frozen
+class _Whole:
+    """Kernels, and the operations that they are pieces of.
+
+    Attributes:
+        recorded: row of what is recorded of each kernel; -1 none.
+        of_row: number of each kernel's operation.
+        first: the first kernel of each.
+    """
+
+    recorded: Ints
+    of_row: Ints
+    first: Ints
+
+
+def _whole(kernels: Codes, recorded: RecordedCollectives) -> _Whole:
+    """Return the operations of some kernels: one each where nothing else is recorded."""
+    at = found_in(recorded.kernel, kernels)
+    operation = np.append(recorded.operation, NONE)[at]
+    alone = np.where(operation == NONE, np.arange(len(kernels)), NONE)
+    groups = groups_of(operation, alone)
+    return _Whole(at, groups.of_row, groups.first)
+
+
+def _iterations(keys: OperationKeys, owner: Ints, launched_ns: Ints) -> Ints:
+    """Return the iteration of collectives: their operation's, or that of the one launched before.
+
+    Before the first operation of a capture it is unknown.
+    """
+    rows = np.flatnonzero(keys.iteration >= 0)
+    rows = rows[np.argsort(keys.host_start_ns[rows], kind="stable")]
+    at = np.searchsorted(keys.host_start_ns[rows], launched_ns, side="right") - 1
+    before = np.where(at >= 0, np.append(keys.iteration[rows], NONE)[at], NONE)
+    owned = np.append(keys.iteration, NONE)[owner]
+    return np.where(owned >= 0, owned, before)
+
+
+def _places(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
+    """Return the place of each row among those that agree in some columns, by their launch."""
+    key = groups_of(*columns).of_row
+    order = np.lexsort((start_ns, launched_ns, key))
+    of_key = key[order]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.searchsorted(of_key, of_key)
+    return place
+
+
+def _kept(keys: OperationKeys, table: CollectiveIntervals, exposed: intervals.Intervals) -> Bools:
+    """Return which collectives are kept; see :class:`CollectiveIntervals`."""
+    owned = owned_by(keys, table.operation, WORK)
+    alike = groups_of(table.kind, table.group).of_row
+    few = np.bincount(alike, minlength=1)[alike] <= len(keys)
+    idle = intervals.measure_within(exposed, table.start_ns, table.end_ns) > 0
+    return np.asarray(~owned | few | idle, bool)
