@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
+from typing import Any
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
@@ -69,6 +70,18 @@ class Pattern:
 
 
 @frozen
+class NameMatch:
+    """A pattern that a name matches, and the phase and numbers that the name holds.
+
+    ``numbers`` are in the order of :data:`NUMBER_GROUPS`, -1 for none.
+    """
+
+    pattern: Pattern
+    phase: Phase | None
+    numbers: tuple[int, ...]
+
+
+@frozen
 class Convention:
     """How one framework names its ranges.
 
@@ -101,18 +114,30 @@ class Convention:
         """The distinct prefilters of its patterns."""
         return tuple(dict.fromkeys(pattern.glob for pattern in self.patterns))
 
+    @cached_property
+    def known(self) -> dict[str, NameMatch | None]:
+        """What names were found to mean; profiles of one run share most of their names.
+
+        :mod:`bubbleviz.conventions.range_names` fills it.
+        """
+        return {}
+
+    @cached_property
+    def whole_operations(self) -> Convention:
+        """The convention without its patterns for parts of operations."""
+        return replace(self, patterns=tuple(p for p in self.patterns if not p.part))
+
+    @cached_property
+    def iterations(self) -> Convention:
+        """The convention with only the patterns that name iterations and hold their numbers."""
+        patterns = (p for p in self.patterns if p.marks_iterations and not p.by_order)
+        return replace(self, patterns=tuple(patterns))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields: what was worked out from them does not travel to other processes."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
 
 def globs_of(conventions: Sequence[Convention]) -> tuple[str, ...]:
     """Return the distinct prefilters of conventions."""
     return tuple(dict.fromkeys(glob for c in conventions for glob in c.globs))
-
-
-def without_parts(convention: Convention) -> Convention:
-    """Return a convention without its patterns for parts of operations."""
-    return replace(convention, patterns=tuple(p for p in convention.patterns if not p.part))
-
-
-def iterations_only(convention: Convention) -> Convention:
-    """Return a convention with only the patterns that name iterations and hold their numbers."""
-    patterns = (p for p in convention.patterns if p.marks_iterations and not p.by_order)
-    return replace(convention, patterns=tuple(patterns))

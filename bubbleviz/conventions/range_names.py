@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import field
 
 import numpy as np
 
-from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
+from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, NameMatch, Pattern
+from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.phases import RECEIVING, Phase, phase_of_label
+from bubbleviz.model.phases import RECEIVING, phase_of_label
 from bubbleviz.model.values import frozen
 
 #: A number of more digits is none: JSON and spreadsheets would not hold it exactly.
 _MOST_DIGITS = 15
+#: A convention keeps the meaning of so many names, of so many characters each.
+_MOST_KEPT = 1 << 15
+_LONGEST_KEPT = 256
 #: What PyTorch's emit_nvtx writes behind a name.
 _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.DOTALL)
 
@@ -51,18 +55,6 @@ class NameMeanings(Table):
         return (self.phase >= 0) | (self.iteration >= 0) | (self.rank >= 0) | self.by_order
 
 
-@frozen
-class NameMatch:
-    """A pattern that a name matches, and the phase and numbers that the name holds.
-
-    ``numbers`` are in the order of :data:`NUMBER_GROUPS`, -1 for none.
-    """
-
-    pattern: Pattern
-    phase: Phase | None
-    numbers: tuple[int, ...]
-
-
 def bare_name(text: str, domain: str = "") -> str:
     """Return a name without its domain in front and PyTorch's ``emit_nvtx`` tail behind it.
 
@@ -77,35 +69,57 @@ def understand(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
     Raises:
         UsageError: a pattern takes something else for a number.
     """
-    rows = np.full((len(texts), len(NUMBER_GROUPS) + 1), NONE, np.int64)
-    post_validation, receives = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
-    part, by_order = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
-    deciding = np.full(len(texts), NONE, np.int64)
-    for row, text in enumerate(texts):
-        matches = ((i, match_of(text, convention)) for i, convention in enumerate(conventions))
-        index, match = next(((i, m) for i, m in matches if m is not None), (NONE, None))
-        if match is None:
-            continue
-        pattern, phase = match.pattern, match.phase
-        deciding[row] = index
-        rows[row] = (NONE if phase is None else phase, *match.numbers)
-        if rows[row, 1] == NONE and rows[row, 7] != NONE:
-            # Of two operations only the second is numbered: the name counts as that one's.
-            rows[row, [1, 2]], rows[row, [7, 8]] = rows[row, [7, 8]], NONE
-        post_validation[row] = pattern.post_validation
-        receives[row] = phase in RECEIVING if pattern.receives is None else pattern.receives
-        part[row], by_order[row] = pattern.part, pattern.by_order
-    columns = np.ascontiguousarray(rows.T)
+    found = [_first_match(text, conventions) for text in texts]
+    rows = [row for row, (index, _) in enumerate(found) if index != NONE]
+    matches = [match for _, match in found if match is not None]
+    columns = np.full((len(NUMBER_GROUPS) + 1, len(texts)), NONE, np.int64)
+    columns[0, rows] = [NONE if m.phase is None else m.phase for m in matches]
+    numbers = np.array([m.numbers for m in matches], np.int64)
+    columns[1:, rows] = numbers.reshape(-1, len(NUMBER_GROUPS)).T
+    # Of two operations only the second is numbered: the name counts as that one's.
+    second = np.flatnonzero((columns[1] == NONE) & (columns[7] != NONE))
+    columns[1:3, second], columns[7:9, second] = columns[7:9, second], NONE
+
+    def marked(marks: Callable[[NameMatch], bool]) -> Bools:
+        column = np.zeros(len(texts), bool)
+        column[rows] = [marks(match) for match in matches]
+        return column
+
     return NameMeanings(
-        convention=deciding,
+        convention=np.array([index for index, _ in found], np.int64),
         phase=columns[0],
         **{name: columns[i] for i, name in enumerate(NUMBER_GROUPS, 1)},
-        post_validation=post_validation,
-        receives=receives,
-        part=part,
-        by_order=by_order,
+        post_validation=marked(lambda match: match.pattern.post_validation),
+        receives=marked(_receives),
+        part=marked(lambda match: match.pattern.part),
+        by_order=marked(lambda match: match.pattern.by_order),
         texts=tuple(texts),
     )
+
+
+def _first_match(text: str, conventions: Sequence[Convention]) -> tuple[int, NameMatch | None]:
+    """Return the first convention that knows a name, and how it reads it; -1 where none does."""
+    for index, convention in enumerate(conventions):
+        match = match_of(text, convention)
+        if match is not None:
+            return index, match
+    return NONE, None
+
+
+def _receives(match: NameMatch) -> bool:
+    pattern = match.pattern
+    return match.phase in RECEIVING if pattern.receives is None else pattern.receives
+
+
+def named_by(convention: Convention, texts: Collection[str]) -> list[str]:
+    """Return the texts that a convention may know; most conventions know none of a profile."""
+    known = convention.known
+    new = [text for text in texts if text not in known]
+    for text, fits in zip(new, fitting(convention.globs, new), strict=True):
+        if not fits:
+            _keep(convention, text, None)
+    missing = object()
+    return [text for text in texts if known.get(text, missing) is not None]
 
 
 def match_of(text: str, convention: Convention) -> NameMatch | None:
@@ -114,7 +128,29 @@ def match_of(text: str, convention: Convention) -> NameMatch | None:
     Raises:
         UsageError: the pattern takes something else for a number.
     """
-    text = bare_name(text, convention.domain)
+    known = convention.known
+    if text in known:
+        return known[text]
+    match = _matched(bare_name(text, convention.domain), convention)
+    _keep(convention, text, match)
+    return match
+
+
+def _keep(convention: Convention, text: str, match: NameMatch | None) -> None:
+    """Keep what a name means for the profiles that follow, within bounds."""
+    known = convention.known
+    if len(known) >= _MOST_KEPT:
+        known.clear()
+    if len(text) <= _LONGEST_KEPT:
+        known[text] = match
+
+
+def _matched(text: str, convention: Convention) -> NameMatch | None:
+    """Return how a convention reads a bare name; None where it does not know it.
+
+    Raises:
+        UsageError: the pattern takes something else for a number.
+    """
     for pattern in convention.patterns:
         match = pattern.match.search(text)
         if match is None:

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bubbleviz.conventions.convention import Convention, iterations_only, without_parts
+from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.globs import fitting
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.range_names import named_by, understand
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.values import frozen
 
@@ -47,11 +46,9 @@ def scores_of(
     """
     scores = []
     for convention in conventions:
-        # Others it does not read: most conventions none at all.
-        fits = fitting(convention.globs, counts)
-        counted = {name: counts[name] for name, fit in zip(counts, fits, strict=True) if fit}
-        occurrences = np.array(list(counted.values()), np.int64)
-        names = understand(list(counted), convention)
+        counted = named_by(convention, counts)
+        occurrences = np.array([counts[name] for name in counted], np.int64)
+        names = understand(counted, convention)
         work = np.isin(names.phase, COUNTED)
         scores.append(
             ConventionScore(
@@ -98,7 +95,7 @@ def _followed(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
     most = max(score.work for score in whole)
     frequent = [score for score in scores if _RARE * score.work >= most]
     chosen = (score.convention for score in frequent if score.whole > 0)
-    rest = (without_parts(score.convention) for score in frequent if score.whole == 0)
+    rest = (score.convention.whole_operations for score in frequent if score.whole == 0)
     return (*chosen, *(c for c in rest if c.patterns))
 
 
@@ -114,5 +111,5 @@ def rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...], ..
 
 def with_iterations(conventions: Sequence[Convention]) -> tuple[Convention, ...]:
     """Return the conventions, and every other built-in one cut to its names of iterations."""
-    others = (iterations_only(c) for c in built_in().values() if c not in conventions)
+    others = (c.iterations for c in built_in().values() if c not in conventions)
     return (*conventions, *(c for c in others if c.patterns))

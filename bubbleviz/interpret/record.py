@@ -12,7 +12,7 @@ from bubbleviz.conventions.collective_operations import OPERATION_GLOBS
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds
 from bubbleviz.conventions.range_names import understand
-from bubbleviz.conventions.recognition import recognise, rounds, with_iterations
+from bubbleviz.conventions.recognition import recognised, rounds, scores_of, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
 from bubbleviz.interpret.interpretation import interpret, linked_profile
 from bubbleviz.interpret.kept_files import opened_file
@@ -26,6 +26,9 @@ from bubbleviz.sources.nsys.raw_reports import exported
 from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import Step, noting, step
 
+#: So many rows are looked at to recognise names, if so many of them name a whole forward or
+#: backward; else as many as for a draft.
+_FEW_ROWS, _ENOUGH = 1 << 12, 1 << 6
 #: Characters of a range's name in a refusal, which has room for a few.
 _LONGEST_NAME = 40
 
@@ -159,7 +162,7 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
     """Read and interpret an open file; see :func:`_record_export`."""
     chosen = tuple(convention for convention in options.conventions if convention.patterns)
     with step("recognise names"):
-        candidates = chosen or recognise(file.sample(globs_of(tuple(built_in().values()))))
+        candidates = chosen or _recognised(file)
     for conventions in (chosen,) if chosen else rounds(candidates):
         last = with_iterations(conventions)
         profile = file.read((*globs_of(last), *OPERATION_GLOBS))
@@ -178,6 +181,15 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
     why = reasons[0].removeprefix(f"{path}: ") if reasons else ""
     reason = _nothing_named(file, candidates, path, why, options)
     raise NothingToAnalyseError(f"{path}: {reason}")
+
+
+def _recognised(file: OpenFile) -> tuple[Convention, ...]:
+    """Return the conventions that names follow: a few rows tell, where most are operations."""
+    known = tuple(built_in().values())
+    scores = scores_of(file.sample(globs_of(known), _FEW_ROWS), known)
+    if max(score.whole for score in scores) < _ENOUGH:
+        scores = scores_of(file.sample(globs_of(known)), known)
+    return recognised(scores)
 
 
 def _other_commands(file: OpenFile, path: str) -> str:

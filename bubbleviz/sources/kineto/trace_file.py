@@ -54,7 +54,7 @@ class KinetoFile:
     def _trace(self) -> KinetoProfile:
         return read_profile(self.file)
 
-    def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
+    def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
         """Return how often names of annotations, or else of operators, occur."""
         ranges, kind = self._trace.profile.ranges, self._trace.kind
         annotated = "*" in globs and (kind == ANNOTATION).any()

@@ -33,7 +33,13 @@ from bubbleviz.sources.nsys.gpu_work import (
 )
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.sources.nsys.range_log import ExportedRanges, SystemCalls
-from bubbleviz.sources.nsys.ranges import NameFilter, name_filter, read_ranges, sample_names
+from bubbleviz.sources.nsys.ranges import (
+    SAMPLED_ROWS,
+    NameFilter,
+    name_filter,
+    read_ranges,
+    sample_names,
+)
 from bubbleviz.sources.nsys.requirements import (
     check_ranges,
     check_recorded,
@@ -83,9 +89,9 @@ class NsysFile:
     scan: Scan
     _inspected: list[InspectedRanges] = field(default_factory=list)
 
-    def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
+    def sample(self, globs: Sequence[str], rows: int = SAMPLED_ROWS, /) -> Mapping[str, int]:
         """Return how often names occur in a sample of the ranges, spread over the capture."""
-        return sample_names(self.export, globs)
+        return sample_names(self.export, globs, rows)
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
         """Return the profile.

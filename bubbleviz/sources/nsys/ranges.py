@@ -34,9 +34,9 @@ _EVENT_TYPES = {
 _KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
 #: How the names of calls begin that have work on a device; nsys records none of HIP.
 _CALLS = tuple(start for start in WORK_CALLS if start.startswith("cu"))
-#: A sample is about so many pieces of so many rows.
+#: A sample is about so many rows, in about so many pieces.
+SAMPLED_ROWS = 1 << 14
 _SAMPLES = 64
-_SAMPLE_ROWS = 256
 
 
 def event_types(export: Export) -> Mapping[str, int]:
@@ -58,16 +58,26 @@ def kinds_in(binds: Binds) -> tuple[int, ...]:
     return tuple(int(binds[kind] or 0) for kind in _KINDS)
 
 
-def sample_names(export: Export, globs: Sequence[str]) -> Mapping[str, int]:
-    """Return how often names occur in a sample of the ranges, spread over the capture."""
+def sample_names(
+    export: Export, globs: Sequence[str], most: int = SAMPLED_ROWS
+) -> Mapping[str, int]:
+    """Return how often names occur in a sample of the ranges, spread over the capture.
+
+    Args:
+        export: the file.
+        globs: prefilters of the names.
+        most: about so many rows are read.
+    """
     counts: Counter[str] = Counter()
     if not export.has("ranges/sample"):
         return counts
     binds = event_types(export)
     first, last = export.bounds("ranges/bounds")
-    step = max((last - first) // _SAMPLES, _SAMPLE_ROWS)
+    whole = last - first < most
+    of_piece = most if whole else most // _SAMPLES
+    step = most if whole else (last - first) // _SAMPLES
     for at in range(first, last + 1, step):
-        piece = {**binds, "first": at, "last": min(at + _SAMPLE_ROWS - 1, last)}
+        piece = {**binds, "first": at, "last": min(at + of_piece - 1, last)}
         rows = export.rows("ranges/sample", piece)
         counts.update(str(name) for (name,) in rows if name is not None)
     fits = fitting(globs, counts)

@@ -59,8 +59,13 @@ class OpenFile(Protocol):
     cannot be read.
     """
 
-    def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
-        """Return how often names that match occur in a sample of the ranges."""
+    def sample(self, globs: Sequence[str], rows: int = ..., /) -> Mapping[str, int]:
+        """Return how often names that match occur in a sample of the ranges.
+
+        Args:
+            globs: prefilters of the names.
+            rows: about so many ranges are looked at, where others need not be read.
+        """
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
         """Return the profile; its calls can be read while the file is open.

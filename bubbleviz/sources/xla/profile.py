@@ -197,7 +197,7 @@ class XlaFile:
             rows.count = profile.rows
         return profile
 
-    def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
+    def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
         """Return how often such names occur among the ranges."""
         return self._profile.sample(globs)
 
