@@ -15,11 +15,13 @@ from bubbleviz.align.bounds.clocks import (
     untimed,
 )
 from bubbleviz.align.iteration_pairs import paired
+from bubbleviz.align.meetings import met
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.refusals import refuse_other_runs
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.timebase import Timebase, timebase
+from bubbleviz.align.unknown_members import without_members
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -140,6 +142,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
     if time.clocks != sessions:
         joined = join(recordings, time.clocks, machines)
     ranks = _ranks(joined, place, staging)
+    collectives = met(joined, staging, time, hints.parallel)
     operations, busy, hosts, row = _sorted(
         Operations.of(
             staging.operations.changed(
@@ -167,7 +170,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
         running=_placed_times(joined.running, place),
         unattributed=_moved(joined.unattributed, place),
         exposed=_moved(joined.exposed, place),
-        collectives=_collectives(joined, staging, place, row),
+        collectives=_placed_collectives(collectives, place, row),
         overheads=_moved(joined.overheads, place),
         hosts=hosts,
         iteration_names=staging.pairing.names,
@@ -181,6 +184,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
             *staging.limitations,
             *_idle_ranks(joined),
             *_unspanned_ranks(joined),
+            *without_members(collectives, joined.exposed),
         ),
         rank_of_local=tuple(place[profiles == i] for i in range(len(recordings))),
     )
@@ -302,25 +306,14 @@ def _moved(intervals: RankIntervals, place: Ints) -> RankIntervals:
     return RankIntervals(rank[order], intervals.start_ns[order], intervals.end_ns[order])
 
 
-def _collectives(
-    joined: JoinedRecordings, staging: Staging, place: Ints, row: Ints
+def _placed_collectives(
+    collectives: CollectiveIntervals, place: Ints, row: Ints
 ) -> CollectiveIntervals:
-    """Return the collectives of all ranks, in order of (rank, start).
-
-    Args:
-        joined: the recordings.
-        staging: their iterations.
-        place: of each rank.
-        row: of each operation among those of the run.
-    """
-    table = joined.collectives
-    pairing = staging.pairing
-    table = table.changed(
-        iteration=paired(joined.operations, pairing, table.rank, table.iteration),
-        rank=place[table.rank],
-        operation=np.append(row, NONE)[table.operation],
+    """Return collectives with ranks in their places, and the rows of the run's operations."""
+    collectives = collectives.changed(
+        rank=place[collectives.rank], operation=np.append(row, NONE)[collectives.operation]
     )
-    return table.take(np.lexsort((table.start_ns, table.rank)))
+    return collectives.take(np.lexsort((collectives.start_ns, collectives.rank)))
 
 
 def _placed_times(times: RunningTimes, place: Ints) -> RunningTimes:
