@@ -17,6 +17,9 @@ from bubbleviz.model.values import frozen
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
 SHORT, UNTRACED, UNLINKED = "kernel-to-kernel gaps", "no host trace", "launch not recorded"
 MIGRATION = "page migration"
+BLOCKED_BY_COMMUNICATION = "blocked by communication"
+BLOCKED_BY_COPIES, BLOCKED_BY_COMPUTE = "blocked by copies", "blocked by compute"
+WAITING = "waiting"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "CUDA calls"
 #: Prefix of activities that are ranges of any other name.
 HOST = "host: "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from bubbleviz.model.columns import Bools, Codes, Ints, Table
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.nccl_payloads import Payloads
 from bubbleviz.model.process_groups import Collectives
+from bubbleviz.model.synchronisation import Synchronisation
 from bubbleviz.model.values import frozen
 
 PID_MASK = 0xFFFFFF
@@ -300,6 +301,12 @@ class Source:
         return HOST if self.on_host and device_id == 0 else f"{self.device} {device_id}"
 
 
+#: Reads what a profile holds of waiting, and what could not be read.
+SynchronisationReader: TypeAlias = Callable[
+    [], tuple[Synchronisation | None, tuple[Limitation, ...]]
+]
+
+
 @frozen
 class Profile:
     """One profile, read.
@@ -314,6 +321,8 @@ class Profile:
         payloads: reads what NCCL's ranges carry, and what of it could not be read, while the file
             is open; None where the format has none.
         payloads_described: whether the profile describes what ranges carry.
+        synchronisation: reads what the profile holds of waiting, None where that is nothing, and
+            what of it could not be read, while the file is open; None where the format has none.
     """
 
     source: Source
@@ -332,6 +341,7 @@ class Profile:
     collectives: Collectives | None = None
     payloads: Callable[[], tuple[Payloads, tuple[Limitation, ...]]] | None = None
     payloads_described: bool = False
+    synchronisation: SynchronisationReader | None = None
 
 
 @frozen

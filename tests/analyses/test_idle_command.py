@@ -42,7 +42,7 @@ def test_the_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFi
     assert told["schema"] == "bubbleviz.idle/1"
     assert set(told) == {
         *("schema", "version", "definitions", "shortest_ns", "span_ns", "idle_ns", "advice"),
-        *("activities", "meanings", "ranks", "limitations", "window"),
+        *("activities", "meanings", "ranks", "limitations", "window", "proved_idle_ns"),
     }
     (rank,) = told["ranks"]
     assert rank["idle_ns"] == sum(own["idle_ns"] for own in rank["activities"])

@@ -15,6 +15,7 @@ from bubbleviz.analyses.idle.report import (
     ActivityIdle,
     Breakdown,
     IdleReport,
+    ProvedWait,
     RankIdle,
     StepIdle,
 )
@@ -47,6 +48,7 @@ def as_json(report: IdleReport, top: int) -> str:
         "window": report.window,
         "span_ns": report.span_ns,
         "idle_ns": report.idle_ns,
+        "proved_idle_ns": report.proved_idle_ns,
         "advice": advice(report)[0],
         "activities": [
             _activity(total, report.idle_ns, with_rank=True) for total in report.activities
@@ -74,6 +76,9 @@ def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
         "activities": [_activity(total, rank.breakdown.idle_ns) for total in rank.activities],
         "steps_by": rank.steps_by,
         "steps": [_step(step, rank) for step in rank.steps],
+        "waits": [_wait(wait) for wait in rank.waits],
+        "awaited_communication_ns": rank.awaited.communication_ns,
+        "awaited_copy_ns": rank.awaited.copy_ns,
         "gaps": len(rank.gaps),
         "longest_gaps": _longest_gaps(rank, top),
     }
@@ -114,6 +119,19 @@ def _activity(total: ActivityIdle, idle_ns: int, *, with_rank: bool = False) -> 
         "gaps": total.gaps,
         "longest_ns": total.longest_ns,
         "example": example,
+    }
+
+
+def _wait(wait: ProvedWait) -> dict[str, Any]:
+    return {
+        "waiting": wait.waiting,
+        "stream": wait.stream,
+        "work": wait.work,
+        "kind": wait.kind,
+        "waits": wait.waits,
+        "blocked_ns": wait.blocked_ns,
+        "without_compute_ns": wait.without_compute_ns,
+        "idle_ns": wait.idle_ns,
     }
 
 

@@ -17,7 +17,9 @@ from bubbleviz.analyses.idle.attribution import (
 )
 from bubbleviz.analyses.idle.devices import DeviceTime, idle_by_process
 from bubbleviz.analyses.idle.gaps import GapLaunches, launches_of
+from bubbleviz.analyses.idle.held_work import Launched, Waiting, nothing_proved, waiting_of
 from bubbleviz.analyses.idle.host_ranges import ON_DEVICE, host_ranges_of, main_thread
+from bubbleviz.analyses.idle.record_times import RecordTimes
 from bubbleviz.conventions.host_activities import DEVICE, KNOWN, ActivityList, ActivityLookup
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import UsageError
@@ -25,10 +27,11 @@ from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
 from bubbleviz.model.columns import NONE, Codes, Ints
-from bubbleviz.model.grouping import distinct, without
+from bubbleviz.model.grouping import distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Profile, Ranges
+from bubbleviz.model.synchronisation import Synchronisation
 from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.sources.in_memory import no_ranges
@@ -68,6 +71,7 @@ class IdleEvidence:
         steps: by process.
         lead: the thread that launched the work after most gaps of the whole run, by rank.
         numbers: of the activities' names.
+        waiting: what streams and hosts are proved to have waited for.
     """
 
     profile: Profile
@@ -77,48 +81,70 @@ class IdleEvidence:
     steps: Mapping[int, Steps]
     lead: Mapping[int, int]
     numbers: Numbering[str]
+    waiting: Waiting
 
 
-def linked_profile(profile: Profile, kinds: Kinds) -> tuple[Profile, Codes, tuple[Limitation, ...]]:
-    """Return a profile with the work whose times can be, its launching calls, and what is lost.
+@frozen
+class LinkedProfile:
+    """A profile with the work whose times can be.
+
+    Attributes:
+        profile: itself.
+        call: row of the launching call of each kernel and copy; -1 unknown.
+        launched_ns: when that began; means nothing where there is none.
+        limitations: what is lost.
+    """
+
+    profile: Profile
+    call: Codes
+    launched_ns: Ints
+    limitations: tuple[Limitation, ...]
+
+
+def linked_profile(profile: Profile, kinds: Kinds) -> LinkedProfile:
+    """Return a profile with the work whose times can be, and its launching calls.
 
     Args:
         profile: as read.
         kinds: lists of what kernels are.
-
-    Returns:
-        The profile; the call of each kernel and copy, -1 unknown; limitations.
     """
     profile = with_added_communication(profile, kinds)
     linked = link_by_thread(profile, no_ranges())
     losses = tuple(linked.limitations(profile.source, profile.limitations))
-    return replace(profile, activities=linked.activities), linked.links.call, losses
+    links = linked.links
+    profile = replace(profile, activities=linked.activities)
+    return LinkedProfile(profile, links.call, links.launched_ns, losses)
 
 
 def evidence_of(
-    profile: Profile,
-    call: Codes,
+    linked: LinkedProfile,
     devices: Sequence[DeviceTime],
     options: IdleOptions,
+    found: Synchronisation | None = None,
     whole: IdleEvidence | None = None,
 ) -> tuple[IdleEvidence, tuple[Limitation, ...]]:
     """Return the evidence for the idle time of devices, and its limitations.
 
     Args:
-        profile: with work whose times can be.
-        call: launching call of each kernel and copy; -1 unknown.
+        linked: with work whose times can be.
         devices: of it, or parts of them.
         options: of the analysis.
+        found: what the profile holds of waiting.
         whole: where devices are parts, the evidence for the whole, with the steps of the parts.
 
     Raises:
         UsageError: no range has the name of a step that the user gave.
     """
+    profile, call = linked.profile, linked.call
     idle = idle_by_process(devices)
     launching = distinct(
         np.concatenate([call[device.long_gaps.after].astype(np.int64) for device in devices])
     )
-    gap_calls = gap_calls_of(profile.calls, call, launching[launching != NONE], idle)
+    records = RecordTimes(found.records) if found else None
+    gap_calls = gap_calls_of(profile.calls, call, launching[launching != NONE], idle, records)
+    waiting = whole.waiting if whole else nothing_proved()
+    if found and records:
+        waiting = waiting_of(found, records, _launched(linked))
     kernels = profile.activities.kernels
     launches = {
         device.rank: launches_of(device.gaps, call, gap_calls.calls, kernels) for device in devices
@@ -133,11 +159,22 @@ def evidence_of(
     steps = whole.steps if whole else _steps(profile, devices, threads, lookup, options.step)
     ranges = host_ranges_of(profile, idle, threads, steps, options.shortest_ns)
     lookup.known[ON_DEVICE] = DEVICE, KNOWN
-    host = host_record_of(ranges, gap_calls, profile.calls, lookup, numbers)
+    host = host_record_of(ranges, gap_calls, profile.calls, lookup, numbers, waiting.host)
     return (
-        IdleEvidence(profile, launches, ranges, host, steps, lead, numbers),
+        IdleEvidence(profile, launches, ranges, host, steps, lead, numbers, waiting),
         _short_calls(profile, gap_calls),
     )
+
+
+def _launched(linked: LinkedProfile) -> Launched:
+    """Return the work of a profile with its launches."""
+    profile = linked.profile
+
+    def returned_ns(rows: Ints) -> Ints:
+        calls = profile.calls.at(rows)
+        return np.append(calls.end_ns, NONE)[found_in(calls.row, rows)]
+
+    return Launched(profile.activities, linked.call, linked.launched_ns, returned_ns)
 
 
 def _lead(threads: Ints) -> int:

@@ -10,13 +10,11 @@ from bubbleviz.analyses.idle.attribution import AttributedIdle
 from bubbleviz.analyses.idle.devices import DeviceTime
 from bubbleviz.analyses.idle.evidence import IdleEvidence
 from bubbleviz.analyses.idle.host_ranges import ON_DEVICE, names_around
-from bubbleviz.analyses.idle.report import Example
+from bubbleviz.analyses.idle.report import COPY, Example
 from bubbleviz.analyses.idle.totals import step_at
 from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.model.columns import NONE
 
-#: The name of work that has none.
-COPY = "copy or memset"
 #: Of the ranges around an example, so many of the innermost are shown.
 _WHERE = 6
 

@@ -39,6 +39,7 @@ def _head(report: IdleReport) -> Iterator[str]:
     """Yield the elements above the picture."""
     from bubbleviz.analyses.idle.advice import advice, title_of
     from bubbleviz.analyses.idle.text import activity_table, device_table
+    from bubbleviz.analyses.idle.waits_text import wait_table
     from bubbleviz.render.documents.notebook import paragraph, table
 
     yield paragraph(title_of(report))
@@ -46,6 +47,7 @@ def _head(report: IdleReport) -> Iterator[str]:
     for caption, shown in (
         ("Devices", device_table(report.ranks[:_MOST_ROWS])),
         ("What hosts did while devices were idle", activity_table(report, _MOST_ROWS)),
+        ("What they waited for, as far as it is proved", wait_table(report, _MOST_ROWS)),
     ):
         cells = [dict(zip(shown.headers, row, strict=True)) for row in shown.rows if row]
         yield from table(caption, cells)

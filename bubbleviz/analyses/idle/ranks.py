@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.analyses.idle.attribution import AttributedIdle, attribute, host_of_rank
+from bubbleviz.analyses.idle.blocked_gaps import blocked_gaps_of, kinds_of
 from bubbleviz.analyses.idle.devices import DeviceTime, devices_of
 from bubbleviz.analyses.idle.evidence import IdleEvidence, IdleOptions, evidence_of, linked_profile
-from bubbleviz.analyses.idle.examples import COPY, Examples
+from bubbleviz.analyses.idle.examples import Examples
 from bubbleviz.analyses.idle.gaps import migrations_of
 from bubbleviz.analyses.idle.host_ranges import main_thread
-from bubbleviz.analyses.idle.report import Chunks, IdleGaps, RankIdle
+from bubbleviz.analyses.idle.proved_waits import RankWaits, WaitNames
+from bubbleviz.analyses.idle.report import COPY, Chunks, IdleGaps, RankIdle
+from bubbleviz.analyses.idle.stream_numbers import synchronisation_of, with_streams_of
 from bubbleviz.analyses.idle.totals import by_activity, by_step, main_activity, step_at, strip_of
 from bubbleviz.conventions.host_activities import UNLINKED, UNTRACED
 from bubbleviz.errors import InputError, NothingToAnalyseError
@@ -37,9 +40,12 @@ def ranks_of(
         NothingToAnalyseError: no work took any time, or none of it is in the window.
         UsageError: no range has the name of a step that the user gave.
     """
-    profile, call, implausible = linked_profile(profile, options.kinds)
+    found, unread = synchronisation_of(profile)
+    linked = linked_profile(profile, options.kinds)
+    found = found and with_streams_of(linked.profile.activities, found, profile.activities)
+    profile = linked.profile
     devices = _devices(profile, options)
-    evidence, lost = evidence_of(profile, call, devices, options)
+    evidence, lost = evidence_of(linked, devices, options, found)
     if options.window is not None:
         low_ns, high_ns = _extent(profile, options.window, evidence.steps)
         parts = [device.within(low_ns, high_ns, options.shortest_ns) for device in devices]
@@ -52,12 +58,11 @@ def ranks_of(
         steps = {
             process: table.within(low_ns, high_ns) for process, table in evidence.steps.items()
         }
-        evidence, lost = evidence_of(
-            profile, call, devices, options, replace(evidence, steps=steps)
-        )
-    ranks = tuple(_rank(device, evidence, options.shortest_ns) for device in devices)
+        whole = replace(evidence, steps=steps)
+        evidence, lost = evidence_of(linked, devices, options, whole=whole)
+    ranks = tuple(_rank(device, evidence, options) for device in devices)
     candidates = candidates_of(profile, options.kinds)
-    losses = (*profile.limitations, *implausible, *candidates, *lost)
+    losses = (*profile.limitations, *unread, *linked.limitations, *candidates, *lost)
     return ranks, (*losses, *_limitations(evidence, ranks))
 
 
@@ -68,9 +73,9 @@ def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tup
         InputError: no step lies in it.
         NothingToAnalyseError: no work took any time.
     """
-    profile, call, _ = linked_profile(profile, options.kinds)
-    evidence, _ = evidence_of(profile, call, _devices(profile, options), options)
-    return _extent(profile, window, evidence.steps)
+    linked = linked_profile(profile, options.kinds)
+    evidence, _ = evidence_of(linked, _devices(linked.profile, options), options)
+    return _extent(linked.profile, window, evidence.steps)
 
 
 def _devices(profile: Profile, options: IdleOptions) -> tuple[DeviceTime, ...]:
@@ -101,20 +106,23 @@ def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tup
     return int(start_ns[inside].min()), int(end_ns[inside].max())
 
 
-def _rank(device: DeviceTime, evidence: IdleEvidence, shortest_ns: int) -> RankIdle:
+def _rank(device: DeviceTime, evidence: IdleEvidence, options: IdleOptions) -> RankIdle:
     profile, launches = evidence.profile, evidence.launches[device.rank]
     lead, main = evidence.lead[device.rank], main_thread(device.process, profile.threads)
     others = list(dict.fromkeys((lead, main)))
     threads = distinct(np.append(launches.thread, others))
     overheads = profile.overheads.take(profile.overheads.process == device.process)
     numbers = evidence.numbers
+    proved = _proved(device, evidence, options)
+    blocked = blocked_gaps_of(device.gaps, evidence.waiting.held, proved.kind)
     idle = attribute(
         device.gaps,
         launches,
+        blocked,
         host_of_rank(evidence.host, profile.activities, device.rank, threads, numbers),
         others,
         intervals.union(overheads.start_ns, overheads.end_ns),
-        shortest_ns,
+        options.shortest_ns,
         numbers,
         migrations_of(profile.activities)[device.gaps.after],
     )
@@ -143,6 +151,21 @@ def _rank(device: DeviceTime, evidence: IdleEvidence, shortest_ns: int) -> RankI
         chunks=chunks,
         strip=strip_of(idle, device.exposed(), activities, numbers, device.span_ns),
         format=profile.source.format,
+        waits=proved.waits(blocked, idle),
+        awaited=proved.awaited(),
+    )
+
+
+def _proved(device: DeviceTime, evidence: IdleEvidence, options: IdleOptions) -> RankWaits:
+    """Return the waits of a device's streams, and of hosts while it was idle."""
+    profile, waiting, calls = evidence.profile, evidence.waiting, evidence.host.synchronised
+    return RankWaits(
+        device,
+        waiting,
+        kinds_of(profile.activities, waiting.held.by, options.kinds),
+        kinds_of(profile.activities, calls.by, options.kinds),
+        calls,
+        WaitNames(profile.activities, waiting.streams, profile.source, device.rank),
     )
 
 

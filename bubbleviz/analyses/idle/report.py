@@ -23,6 +23,8 @@ DEFINITIONS = {
     "exposed_copy": "copies and memsets with no kernel beside them",
     "overlap": "communication with compute beside it / communication",
     "idle": "span - busy = span - compute - exposed_communication - exposed_copy",
+    "blocked": "a stream's next work was launched, the work before it on the stream was done, and "
+    "an event that the stream waited for had not completed, as CUDA events prove",
     "step": "a range of the host, clipped to the span; its device work can lag behind",
 }
 
@@ -239,6 +241,55 @@ class Strip:
         return spent_ns
 
 
+#: The name of work that has none.
+COPY = "copy or memset"
+
+
+@frozen
+class ProvedWait:
+    """What a stream of a device, or a host while it was idle, waited for, by all of its waits.
+
+    Attributes:
+        waiting: who: ``stream 7``, or ``host, cudaStreamSynchronize``.
+        stream: of the work that was waited for; with its device where that is another.
+        work: its name.
+        kind: what it is: ``compute``, ``communication`` or ``copy``.
+        waits: how many.
+        blocked_ns: how long the stream's next work, launched, waited for it; of hosts, while the
+            device was idle. Several streams may wait at a time.
+        without_compute_ns: the part in which the device computed nothing.
+        idle_ns: the device's idle time that is attributed to it.
+    """
+
+    waiting: str
+    stream: str
+    work: str
+    kind: str
+    waits: int
+    blocked_ns: int
+    without_compute_ns: int
+    idle_ns: int
+
+
+def order_of(wait: ProvedWait) -> tuple[object, ...]:
+    """Return by what waits are sorted: the most time without compute first."""
+    names = wait.waiting, wait.stream, wait.work
+    return (-wait.without_compute_ns, -wait.blocked_ns, *names)
+
+
+@frozen
+class Awaited:
+    """How much of a device's exposed time is proved to have held up launched work.
+
+    Attributes:
+        communication_ns: exposed communication while a stream waited for a communication kernel.
+        copy_ns: exposed copies while a stream waited for a copy or memset.
+    """
+
+    communication_ns: int
+    copy_ns: int
+
+
 @frozen
 class RankIdle:
     """A device of a process.
@@ -263,6 +314,9 @@ class RankIdle:
         chunks: these gaps, cut by activity.
         strip: its time in slices.
         format: of its profile; "" unknown.
+        waits: what its streams and hosts waited for, as far as it is proved, the most time
+            without compute first.
+        awaited: how much of its exposed time held up launched work, as far as it is proved.
     """
 
     label: str
@@ -282,6 +336,8 @@ class RankIdle:
     chunks: Chunks
     strip: Strip
     format: str = ""
+    waits: tuple[ProvedWait, ...] = ()
+    awaited: Awaited = Awaited(0, 0)
 
     @property
     def duty_cycle(self) -> float | None:
@@ -325,6 +381,12 @@ class IdleReport:
     def idle_ns(self) -> int:
         """Idle time of all devices."""
         return sum(rank.breakdown.idle_ns for rank in self.devices if not rank.single)
+
+    @property
+    def proved_idle_ns(self) -> int:
+        """Idle time of all devices in which a stream or a host is proved to have waited."""
+        ranks = (rank for rank in self.devices if not rank.single)
+        return sum(wait.idle_ns for rank in ranks for wait in rank.waits)
 
     @property
     def span_ns(self) -> int:

@@ -18,6 +18,7 @@ from bubbleviz.analyses.idle.report import (
     StepIdle,
 )
 from bubbleviz.analyses.idle.side_by_side import device_shares
+from bubbleviz.analyses.idle.waits_text import proved_waits
 from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import in_percent, milliseconds, omitted, percent, titled
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _COMPARED = 5
 #: Rows of devices, activities and steps on one screen, with steps and without.
 _FEW, _SOME = (3, 5, 3), (5, 8, 0)
+#: Rows of waits on one screen.
+_FEW_WAITS = 3
 #: Characters of names in tables and lists.
 _NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
 
@@ -75,6 +78,7 @@ def first_screen(report: IdleReport, top: int | None = None) -> Iterator[Rendera
         title = "What hosts did while devices were idle"
         yield from titled(title, activity_table(report, activities))
         yield from omitted(len(report.activities), activities, " (-v)")
+    yield from proved_waits(report, top or _FEW_WAITS, " (-v)")
     if named:
         yield from titled("Steps, most idle ones", _steps(_most_idle(steps, most_steps)))
         yield from omitted(len(steps), most_steps, " (-v)")
@@ -154,6 +158,10 @@ def _side_by_side(report: IdleReport, top: int) -> Iterator[RenderableType]:
     )
 
 
+def _waits(report: IdleReport) -> int:
+    return sum(len(rank.waits) for rank in report.devices)
+
+
 def _short_name(name: str, width: int = _NAME) -> str:
     return shortened(one_line(name, None), width)
 
@@ -162,6 +170,7 @@ def _activity_sections(report: IdleReport, top: int) -> Iterator[RenderableType]
     """Yield idle time by activity, what activities mean, and the longest gap of each."""
     yield from titled("What hosts did while devices were idle", activity_table(report, top))
     yield from _omitted(len(report.activities), top)
+    yield from proved_waits(report, top, f" (--top {_waits(report)}, --json)")
     shown = report.activities[:top]
     if meanings := [text for total in shown if (text := _meaning(report, total))]:
         yield Text("")

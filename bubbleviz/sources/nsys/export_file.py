@@ -50,6 +50,7 @@ from bubbleviz.sources.nsys.requirements import (
     unrecorded,
 )
 from bubbleviz.sources.nsys.scan import Scan, scan_of
+from bubbleviz.sources.nsys.synchronisation import read_synchronisation
 from bubbleviz.sources.nsys.target import (
     devices_of,
     overheads_of,
@@ -157,6 +158,7 @@ class NsysFile:
             system_calls=SystemCalls(export) if export.has("calls/system") else None,
             payloads=lambda: read_payloads(export),
             payloads_described=export.has("ranges/payload_entries"),
+            synchronisation=lambda: read_synchronisation(export, scan),
         )
 
     def _ranges(self, names: NameFilter, last_ns: Callable[[], int]) -> tuple[Ranges, int]:

@@ -1,0 +1,242 @@
+"""Held work: kernels and copies whose streams waited for an event, and syncs of hosts.
+
+::
+
+    stream 20   ├───────── K ─────────┤ record E
+    stream 7    ├ P ┤ wait for E            ├── W ──┤
+    host           launch W
+    held                 ├────────────┤               from when W should have begun, until K ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bubbleviz.analyses.idle.event_records import (
+    NEVER,
+    Completions,
+    StreamWaitRuns,
+    completions_of,
+    is_stream_wait,
+    record_of_each,
+    same_launch,
+)
+from bubbleviz.analyses.idle.gaps import LATENCY_NS
+from bubbleviz.analyses.idle.record_times import RecordTimes
+from bubbleviz.analyses.idle.stream_order import StreamOrder, latest_so_far, line_of, stream_numbers
+from bubbleviz.model.columns import NONE, Codes, Ints, Table
+from bubbleviz.model.grouping import distinct, looked_up
+from bubbleviz.model.profile import Activities
+from bubbleviz.model.synchronisation import Synchronisation, Waits
+from bubbleviz.model.values import frozen
+
+#: Work that began so much before its event completed did not wait for it: clocks agree that well.
+SLACK_NS = 1_000
+
+
+@frozen
+class HeldWork(Table):
+    """Work that waited for an event, in order of its rows.
+
+    Attributes:
+        work: row of the activities.
+        start_ns: when it should have begun: launched, and the work before it on its stream done.
+        end_ns: when the event completed; no later than the work began.
+        by: row of the activity whose end the event recorded.
+    """
+
+    work: Ints
+    start_ns: Ints
+    end_ns: Ints
+    by: Ints
+
+
+@frozen
+class HostWaits(Table):
+    """Calls in which a host waited, in order of process and correlation id.
+
+    Attributes:
+        process: of the call.
+        correlation_id: of the call.
+        by: row of the activity that it waited for last.
+    """
+
+    process: Ints
+    correlation_id: Ints
+    by: Ints
+
+
+@frozen
+class Waiting:
+    """What a profile proves of waiting.
+
+    Attributes:
+        held: work of streams that waited.
+        host: waits of hosts.
+        streams: the stream of each activity; -1 unknown. Empty where nothing is proved.
+    """
+
+    held: HeldWork
+    host: HostWaits
+    streams: Ints
+
+
+def nothing_proved() -> Waiting:
+    """Return that of a profile that says nothing of waiting."""
+    none = np.empty(0, np.int64)
+    return Waiting(HeldWork(*(none.copy() for _ in range(4))), HostWaits(none, none, none), none)
+
+
+@frozen
+class Launched:
+    """The work of a profile, with the calls that launched it.
+
+    Attributes:
+        activities: kernels and copies.
+        call: row of the launching call of each; -1 unknown.
+        launched_ns: when that began; means nothing where there is none.
+        returned_ns: gives the ends of the calls of some rows (distinct, ascending).
+    """
+
+    activities: Activities
+    call: Codes
+    launched_ns: Ints
+    returned_ns: Callable[[Ints], Ints]
+
+
+def waiting_of(found: Synchronisation, records: RecordTimes, work: Launched) -> Waiting:
+    """Return what a profile proves of waiting.
+
+    Args:
+        found: what it holds; its streams are those of the work's activities.
+        records: when the host made the records of events, all calls having passed.
+        work: kernels and copies.
+    """
+    activities, waits = work.activities, found.waits
+    rows, called_ns = records.called_ns()
+    made = found.records.take(rows)
+    rank_of = _Ranks(activities.ranks)
+    places = (
+        (activities.rank.astype(np.int64), found.streams),
+        (rank_of(made.process, made.device), made.stream),
+        (rank_of(waits.process, waits.device), waits.stream),
+    )
+    stream, record_stream, wait_stream = stream_numbers(*places)
+    known = work.call != NONE
+    times = (work.launched_ns[known], called_ns, waits.start_ns)
+    streams = 1 + max(int(n.max(initial=NONE)) for n in (stream, record_stream, wait_stream))
+    line = line_of(streams, _extent(times))
+    order = StreamOrder.of(stream, activities.start_ns, work.launched_ns, known, line)
+    record = record_of_each(made, called_ns, waits)
+    own = is_stream_wait(waits)
+    runs = StreamWaitRuns.of(order, np.where(own, wait_stream, NONE), waits.start_ns, record)
+    done_ns, closing = same_launch(work.call.astype(np.int64), activities.end_ns)
+    completed = completions_of(made, record_stream, called_ns, order, done_ns, closing, runs)
+    held = _held(order, runs, completed, done_ns, work)
+    by = np.append(completed.by, NONE)[record]
+    # A host that waits for no event waits for a stream, or for all of a device.
+    of_stream = np.flatnonzero((waits.event == NONE) & (wait_stream != NONE))
+    by[of_stream] = _last_work(order, closing, wait_stream[of_stream], waits.start_ns[of_stream])
+    of_device = np.flatnonzero((waits.event == NONE) & (waits.stream == NONE))
+    by[of_device] = _last_of_device(
+        order, closing, done_ns, (places[0][0], stream), places[2][0][of_device],
+        waits.start_ns[of_device],
+    )  # fmt: skip
+    return Waiting(held, _host_waits(waits, np.where(own, NONE, by)), found.streams)
+
+
+class _Ranks:
+    """Finds the ranks of processes and devices."""
+
+    def __init__(self, ranks: Ints) -> None:
+        self._process, self._device = ranks[:, 0], ranks[:, 1]
+
+    def __call__(self, process: Ints, device: Ints) -> Ints:
+        keys = self._process, self._device
+        return looked_up(keys, np.arange(len(self._process)), (process, device))
+
+
+def _extent(times: Sequence[Ints]) -> tuple[int, int]:
+    present = [time_ns for time_ns in times if len(time_ns)]
+    if not present:
+        return 0, 0
+    return min(int(t.min()) for t in present), max(int(t.max()) for t in present)
+
+
+def _held(
+    order: StreamOrder,
+    runs: StreamWaitRuns,
+    completed: Completions,
+    done_ns: Ints,
+    work: Launched,
+) -> HeldWork:
+    """Return the work behind runs of waits, and what it waited for last."""
+    completed_ns = completed.time_ns
+    last = np.flatnonzero(np.append(runs.run[1:] != runs.run[:-1], True)[: len(runs.run)])
+    record = runs.record[latest_so_far(runs.run, completed_ns[runs.record])[last]]
+    behind = order.after(runs.stream[last], runs.start_ns[last])
+    # The work must be the next one after the run's anchor, and its launch known.
+    keep = (behind == runs.anchor[last] + 1) | (runs.anchor[last] == NONE)
+    keep &= (behind != NONE) & order.trusted(behind) & (completed_ns[record] != NEVER)
+    record, behind, anchor = record[keep], behind[keep], runs.anchor[last][keep]
+    activities, row = work.activities, order.work[behind]
+    start_ns = activities.start_ns[row]
+    call = work.call[row].astype(np.int64)
+    called = distinct(call)
+    returned_ns = work.returned_ns(called)[np.searchsorted(called, call)]
+    due_ns = np.maximum(returned_ns, work.launched_ns[row] + LATENCY_NS)
+    before = np.where(anchor == NONE, NONE, np.append(order.work, NONE)[anchor])
+    since_ns = np.maximum(due_ns, np.append(done_ns, NEVER)[before])
+    until_ns = np.minimum(completed_ns[record], start_ns)
+    real = (until_ns > since_ns) & (completed_ns[record] <= start_ns + SLACK_NS)
+    rows = np.flatnonzero(real)
+    rows = rows[np.argsort(row[rows], kind="stable")]
+    return HeldWork(row[rows], since_ns[rows], until_ns[rows], completed.by[record][rows])
+
+
+def _last_work(order: StreamOrder, closing: Ints, stream: Ints, time_ns: Ints) -> Ints:
+    """Return the last work that streams were given before some times; -1 unknown, or none."""
+    at = order.before(stream, time_ns)
+    certain = (at != NONE) & order.trusted(at)
+    return np.where(certain, np.append(closing, NONE)[np.append(order.work, NONE)[at]], NONE)
+
+
+def _last_of_device(
+    order: StreamOrder,
+    closing: Ints,
+    done_ns: Ints,
+    places: tuple[Ints, Ints],
+    rank: Ints,
+    time_ns: Ints,
+) -> Ints:
+    """Return which work, of that devices were given before some times, ended last; -1 none.
+
+    Args:
+        order: of the work of streams.
+        closing: row of the activity that ended last of each launch.
+        done_ns: when that was.
+        places: rank and number of the stream of each activity.
+        rank: of the devices.
+        time_ns: the times.
+    """
+    best, ended_ns = np.full(len(rank), NONE, np.int64), np.full(len(rank), NEVER, np.int64)
+    owner = np.full(int(places[1].max(initial=NONE)) + 1, NONE, np.int64)
+    owner[places[1][places[1] != NONE]] = places[0][places[1] != NONE]
+    # Streams are few: a loop over them, each for all times.
+    for stream in np.flatnonzero(np.isin(owner, rank)).tolist():
+        rows = np.flatnonzero(rank == owner[stream])
+        work = _last_work(order, closing, np.full(len(rows), stream), time_ns[rows])
+        end_ns = np.where(work == NONE, NEVER, done_ns[work])
+        later = end_ns > ended_ns[rows]
+        best[rows[later]], ended_ns[rows[later]] = work[later], end_ns[later]
+    return best
+
+
+def _host_waits(waits: Waits, by: Ints) -> HostWaits:
+    """Return the waits of hosts whose call and whose work are known."""
+    rows = np.flatnonzero((by != NONE) & (waits.correlation_id != NONE) & (waits.process != NONE))
+    order = np.lexsort((waits.correlation_id[rows], waits.process[rows]))
+    rows = rows[order]
+    return HostWaits(waits.process[rows], waits.correlation_id[rows], by[rows])

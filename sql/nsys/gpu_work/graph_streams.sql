@@ -1,0 +1,9 @@
+-- The stream of every CUDA graph that was traced as a whole, in the order of graphs.sql.
+--
+-- requires: CUPTI_ACTIVITY_KIND_GRAPH_TRACE(start, end, streamId)
+SELECT
+    graph.start AS start_ns,  -- when it began on the device
+    graph."end" AS end_ns,  -- when it finished
+    graph.streamId AS stream_id  -- stream number as the process's device sees it
+FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS graph
+ORDER BY graph._rowid_

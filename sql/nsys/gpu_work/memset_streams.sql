@@ -1,0 +1,9 @@
+-- The stream of every memset, in the order of memsets.sql.
+--
+-- requires: CUPTI_ACTIVITY_KIND_MEMSET(start, end, streamId)
+SELECT
+    memset.start AS start_ns,  -- when it began on the device
+    memset."end" AS end_ns,  -- when it finished
+    memset.streamId AS stream_id  -- stream number as the process's device sees it
+FROM CUPTI_ACTIVITY_KIND_MEMSET AS memset
+ORDER BY memset._rowid_

@@ -1,0 +1,552 @@
+"""What streams and hosts waited for: planted exports whose waits are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.idle.notebook import NotebookIdleReport
+from bubbleviz.analyses.idle.report import ProvedWait, RankIdle
+from bubbleviz.analyses.idle.stream_order import last_before, latest_so_far
+from bubbleviz.cli.app import main
+from bubbleviz.model.window import parse_window
+from bubbleviz.render.palette import ACTIVITIES
+from tests.support.idle_runs import US, add_up, c, k, only, spent
+from tests.support.nsys_exports import K, M, profile
+from tests.support.synchronised_exports import RECORDS, WAITS, Rec, Wait, synchronised
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+RECORD, WAIT = "cudaEventRecord", "cudaStreamWaitEvent"
+
+
+def waits_of(rank: RankIdle) -> list[tuple[str, str, str, str, float, float, float]]:
+    """Return who waited for which work, of which kind, and three times in microseconds."""
+    return [
+        (
+            *(w.waiting, w.stream, w.work.split("(")[0], w.kind),
+            *(w.blocked_ns / US, w.without_compute_ns / US, w.idle_ns / US),
+        )
+        for w in rank.waits
+    ]
+
+
+def two_devices(folder: Path, *, name: str = NCCL, device: int = 1) -> Path:
+    """Return an export in which a kernel waits for one that another stream runs.
+
+    ::
+
+        device 0, stream 7    P 0-100            W 600-700
+        device 1, stream 20   K 50-500
+        host                  record at 30, wait at 40, launch W at 50
+    """
+    return profile(
+        folder,
+        [
+            k(0, 100, 1),
+            k(50, 500, 2, name, device=device, stream=20),
+            k(600, 700, 5, "gemm_after"),
+        ],
+        [
+            c(-10, -5, 1),
+            c(10, 15, 2),
+            c(30, 32, 3, name=RECORD),
+            c(40, 42, 4, name=WAIT),
+            c(50, 55, 5),
+        ],
+    )
+
+
+RECORDED, WAITED = Rec(20, 42, 3, pairing=9, device=1), Wait(41, 7, 42, 4, pairing=9)
+
+
+def test_nothing_is_proved_where_nothing_waited(tmp_path: Path) -> None:
+    rank = bubbleviz.idle(synchronised(two_devices(tmp_path))).ranks[0]
+
+    assert (rank.waits, rank.awaited.communication_ns) == ((), 0)
+    assert spent(rank) == {"stream or rank dependency": 500}
+
+
+def test_empty_columns_have_no_order() -> None:
+    none = np.empty(0, np.int64)
+
+    assert len(last_before(none, none, none, none)) == len(latest_so_far(none, none)) == 0
+
+
+def test_the_last_row_before_a_time_is_of_its_group_and_not_at_it() -> None:
+    group, time = np.array([1, 1, 2, 1]), np.array([5, 9, 7, 5])
+    wanted = np.array([1, 1, 1, 2, 2, 3]), np.array([5, 6, 10, 7, 8, 99])
+
+    assert last_before(group, time, *wanted).tolist() == [-1, 3, 1, -1, 2, -1]
+
+
+def test_of_equal_values_in_a_run_the_first_is_the_latest() -> None:
+    run, value = np.array([0, 0, 0, 1, 1]), np.array([5, 7, 7, 2, 2])
+
+    assert latest_so_far(run, value).tolist() == [0, 1, 1, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "activity"),
+    [
+        (NCCL, "communication", "blocked by communication"),
+        ("gemm", "compute", "blocked by compute"),
+    ],
+)
+def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
+    tmp_path: Path, name: str, kind: str, activity: str
+) -> None:
+    file = synchronised(two_devices(tmp_path, name=name), [RECORDED], [WAITED])
+
+    rank, other = bubbleviz.idle(file).ranks
+
+    assert spent(rank) == {activity: 400, "stream or rank dependency": 100}
+    assert waits_of(rank) == [
+        ("stream 7", "GPU 1 stream 20", name.partition("(")[0], kind, 400, 400, 400)
+    ]
+    assert (rank.waits[0].waits, other.waits) == (1, ())
+    add_up(rank)
+
+
+def test_a_stream_waits_for_a_copy(tmp_path: Path) -> None:
+    file = profile(
+        tmp_path,
+        [k(0, 100, 1), k(600, 700, 5)],
+        [
+            c(-10, -5, 1),
+            c(10, 15, 2, name="cudaMemcpyAsync"),
+            c(30, 32, 3, name=RECORD),
+            c(50, 55, 5),
+        ],
+        copies=[M(50 * US, 500 * US, 2, device=1, stream=20)],
+    )
+
+    rank = bubbleviz.idle(synchronised(file, [RECORDED], [WAITED])).ranks[0]
+
+    assert spent(rank) == {"blocked by copies": 400, "stream or rank dependency": 100}
+    assert waits_of(rank)[0][1:4] == ("GPU 1 stream 20", "copy or memset", "copy")
+
+
+def test_a_stream_waits_beside_the_work_of_its_own_device(tmp_path: Path) -> None:
+    file = two_devices(tmp_path, device=0)
+    record = Rec(20, 42, 3, pairing=9)
+
+    rank = only(bubbleviz.idle(synchronised(file, [record], [WAITED])))
+
+    # No part of it is idle: the device communicates, and its next kernel waits for that.
+    assert spent(rank) == {"stream or rank dependency": 100}
+    assert waits_of(rank) == [
+        ("stream 7", "stream 20", NCCL.partition("(")[0], "communication", 400, 400, 0)
+    ]
+    assert rank.breakdown.exposed_communication_ns == rank.awaited.communication_ns == 400 * US
+    assert rank.awaited.copy_ns == 0
+
+
+def test_what_computes_beside_a_wait_is_told(tmp_path: Path) -> None:
+    file = profile(
+        tmp_path,
+        [
+            k(0, 100, 1),
+            k(50, 500, 2, NCCL, stream=20),
+            k(300, 400, 6, "other", stream=8),
+            k(600, 700, 5),
+        ],
+        [c(-10, -5, 1), c(10, 15, 2), c(20, 21, 6), c(30, 32, 3, name=RECORD), c(50, 55, 5)],
+    )
+
+    rank = only(bubbleviz.idle(synchronised(file, [Rec(20, 42, 3)], [Wait(41, 7, 42)])))
+
+    assert waits_of(rank)[0][4:] == (400, 300, 0)
+    assert rank.awaited.communication_ns == 300 * US == rank.breakdown.exposed_communication_ns
+
+
+def test_a_wait_counts_from_the_launch_on(tmp_path: Path) -> None:
+    kernels = [k(0, 100, 1), k(50, 500, 2, device=1, stream=20), k(600, 700, 5)]
+    calls = [c(-10, -5, 1), c(10, 15, 2), c(30, 32, 3, name=RECORD), c(300, 340, 5)]
+    file = profile(tmp_path, kernels, calls)
+
+    rank = bubbleviz.idle(synchronised(file, [RECORDED], [WAITED])).ranks[0]
+
+    # The host is late until 300, launches until 340, and only then the event is what it waits for.
+    assert spent(rank) == {
+        "no host trace": 200,
+        "launch": 40,
+        "blocked by compute": 160,
+        "stream or rank dependency": 100,
+    }
+
+
+def test_the_host_that_launches_after_the_event_is_the_reason(tmp_path: Path) -> None:
+    kernels = [k(0, 100, 1), k(50, 500, 2, device=1, stream=20), k(600, 700, 5)]
+    calls = [c(-10, -5, 1), c(10, 15, 2), c(30, 32, 3, name=RECORD), c(550, 560, 5)]
+    file = profile(tmp_path, kernels, calls)
+
+    rank = bubbleviz.idle(synchronised(file, [RECORDED], [WAITED])).ranks[0]
+
+    assert rank.waits == ()
+    assert set(spent(rank)) == {"no host trace", "launch", "stream or rank dependency"}
+
+
+def test_an_event_stands_for_its_last_record_before_the_wait(tmp_path: Path) -> None:
+    kernels = [
+        k(0, 100, 1),
+        k(50, 200, 2, "first", device=1, stream=20),
+        k(200, 500, 6, "second", device=1, stream=20),
+        k(510, 900, 8, "third", device=1, stream=20),
+        k(600, 700, 5),
+    ]
+    calls = [
+        c(-10, -5, 1),
+        c(10, 11, 2),
+        c(20, 21, 3, name=RECORD),
+        c(22, 23, 6),
+        c(30, 32, 7, name=RECORD),
+        c(50, 55, 5),
+        c(60, 61, 8),
+        c(62, 63, 9, name=RECORD),
+    ]
+    records = [Rec(20, 42, n, device=1) for n in (9, 3, 7)]
+    file = synchronised(profile(tmp_path, kernels, calls), records, [Wait(41, 7, 42)])
+
+    rank = bubbleviz.idle(file).ranks[0]
+
+    assert spent(rank) == {"blocked by compute": 400, "stream or rank dependency": 100}
+    assert [wait.work for wait in rank.waits] == ["second"]
+
+
+def test_a_record_at_the_time_of_the_wait_is_not_before_it(tmp_path: Path) -> None:
+    file = synchronised(two_devices(tmp_path), [RECORDED], [Wait(30, 7, 42, 4, pairing=9)])
+
+    assert bubbleviz.idle(file).ranks[0].waits == ()
+
+
+def test_work_launched_at_the_time_of_the_wait_is_not_known_to_be_behind_it(tmp_path: Path) -> None:
+    file = synchronised(two_devices(tmp_path), [RECORDED], [Wait(50, 7, 42, 4, pairing=9)])
+
+    assert bubbleviz.idle(file).ranks[0].waits == ()
+
+
+def test_work_launched_at_the_time_of_the_record_does_not_count(tmp_path: Path) -> None:
+    kernels = [
+        k(0, 100, 1),
+        k(50, 300, 2, "before", device=1, stream=20),
+        k(300, 500, 6, "same time", device=1, stream=20),
+        k(600, 700, 5),
+    ]
+    calls = [
+        c(-10, -5, 1),
+        c(10, 11, 2),
+        c(30, 31, 6, tid=2),
+        c(30, 32, 3, name=RECORD),
+        c(50, 55, 5),
+    ]
+    file = synchronised(profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
+
+    assert [wait.work for wait in bubbleviz.idle(file).ranks[0].waits] == ["before"]
+
+
+def test_events_of_processes_are_their_own(tmp_path: Path) -> None:
+    kernels = [
+        k(0, 100, 1),
+        k(600, 700, 5),
+        k(50, 500, 2, "of another process", pid=2, stream=20),
+        k(500, 510, 3, pid=2, stream=20),
+    ]
+    calls = [c(-10, -5, 1), c(50, 55, 5), c(10, 11, 2, pid=2), c(30, 31, 3, pid=2, name=RECORD)]
+    record = Rec(20, 42, 3, pairing=9, pid=2)
+    file = synchronised(profile(tmp_path, kernels, calls), [record], [WAITED])
+
+    assert [rank.waits for rank in bubbleviz.idle(file).ranks] == [(), ()]
+
+
+def test_devices_may_number_their_events_apart(tmp_path: Path) -> None:
+    kernels = [
+        k(0, 100, 1),
+        k(50, 400, 2, "own", stream=20),
+        k(60, 500, 6, "other", device=1, stream=20),
+        k(600, 700, 5),
+    ]
+    calls = [
+        c(-10, -5, 1),
+        c(10, 11, 2),
+        c(12, 13, 6),
+        c(20, 21, 3, name=RECORD),
+        c(22, 23, 7, name=RECORD),
+        c(50, 55, 5),
+    ]
+    records = [Rec(20, 42, 3), Rec(20, 42, 7, device=1)]
+    file = synchronised(profile(tmp_path, kernels, calls), records, [Wait(41, 7, 42)])
+
+    assert [wait.work for wait in bubbleviz.idle(file).ranks[0].waits] == ["own"]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        [Rec(20, 43, 3, device=1)],
+        # The record that the wait names is lost; an earlier one of the event is not the reason.
+        [Rec(20, 42, 3, pairing=8, device=1)],
+        # Its call is not recorded, so that it is unknown what was before it.
+        [Rec(20, 42, 77, pairing=9, device=1)],
+        [Rec(20, 42, None, pairing=9, device=1)],
+        # A stream, and a device, that ran nothing.
+        [Rec(33, 42, 3, pairing=9, device=1)],
+        [Rec(20, 42, 3, pairing=9, device=5)],
+    ],
+)
+def test_what_is_not_proved_keeps_its_place(tmp_path: Path, records: list[Rec]) -> None:
+    rank = bubbleviz.idle(synchronised(two_devices(tmp_path), records, [WAITED])).ranks[0]
+
+    assert rank.waits == ()
+    assert spent(rank) == {"stream or rank dependency": 500}
+
+
+def test_work_that_began_before_its_event_did_not_wait_for_it(tmp_path: Path) -> None:
+    kernels = [k(0, 100, 1), k(50, 900, 2, device=1, stream=20), k(600, 700, 5)]
+    calls = [c(-10, -5, 1), c(10, 15, 2), c(30, 32, 3, name=RECORD), c(50, 55, 5)]
+    file = synchronised(profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
+
+    assert bubbleviz.idle(file).ranks[0].waits == ()
+
+
+def test_work_whose_launch_is_unknown_proves_nothing(tmp_path: Path) -> None:
+    # It is unknown whether "lost" was launched before the record, and so what the event waited for.
+    kernels = [
+        k(0, 100, 1),
+        k(50, 300, 2, device=1, stream=20),
+        k(300, 500, 66, "lost", device=1, stream=20),
+        k(600, 700, 5),
+    ]
+    calls = [c(-10, -5, 1), c(10, 15, 2), c(30, 32, 3, name=RECORD), c(50, 55, 5)]
+    file = synchronised(profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
+
+    assert bubbleviz.idle(file).ranks[0].waits == ()
+
+
+def test_the_event_that_completes_last_is_what_a_stream_waits_for(tmp_path: Path) -> None:
+    kernels = [
+        k(0, 100, 1),
+        k(50, 400, 2, "shorter", device=1, stream=20),
+        k(60, 500, 6, "longer", device=1, stream=21),
+        k(600, 700, 5),
+    ]
+    calls = [
+        c(-10, -5, 1),
+        c(10, 11, 2),
+        c(12, 13, 6),
+        c(20, 21, 3, name=RECORD),
+        c(22, 23, 7, name=RECORD),
+        c(50, 55, 5),
+    ]
+    records = [Rec(20, 42, 3, device=1), Rec(21, 43, 7, device=1)]
+    waits = [Wait(41, 7, 43), Wait(43, 7, 42), Wait(45, 7, 99)]
+    file = synchronised(profile(tmp_path, kernels, calls), records, waits)
+
+    assert waits_of(bubbleviz.idle(file).ranks[0])[0][2:5] == ("longer", "compute", 400)
+
+
+def test_an_event_behind_a_wait_stands_for_what_that_waited_for(tmp_path: Path) -> None:
+    # Stream 30 runs nothing: it waits for stream 20, and records what stream 7 waits for.
+    calls = [
+        c(-10, -5, 1),
+        c(10, 15, 2),
+        c(20, 21, 3, name=RECORD),
+        c(30, 31, 6, name=RECORD),
+        c(50, 55, 5),
+    ]
+    kernels = [k(0, 100, 1), k(50, 500, 2, "root", device=1, stream=20), k(600, 700, 5)]
+    records = [Rec(20, 42, 3, device=1), Rec(30, 43, 6)]
+    waits = [Wait(25, 30, 42), Wait(41, 7, 43)]
+    file = synchronised(profile(tmp_path, kernels, calls), records, waits)
+
+    assert waits_of(bubbleviz.idle(file).ranks[0])[0][:4] == (
+        *("stream 7", "GPU 1 stream 20", "root", "compute"),
+    )
+
+
+def test_a_recorded_completion_counts_where_it_is_later(tmp_path: Path) -> None:
+    record = Rec(20, 42, 3, pairing=9, device=1, completed=550)
+
+    rank = bubbleviz.idle(synchronised(two_devices(tmp_path), [record], [WAITED])).ranks[0]
+
+    assert spent(rank) == {"blocked by communication": 450, "stream or rank dependency": 50}
+
+
+def test_a_graph_ends_with_its_last_kernel(tmp_path: Path) -> None:
+    kernels = [
+        k(0, 100, 1),
+        K(50 * US, 200 * US, 2, "on its stream", device=1, stream=20, graph_node=1),
+        K(60 * US, 500 * US, 2, "on another", device=1, stream=21, graph_node=2),
+        k(600, 700, 5),
+    ]
+    calls = [
+        c(-10, -5, 1),
+        c(10, 15, 2, name="cudaGraphLaunch"),
+        c(30, 32, 3, name=RECORD),
+        c(50, 55, 5),
+    ]
+    file = synchronised(profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
+
+    assert waits_of(bubbleviz.idle(file).ranks[0])[0][1:5] == (
+        *("GPU 1 stream 21", "on another", "compute", 400),
+    )
+
+
+def test_a_graph_waits_as_one(tmp_path: Path) -> None:
+    kernels = [
+        k(0, 100, 1),
+        k(50, 500, 2, device=1, stream=20),
+        K(600 * US, 650 * US, 5, "first node", graph_node=1),
+        K(660 * US, 700 * US, 5, "second node", graph_node=2),
+    ]
+    calls = [
+        c(-10, -5, 1),
+        c(10, 15, 2),
+        c(30, 32, 3, name=RECORD),
+        c(50, 55, 5, name="cudaGraphLaunch"),
+    ]
+    file = synchronised(profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
+
+    rank = bubbleviz.idle(file).ranks[0]
+
+    assert spent(rank) == {"blocked by compute": 400, "stream or rank dependency": 100 + 10}
+
+
+def test_a_window_holds_its_part_of_waits(tmp_path: Path) -> None:
+    file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED])
+    window = parse_window("time:300us-550us")
+
+    rank = bubbleviz.idle(file, window=window).ranks[0]
+
+    assert spent(rank) == {"blocked by communication": 200, "stream or rank dependency": 50}
+    assert waits_of(rank)[0][4:] == (200, 200, 200)
+
+
+@pytest.mark.parametrize(
+    "lost", ["eventSyncId", "globalPid", "correlationId", "syncType", "contextId", "greenContextId"]
+)
+def test_waits_of_other_versions_prove_the_same(tmp_path: Path, lost: str) -> None:
+    # Without the process of each wait, those of the only process are meant.
+    without = [f"{WAITS}.{lost}"]
+    if lost not in ("correlationId", "syncType"):
+        without.append(f"{RECORDS}.{lost}")
+    file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED], without=without)
+
+    report = bubbleviz.idle(file)
+
+    assert spent(report.ranks[0])["blocked by communication"] == 400
+    assert not any("waited" in limitation.what for limitation in report.limitations)
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        (WAITS, False),
+        (RECORDS, False),
+        *((f"{WAITS}.{column}", True) for column in ("start", "deviceId", "streamId", "eventId")),
+        *(
+            (f"{RECORDS}.{column}", True)
+            for column in ("deviceId", "streamId", "correlationId", "eventId")
+        ),
+        ("CUPTI_ACTIVITY_KIND_KERNEL.streamId", False),
+    ],
+)
+def test_without_a_column_that_is_needed_nothing_is_proved(
+    tmp_path: Path, lost: str, *, told: bool
+) -> None:
+    file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED], without=[lost])
+
+    report = bubbleviz.idle(file)
+
+    assert spent(report.ranks[0]) == {"stream or rank dependency": 500}
+    assert [rank.waits for rank in report.ranks] == [(), ()]
+    reasons = [note.reason for note in report.limitations if "waited" in note.what]
+    assert reasons == ([f"{file} lacks {lost}"] if told else [])
+
+
+def host_waits(folder: Path, name: str, wait: Wait, records: list[Rec] | None = None) -> ProvedWait:
+    """Return the wait of a host from 90 to 400, while the device is idle from 300 on."""
+    file = profile(
+        folder,
+        [k(0, 100, 1, "first"), k(100, 300, 2, "second", stream=20), k(500, 600, 5)],
+        [
+            c(-10, -5, 1),
+            c(10, 15, 2),
+            c(20, 21, 3, name=RECORD),
+            c(90, 400, 4, name=name),
+            c(480, 485, 5),
+        ],
+    )
+    rank = only(bubbleviz.idle(synchronised(file, records or [], [wait])))
+    assert spent(rank) == {"waiting": 100, "no host trace": 80, "launch": 20}
+    add_up(rank)
+    (found,) = rank.waits
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "wait", "work", "stream"),
+    [
+        ("cudaStreamSynchronize_v3020", Wait(91, 7, correlation=4), "first", "stream 7"),
+        ("cudaStreamSynchronize_v3020", Wait(91, 20, correlation=4), "second", "stream 20"),
+        ("cudaDeviceSynchronize_v3020", Wait(91, correlation=4), "second", "stream 20"),
+        ("cudaEventSynchronize_v3020", Wait(91, event=42, correlation=4), "second", "stream 20"),
+    ],
+)
+def test_what_a_host_waited_for_is_named(
+    tmp_path: Path, name: str, wait: Wait, work: str, stream: str
+) -> None:
+    found = host_waits(tmp_path, name, wait, [Rec(20, 42, 3)])
+
+    assert (found.waiting, found.work, found.stream) == (f"host, {name[:-6]}", work, stream)
+    assert (found.waits, found.idle_ns, found.blocked_ns) == (1, 100 * US, 100 * US)
+
+
+def test_a_host_that_waits_for_what_is_unknown_is_not_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not enough values"):
+        host_waits(tmp_path, "cudaEventSynchronize", Wait(91, event=43, correlation=4))
+
+
+def test_the_same_input_gives_the_same_waits(tmp_path: Path) -> None:
+    file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED])
+
+    assert bubbleviz.idle(file).ranks[0].waits == bubbleviz.idle(file).ranks[0].waits
+
+
+def test_the_outputs_say_who_waited_for_what(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(synchronised(two_devices(tmp_path), [RECORDED], [WAITED]))
+
+    assert main(["idle", file, "--json", "-"]) == 0
+    rank, other = json.loads(capsys.readouterr().out)["ranks"]
+    assert main(["idle", file]) == 0
+    screen = capsys.readouterr().out
+    assert main(["idle", file, "-v", "--svg", "-"]) == 0
+    picture = capsys.readouterr().out
+
+    assert other["waits"] == []
+    assert rank["waits"] == [
+        {
+            "waiting": "stream 7",
+            "stream": "GPU 1 stream 20",
+            "work": NCCL,
+            "kind": "communication",
+            "waits": 1,
+            "blocked_ns": 400 * US,
+            "without_compute_ns": 400 * US,
+            "idle_ns": 400 * US,
+        }
+    ]
+    assert (rank["awaited_communication_ns"], rank["awaited_copy_ns"]) == (0, 0)
+    assert "What they waited for, as far as it is proved" in screen
+    assert "proved: 80.00 % of the idle time" in screen
+    assert "blocked by communication  57.1" in picture
+    assert ACTIVITIES["blocked by communication"] in picture
+    report = bubbleviz.idle(file)
+    assert isinstance(report, NotebookIdleReport)
+    assert "GPU 1 stream 20" in report._repr_html_()

@@ -1,0 +1,98 @@
+"""Adds recorded CUDA events and waits to small exports of nsys; times in microseconds."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.idle_runs import US
+from tests.support.nsys_exports import global_id
+
+#: What CUPTI writes for no stream and no event.
+NONE = (1 << 32) - 1
+WAITS, RECORDS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+_TABLES = f"""
+CREATE TABLE {WAITS} (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+  contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL,
+  correlationId INTEGER, globalPid INTEGER, deprecatedSyncType INTEGER, syncType INTEGER NOT NULL,
+  eventId INTEGER NOT NULL, eventSyncId INTEGER);
+CREATE TABLE {RECORDS} (timestamp INTEGER, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
+  greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
+  eventId INTEGER NOT NULL, eventSyncId INTEGER);
+"""
+
+
+@dataclass(frozen=True)
+class Rec:
+    """A record of an event; its call is that of its correlation id."""
+
+    stream: int
+    event: int
+    correlation: int | None
+    pairing: int | None = None
+    device: int = 0
+    pid: int = 1
+    completed: int = 0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A wait of a stream, or of a host, at a time."""
+
+    start: int
+    stream: int = NONE
+    event: int = NONE
+    correlation: int | None = None
+    pairing: int | None = None
+    device: int = 0
+    pid: int = 1
+
+
+def synchronised(
+    file: Path,
+    records: Sequence[Rec] = (),
+    waits: Sequence[Wait] = (),
+    *,
+    without: Sequence[str] = (),
+) -> Path:
+    """Add tables of records and waits to an export, and return it.
+
+    Args:
+        file: of the export.
+        records: rows of the one.
+        waits: rows of the other.
+        without: tables, and columns as ``TABLE.column``, to drop again.
+    """
+    with closing(sqlite3.connect(file)) as db:
+        db.executescript(_TABLES)
+        db.executemany(
+            f"INSERT INTO {RECORDS} VALUES (?,?,1,0,?,?,?,?,?)",
+            [
+                (
+                    *(r.completed * US, r.device, r.stream, r.correlation, global_id(r.pid)),
+                    *(r.event, r.pairing),
+                )
+                for r in records
+            ],
+        )
+        db.executemany(
+            f"INSERT INTO {WAITS} VALUES (?,?,?,1,NULL,?,?,?,NULL,2,?,?)",
+            [
+                (
+                    *(w.start * US, w.start * US + 500, w.device, w.stream, w.correlation),
+                    *(global_id(w.pid), w.event, w.pairing),
+                )
+                for w in waits
+            ],
+        )
+        for name in without:
+            table, _, column = name.partition(".")
+            statement = (
+                f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}"
+            )
+            db.execute(statement)
+        db.commit()
+    return file
