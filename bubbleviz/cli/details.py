@@ -18,7 +18,10 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import nearest, one_line
 
 #: Of every command: the tables that it prints, in their order.
-OF_ANALYZE = (*("ratios", "ranks", "causes", "communication", "operations", "clocks", "coverage"),)
+OF_ANALYZE = (
+    *("ratios", "ranks", "causes", "communication", "operations", "slowdown"),
+    *("clocks", "coverage"),
+)
 ALL = "all"
 _OPTIONS = frozenset({"-v", "--details"})
 _WORDS = frozenset({*OF_ANALYZE, ALL})

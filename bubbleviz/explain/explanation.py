@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from bubbleviz.align.run import Run
@@ -17,12 +19,16 @@ from bubbleviz.explain.dependencies import Dependencies, dependencies_of, inputs
 from bubbleviz.explain.graph import graph_of
 from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
+from bubbleviz.explain.slowdown_source import SlowdownSource
 from bubbleviz.explain.what_if import WhatIf, what_if
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
+
+if TYPE_CHECKING:  # most reports hold no slowdowns, which take long to load
+    from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 
 #: Iterations with more operations than this are not replayed: it takes seconds.
 MOST_OPERATIONS = 500_000
@@ -42,6 +48,8 @@ class Explanation:
         what_if: the typical iteration under some changes; empty where they are unknown.
         no_path_reason: why these are unknown, where nothing else in the report gives the reason;
             else empty.
+        slowdown_source: what slowdowns over all iterations are worked out from; None in a report
+            that has none.
     """
 
     causes: CauseTimes
@@ -52,6 +60,15 @@ class Explanation:
     path: CriticalPath | None
     what_if: tuple[WhatIf, ...]
     no_path_reason: str = ""
+    slowdown_source: SlowdownSource | None = None
+
+    @property
+    def slowdowns(self) -> Slowdowns | None:
+        """What stragglers cost over all averaged iterations; None where that is unknown.
+
+        It is worked out when it is first asked for, which takes seconds for a million operations.
+        """
+        return None if self.slowdown_source is None else self.slowdown_source.slowdowns
 
 
 def explain(run: Run, counts: Counts) -> Explanation:
@@ -89,6 +106,15 @@ def explain(run: Run, counts: Counts) -> Explanation:
         path,
         changes,
         reason,
+        SlowdownSource(
+            operations,
+            run.ranks,
+            dependencies,
+            receives,
+            run.collectives,
+            averaged,
+            _no_replay_reason(run, dependencies, shown),
+        ),
     )
 
 
@@ -129,6 +155,12 @@ def _no_path_reason(run: Run, dependencies: Dependencies, shown: Iteration) -> s
             f"iteration {shown.name} holds {counted(count, 'operation')}; at most "
             f"{MOST_OPERATIONS:,} are replayed"
         )
+    return _unordered_reason(run, dependencies, shown)
+
+
+def _unordered_reason(run: Run, dependencies: Dependencies, shown: Iteration) -> str:
+    """Return why it is unknown what operations of an iteration wait for; empty where it is not."""
+    of_iteration = run.operations.iteration == shown.index
     if _stages_contradicted(run):
         return "the order of stages contradicts the data dependencies that they rest on"
     stages = {run.ranks[rank.rank].stage for rank in shown.ranks}
@@ -138,6 +170,17 @@ def _no_path_reason(run: Run, dependencies: Dependencies, shown: Iteration) -> s
         unknown = "stages" if None in stages else "microbatches"
         return f"dependencies between ranks are unknown, since {unknown} are unknown"
     return ""
+
+
+def _no_replay_reason(run: Run, dependencies: Dependencies, shown: Iteration | None) -> str:
+    """Return why iterations cannot be replayed over all ranks; empty where they can."""
+    if shown is None or not shown.averaged:
+        return "no complete training iteration was recorded"
+    if not _comparable(shown):
+        return "the ranks share no clock"
+    if not run.paired:
+        return "it is unknown which iterations of the ranks are one"
+    return _unordered_reason(run, dependencies, shown)
 
 
 def _path(

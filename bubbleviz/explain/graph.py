@@ -99,7 +99,7 @@ def graph_of(
     order = np.lexsort((rows, operations.end_ns[rows], start_ns))
     rows, start_ns = rows[order], start_ns[order]
     rank, end_ns = operations.rank[rows], operations.end_ns[rows]
-    start_ns, end_ns = _side_by_side(rank, start_ns, end_ns)
+    start_ns, end_ns = one_at_a_time(rank, start_ns, end_ns)
     by_rank = np.lexsort((np.arange(len(rows)), rank))
     next_to = rank[by_rank[1:]] == rank[by_rank[:-1]]
     before = np.full((3, len(rows)), NONE, np.int64)
@@ -130,8 +130,10 @@ def graph_of(
     return Graph(rows, rank, start_ns, busy_ns, before, transfer_ns, delay_ns, delays)
 
 
-def _side_by_side(rank: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+def one_at_a_time(rank: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
     """Return times in which no two operations of a rank overlap: each continues where others end.
+
+    Operations of a rank stand in order of their start.
 
     ::
 

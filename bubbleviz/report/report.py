@@ -32,6 +32,7 @@ from bubbleviz.report.restrictions import restrictions_of
 
 if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
     from bubbleviz.explain.alternatives import Alternatives
+    from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 
 SCHEMA = "bubbleviz.report/1"
 #: Where unattributed compute can move a ratio by more than this, its lower bound is beside it; and
@@ -99,6 +100,14 @@ class Report:
     def bubbles(self) -> Bubbles:
         """The idle intervals in the headline's windows, with their causes."""
         return self.explanation.bubbles
+
+    @property
+    def slowdowns(self) -> Slowdowns | None:
+        """What stragglers cost over all averaged iterations; None where that is unknown.
+
+        It is worked out when it is first asked for, which takes seconds for a million operations.
+        """
+        return self.explanation.slowdowns
 
     @property
     def single_stage(self) -> bool:

@@ -6,6 +6,7 @@ from bubbleviz.explain.slowdown.meetings import with_meetings
 from bubbleviz.explain.slowdown.point_to_point import point_to_point_of
 from bubbleviz.explain.slowdown.recorded_order import recorded_order
 from bubbleviz.explain.slowdown.replay import Order
+from bubbleviz.explain.slowdown.scenarios import scenarios_of
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns, slowdowns_of
 from bubbleviz.explain.slowdown.work import Work
 
@@ -26,4 +27,6 @@ def recorded_slowdowns(work: Work) -> Slowdowns | None:
     Args:
         work: of all ranks; meetings that it has are dropped.
     """
-    return slowdowns_of(*recorded(work))
+    work, order = recorded(work)
+    scenarios = scenarios_of(work, order)
+    return None if scenarios is None else slowdowns_of(scenarios, order)

@@ -39,14 +39,17 @@ class Scenarios:
         replay: of it.
         own_ns: how long each row took itself (see :attr:`Work.own_ns`).
         ideal_ns: how long it takes in an ideal iteration.
-        original: mean length of the replayed iterations in ns, without launch delays.
-        ideal: likewise, of ideal ones.
+        early_ns: how much each starts before all that it follows has ended, as a negative number:
+            operations can begin with work that needs no input.
+        lengths_ns: of each iteration at its own times, without launch delays.
+        ideal_lengths_ns: of ideal ones.
     """
 
     work: Work
     replay: Replay
     own_ns: Ints
     ideal_ns: Ints
+    early_ns: Ints
     lengths_ns: Ints
     ideal_lengths_ns: Ints
 
@@ -84,7 +87,9 @@ class Scenarios:
         """
         step = max(1, _AT_ONCE // (len(self.work) + 1))
         means = [
-            self.replay.lengths_ns(np.stack(own_ns[low : low + step], axis=1)).mean(axis=0)
+            self.replay.lengths_ns(np.stack(own_ns[low : low + step], axis=1), self.early_ns).mean(
+                axis=0
+            )
             for low in range(0, len(own_ns), step)
         ]
         return np.concatenate(means) if means else np.zeros(0)
@@ -109,20 +114,22 @@ class Scenarios:
         return [float((ns - self.ideal) / lost) if lost else None for ns in self.put_back(sets)]
 
 
-def scenarios_of(work: Work, order: Order) -> Scenarios | None:
+def scenarios_of(work: Work, order: Order, early_ns: Ints | None = None) -> Scenarios | None:
     """Return the replay of work and of its ideal; None where no iteration can be replayed.
 
     Args:
         work: of all ranks.
         order: what each of its rows follows.
+        early_ns: see :class:`Scenarios`; None for nothing.
     """
     replay = replay_of(work, order)
     if not len(replay.iterations):
         return None
     own_ns = work.own_ns
     ideal_ns = ideal_times(work, own_ns)
-    lengths_ns = replay.lengths_ns(np.stack((own_ns, ideal_ns), axis=1))
-    return Scenarios(work, replay, own_ns, ideal_ns, lengths_ns[:, 0], lengths_ns[:, 1])
+    early_ns = np.zeros(len(work), np.int64) if early_ns is None else early_ns
+    lengths_ns = replay.lengths_ns(np.stack((own_ns, ideal_ns), axis=1), early_ns)
+    return Scenarios(work, replay, own_ns, ideal_ns, early_ns, lengths_ns[:, 0], lengths_ns[:, 1])
 
 
 def ideal_times(work: Work, own_ns: Ints) -> Ints:

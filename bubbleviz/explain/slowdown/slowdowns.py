@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.explain.slowdown.measured import delays_of, measured_ns
 from bubbleviz.explain.slowdown.replay import Order
-from bubbleviz.explain.slowdown.scenarios import Scenarios, scenarios_of
+from bubbleviz.explain.slowdown.scenarios import Scenarios
 from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of
@@ -77,16 +77,16 @@ class Slowdowns:
     replay_error: ReplayError
 
 
-def slowdowns_of(work: Work, order: Order) -> Slowdowns | None:
-    """Return the slowdowns of work; None where there is none, or nothing orders it.
+def slowdowns_of(scenarios: Scenarios, order: Order) -> Slowdowns | None:
+    """Return the slowdowns of work; None where it takes no time.
 
     Args:
-        work: of all ranks.
+        scenarios: its replay.
         order: what each of its rows follows.
     """
-    scenarios = scenarios_of(work, order)
-    if scenarios is None or not scenarios.ideal:
+    if not scenarios.ideal:
         return None
+    work = scenarios.work
     names = [kind.phase for kind in work.kinds]
     phases = sorted(set(names))
     phase = np.array([phases.index(name) for name in names], np.int64)[work.kind]

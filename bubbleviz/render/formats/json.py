@@ -101,6 +101,7 @@ def document(report: Report) -> dict[str, Any]:
         "schedule": _recognition(report.schedule),
         "plan": _recognition(report.plan),
         **_explained(report),
+        "slowdown": _slowdown(report),
         "coverage": [asdict(rank) for rank in report.coverage],
         "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
         "limitations": [limitation.entry for limitation in report.limitations],
@@ -210,6 +211,18 @@ def _explained(report: Report) -> dict[str, Any]:
         "what_if": [asdict(change) for change in explanation.what_if],
         "alternatives": _alternatives(report),
         "longest_bubbles": [_bubble(report, bubble) for bubble in longest_bubbles(report)],
+    }
+
+
+def _slowdown(report: Report) -> dict[str, Any] | None:
+    """Return what stragglers cost over all averaged iterations."""
+    slowdowns = report.slowdowns
+    if slowdowns is None:
+        return None
+    return {
+        **{field.name: getattr(slowdowns, field.name) for field in fields(slowdowns)},
+        "by_link": {f"{source}-{target}": s for (source, target), s in slowdowns.by_link.items()},
+        "replay_error": asdict(slowdowns.replay_error),
     }
 
 

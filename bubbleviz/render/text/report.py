@@ -14,6 +14,7 @@ from bubbleviz.render.text.profiles import clocks, coverage
 from bubbleviz.render.text.ranks import ranks
 from bubbleviz.render.text.ratios import ratios
 from bubbleviz.render.text.schedules import orders
+from bubbleviz.render.text.slowdowns import slowdowns
 from bubbleviz.render.text.times import critical_path, phase_times
 from bubbleviz.render.text.what_if import alternatives, what_if
 
@@ -42,6 +43,7 @@ def sections(report: Report, view: View, width: int = WIDTH) -> Iterator[Rendera
     yield from critical_path(report)
     yield from what_if(report)
     yield from alternatives(report)
+    yield from slowdowns(report)
     yield from not_averaged(report)
     yield from clocks(report)
     yield from coverage(report)
@@ -105,6 +107,10 @@ def _listed_operations(report: Report, _view: View, _width: int) -> Iterator[Ren
     yield from alternatives(report)
 
 
+def _listed_slowdowns(report: Report, _view: View, _width: int) -> Iterator[RenderableType]:
+    yield from slowdowns(report)
+
+
 def _listed_clocks(report: Report, _view: View, _width: int) -> Iterator[RenderableType]:
     yield from clocks(report)
 
@@ -121,6 +127,7 @@ _TABLES: Mapping[str, Callable[[Report, View, int], Iterator[RenderableType]]] =
     "causes": _listed_causes,
     "communication": _listed_communication,
     "operations": _listed_operations,
+    "slowdown": _listed_slowdowns,
     "clocks": _listed_clocks,
     "coverage": _listed_coverage,
 }

@@ -1,0 +1,63 @@
+"""Slowdowns of a run: worked out when they are first asked for, since they take seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.receives import Receives
+from bubbleviz.explain.slowdown.measured import delays_of
+from bubbleviz.explain.slowdown.replay import Order
+from bubbleviz.explain.slowdown.run_order import run_order
+from bubbleviz.explain.slowdown.run_work import (
+    computing_rows,
+    messages_of,
+    outside_operations,
+    run_work,
+)
+from bubbleviz.explain.slowdown.scenarios import Scenarios, scenarios_of
+from bubbleviz.explain.slowdown.work import COMPUTING, Work
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import Bools
+from bubbleviz.model.operations import Operations, Rank
+
+
+def work_of_run(
+    operations: Operations,
+    ranks: Sequence[Rank],
+    dependencies: Dependencies,
+    receives: Receives,
+    collectives: CollectiveIntervals,
+    included: Bools,
+) -> tuple[Work, Order]:
+    """Return what ranks did in some iterations, and what each row of it follows.
+
+    Args:
+        operations: of all ranks.
+        ranks: by number.
+        dependencies: between operations.
+        receives: of these.
+        collectives: of all ranks.
+        included: of each iteration, whether it is wanted.
+    """
+    rows = computing_rows(operations, included)
+    chosen = np.zeros(len(operations), bool)
+    chosen[rows] = True
+    messages = messages_of(operations, dependencies, receives, chosen)
+    beside = outside_operations(collectives, operations, included)
+    work = run_work(operations, ranks, rows, messages, beside)
+    return work, run_order(work, rows, messages, len(operations))
+
+
+def scenarios_of_run(work: Work, order: Order) -> Scenarios | None:
+    """Return the replay of a run's work; None where none of it can be replayed.
+
+    Args:
+        work: of all ranks.
+        order: what each of its rows follows.
+    """
+    early_ns = np.minimum(delays_of(work, order), 0)
+    early_ns[~np.isin(work.role, COMPUTING)] = 0
+    return scenarios_of(work, order, early_ns)

@@ -1,0 +1,257 @@
+"""Work of a run: its operations, the messages between them, and its collectives, as one table.
+
+A message is a send from the end of its producer, or the start of the send's kernel, and a receive
+that meets it; where no receive is known, the consumer just follows its producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bubbleviz.align.arrivals import arrivals
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.graph import one_at_a_time
+from bubbleviz.explain.receives import Receives
+from bubbleviz.explain.slowdown.work import Kind, Role, Work
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import first_of_each, groups_of
+from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.values import frozen
+
+_ROLES = {
+    Phase.F: Role.FORWARD,
+    Phase.B: Role.BACKWARD,
+    Phase.BW: Role.BACKWARD,
+    Phase.OPTIMIZER: Role.OPTIMIZER,
+}
+#: Kinds of messages, which stand after the phases.
+_MESSAGES = (
+    Kind("SEND_F", Role.SEND_F, "forward transfers"),
+    Kind("RECV_F", Role.RECV_F, "forward transfers"),
+    Kind("SEND_B", Role.SEND_B, "backward transfers"),
+    Kind("RECV_B", Role.RECV_B, "backward transfers"),
+)
+
+
+@frozen
+class Messages(Table):
+    """What operations take from other ranks.
+
+    Attributes:
+        consumer: row of the operations.
+        producer: likewise.
+        forward: whether activations move, and no gradients.
+        receive_start_ns: start of the receive; meaningless where it is not ``seen``.
+        receive_end_ns: its end.
+        send_start_ns: start of the send, no earlier than the end of the producer.
+        send_end_ns: its end.
+        seen: whether a receive shows how long data moved.
+    """
+
+    consumer: Ints
+    producer: Ints
+    forward: Bools
+    receive_start_ns: Ints
+    receive_end_ns: Ints
+    send_start_ns: Ints
+    send_end_ns: Ints
+    seen: Bools
+
+
+def messages_of(
+    operations: Operations, dependencies: Dependencies, receives: Receives, chosen: Bools
+) -> Messages:
+    """Return what operations take from other ranks in their iteration.
+
+    Args:
+        operations: of all ranks.
+        dependencies: between these.
+        receives: of operations.
+        chosen: operations between which messages are wanted.
+    """
+    consumer, producer = dependencies.after, dependencies.before
+    wanted = dependencies.remote & chosen[consumer] & chosen[producer]
+    wanted &= operations.iteration[consumer] == operations.iteration[producer]
+    consumer, producer = consumer[wanted], producer[wanted]
+    at = np.full(len(operations), NONE, np.int64)
+    at[receives.operation] = np.arange(len(receives))
+    receive = at[consumer]
+    # An overlapped pair takes two results; its last receive is that of the later one.
+    latest = first_of_each(consumer, -operations.end_ns[producer])
+    last = np.zeros(len(consumer), bool)
+    last[latest] = True
+    # What began after its consumer brought it nothing.
+    began_ns = np.append(receives.start_ns, 0)[receive]
+    last &= began_ns <= operations.end_ns[consumer] - operations.busy_ns[consumer]
+    receive = np.where(last, receive, NONE)
+    seen = receive != NONE
+    send = arrivals(operations).send[producer]
+    sent = (send != NONE) & (operations.has_span[send] == 1)
+    produced_ns = operations.end_ns[producer]
+    end_ns = np.append(receives.end_ns, 0)[receive]
+    send_start_ns = np.where(sent, operations.start_ns[send], produced_ns)
+    return Messages(
+        consumer=consumer,
+        producer=producer,
+        forward=_forward(operations, consumer, producer),
+        receive_start_ns=np.append(receives.start_ns, 0)[receive],
+        receive_end_ns=end_ns,
+        send_start_ns=np.maximum(send_start_ns, produced_ns),
+        send_end_ns=np.maximum(np.where(sent, operations.end_ns[send], end_ns), produced_ns),
+        seen=seen,
+    )
+
+
+def _forward(operations: Operations, consumer: Ints, producer: Ints) -> Bools:
+    """Return which messages carry activations; of two overlapped pairs the stages tell."""
+    phase, stage = operations.phase, operations.virtual_stage
+    both = (phase[consumer] == Phase.FB) & (phase[producer] == Phase.FB)
+    forward = (phase[consumer] == Phase.F) | (phase[producer] == Phase.F)
+    return np.where(both, stage[producer] < stage[consumer], forward)
+
+
+def run_work(
+    operations: Operations,
+    ranks: Sequence[Rank],
+    rows: Ints,
+    messages: Messages,
+    collectives: CollectiveIntervals,
+) -> Work:
+    """Return operations, then the sends and receives that are seen, then collectives.
+
+    Args:
+        operations: of all ranks, in order of (rank, start).
+        ranks: by number.
+        rows: of the operations that compute.
+        messages: between these.
+        collectives: of the same iterations; a rank has one row of each.
+    """
+    start_ns, end_ns = _times(operations, rows)
+    seen = messages.take(messages.seen)
+    pair = np.arange(len(seen))
+    count = len(collectives)
+    owner = np.concatenate((rows, seen.producer, seen.consumer, np.full(count, NONE)))
+    operation = owner[: len(owner) - count]
+    none = np.full(count, NONE, np.int64)
+    rank = np.concatenate((operations.rank[operation], collectives.rank))
+    kinds, of_collective = _kinds(collectives, ranks)
+    first = len(Phase)
+    return Work(
+        rank=rank,
+        stage=np.array([NONE if r.stage is None else r.stage for r in ranks], np.int64)[rank],
+        replica=np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)[
+            rank
+        ],
+        iteration=np.concatenate((operations.iteration[operation], collectives.iteration)),
+        kind=np.concatenate(
+            (
+                operations.phase[rows],
+                np.where(seen.forward, first, first + 2),
+                np.where(seen.forward, first + 1, first + 3),
+                first + len(_MESSAGES) + of_collective,
+            )
+        ).astype(np.int64),
+        microbatch=np.concatenate((operations.microbatch[operation], none)),
+        chunk=np.concatenate((operations.chunk[operation], none)),
+        virtual_stage=np.concatenate((operations.virtual_stage[operation], none)),
+        start_ns=np.concatenate(
+            (start_ns, seen.send_start_ns, seen.receive_start_ns, collectives.start_ns)
+        ),
+        end_ns=np.concatenate((end_ns, seen.send_end_ns, seen.receive_end_ns, collectives.end_ns)),
+        meeting=np.concatenate(
+            (
+                np.full(len(rows), NONE),
+                pair,
+                pair,
+                np.where(collectives.meeting == NONE, NONE, len(pair) + collectives.meeting),
+            )
+        ).astype(np.int64),
+        kinds=(
+            *(Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase),
+            *_MESSAGES,
+            *kinds,
+        ),
+    )
+
+
+def _times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
+    """Return when operations of one rank after the other began and ended, waiting not counted."""
+    start_ns, end_ns = operations.end_ns[rows] - operations.busy_ns[rows], operations.end_ns[rows]
+    order = np.lexsort((end_ns, start_ns, operations.rank[rows]))
+    times = one_at_a_time(operations.rank[rows][order], start_ns[order], end_ns[order])
+    start_ns[order], end_ns[order] = times
+    return start_ns, end_ns
+
+
+def computing_rows(operations: Operations, included: Bools) -> Ints:
+    """Return the operations that compute in some iterations.
+
+    Args:
+        operations: of all ranks.
+        included: of each iteration, whether it is wanted.
+    """
+    wanted = np.isin(operations.phase, COMPUTE) & (operations.has_span == 1)
+    wanted &= (operations.iteration >= 0) & (operations.cut == 0)
+    return np.flatnonzero(wanted & np.append(included, False)[operations.iteration])
+
+
+def outside_operations(
+    collectives: CollectiveIntervals, operations: Operations, included: Bools
+) -> CollectiveIntervals:
+    """Return collectives of some iterations that run beside what computes, one row a rank and one.
+
+    What runs inside the span of its own operation is a part of that. Pieces become one.
+
+    Args:
+        collectives: of all ranks.
+        operations: of these.
+        included: of each iteration, whether it is wanted.
+    """
+    wanted = np.append(included, False)[collectives.iteration]
+    owner = collectives.operation
+    own = (owner != NONE) & np.isin(np.append(operations.phase, NONE)[owner], COMPUTE)
+    own &= np.append(operations.has_span, 0)[owner] == 1
+    own &= collectives.start_ns >= np.append(operations.start_ns, 0)[owner]
+    own &= collectives.end_ns <= np.append(operations.end_ns, 0)[owner]
+    kept = collectives.take(wanted & ~own)
+    alone = np.where(kept.meeting == NONE, np.arange(len(kept)), NONE)
+    pieces = groups_of(kept.rank, kept.meeting, alone)
+    start_ns, end_ns = group_extents(pieces.of_row, len(pieces), kept.start_ns, kept.end_ns)
+    order = np.argsort(pieces.first)
+    whole = kept.take(pieces.first[order])
+    return whole.changed(start_ns=start_ns[order], end_ns=end_ns[order])
+
+
+def _kinds(
+    collectives: CollectiveIntervals, ranks: Sequence[Rank]
+) -> tuple[tuple[Kind, ...], Ints]:
+    """Return the kinds of collectives, and that of each.
+
+    Those of one kind do the same work: one of NCCL's operations, the n-th of its members on their
+    ranks, over several stages or one, and over several replicas or one.
+    """
+    if not len(collectives):
+        return (), np.empty(0, np.int64)
+    stage = np.array([NONE if r.stage is None else r.stage for r in ranks], np.int64)
+    replica = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
+    alone = collectives.meeting == NONE
+    number = np.where(alone, -2 - np.arange(len(collectives)), collectives.meeting)
+    meetings = groups_of(number)
+    spans = []
+    for place in (stage[collectives.rank], replica[collectives.rank]):
+        low, high = group_extents(meetings.of_row, len(meetings), place, place)
+        spans.append((low != high).astype(np.int64)[meetings.of_row])
+    kinds = groups_of(collectives.kind, *spans, collectives.order)
+    names = ["collective", *(name or "collective" for name in collectives.kinds)]
+    return (
+        tuple(
+            Kind(f"{names[kind + 1]} {number}", Role.COLLECTIVE, names[kind + 1])
+            for number, kind in enumerate(collectives.kind[kinds.first].tolist())
+        ),
+        kinds.of_row,
+    )
