@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bubbleviz.render.palette import ACTIVITIES
 from tests.support.idle_runs import US, add_up, c, k, only, spent
 from tests.support.nsys_exports import K, M, profile
 from tests.support.synchronised_exports import RECORDS, WAITS, Rec, Wait, synchronised
+from tests.support.torch_traces import traces_of
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 RECORD, WAIT = "cudaEventRecord", "cudaStreamWaitEvent"
@@ -466,6 +468,61 @@ def test_without_a_column_that_is_needed_nothing_is_proved(
     assert [rank.waits for rank in report.ranks] == [(), ()]
     reasons = [note.reason for note in report.limitations if "waited" in note.what]
     assert reasons == ([f"{file} lacks {lost}"] if told else [])
+
+
+@pytest.mark.parametrize("records", [True, False])
+@pytest.mark.parametrize("device", [0, 1])
+def test_traces_of_pytorch_prove_the_same(tmp_path: Path, device: int, *, records: bool) -> None:
+    record = Rec(20, 42, 3, pairing=9, device=device)
+    file = synchronised(two_devices(tmp_path, device=device), [record], [WAITED])
+    (trace,) = traces_of(file, tmp_path, records=records)
+
+    rank, expected = (bubbleviz.idle(path).ranks[0] for path in (trace, file))
+
+    if device and not records:
+        # A wait tells its event's record on its own device only.
+        assert spent(rank) == {"stream or rank dependency": 500}
+    else:
+        assert rank.waits == expected.waits != ()
+        assert (spent(rank), rank.awaited) == (spent(expected), expected.awaited)
+    add_up(rank)
+
+
+def test_a_trace_whose_waits_tell_nothing_proves_nothing(tmp_path: Path) -> None:
+    file = synchronised(two_devices(tmp_path), [], [WAITED, Wait(45, 7, 42, None)])
+    (trace,) = traces_of(file, tmp_path)
+    document = json.loads(gzip.decompress(trace.read_bytes()))
+    event = {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "ts": 0.5}
+    odd = {"stream": "x", "wait_on_stream": [], "wait_on_cuda_event_id": 1 << 70}
+    document["traceEvents"] += [event, {**event, "args": odd}]
+    trace.write_bytes(gzip.compress(json.dumps(document).encode()))
+
+    rank = bubbleviz.idle(trace).ranks[0]
+
+    assert (rank.waits, spent(rank)) == ((), {"stream or rank dependency": 500})
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_a_host_of_a_trace_waits_for_known_work(tmp_path: Path, *, records: bool) -> None:
+    file = profile(
+        tmp_path,
+        [k(0, 100, 1, "first"), k(100, 300, 2, "second", stream=20), k(500, 600, 5)],
+        [
+            c(-10, -5, 1),
+            c(10, 15, 2),
+            c(20, 21, 3, name=RECORD),
+            c(90, 400, 4, name="cudaEventSynchronize"),
+            c(480, 485, 5),
+        ],
+    )
+    synchronised(file, [Rec(20, 42, 3, 9)], [Wait(91, event=42, correlation=4, pairing=9)])
+    (trace,) = traces_of(file, tmp_path, records=records)
+
+    (wait,) = only(bubbleviz.idle(trace)).waits
+
+    assert (wait.waiting, wait.work, wait.stream) == (
+        *("host, cudaEventSynchronize", "second", "stream 20"),
+    )
 
 
 def host_waits(folder: Path, name: str, wait: Wait, records: list[Rec] | None = None) -> ProvedWait:

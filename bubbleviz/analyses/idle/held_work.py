@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -125,24 +125,29 @@ def waiting_of(found: Synchronisation, records: RecordTimes, work: Launched) -> 
     )
     stream, record_stream, wait_stream = stream_numbers(*places)
     known = work.call != NONE
-    times = (work.launched_ns[known], called_ns, waits.start_ns)
+    if not known.any():
+        return nothing_proved()
     streams = 1 + max(int(n.max(initial=NONE)) for n in (stream, record_stream, wait_stream))
-    line = line_of(streams, _extent(times))
-    order = StreamOrder.of(stream, activities.start_ns, work.launched_ns, known, line)
+    extent_ns = _extent(work.launched_ns[known])
+    order = StreamOrder.of(
+        stream, activities.start_ns, work.launched_ns, known, line_of(streams, extent_ns)
+    )
     record = record_of_each(made, called_ns, waits)
+    # Before the first launch and after the last all times are alike.
+    called_ns, waited_ns = (np.clip(t, *extent_ns) for t in (called_ns, waits.start_ns))
     own = is_stream_wait(waits)
-    runs = StreamWaitRuns.of(order, np.where(own, wait_stream, NONE), waits.start_ns, record)
+    runs = StreamWaitRuns.of(order, np.where(own, wait_stream, NONE), waited_ns, record)
     done_ns, closing = same_launch(work.call.astype(np.int64), activities.end_ns)
     completed = completions_of(made, record_stream, called_ns, order, done_ns, closing, runs)
     held = _held(order, runs, completed, done_ns, work)
     by = np.append(completed.by, NONE)[record]
     # A host that waits for no event waits for a stream, or for all of a device.
     of_stream = np.flatnonzero((waits.event == NONE) & (wait_stream != NONE))
-    by[of_stream] = _last_work(order, closing, wait_stream[of_stream], waits.start_ns[of_stream])
+    by[of_stream] = _last_work(order, closing, wait_stream[of_stream], waited_ns[of_stream])
     of_device = np.flatnonzero((waits.event == NONE) & (waits.stream == NONE))
     by[of_device] = _last_of_device(
         order, closing, done_ns, (places[0][0], stream), places[2][0][of_device],
-        waits.start_ns[of_device],
+        waited_ns[of_device],
     )  # fmt: skip
     return Waiting(held, _host_waits(waits, np.where(own, NONE, by)), found.streams)
 
@@ -158,11 +163,9 @@ class _Ranks:
         return looked_up(keys, np.arange(len(self._process)), (process, device))
 
 
-def _extent(times: Sequence[Ints]) -> tuple[int, int]:
-    present = [time_ns for time_ns in times if len(time_ns)]
-    if not present:
-        return 0, 0
-    return min(int(t.min()) for t in present), max(int(t.max()) for t in present)
+def _extent(launched_ns: Ints) -> tuple[int, int]:
+    """Return times just before the first launch and just after the last."""
+    return int(launched_ns.min()) - 1, int(launched_ns.max()) + 1
 
 
 def _held(

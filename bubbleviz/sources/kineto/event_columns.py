@@ -18,13 +18,16 @@ from bubbleviz.sources.kineto.events import (
     LASTING,
     OPERATOR,
     PHASES,
+    RECORD,
     SAME_AS,
     UNUSED,
+    WAIT,
     CollectiveArgs,
     CollectiveEvent,
     ExactKinetoEvent,
     KinetoArgs,
     KinetoEvent,
+    SynchronisationEvent,
 )
 from bubbleviz.sources.trace_events.columns import ThreadName, columns_of
 
@@ -33,6 +36,8 @@ THREAD, START, END, NAME, CORRELATION, DEVICE, EXTERNAL = range(7)
 #: Those of a collective's record.
 _RECORDED = (THREAD, START, END, CORRELATION, EXTERNAL)
 _NO_ARGS = KinetoArgs()
+#: Events that are decoded with the arguments of collectives.
+_WITH_COLLECTIVES = (CollectiveEvent, SynchronisationEvent, ExactKinetoEvent)
 
 
 @frozen
@@ -86,6 +91,8 @@ class EventCollector:
         untimed: how many events have no time.
         endless: how many have no duration.
         oversized: how many identifiers of events have more than 64 bits.
+        waits: events in which a stream or a host waits.
+        records: events that record a CUDA event.
         others: how many events each kind has that is not known: a category, or else a phase.
     """
 
@@ -93,6 +100,8 @@ class EventCollector:
     threads: Numbering[ThreadName] = field(default_factory=Numbering)
     thread_names: dict[int, str] = field(default_factory=dict)
     collectives: list[CollectiveRecord] = field(default_factory=list)
+    waits: list[KinetoEvent | ExactKinetoEvent] = field(default_factory=list)
+    records: list[KinetoEvent | ExactKinetoEvent] = field(default_factory=list)
     untimed: int = 0
     endless: int = 0
     oversized: int = 0
@@ -120,6 +129,8 @@ class EventCollector:
                 self.thread_names[thread] = event.args.name or ""
             elif (event.ph not in PHASES and _is_more_than_empty(event)) or event.dur is not None:
                 self.others[event.ph] += 1
+        self.waits.extend(by_kind.pop(WAIT, ()))
+        self.records.extend(by_kind.pop(RECORD, ()))
         for kind, events_of_kind in by_kind.items():
             columns = self._columns(events_of_kind)
             self._blocks[kind].append(columns)
@@ -129,7 +140,7 @@ class EventCollector:
     def _add_collectives(
         self, kind: int, events: Sequence[KinetoEvent | ExactKinetoEvent], columns: Ints
     ) -> None:
-        if not isinstance(events[0], CollectiveEvent | ExactKinetoEvent):
+        if not isinstance(events[0], _WITH_COLLECTIVES):
             return
         for row, event in enumerate(events):
             args = event.args

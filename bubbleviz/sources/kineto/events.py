@@ -13,6 +13,8 @@ from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = range(7)
 #: Work and calls of accelerators that are named otherwise.
 MTIA_WORK, XPU_CALL, OTHER_CALL = range(7, 10)
+#: Waits of streams and hosts, and records of events: neither work nor ranges.
+WAIT, RECORD = 10, 11
 #: What these are the same as.
 SAME_AS = {MTIA_WORK: KERNEL, XPU_CALL: CALL, OTHER_CALL: CALL}
 #: What devices are called in traces with such events; the first that occurs decides.
@@ -53,12 +55,14 @@ CATEGORIES = {
     "operator": OPERATOR,
     "python_function": PYTHON,
     "overhead": OVERHEAD,
+    "cuda_sync": WAIT,
+    "cuda_event": RECORD,
 }
 #: Categories that nothing is made of: repetitions of others, arrows between them, marks.
 UNUSED = frozenset(
     (
         *("trace", "gpu_user_annotation", "external_correlation", "cpu_instant_event"),
-        *("cuda_sync", "cuda_event", "cuda_profiler_range", "collective_comm", "gpu_pm_counter"),
+        *("cuda_profiler_range", "collective_comm", "gpu_pm_counter"),
         *("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd"),
         *("mtia_insight", "mtia_workloadd", "mtia_counters"),
     )
@@ -68,6 +72,8 @@ UNUSED = frozenset(
 PHASES = frozenset("BEiICbneSTpFstfMNODPvVRrc()")
 #: Blocks that contain this hold events of collectives.
 COLLECTIVE_MARK = b'"Collective name"'
+#: Blocks that contain one of these hold waits, or records of events.
+SYNCHRONISATION_MARKS = b'"cuda_sync"', b'"cuda_event"'
 
 
 class KinetoArgs(msgspec.Struct, gc=False):
@@ -99,6 +105,16 @@ class CollectiveArgs(KinetoArgs, gc=False):
     sequence: Any = msgspec.field(default=None, name="Seq")
 
 
+class SynchronisationArgs(CollectiveArgs, gc=False):
+    """The same with the arguments of waits and records of events."""
+
+    stream: Any = None
+    event: Any = msgspec.field(default=None, name="event_id")
+    waited: Any = msgspec.field(default=None, name="wait_on_cuda_event_id")
+    recorded_stream: Any = msgspec.field(default=None, name="wait_on_stream")
+    recorded: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
+
+
 class KinetoEvent(TraceEvent, gc=False):
     """An event with the arguments that are used."""
 
@@ -111,10 +127,16 @@ class CollectiveEvent(KinetoEvent, gc=False):
     args: CollectiveArgs | None = None
 
 
+class SynchronisationEvent(KinetoEvent, gc=False):
+    """The same with the arguments of waits and records of events."""
+
+    args: SynchronisationArgs | None = None
+
+
 class ExactKinetoEvent(ExactTraceEvent, gc=False):
     """The same, with times as the decimals that the file holds."""
 
-    args: CollectiveArgs | None = None
+    args: SynchronisationArgs | None = None
 
 
 def either(args: CollectiveArgs, operator: CollectiveArgs, field: str) -> object:

@@ -10,6 +10,7 @@ kernel, gpu_memcpy, gpu_memset, mtia_ccp_events     activities, on ``args.device
 cuda_runtime, cuda_driver, mtia_runtime, xpu_...    calls, by ``args.correlation``
 user_annotation, cpu_op, python_function            ranges (``record_function``, operators, Python)
 overhead                                            times when the profiler held the process up
+cuda_sync, cuda_event                               waits, and records of CUDA events
 =================================================== ==============================================
 
 ``distributedInfo.rank`` is the rank, and times count from ``baseTimeNanoseconds``. In a trace
@@ -71,6 +72,7 @@ from bubbleviz.sources.kineto.events import (
     whole_number,
 )
 from bubbleviz.sources.kineto.process_groups import MOST_RANKS, world_of
+from bubbleviz.sources.kineto.synchronisation import synchronisation_of
 from bubbleviz.sources.kineto.tables import (
     activities_of,
     calls_of,
@@ -148,6 +150,7 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         *impossible_times(file.path, impossible),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, metadata)
+    found = synchronisation_of(collector, base_ns, work, calls, threads)
     if len(work):
         work, lacking = with_devices(work, threads, file.path)
         calls, replaced = with_operators(work, calls, ranges, file.path)
@@ -173,6 +176,7 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         world_size=_world_size(metadata),
         launches_known=counts[KERNEL] + counts[COPY] > 0,
         collectives=collectives,
+        synchronisation=None if found is None else lambda: (found, ()),
     )
     return KinetoProfile(profile, ranges.kind, counts, loss, file.cut)
 

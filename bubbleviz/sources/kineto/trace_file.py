@@ -22,9 +22,11 @@ from bubbleviz.sources.kineto.events import (
     KERNEL,
     OPERATOR,
     PYTHON,
+    SYNCHRONISATION_MARKS,
     CollectiveEvent,
     ExactKinetoEvent,
     KinetoEvent,
+    SynchronisationEvent,
 )
 from bubbleviz.sources.kineto.profile import KinetoProfile, read_profile
 from bubbleviz.sources.trace_events.file import RareEvent, TraceFile, opened_trace
@@ -125,6 +127,9 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ki
     Raises:
         ProfileError: it cannot be opened.
     """
-    rare = RareEvent[KinetoEvent](COLLECTIVE_MARK, CollectiveEvent)
+    rare = (
+        RareEvent[KinetoEvent](SYNCHRONISATION_MARKS, SynchronisationEvent),
+        RareEvent[KinetoEvent]((COLLECTIVE_MARK,), CollectiveEvent),
+    )
     with opened_trace(path, KinetoEvent, ExactKinetoEvent, watch, rare) as file:
         yield KinetoFile(file)

@@ -48,11 +48,11 @@ class RareEvent(Generic[EventT]):
     """An event with more fields than most.
 
     Attributes:
-        mark: bytes that any block with such an event holds.
+        marks: any block with such an event holds one of them.
         event: struct that the events of such a block are decoded to.
     """
 
-    mark: bytes
+    marks: tuple[bytes, ...]
     event: type[EventT]
 
 
@@ -71,7 +71,7 @@ class TraceFile(Generic[EventT, ExactT]):
         chunks: UnpackedFile,
         event: type[EventT],
         exact: type[ExactT],
-        rare: RareEvent[EventT] | None,
+        rare: Sequence[RareEvent[EventT]],
     ) -> None:
         self.path, self.malformed, self.cut = path, 0, False
         self._unpacked, self._chunks = chunks, iter(chunks)
@@ -82,10 +82,10 @@ class TraceFile(Generic[EventT, ExactT]):
         self._exact = exact
         # The struct is only known at run time, which type checkers cannot follow.
         self._fast_decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
-        self._rare = rare
-        self._rare_decoder = self._fast_decoder
-        if rare is not None:
-            self._rare_decoder = msgspec.json.Decoder(list[rare.event], strict=False)  # type: ignore[name-defined]
+        self._rare_decoders = [
+            (kind.marks, msgspec.json.Decoder(list[kind.event], strict=False))  # type: ignore[name-defined]
+            for kind in rare
+        ]
         self._exact_decoder = msgspec.json.Decoder(list[exact], strict=False)  # type: ignore[valid-type]
 
     def blocks(self) -> Iterator[Sequence[EventT | ExactT]]:
@@ -227,14 +227,19 @@ class TraceFile(Generic[EventT, ExactT]):
     def _decoded(self, block: bytes) -> Sequence[EventT | ExactT] | None:
         """Return the events of a list; None where it is none, or they do not fit their struct."""
         try:
-            rare = self._rare is not None and self._rare.mark in block
-            decoder = self._rare_decoder if rare else self._fast_decoder
-            events: Sequence[EventT | ExactT] = decoder.decode(block)
+            events: Sequence[EventT | ExactT] = self._decoder_of(block).decode(block)
             if may_be_rounded(events):
                 events = self._exact_decoder.decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return events
+
+    def _decoder_of(self, block: bytes) -> msgspec.json.Decoder[list[EventT]]:
+        """Return what decodes a block: to events with more fields where it holds such."""
+        for marks, decoder in self._rare_decoders:
+            if any(mark in block for mark in marks):
+                return decoder
+        return self._fast_decoder
 
     def _boundary(self, end: int) -> int | None:
         """Return where the last ``}, {`` before ``end`` begins; None where there is none near."""
@@ -287,7 +292,7 @@ def opened_trace(
     event: type[EventT],
     exact: type[ExactT],
     watch: Watch = unwatched,
-    rare: RareEvent[EventT] | None = None,
+    rare: Sequence[RareEvent[EventT]] = (),
 ) -> Iterator[TraceFile[EventT, ExactT]]:
     """Open a file of trace events.
 
@@ -296,7 +301,7 @@ def opened_trace(
         event: struct that an event is decoded to.
         exact: struct that it is decoded to where a double would round its times.
         watch: takes the share of the file that has been read.
-        rare: events with more fields than most.
+        rare: events with more fields than most; of several that a block holds, the first decide.
 
     Raises:
         ProfileError: it cannot be opened.

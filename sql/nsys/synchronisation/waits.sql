@@ -14,4 +14,5 @@ SELECT
     COALESCE(wait.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
     wait.start_ns AS start_ns  -- when the host began it
 FROM waits AS wait
+WHERE wait.start_ns IS NOT NULL
 ORDER BY wait.row_number
